@@ -1,0 +1,71 @@
+"""Regenerates libs/engram-proto/src from proto/: messages, gRPC stubs and their type stubs.
+
+With --check, generates into a scratch folder and fails where the committed code differs.
+"""
+
+import argparse
+import filecmp
+import os
+import shutil
+import sys
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+from grpc_tools import protoc
+
+ROOT = Path(__file__).resolve().parent.parent
+PROTO = ROOT / "proto"
+TARGET = ROOT / "libs" / "engram-proto" / "src"
+
+
+def generate(target: Path) -> None:
+    """Writes the code of every proto file below `target`, mirroring the proto paths."""
+    # protoc finds the mypy plugins by PATH; they stand beside the interpreter that runs this
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    sources = sorted(str(path.relative_to(PROTO)) for path in PROTO.rglob("*.proto"))
+    arguments = [
+        "protoc",
+        f"-I{PROTO}",
+        f"-I{files('grpc_tools') / '_proto'}",
+        f"--python_out={target}",
+        f"--grpc_python_out={target}",
+        f"--mypy_out=quiet:{target}",
+        f"--mypy_grpc_out=quiet:{target}",
+        *sources,
+    ]
+    if protoc.main(arguments) != 0:
+        sys.exit("protoc failed; its message is above")
+    for stub in target.rglob("*_pb2_grpc.py"):
+        source = PROTO / stub.relative_to(target).with_name(stub.name.replace("_pb2_grpc.py", ".proto"))
+        if "\nservice " not in source.read_text():
+            stub.unlink()
+            stub.with_suffix(".pyi").unlink(missing_ok=True)
+
+
+def differences(fresh: Path) -> list[str]:
+    """Paths, relative to the generated tree, that are missing, left over or different."""
+    wanted = {path.relative_to(fresh) for path in fresh.rglob("*_pb2*.py*")}
+    present = {path.relative_to(TARGET) for path in TARGET.rglob("*_pb2*.py*") if "__pycache__" not in path.parts}
+    stale = [name for name in wanted & present if not filecmp.cmp(fresh / name, TARGET / name, shallow=False)]
+    return sorted(str(name) for name in (wanted ^ present) | set(stale))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail where the committed code is not current")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        generate(Path(scratch))
+        stale = differences(Path(scratch))
+        if arguments.check and stale:
+            sys.exit("generated code is not current; run `make proto`:\n  " + "\n  ".join(stale))
+        if arguments.check:
+            return
+        for path in TARGET.rglob("*_pb2*.py*"):
+            path.unlink()
+        shutil.copytree(scratch, TARGET, dirs_exist_ok=True)
+
+
+if __name__ == "__main__":
+    main()
