@@ -1,0 +1,54 @@
+"""How a command reaches the mesh, and which agent it means."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from engram_kit.errors import InvalidArgument, NotFound
+
+from engram_client.agent import Agent
+from engram_client.engram import Engram
+
+FIRST_AGENT_TAG: Final = "first-agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What the options before the command say; handed on as the context's object."""
+
+    target: str | None = None
+
+    def open(self) -> Engram:
+        """A client: with ENGRAM_TOKEN, or signing with ENGRAM_AUTH_KEY_FILE, or neither."""
+        token = os.environ.get("ENGRAM_TOKEN") or None
+        key_file = None if token else os.environ.get("ENGRAM_AUTH_KEY_FILE") or None
+        return Engram(self.target, token=token, auth_key_file=key_file)
+
+
+async def first_agent(engram: Engram) -> Agent | None:
+    """The agent that `engram up --chat` made, if there is one."""
+    async for agent in engram.agents.list(tags_all=[FIRST_AGENT_TAG], order="asc", limit=1):
+        return agent
+    return None
+
+
+async def choose_agent(engram: Engram, key: str | None) -> Agent:
+    """The agent with that id or name; without a key the first agent, or the only one.
+
+    Raises:
+        NotFound: there is none.
+        InvalidArgument: several could be meant.
+    """
+    if key is not None:
+        return await engram.agents.find(key)
+    first = await first_agent(engram)
+    if first is not None:
+        return first
+    agents = [agent async for agent in engram.agents.list(limit=2)]
+    if not agents:
+        raise NotFound("There is no agent yet; `engram agents create` makes one.")
+    if len(agents) > 1:
+        raise InvalidArgument("There are several agents; name one by its id or name.", field="agent")
+    return agents[0]

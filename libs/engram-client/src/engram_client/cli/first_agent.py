@@ -1,0 +1,79 @@
+"""The agent that `engram up --chat` makes once and always comes back to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from engram_kit.errors import RequestIdReused
+
+from engram_client.agent import Agent
+from engram_client.cli.connection import FIRST_AGENT_TAG, first_agent
+from engram_client.engram import Engram
+from engram_client.inputs import new_request_id
+
+_PENDING: Final = "first-agent.request"
+_NAME: Final = "engram"
+_PERSONA: Final = (
+    "I am a companion with a memory of my own. I write down what I learn about the person I talk to, "
+    "and look things up before I say that I do not know them."
+)
+_HUMAN: Final = "I have not learned anything about this person yet."
+
+
+async def ensure_first_agent(engram: Engram, model: str, directory: Path) -> tuple[Agent, str]:
+    """The first agent, and one line on what became of it: found, made, or given another model.
+
+    A creation that was interrupted is taken up again under the request id that `directory` keeps until it is done.
+    """
+    agent = await first_agent(engram)
+    if agent is None:
+        agent = await _create(engram, model, PendingRequest(directory / _PENDING))
+        return agent, f"made a first agent, {agent.name} ({agent.id})"
+    if agent.model != model:
+        before = agent.model
+        await agent.update(model=model)
+        return agent, f"going on with {agent.name} ({agent.id}), now on {model} instead of {before}"
+    return agent, f"going on with {agent.name} ({agent.id})"
+
+
+class PendingRequest:
+    """The request id of a creation on the way, kept in a file until it is done."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def request_id(self) -> str:
+        """The one that is kept, or a new one that is kept from now on."""
+        return self._path.read_text() if self._path.exists() else self.renewed()
+
+    def renewed(self) -> str:
+        """A new one in any case."""
+        request_id = new_request_id()
+        self._path.write_text(request_id)
+        return request_id
+
+    def done(self) -> None:
+        """Forgets it."""
+        self._path.unlink()
+
+
+async def _create(engram: Engram, model: str, pending: PendingRequest) -> Agent:
+    try:
+        agent = await _create_under(engram, model, pending.request_id())
+    except RequestIdReused:
+        # the interrupted creation was for another model
+        agent = await _create_under(engram, model, pending.renewed())
+    pending.done()
+    return agent
+
+
+async def _create_under(engram: Engram, model: str, request_id: str) -> Agent:
+    return await engram.agents.create(
+        _NAME,
+        model=model,
+        type="letta_v1",
+        blocks={"human": _HUMAN, "persona": _PERSONA},
+        tags=[FIRST_AGENT_TAG],
+        request_id=request_id,
+    )

@@ -1,0 +1,66 @@
+"""`engram search`: an agent's messages and passages, by words and meaning."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from engram.types.v1 import message_pb2
+from rich.text import Text
+
+from engram_client.agent import Agent
+from engram_client.cli.connection import Connection, choose_agent
+from engram_client.cli.terminal import output
+
+
+class Tier(StrEnum):
+    """Where to look."""
+
+    ALL = "all"
+    MESSAGES = "messages"
+    PASSAGES = "passages"
+
+
+def search(
+    context: typer.Context,
+    query: Annotated[str, typer.Argument(help="What to look for.")],
+    agent: Annotated[str | None, typer.Option(help="Id or name; else the first agent.")] = None,
+    tier: Annotated[Tier, typer.Option("--in", help="Where to look.")] = Tier.ALL,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Most hits of each kind.")] = 5,
+) -> None:
+    """Search what an agent heard, said and archived."""
+    asyncio.run(_search(context.obj, query, agent, tier, limit))
+
+
+async def _search(connection: Connection, query: str, key: str | None, tier: Tier, limit: int) -> None:
+    async with connection.open() as engram:
+        agent = await choose_agent(engram, key)
+        found = 0
+        if tier is not Tier.PASSAGES:
+            found += await _messages(agent, query, limit)
+        if tier is not Tier.MESSAGES:
+            found += await _passages(agent, query, limit)
+        if not found:
+            output().print("nothing found", style="dim")
+
+
+async def _messages(agent: Agent, query: str, limit: int) -> int:
+    hits = await agent.search(query, limit=limit)
+    for hit in hits:
+        role = message_pb2.Role.Name(hit.message.role).removeprefix("ROLE_").lower()
+        _line(hit.message.create_time.ToJsonString(), role, hit.text)
+    return len(hits)
+
+
+async def _passages(agent: Agent, query: str, limit: int) -> int:
+    hits = await agent.search_passages(query, limit=limit)
+    for hit in hits:
+        tags = f" [{', '.join(hit.passage.tags)}]" if hit.passage.tags else ""
+        _line(hit.passage.create_time.ToJsonString(), "passage", f"{hit.passage.text}{tags}")
+    return len(hits)
+
+
+def _line(time: str, kind: str, text: str) -> None:
+    output().print(Text(time[:16].replace("T", " "), style="dim"), Text(f"{kind:9}", style="cyan"), Text(text))

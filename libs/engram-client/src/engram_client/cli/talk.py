@@ -1,0 +1,139 @@
+"""`engram chat`, and the conversation that `engram up --chat` gives."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated, Final
+
+import typer
+from engram_kit.errors import EngramError
+
+from engram_client.agent import Agent
+from engram_client.cli.connection import Connection, choose_agent
+from engram_client.cli.edits import MemoryWatch
+from engram_client.cli.explain import explain
+from engram_client.cli.lines import lines, terminal_kept
+from engram_client.cli.memory import print_memory
+from engram_client.cli.terminal import notice, output
+from engram_client.cli.views import LiveView, PlainView, View
+from engram_client.engram import Engram
+
+_PROMPT: Final = "› "
+_HELP: Final = "/memory shows the agent's memory, /help this, /quit ends; Ctrl-C stops a turn."
+
+
+def chat(
+    context: typer.Context,
+    agent: Annotated[str | None, typer.Option("--agent", "-a", help="Id or name; else the first agent.")] = None,
+) -> None:
+    """Talk to an agent. Without a terminal on stdin: a message a line, plain replies."""
+    try:
+        code = asyncio.run(_chat(context.obj, agent))
+    except KeyboardInterrupt:
+        code = 0
+    raise typer.Exit(code)
+
+
+async def _chat(connection: Connection, key: str | None) -> int:
+    async with connection.open() as engram:
+        return await converse(engram, await choose_agent(engram, key))
+
+
+async def converse(engram: Engram, agent: Agent) -> int:
+    """Exchanges messages to the end of the input; the exit code: 1 where a turn failed and nobody sits there."""
+    conversation = Conversation(engram, agent)
+    if not sys.stdin.isatty():
+        return await conversation.run(lines(""))
+    notice(f"talking to {agent.name} ({agent.id}, {agent.model}). {_HELP}")
+    with terminal_kept():
+        await conversation.run(lines(_PROMPT))
+    return 0
+
+
+class Conversation:
+    """One person, or one pipe, and one agent."""
+
+    def __init__(self, engram: Engram, agent: Agent) -> None:
+        self._engram = engram
+        self._agent = agent
+        self._live = sys.stdin.isatty()
+        self._console = output()
+        self._view: View = LiveView(self._console) if self._live else PlainView(self._console)
+        self._run_id = ""
+
+    async def run(self, source: AsyncIterator[str]) -> int:
+        """Sends every line that is not blank and not a command; 1 where any turn failed, else 0."""
+        failed = False
+        async for line in source:
+            text = line.strip()
+            if self._live and text in ("/quit", "/exit"):
+                break
+            if self._live and text == "/help":
+                notice(_HELP)
+            elif self._live and text == "/memory":
+                await self._show_memory()
+            elif text:
+                failed = not await self._interruptible_turn(text) or failed
+        return int(failed)
+
+    async def _show_memory(self) -> None:
+        try:
+            print_memory(self._console, await self._agent.memory())
+        except EngramError as error:
+            self._view.fail(explain(error))
+
+    async def _interruptible_turn(self, text: str) -> bool:
+        turn = asyncio.ensure_future(self._turn(text))
+        with _interrupts(turn):
+            try:
+                return await turn
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+        await self._cancel_run()
+        return False
+
+    async def _turn(self, text: str) -> bool:
+        """One message and what comes of it; False where it failed."""
+        self._run_id, succeeded = "", True
+        watch = MemoryWatch(self._engram, self._agent.id) if self._live else None
+        try:
+            if watch is not None:
+                await watch.begin()
+            async for event in self._agent.send(text, stream_tokens=self._live):
+                self._run_id = event.run_id
+                self._view.show(event)
+                succeeded = succeeded and not event.HasField("error")
+                if watch is not None and event.HasField("message") and event.message.HasField("tool_return"):
+                    self._view.show_edits(await watch.edits())
+        except EngramError as error:
+            self._view.fail(explain(error))
+            return False
+        return succeeded
+
+    async def _cancel_run(self) -> None:
+        self._view.fail("stopped")
+        if self._run_id:
+            with suppress(EngramError):  # where it cannot be cancelled it ends by itself
+                await self._engram.runs.cancel(self._run_id)
+
+
+@contextmanager
+def _interrupts(turn: asyncio.Future[bool]) -> Iterator[None]:
+    """While a turn runs on a terminal, Ctrl-C ends the turn and not the program."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = signal.getsignal(signal.SIGINT)
+    loop.add_signal_handler(signal.SIGINT, turn.cancel)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)

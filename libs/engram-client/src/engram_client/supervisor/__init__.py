@@ -1,0 +1,1 @@
+"""`engram up`: the services of a mesh as processes of one supervisor."""

@@ -1,0 +1,105 @@
+"""A chat on a terminal: what happens in a turn is shown as it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+from engram_client import Engram
+
+if TYPE_CHECKING:
+    from .conftest import SmallMesh
+
+PROMPT = "› "
+
+
+class Terminal:
+    """A chat in a pseudo-terminal."""
+
+    def __init__(self, mesh: SmallMesh) -> None:
+        self._mesh = mesh
+        self._screen, self._keyboard = "", -1
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def open(self) -> None:
+        """Starts the chat."""
+        self._keyboard, inner = pty.openpty()
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "engram_client", "chat"),
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            env={**self._mesh.environment(), "TERM": "xterm", "COLUMNS": "200", "PATH": ""},
+        )
+        os.close(inner)
+
+    async def see(self, text: str) -> str:
+        """Waits until `text` is on the screen; what came up to it."""
+        while text not in self._screen:
+            piece = await asyncio.to_thread(os.read, self._keyboard, 65536)
+            self._screen += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", piece.decode(errors="replace"))
+        before, _, self._screen = self._screen.partition(text)
+        return before
+
+    def type(self, text: str) -> None:
+        """Presses keys."""
+        os.write(self._keyboard, text.encode())
+
+    def interrupt(self) -> None:
+        """Presses Ctrl-C."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+
+    async def ended(self) -> int:
+        """Waits for the end of the chat; its exit code."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    def close(self) -> None:
+        """Puts everything away."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+        os.close(self._keyboard)
+
+
+@pytest_asyncio.fixture
+async def terminal(mesh: SmallMesh, engram: Engram) -> AsyncIterator[Terminal]:
+    """A chat with an agent that knows nothing yet."""
+    await engram.agents.create("ada", model="engram/rehearsal", blocks={"human": "Somebody."})
+    chat = Terminal(mesh)
+    await chat.open()
+    yield chat
+    chat.close()
+
+
+@pytest.mark.timeout(60)
+async def test_tool_calls_and_memory_edits_are_shown(terminal: Terminal) -> None:
+    await terminal.see(PROMPT)
+    terminal.type("remember Likes tea.\r")
+
+    await terminal.see("▸ core_memory_append(label=")
+    await terminal.see("✎ memory [human]")
+    await terminal.see("+ Likes tea.")
+    await terminal.see("You said: remember Likes tea.")
+    await terminal.see(PROMPT)
+    terminal.type("/memory\r")
+    await terminal.see("Somebody.")
+    await terminal.see(PROMPT)
+    terminal.type("/quit\r")
+    assert await terminal.ended() == 0
+
+
+@pytest.mark.timeout(60)
+async def test_ctrl_c_at_the_prompt_ends_the_chat_without_a_trace(terminal: Terminal) -> None:
+    await terminal.see(PROMPT)
+    terminal.interrupt()
+
+    assert await terminal.ended() == 0

@@ -1,0 +1,54 @@
+"""Texts as BM25 word weights. Documents keep their stop words, so that a query of nothing else still finds them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import qdrant_edge as qe
+
+if TYPE_CHECKING:  # the engine declares its unions to type checkers only
+    from qdrant_edge import Stopwords
+
+AVERAGE_WORDS = 64.0
+"""The length that BM25 takes for usual: messages and passages are shorter than the pages its default is made for."""
+
+_UNSPACED = "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+UNSPACED = re.compile(f"({_UNSPACED})")
+UNSPACED_RUN = re.compile(f"{_UNSPACED}+")
+"""Kana and Han characters: one, and a run of them."""
+
+
+class Words:
+    """Stemmed English, lower-cased, accents folded; Chinese and Japanese go by the character, having no spaces."""
+
+    def __init__(self) -> None:
+        self._document = qe.Bm25(_config(qe.StopwordsSet()))
+        self._query = qe.Bm25(_config(qe.Language.English))
+
+    def document(self, text: str) -> qe.SparseVector:
+        """The weights of a stored text; without any for a text without words."""
+        return self._document.embed_document(_spaced(text))
+
+    def query(self, text: str) -> qe.SparseVector | None:
+        """The words to look for: without stop words unless there is nothing else. None: no words at all."""
+        spaced = _spaced(text)
+        for model in (self._query, self._document):
+            words = model.embed_query(spaced)
+            if words.indices:
+                return words
+        return None
+
+
+def _spaced(text: str) -> str:
+    return text if text.isascii() else UNSPACED.sub(r" \1 ", text)
+
+
+def _config(stopwords: Stopwords) -> qe.Bm25Config:
+    return qe.Bm25Config(
+        avg_len=AVERAGE_WORDS,
+        ascii_folding=True,
+        language="english",
+        stopwords=stopwords,
+        tokenizer=qe.TokenizerType.Word,
+    )

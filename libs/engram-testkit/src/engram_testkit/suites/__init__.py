@@ -1,0 +1,1 @@
+"""Conformance suites: one class per port, subclassed once per backend."""

@@ -1,0 +1,347 @@
+"""What every vector index must do. Subclass it with an `index` fixture per backend."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from engram_retrieval.errors import CollectionMismatch, CollectionMissing, PointInvalid
+from engram_retrieval.filters import (
+    EVERYTHING,
+    And,
+    Filter,
+    HasId,
+    HasWords,
+    Match,
+    MatchAll,
+    MatchAny,
+    Not,
+    Or,
+    TimeRange,
+    all_of,
+)
+from engram_retrieval.index import (
+    Collection,
+    ListQuery,
+    Point,
+    Position,
+    SearchMode,
+    SearchQuery,
+    VectorIndex,
+    WriteMode,
+    instant,
+)
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+PLANTS = Collection(
+    "plants",
+    dimension=4,
+    keyword_fields=("tenant", "tags"),
+    datetime_fields=("created_at",),
+    text_fields=("text",),
+    tenant_field="tenant",
+)
+
+
+def pid(number: int) -> uuid.UUID:
+    """The point id with this number; ids order as their numbers do."""
+    return uuid.UUID(int=number)
+
+
+def point(
+    number: int,
+    text: str = "",
+    vector: Sequence[float] | None = (1, 0, 0, 0),
+    *,
+    at: datetime = NOON,
+    tenant: str = "t1",
+    tags: Sequence[str] = (),
+    **payload: Any,
+) -> Point:
+    """A point of the PLANTS collection."""
+    fields: Mapping[str, Any] = {
+        "created_at": instant(at),
+        "tenant": tenant,
+        "tags": list(tags),
+        "text": text,
+        **payload,
+    }
+    return Point(pid(number), None if vector is None else np.asarray(vector, dtype=np.float32), text, fields)
+
+
+def unit(*numbers: float) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """A query vector."""
+    return np.asarray(numbers, dtype=np.float32)
+
+
+class VectorIndexSuite:
+    """The contract of engram_retrieval.index.VectorIndex, case by case."""
+
+    @pytest.fixture
+    async def index(self) -> VectorIndex:
+        """An open, empty index."""
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    async def _plants(self, index: VectorIndex) -> None:
+        await index.ensure_collection(PLANTS)
+
+    async def _numbers(self, index: VectorIndex, condition: Filter) -> list[int]:
+        return [found.int for found in await index.scan("plants", condition)]
+
+    async def test_a_point_is_read_back_whole(self, index: VectorIndex) -> None:
+        deep = {"nested": [1, 2.5, None, "é"], "flag": True}
+        await index.write("plants", [point(1, "oak", (0, 3, 0, 4), extra=deep)])
+        (found,) = await index.get("plants", [pid(9), pid(1)], with_vectors=True)
+        assert found.id == pid(1)
+        assert found.payload["extra"] == deep
+        assert found.payload["created_at"] == instant(NOON)
+        assert found.vector is not None
+        assert np.allclose(found.vector, (0, 0.6, 0, 0.8))
+        assert (await index.get("plants", [pid(1)]))[0].vector is None
+
+    async def test_points_come_in_the_order_asked_for(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(n) for n in (1, 2, 3)])
+        assert [found.id for found in await index.get("plants", [pid(3), pid(1), pid(2)])] == [pid(3), pid(1), pid(2)]
+
+    async def test_upsert_replaces_everything(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(1, "oak", kind="tree")])
+        await index.write("plants", [point(1, "moss", (0, 1, 0, 0))])
+        (found,) = await index.get("plants", [pid(1)])
+        assert "kind" not in found.payload
+        assert not await index.search("plants", SearchQuery(SearchMode.TEXT, text="oak"))
+        assert await index.search("plants", SearchQuery(SearchMode.TEXT, text="moss"))
+
+    async def test_insert_absent_leaves_what_is_there(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(1, "oak")])
+        await index.write("plants", [point(1, "moss"), point(2, "fern")], WriteMode.INSERT_ABSENT)
+        texts = [found.payload["text"] for found in await index.get("plants", [pid(1), pid(2)])]
+        assert texts == ["oak", "fern"]
+
+    async def test_update_present_makes_nothing_new(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(1, "oak")])
+        await index.write("plants", [point(1, "moss"), point(2, "fern")], WriteMode.UPDATE_PRESENT)
+        assert [found.payload["text"] for found in await index.get("plants", [pid(1), pid(2)])] == ["moss"]
+
+    async def test_the_last_of_several_points_with_one_id_wins(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(1, "oak"), point(1, "moss")])
+        assert (await index.get("plants", [pid(1)]))[0].payload["text"] == "moss"
+        assert await index.count("plants", EVERYTHING) == 1
+
+    async def test_set_payload_keeps_the_rest(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(1, "oak", tags=["old"])])
+        await index.set_payload("plants", [pid(1), pid(7)], {"tags": ["new"]})
+        (hit,) = await index.search("plants", SearchQuery(SearchMode.HYBRID, text="oak", vector=unit(1, 0, 0, 0)))
+        assert hit.payload["tags"] == ["new"]
+        assert hit.payload["text"] == "oak"
+        assert await self._numbers(index, Match("tags", "old")) == []
+        assert await index.count("plants", EVERYTHING) == 1
+
+    async def test_deleting_by_id_and_by_filter(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(n, tenant="t1" if n < 4 else "t2") for n in range(1, 7)])
+        await index.delete("plants", [pid(1), pid(99)])
+        await index.delete_where("plants", Match("tenant", "t2"))
+        assert await self._numbers(index, EVERYTHING) == [2, 3]
+
+    @pytest.mark.parametrize("vector", [(1, 0, 0), (1, 0, 0, float("nan")), (float("inf"), 0, 0, 0)])
+    async def test_a_vector_that_cannot_be_compared_is_refused(
+        self, index: VectorIndex, vector: tuple[float, ...]
+    ) -> None:
+        with pytest.raises(PointInvalid):
+            await index.write("plants", [point(1), point(2, vector=vector)])
+        assert await index.count("plants", EVERYTHING) == 0
+
+    async def test_dense_search_orders_by_likeness(self, index: VectorIndex) -> None:
+        near, nearer, far = (
+            point(1, vector=(1, 1, 0, 0)),
+            point(2, vector=(1, 0.1, 0, 0)),
+            point(3, vector=(0, 0, 1, 0)),
+        )
+        await index.write("plants", [near, nearer, far])
+        hits = await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(2, 0, 0, 0), limit=2))
+        assert [hit.id.int for hit in hits] == [2, 1]
+        assert [hit.dense_rank for hit in hits] == [1, 2]
+        assert hits[0].score == pytest.approx(0.995, abs=0.001)
+        assert all(hit.text_rank is None for hit in hits)
+
+    async def test_text_search_stems_and_folds(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(1, "Three CAFÉS in the garden"), point(2, "an oak")])
+        (hit,) = await index.search("plants", SearchQuery(SearchMode.TEXT, text="cafe"))
+        assert (hit.id, hit.text_rank, hit.dense_rank) == (pid(1), 1, None)
+        assert hit.score > 0
+
+    async def test_rare_words_weigh_more(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(n, "garden tree") for n in range(1, 30)])
+        await index.write("plants", [point(30, "garden orchid"), point(31, "tree tree garden")])
+        hits = await index.search("plants", SearchQuery(SearchMode.TEXT, text="garden orchid", limit=3))
+        assert hits[0].id == pid(30)
+
+    async def test_text_search_finds_other_scripts(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(1, "庭に桜の木がある"), point(2, "Во саду растёт дуб")])
+        assert [h.id.int for h in await index.search("plants", SearchQuery(SearchMode.TEXT, text="桜"))] == [1]
+        assert [h.id.int for h in await index.search("plants", SearchQuery(SearchMode.TEXT, text="ДУБ"))] == [2]
+
+    async def test_points_without_any_of_the_words_are_no_hits(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(1, "oak"), point(2, "fern", (0, 1, 0, 0))])
+        assert [h.id.int for h in await index.search("plants", SearchQuery(SearchMode.TEXT, text="oak tree"))] == [1]
+        hits = await index.search("plants", SearchQuery(SearchMode.HYBRID, text="zebra", vector=unit(0, 1, 0, 0)))
+        assert all(hit.text_rank is None for hit in hits)
+
+    async def test_stop_words_count_only_when_there_is_nothing_else(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(1, "the one and the other"), point(2, "oak")])
+        assert [h.id.int for h in await index.search("plants", SearchQuery(SearchMode.TEXT, text="the oak"))] == [2]
+        assert [h.id.int for h in await index.search("plants", SearchQuery(SearchMode.TEXT, text="and the"))] == [1]
+        assert await index.search("plants", SearchQuery(SearchMode.TEXT, text="?!")) == []
+
+    async def test_hybrid_puts_first_what_both_lists_hold(self, index: VectorIndex) -> None:
+        await index.write(
+            "plants",
+            [point(1, "oak oak oak", (0, 1, 0, 0)), point(2, "an oak tree of old", (1, 0.2, 0, 0)), point(3, "fern")],
+        )
+        hits = await index.search("plants", SearchQuery(SearchMode.HYBRID, text="oak", vector=unit(1, 0, 0, 0)))
+        assert {hit.id.int: (hit.dense_rank, hit.text_rank) for hit in hits} == {2: (2, 2), 1: (3, 1), 3: (1, None)}
+        assert hits[-1].id == pid(3)
+        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+    async def test_hybrid_weights_decide(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(1, "oak", None), point(2, "fern", (1, 0, 0, 0))])
+        query = {"mode": SearchMode.HYBRID, "text": "oak", "vector": unit(1, 0, 0, 0)}
+        for weights, first in (((2.0, 1.0), 2), ((0.5, 1.0), 1)):
+            hits = await index.search("plants", SearchQuery(**query, dense_weight=weights[0], text_weight=weights[1]))  # type: ignore[arg-type]
+            assert hits[0].id == pid(first)
+
+    async def test_hybrid_works_with_one_side_only(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(1, "oak")])
+        assert await index.search("plants", SearchQuery(SearchMode.HYBRID, text="oak"))
+        assert await index.search("plants", SearchQuery(SearchMode.HYBRID, vector=unit(1, 0, 0, 0)))
+        assert await index.search("plants", SearchQuery(SearchMode.HYBRID, text="zebra", vector=unit(0, 0, 0, 0))) == []
+
+    async def test_search_looks_only_where_the_filter_says(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(n, "oak", tenant=f"t{n % 10}") for n in range(1, 201)])
+        for mode in SearchMode:
+            hits = await index.search(
+                "plants",
+                SearchQuery(mode, text="oak", vector=unit(1, 0, 0, 0), filter=Match("tenant", "t3"), limit=100),
+            )
+            assert len(hits) == 20
+            assert {hit.payload["tenant"] for hit in hits} == {"t3"}
+
+    @pytest.mark.parametrize(
+        ("condition", "expected"),
+        [
+            (EVERYTHING, [1, 2, 3, 4]),
+            (Match("tenant", "t1"), [1, 2, 3]),
+            (Match("tags", "red"), [1, 2]),
+            (MatchAny("tags", ("red", "blue")), [1, 2, 3]),
+            (MatchAny("tags", ()), []),
+            (MatchAll("tags", ("red", "blue")), [2]),
+            (MatchAll("tags", ()), [1, 2, 3, 4]),
+            (HasWords("text", "OLD oak"), [1]),
+            (HasWords("text", "OAK 2"), [2]),
+            (HasWords("text", "桜の木"), [3]),
+            (HasWords("text", "MOSS 桜"), [3]),
+            (HasWords("text", "!"), []),
+            (HasId((pid(2), pid(4), pid(77))), [2, 4]),
+            (HasId(()), []),
+            (TimeRange("created_at", gte=NOON + timedelta(hours=2)), [2, 3, 4]),
+            (TimeRange("created_at", gte=NOON, lt=NOON + timedelta(hours=3)), [1, 2]),
+            (TimeRange("created_at"), [1, 2, 3, 4]),
+            (Not(Match("tenant", "t1")), [4]),
+            (Not(And(())), []),
+            (Or(()), []),
+            (Or((Match("tenant", "t2"), Match("tags", "blue"))), [2, 3, 4]),
+            (all_of(Match("tenant", "t1"), None, Not(MatchAny("tags", ("blue",)))), [1]),
+        ],
+    )
+    async def test_filters(self, index: VectorIndex, condition: Filter, expected: list[int]) -> None:
+        await index.write(
+            "plants",
+            [
+                point(1, "an old oak", tags=["red"], at=NOON + timedelta(hours=1)),
+                point(2, "oak 2", tags=["blue", "red"], at=NOON + timedelta(hours=2)),
+                point(3, "old moss 庭に桜の木がある", tags=["blue"], at=NOON + timedelta(hours=3)),
+                point(4, "fern", tenant="t2", at=NOON + timedelta(hours=4)),
+            ],
+        )
+        assert await self._numbers(index, condition) == expected
+        assert await index.count("plants", condition) == len(expected)
+
+    async def test_time_bounds_are_exact_to_the_microsecond_and_zones_are_understood(self, index: VectorIndex) -> None:
+        tick = timedelta(microseconds=1)
+        await index.write("plants", [point(1, at=NOON - tick), point(2, at=NOON), point(3, at=NOON + tick)])
+        rome = NOON.astimezone(tz=__import__("zoneinfo").ZoneInfo("Europe/Rome"))
+        assert await self._numbers(index, TimeRange("created_at", gte=rome, lt=rome + tick)) == [2]
+
+    @pytest.mark.parametrize("descending", [False, True])
+    async def test_lists_are_exact_among_ties(self, index: VectorIndex, descending: bool) -> None:
+        # 30 points at 5 times, written in an order that is neither that of ids nor that of times.
+        numbers = [(n * 7) % 31 for n in range(1, 31)]
+        await index.write("plants", [point(n, at=NOON + timedelta(microseconds=n % 5)) for n in numbers])
+        expected = sorted(numbers, key=lambda n: (n % 5, n), reverse=descending)
+        for size in (1, 4, 7, 100):
+            seen: list[int] = []
+            after: Position | None = None
+            while True:
+                query = ListQuery("created_at", descending=descending, after=after, limit=size)
+                page = await index.list_points("plants", query)
+                seen += [found.id.int for found in page]
+                if len(page) < size:
+                    break
+                after = Position(datetime.fromisoformat(page[-1].payload["created_at"]), page[-1].id)
+            assert seen == expected
+
+    @pytest.mark.parametrize("descending", [False, True])
+    async def test_lists_between_two_places(self, index: VectorIndex, descending: bool) -> None:
+        numbers = range(1, 25)
+        await index.write("plants", [point(n, at=NOON + timedelta(seconds=n // 6)) for n in numbers])
+        order = sorted(numbers, key=lambda n: (n // 6, n), reverse=descending)
+        places = {n: Position(NOON + timedelta(seconds=n // 6), pid(n)) for n in numbers}
+        for first, last in ((0, 23), (3, 4), (2, 4), (7, 20)):
+            query = ListQuery("created_at", descending, after=places[order[first]], before=places[order[last]])
+            found = [listed.id.int for listed in await index.list_points("plants", query)]
+            assert found == order[first + 1 : last]
+
+    async def test_lists_obey_filters_and_leave_out_what_has_no_time(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(1), point(2, tenant="t2")])
+        await index.write("plants", [Point(pid(3), None, "timeless", {"tenant": "t1"})])
+        listed = await index.list_points("plants", ListQuery("created_at", filter=Match("tenant", "t1")))
+        assert [found.id.int for found in listed] == [1]
+
+    async def test_scan_goes_on_after_an_id(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(n) for n in range(1, 8)])
+        assert [i.int for i in await index.scan("plants", EVERYTHING, limit=3)] == [1, 2, 3]
+        assert [i.int for i in await index.scan("plants", EVERYTHING, after=pid(3), limit=3)] == [4, 5, 6]
+        await index.delete("plants", [pid(3)])
+        assert [i.int for i in await index.scan("plants", EVERYTHING, after=pid(3), limit=9)] == [4, 5, 6, 7]
+
+    async def test_facets_count_tags(self, index: VectorIndex) -> None:
+        await index.write(
+            "plants", [point(1, tags=["a", "b"]), point(2, tags=["b"]), point(3, tags=["c"], tenant="t2")]
+        )
+        assert await index.facets("plants", "tags", Match("tenant", "t1")) == {"a": 1, "b": 2}
+
+    async def test_collections_are_listed_and_dropped(self, index: VectorIndex) -> None:
+        await index.ensure_collection(Collection("odd/name é", dimension=2))
+        assert await index.collections() == ("odd/name é", "plants")
+        await index.drop_collection("plants")
+        await index.drop_collection("plants")
+        assert await index.collections() == ("odd/name é",)
+        with pytest.raises(CollectionMissing):
+            await index.count("plants", EVERYTHING)
+        await index.ensure_collection(PLANTS)
+        assert await index.count("plants", EVERYTHING) == 0
+
+    async def test_a_collection_keeps_its_dimension_and_gains_fields(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(1, colour="green")])
+        with pytest.raises(CollectionMismatch):
+            await index.ensure_collection(Collection("plants", dimension=5))
+        await index.ensure_collection(Collection("plants", dimension=4, keyword_fields=("colour",)))
+        assert await index.facets("plants", "colour", EVERYTHING) == {"green": 1}
+
+    async def test_unknown_collections_are_an_error(self, index: VectorIndex) -> None:
+        with pytest.raises(CollectionMissing):
+            await index.search("weeds", SearchQuery(SearchMode.TEXT, text="oak"))

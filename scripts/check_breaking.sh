@@ -1,0 +1,29 @@
+#!/bin/sh
+# Holds proto/ against what was published before: the main branch, or, on it, the commit before the last one.
+# Arguments: the buf command. AGAINST=<ref> names another base. Without a history there is nothing to break.
+set -eu
+
+skip() {
+    echo "engram: no earlier contracts to compare with ($1)"
+    exit 0
+}
+
+command -v git >/dev/null 2>&1 || skip "git is not installed"
+git rev-parse --verify --quiet HEAD >/dev/null 2>&1 || skip "there is no history"
+
+base=""
+for ref in ${AGAINST:-} origin/main main HEAD~1; do
+    commit=$(git rev-parse --verify --quiet "$ref^{commit}") || continue
+    [ "$commit" = "$(git rev-parse HEAD)" ] && git diff --quiet HEAD -- proto && continue
+    git cat-file -e "$commit:proto" 2>/dev/null || continue
+    base=$commit
+    break
+done
+[ -n "$base" ] || skip "no commit before this one has any"
+
+before=$(mktemp -d)
+trap 'rm -rf "$before"' EXIT
+git archive "$base" proto | tar -x -C "$before"
+cp buf.yaml "$before"
+"$1" breaking --against "$before"
+echo "engram: contracts break nothing since $(git rev-parse --short "$base")"

@@ -1,0 +1,1 @@
+"""engram's archival service: archives and their passages, found by words and by meaning."""

@@ -1,0 +1,47 @@
+"""The embedders that archives name, built when first needed and kept; their failures in this room's words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from engram_retrieval.embedder import Embedder, Vector
+from engram_retrieval.errors import EmbedderError, EmbedderMisconfigured
+from engram_retrieval.registry import EmbedderSettings, make_embedder
+
+from engram_archival.errors import EmbedderAway, EmbedderUnknown
+
+
+class Embedders:
+    """Embedders by their handles."""
+
+    def __init__(self, default: str, settings: EmbedderSettings) -> None:
+        self.default = default
+        self._settings = settings
+        self._made: dict[str, Embedder] = {}
+
+    def get(self, handle: str) -> Embedder:
+        """The embedder of that handle; EmbedderUnknown if the configuration cannot make one."""
+        embedder = self._made.get(handle)
+        if embedder is None:
+            try:
+                embedder = self._made[handle] = make_embedder(handle, self._settings)
+            except EmbedderMisconfigured as error:
+                raise EmbedderUnknown(handle, str(error)) from error
+        return embedder
+
+    async def embed(self, handle: str, texts: Sequence[str], *, within: float | None = None) -> list[Vector]:
+        """One vector per text; EmbedderAway if it cannot be done now, or not `within` so many seconds."""
+        try:
+            async with asyncio.timeout(within):
+                return await self.get(handle).embed(texts)
+        except TimeoutError as error:
+            raise EmbedderAway(handle, f"no answer within {within} s") from error
+        except EmbedderError as error:
+            raise EmbedderAway(handle, str(error)) from error
+
+    async def close(self) -> None:
+        """Close all."""
+        for embedder in self._made.values():
+            await embedder.close()
+        self._made.clear()

@@ -1,0 +1,203 @@
+"""Archives, their holders and their counters as rows: what both SQL stores do inside their transactions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from engram_archival.errors import AgentErased, ArchiveNotFound
+from engram_archival.model import Archive, Provenance
+from engram_archival.operations import DropArchive
+from engram_archival.store import operation_rows
+from engram_archival.store.tables import agents, archive_agents, archive_tags, archives, passages
+
+PROVENANCE = (
+    "created_by_id",
+    "last_updated_by_id",
+    "project_id",
+    "template_id",
+    "base_template_id",
+    "deployment_id",
+    "entity_id",
+)
+
+
+def is_archive(org: str, archive_id: str) -> sa.ColumnElement[bool]:
+    """The row of one archive, deleted or not."""
+    return sa.and_(archives.c.organization_id == org, archives.c.id == archive_id)
+
+
+def live(org: str) -> sa.ColumnElement[bool]:
+    """All archives of an organization that are not deleted."""
+    return sa.and_(archives.c.organization_id == org, archives.c.deleted_at.is_(None))
+
+
+def insert(conn: sa.Connection, org: str, archive: Archive) -> None:
+    """A new, empty archive."""
+    provenance = {name: getattr(archive.provenance, name) for name in PROVENANCE}
+    conn.execute(
+        archives.insert().values(
+            organization_id=org,
+            id=archive.id,
+            name=archive.name,
+            name_folded=archive.name.casefold(),
+            description=archive.description,
+            embedder=archive.embedder,
+            dimension=archive.dimension,
+            metadata=archive.metadata,
+            deduplicate=archive.deduplicate,
+            passage_count=0,
+            revision=0,
+            created_at=archive.created_at,
+            updated_at=archive.updated_at,
+            **provenance,
+        )
+    )
+
+
+def require(conn: sa.Connection, org: str, archive_id: str) -> sa.Row[Any]:
+    """The row of an archive that is not deleted, or ArchiveNotFound."""
+    row = conn.execute(sa.select(archives).where(is_archive(org, archive_id), archives.c.deleted_at.is_(None))).first()
+    if row is None:
+        raise ArchiveNotFound(archive_id)
+    return row
+
+
+def archive(row: sa.Row[Any]) -> Archive:
+    """The archive that a row holds."""
+    return Archive(
+        id=row.id,
+        name=row.name,
+        description=row.description,
+        embedder=row.embedder,
+        dimension=row.dimension,
+        metadata=row.metadata,
+        deduplicate=row.deduplicate,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        passage_count=row.passage_count,
+        provenance=Provenance(**{name: getattr(row, name) for name in PROVENANCE}),
+    )
+
+
+def require_agent(conn: sa.Connection, org: str, agent_id: str) -> None:
+    """AgentErased if the agent has a tombstone. Agents that were never heard of are fine."""
+    erased = sa.select(agents.c.erased_at).where(agents.c.organization_id == org, agents.c.id == agent_id)
+    if conn.execute(erased).scalar() is not None:
+        raise AgentErased(agent_id)
+
+
+def held(conn: sa.Connection, org: str, agent_id: str) -> Sequence[sa.Row[Any]]:
+    """The archives of an agent, the first attached first."""
+    query = (
+        sa.select(archives)
+        .join(
+            archive_agents,
+            sa.and_(
+                archive_agents.c.organization_id == archives.c.organization_id,
+                archive_agents.c.archive_id == archives.c.id,
+            ),
+        )
+        .where(live(org), archive_agents.c.agent_id == agent_id)
+        .order_by(archive_agents.c.attached_at, archives.c.id)
+    )
+    return conn.execute(query).all()
+
+
+def holders(conn: sa.Connection, org: str, archive_id: str) -> list[str]:
+    """The agents that hold an archive."""
+    query = sa.select(archive_agents.c.agent_id).where(
+        archive_agents.c.organization_id == org, archive_agents.c.archive_id == archive_id
+    )
+    return list(conn.execute(query).scalars())
+
+
+def attach(conn: sa.Connection, org: str, agent_id: str, archive_id: str, now: datetime) -> None:
+    """Give an archive to an agent, if it does not hold it."""
+    require_agent(conn, org, agent_id)
+    if agent_id not in holders(conn, org, archive_id):
+        conn.execute(
+            archive_agents.insert().values(
+                organization_id=org, agent_id=agent_id, archive_id=archive_id, attached_at=now
+            )
+        )
+        raise_base(conn, org, agent_id, 1, now)
+
+
+def detach(conn: sa.Connection, org: str, agent_id: str, archive_id: str, now: datetime) -> bool:
+    """Take an archive away; whether the agent held it. The summary's revision grows all the same."""
+    gone = conn.execute(
+        archive_agents.delete().where(
+            archive_agents.c.organization_id == org,
+            archive_agents.c.agent_id == agent_id,
+            archive_agents.c.archive_id == archive_id,
+        )
+    )
+    if not gone.rowcount:
+        return False
+    revision = conn.execute(sa.select(archives.c.revision).where(is_archive(org, archive_id))).scalar_one()
+    raise_base(conn, org, agent_id, revision + 1, now)
+    return True
+
+
+def raise_base(conn: sa.Connection, org: str, agent_id: str, by: int, now: datetime) -> None:
+    """Let the agent's own part of its revision grow."""
+    mine = sa.and_(agents.c.organization_id == org, agents.c.id == agent_id)
+    raised = conn.execute(agents.update().where(mine).values(base_revision=agents.c.base_revision + by, changed_at=now))
+    if not raised.rowcount:
+        conn.execute(agents.insert().values(organization_id=org, id=agent_id, base_revision=by, changed_at=now))
+
+
+def count_passages(
+    conn: sa.Connection, org: str, archive_id: str, passages_by: int, tags: Counter[str], now: datetime
+) -> None:
+    """Tell the counters of an archive what changed. Tags may count downwards."""
+    conn.execute(
+        archives.update()
+        .where(is_archive(org, archive_id))
+        .values(passage_count=archives.c.passage_count + passages_by, revision=archives.c.revision + 1, changed_at=now)
+    )
+    for tag, by in sorted(tags.items()):
+        if by:
+            _count_tag(conn, org, archive_id, tag, by)
+
+
+def _count_tag(conn: sa.Connection, org: str, archive_id: str, tag: str, by: int) -> None:
+    mine = sa.and_(
+        archive_tags.c.organization_id == org, archive_tags.c.archive_id == archive_id, archive_tags.c.tag == tag
+    )
+    uses = conn.execute(sa.select(archive_tags.c.uses).where(mine)).scalar()
+    if uses is None:
+        conn.execute(archive_tags.insert().values(organization_id=org, archive_id=archive_id, tag=tag, uses=by))
+    elif uses + by > 0:
+        conn.execute(archive_tags.update().where(mine).values(uses=uses + by))
+    else:
+        conn.execute(archive_tags.delete().where(mine))
+
+
+def tag_counter(encoded: Iterable[str]) -> Counter[str]:
+    """How often each tag stands in these lists of tags."""
+    return Counter(tag for tags in encoded for tag in msgspec.json.decode(tags, type=list[str]))
+
+
+def delete(conn: sa.Connection, org: str, row: sa.Row[Any], now: datetime) -> DropArchive:
+    """Leave a tombstone of an archive and nothing else; the work left in the index."""
+    for agent_id in holders(conn, org, row.id):
+        detach(conn, org, agent_id, row.id, now)
+    conn.execute(passages.delete().where(passages.c.organization_id == org, passages.c.archive_id == row.id))
+    conn.execute(
+        archive_tags.delete().where(archive_tags.c.organization_id == org, archive_tags.c.archive_id == row.id)
+    )
+    conn.execute(
+        archives.update()
+        .where(is_archive(org, row.id))
+        .values(deleted_at=now, passage_count=0, name="", name_folded="", description=None, metadata=None)
+    )
+    drop = DropArchive(id=f"drop-{row.id}", organization_id=org, embedder=row.embedder, archive_id=row.id)
+    operation_rows.add(conn, drop, now)
+    return drop

@@ -1,0 +1,73 @@
+"""Operations as rows: the work on the index that is not settled yet."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from engram_archival.operations import DeletePoints, DropArchive, InsertPoints, Operation, UpdatePoint
+from engram_archival.store.tables import operations
+
+CLAIM = timedelta(seconds=60)
+"""How long the call that recorded work has before another replica may take it over."""
+KINDS: dict[str, type[Operation]] = {
+    kind.__name__: kind for kind in (InsertPoints, UpdatePoint, DeletePoints, DropArchive)
+}
+
+
+def add(conn: sa.Connection, operation: Operation, now: datetime) -> None:
+    """Record work, claimed by the caller."""
+    conn.execute(
+        operations.insert().values(
+            organization_id=operation.organization_id,
+            id=operation.id,
+            kind=type(operation).__name__,
+            passage_id=operation.passage_id if isinstance(operation, UpdatePoint) else None,
+            body=msgspec.json.encode(operation).decode(),
+            created_at=now,
+            claimed_until=now + CLAIM,
+        )
+    )
+
+
+def remove(conn: sa.Connection, operation: Operation) -> None:
+    """Forget it."""
+    conn.execute(operations.delete().where(_is(operation.organization_id, operation.id)))
+
+
+def by_id(conn: sa.Connection, org: str, operation_id: str) -> Operation | None:
+    """The work of that id, if it is not settled."""
+    row = conn.execute(sa.select(operations.c.kind, operations.c.body).where(_is(org, operation_id))).first()
+    return _operation(row) if row is not None else None
+
+
+def update_of(conn: sa.Connection, org: str, passage_id: str) -> Operation | None:
+    """An unsettled update of that passage."""
+    query = sa.select(operations.c.kind, operations.c.body).where(
+        operations.c.organization_id == org, operations.c.passage_id == passage_id
+    )
+    row = conn.execute(query).first()
+    return _operation(row) if row is not None else None
+
+
+def claim(conn: sa.Connection, now: datetime, everything: bool, limit: int) -> list[Operation]:
+    """Unsettled work, oldest first, claimed anew."""
+    query = sa.select(operations.c.organization_id, operations.c.id, operations.c.kind, operations.c.body)
+    if not everything:
+        query = query.where(operations.c.claimed_until <= now)
+    rows = conn.execute(query.order_by(operations.c.created_at, operations.c.id).limit(limit)).all()
+    for row in rows:
+        conn.execute(operations.update().where(_is(row.organization_id, row.id)).values(claimed_until=now + CLAIM))
+    return [_operation(row) for row in rows]
+
+
+def _is(org: str, operation_id: str) -> sa.ColumnElement[bool]:
+    return sa.and_(operations.c.organization_id == org, operations.c.id == operation_id)
+
+
+def _operation(row: sa.Row[*tuple[Any, ...]]) -> Operation:
+    decoded: Operation = msgspec.json.decode(row.body, type=KINDS[row.kind])
+    return decoded

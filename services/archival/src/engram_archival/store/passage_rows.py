@@ -1,0 +1,52 @@
+"""The ledger's rows of passages: finding them, whole batches at a time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from engram_archival.store.tables import archives, passages
+
+
+def rows(conn: sa.Connection, org: str, passage_ids: Sequence[str]) -> list[sa.Row[Any]]:
+    """What the ledger knows of these passages, with the embedder of each one's archive."""
+    joined = passages.join(
+        archives,
+        sa.and_(archives.c.organization_id == passages.c.organization_id, archives.c.id == passages.c.archive_id),
+    )
+    found: list[sa.Row[Any]] = []
+    for some in chunks(passage_ids):
+        found += conn.execute(sa.select(passages, archives.c.embedder).select_from(joined).where(are(org, some))).all()
+    return found
+
+
+def twins(conn: sa.Connection, org: str, archive_id: str, hashes: Sequence[str]) -> dict[str, str]:
+    """Passages of the archive by the hash of their text."""
+    found: dict[str, str] = {}
+    for some in chunks(hashes):
+        query = sa.select(passages.c.content_hash, passages.c.id).where(
+            passages.c.organization_id == org,
+            passages.c.archive_id == archive_id,
+            passages.c.content_hash.in_(some),
+            passages.c.state != "deleted",
+        )
+        found.update({row.content_hash: row.id for row in conn.execute(query).all()})
+    return found
+
+
+def are(org: str, passage_ids: Sequence[str]) -> sa.ColumnElement[bool]:
+    """The rows of these passages."""
+    return sa.and_(passages.c.organization_id == org, passages.c.id.in_(passage_ids))
+
+
+def chunks(values: Sequence[str], size: int = 500) -> list[Sequence[str]]:
+    """Stretches that fit into one statement."""
+    return [values[start : start + size] for start in range(0, len(values), size)]
+
+
+def content_hash(text: str) -> str:
+    """What two passages of the same text share."""
+    return hashlib.sha256(text.encode()).hexdigest()

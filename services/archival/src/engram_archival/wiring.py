@@ -1,0 +1,91 @@
+"""Builds the service from its parts; the only place that picks them."""
+
+from __future__ import annotations
+
+from engram.archival.v1 import archives_service_pb2 as aspb
+from engram.archival.v1 import archives_service_pb2_grpc as aspb_grpc
+from engram.archival.v1 import passages_service_pb2 as ppb
+from engram.archival.v1 import passages_service_pb2_grpc as ppb_grpc
+from engram_kit.background import periodic
+from engram_kit.clock import Clock, SystemClock
+from engram_kit.config import ConfigError, StartupError
+from engram_kit.ids import IdSource, RandomIds
+from engram_kit.service import Assembly
+from engram_kit.sql import Database
+from engram_retrieval.edge import EdgeIndex
+from engram_retrieval.errors import IndexLocked
+from engram_retrieval.registry import EmbedderSettings
+
+from engram_archival.archives import ArchiveRegistry
+from engram_archival.config import Config
+from engram_archival.embedders import Embedders
+from engram_archival.errors import EmbedderUnknown
+from engram_archival.finisher import Finisher
+from engram_archival.passages import PassageWriter
+from engram_archival.search import PassageFinder
+from engram_archival.servicer import ArchivesServicer, PassagesServicer
+from engram_archival.store.points import IndexPassageStore
+from engram_archival.store.sql_archives import SqlArchiveStore
+from engram_archival.store.sql_ledger import SqlPassageLedger
+
+LEDGER_PURGE_SECONDS = 3600.0
+SWEEP_SECONDS = 15.0
+
+
+async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
+    """The archival service over its migrated database and its index, ready to start."""
+    clock, ids = clock or SystemClock(), ids or RandomIds()
+    embedders = _embedders(config)
+    index = await _index(config)
+    database = Database.open(config.database, synchronous=config.sqlite_synchronous)
+    try:
+        await database.migrate("engram_archival")
+    except BaseException:
+        await index.close()
+        await database.close()
+        raise
+    archives = SqlArchiveStore(database, clock, ids)
+    ledger = SqlPassageLedger(database, clock, ids)
+    passages = IndexPassageStore(index, embedders)
+    finisher = Finisher(ledger, passages, embedders)
+    registry = ArchiveRegistry(archives, finisher, embedders, clock, ids)
+    writer = PassageWriter(ledger, passages, finisher, embedders, clock, ids)
+    finder = PassageFinder(archives, ledger, passages, embedders)
+
+    async def recover() -> None:
+        # The embedded index has one process: whatever is unsettled belongs to one that died.
+        await finisher.sweep(everything=True)
+
+    return Assembly(
+        name="archival",
+        servicers=[
+            (aspb_grpc.add_ArchiveServiceServicer_to_server, ArchivesServicer(registry)),
+            (ppb_grpc.add_PassageServiceServicer_to_server, PassagesServicer(registry, writer, finder)),
+        ],
+        service_names=[
+            aspb.DESCRIPTOR.services_by_name["ArchiveService"].full_name,
+            ppb.DESCRIPTOR.services_by_name["PassageService"].full_name,
+        ],
+        start=[recover],
+        background=[periodic(SWEEP_SECONDS, finisher.sweep), periodic(LEDGER_PURGE_SECONDS, ledger.purge_ledger)],
+        close=[index.close, database.close, embedders.close, finisher.close],
+    )
+
+
+def _embedders(config: Config) -> Embedders:
+    settings = EmbedderSettings(
+        base_url=config.embedder_base_url, api_key=config.embedder_api_key, dimension=config.embedder_dimension
+    )
+    embedders = Embedders(config.embedder, settings)
+    try:
+        embedders.get(config.embedder)
+    except EmbedderUnknown as error:
+        raise ConfigError(f"ENGRAM_EMBEDDER: {error.message}.") from error
+    return embedders
+
+
+async def _index(config: Config) -> EdgeIndex:
+    try:
+        return await EdgeIndex.open(config.index_path, flush_interval_seconds=config.index_flush_seconds)
+    except IndexLocked as error:
+        raise StartupError(f"{error}.") from error

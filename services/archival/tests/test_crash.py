@@ -1,0 +1,218 @@
+"""kill -9 between any two steps loses nothing and doubles nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from engram.archival.v1.archives_pb2 import Passage
+from engram.archival.v1.archives_service_pb2 import DeleteArchiveRequest
+from engram.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
+from engram.archival.v1.passages_service_pb2 import (
+    DeletePassageRequest,
+    InsertPassagesRequest,
+    ListPassagesRequest,
+    PassageFilter,
+    UpdatePassageRequest,
+)
+from engram.archival.v1.passages_service_pb2_grpc import PassageServiceStub
+from engram_archival.finisher import Finisher
+from engram_archival.store.sql_ledger import SqlPassageLedger
+from engram_kit.channels import Channels
+from engram_kit.errors import EngramError
+from engram_kit.ids import new_id
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from .conftest import Room
+
+ROUNDS = 4
+
+
+class Dying(Exception):
+    """Stands for the death of the process at that point: nothing after it happens."""
+
+
+def die_before(monkeypatch: pytest.MonkeyPatch, room: Room, step: str) -> None:
+    """Let the running server die at a step of finishing, as far as later steps can see."""
+
+    async def die(*_: object, **__: object) -> None:
+        raise Dying
+
+    if step == "index":
+        monkeypatch.setattr(Finisher, "_finish", die)
+    else:
+        monkeypatch.setattr(SqlPassageLedger, "settle", die)
+        monkeypatch.setattr(SqlPassageLedger, "settle_insert", die)
+
+
+@pytest.mark.parametrize("step", ["index", "settle"])
+async def test_what_was_recorded_is_finished_at_the_next_start(
+    room: Room, agent: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, changed, deleted = (
+        result.passage.id for result in (await room.insert(agent, "kept", "change me", "delete me")).results
+    )
+    archive = await room.archive()
+    await room.insert(archive, "dropped with its archive")
+    with monkeypatch.context() as dying:
+        die_before(dying, room, step)
+        update = UpdatePassageRequest(
+            passage=Passage(id=changed, text="changed"), update_mask=FieldMask(paths=["text"])
+        )
+        for call in (
+            room.insert(agent, "inserted", Passage(text="twice", tags=["t"]), request_id="r1"),
+            room.passages.UpdatePassage(update),
+            room.passages.DeletePassage(DeletePassageRequest(passage_id=deleted)),
+            room.archives.DeleteArchive(DeleteArchiveRequest(archive_id=archive)),
+        ):
+            with pytest.raises(EngramError):
+                await call
+        await room.stop()
+    await room.start()
+    expected = ["changed", "inserted", "kept", "twice"]
+    assert sorted(await room.texts(limit=50)) == expected
+    again = await room.insert(agent, "inserted", Passage(text="twice", tags=["t"]), request_id="r1")
+    assert [result.passage.text for result in again.results] == ["inserted", "twice"]
+    assert sorted(await room.texts(limit=50, filter=PassageFilter(agent_id=agent))) == expected
+    summary = await room.summary(agent)
+    assert (summary.passage_count, list(summary.tags)) == (4, ["t"])
+    assert kept
+
+
+async def test_an_insert_that_lands_after_its_archive_was_deleted_is_undone(
+    room: Room, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = await room.archive(agent)
+    with monkeypatch.context() as dying:
+        die_before(dying, room, "settle")
+        with pytest.raises(EngramError):
+            await room.insert(archive, "half there")
+        with pytest.raises(EngramError):
+            await room.archives.DeleteArchive(DeleteArchiveRequest(archive_id=archive))
+        await room.stop()
+    await room.start()
+    assert await room.texts(limit=50) == []
+    assert (await room.summary(agent)).passage_count == 0
+
+
+class Process:
+    """The service as a process of its own, on one port for all its lives."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self.process: subprocess.Popen[bytes] | None = None
+        self.address = ""
+
+    async def start(self) -> None:
+        environment = {
+            **os.environ,
+            "ENGRAM_DATA_DIR": str(self._data_dir),
+            "ENGRAM_ARCHIVAL_PORT": self.address.rpartition(":")[2] or "0",
+            "ENGRAM_EMBEDDER": "engram/hashing-256",
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "engram_archival"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert self.process.stdout is not None
+        line = b""
+        while b"listening" not in line:
+            line = await asyncio.to_thread(self.process.stdout.readline)
+            assert line, "the service did not start"
+        self.address = line.decode().partition('"address":"')[2].partition('"')[0]
+        self._reading = asyncio.create_task(asyncio.to_thread(self.process.stdout.read))
+
+    async def end(self, how: signal.Signals) -> int:
+        assert self.process is not None
+        self.process.send_signal(how)
+        await self._reading
+        code = await asyncio.to_thread(self.process.wait)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+async def test_kill_9_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    service, channels, agent = Process(tmp_path), Channels(deadline=5), new_id("agent")
+    await service.start()
+    live: set[str] = set()
+    doomed: set[str] = set()
+
+    async def until_done(call: object, request: object) -> object:
+        while True:
+            with suppress(EngramError):
+                return await call(request)  # type: ignore[operator]
+            await asyncio.sleep(0)
+
+    async def write(writer: int, passages: PassageServiceStub, stopped: asyncio.Event) -> None:
+        number = 0
+        while not stopped.is_set():
+            number += 1
+            name = f"{new_id('run')}/{writer}/{number}"
+            request = InsertPassagesRequest(
+                agent_id=agent, request_id=name, passages=[Passage(text=f"{name}/{n}", tags=["all"]) for n in range(2)]
+            )
+            answer = await until_done(passages.InsertPassages, request)
+            ids = [result.passage.id for result in answer.results]  # type: ignore[attr-defined]
+            live.update(ids)
+            if number % 2:
+                live.discard(ids[0])
+                doomed.add(ids[0])
+                deletion = DeletePassageRequest(passage_id=ids[0], request_id=f"{name}/delete")
+                await until_done(passages.DeletePassage, deletion)
+
+    for _ in range(ROUNDS):
+        stopped = asyncio.Event()
+        passages = PassageServiceStub(channels.channel(service.address))
+        writers = [asyncio.create_task(write(n, passages, stopped)) for n in range(4)]
+        target = len(live) + random.randint(20, 60)
+        while len(live) < target:
+            await asyncio.sleep(0.005)
+        assert await service.end(signal.SIGKILL) == -signal.SIGKILL
+        await service.start()
+        stopped.set()
+        await asyncio.wait_for(asyncio.gather(*writers), 60)
+
+    room = Room(config=None, channels=channels)  # type: ignore[arg-type]
+    room.passages = PassageServiceStub(channels.channel(service.address))
+    room.archives = ArchiveServiceStub(channels.channel(service.address))
+    seen: list[str] = []
+    token = ""
+    while True:
+        page = await room.passages.ListPassages(
+            ListPassagesRequest(page_size=200, page_token=token, filter=PassageFilter(agent_id=agent))
+        )
+        seen += [passage.id for passage in page.passages]
+        token = page.next_page_token
+        if not token:
+            break
+    assert sorted(seen) == sorted(live)
+    assert not doomed & set(seen)
+    summary = await room.summary(agent)
+    assert (summary.passage_count, list(summary.tags)) == (len(live), ["all"])
+    await channels.close()
+    assert await service.end(signal.SIGTERM) == 0
+
+
+async def test_a_second_process_on_the_same_directory_gets_one_clear_line(tmp_path: Path) -> None:
+    service = Process(tmp_path)
+    await service.start()
+    second = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "engram_archival",
+        env={**os.environ, "ENGRAM_DATA_DIR": str(tmp_path), "ENGRAM_ARCHIVAL_PORT": "0"},
+        stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    _, said = await second.communicate()
+    assert second.returncode == 2
+    assert len(said.decode().strip().splitlines()) == 1
+    assert "in use by another process" in said.decode()
+    assert await service.end(signal.SIGTERM) == 0

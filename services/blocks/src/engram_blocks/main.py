@@ -1,0 +1,13 @@
+"""The process: configuration in, exit code out."""
+
+from __future__ import annotations
+
+from engram_kit import run
+
+from engram_blocks.config import Config
+from engram_blocks.wiring import assemble
+
+
+def main() -> int:
+    """Runs the blocks service until it is told to stop."""
+    return run.main(Config.from_env, assemble)

@@ -1,0 +1,331 @@
+"""The use cases of core memory. Each is one transaction: it happens whole, or nothing has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from engram_kit.clock import Clock
+from engram_kit.idempotency import RequestKey
+from engram_kit.ids import IdSource
+from engram_kit.paging import Page, PageQuery
+from engram_kit.principal import current_principal
+
+from engram_blocks.edits import Edit
+from engram_blocks.errors import (
+    AgentErased,
+    BlockLabelNotFound,
+    BlockLabelTaken,
+    BlockNotFound,
+    BlockNotHeld,
+    BlockReadOnly,
+    BlockRevisionMismatch,
+    BlockRevisionNotFound,
+)
+from engram_blocks.history import RevertTarget, content_of
+from engram_blocks.model import AgentAuthor, Author, Block, BlockRevision, CoreMemory, Operation, OwnerAuthor
+from engram_blocks.rules import changed, checked
+from engram_blocks.store.base import BlockFilter, BlockOrder, BlockStore, BlockTransaction
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A block after a change, and the revision of the core memory that it was changed through."""
+
+    block: Block
+    core_revision: int
+
+
+class BlockService:
+    """Core memory for the current principal's organization."""
+
+    def __init__(self, store: BlockStore, clock: Clock, ids: IdSource) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+
+    async def create_block(self, draft: Block, agent_ids: Sequence[str], key: RequestKey | None) -> Block:
+        """Stores `draft` under a new id, and attaches it to the agents.
+
+        Raises:
+            BlockLimitExceeded: the value is longer than the limit.
+            BlockLabelTaken: one of the agents holds another block so labelled.
+            AgentErased: one of the agents was erased.
+        """
+        subject, now = current_principal().subject_id, self._clock.now()
+        origin = replace(draft.provenance, created_by_id=subject, last_updated_by_id=subject)
+        block = checked(replace(draft, id=self._ids.new("block"), created_at=now, updated_at=now, provenance=origin))
+
+        def create(tx: BlockTransaction) -> Block:
+            tx.insert_block(block)
+            tx.insert_revision(_recorded(block, Operation.CREATE, OwnerAuthor(subject)))
+            for agent_id in agent_ids:
+                _attach(tx, agent_id, block)
+            return block
+
+        return await self._once(key, create, lambda made: [made.id], lambda tx, ids: _required(tx, ids[0]))
+
+    async def get_block(self, block_id: str, as_of: datetime | None = None) -> Block:
+        """The block, as it is or as it was at `as_of`.
+
+        Raises:
+            BlockNotFound: there is none.
+            BlockRevisionNotFound: there was none yet.
+        """
+
+        def get(tx: BlockTransaction) -> Block:
+            block = _required(tx, block_id)
+            if as_of is None:
+                return block
+            then = tx.revision_at(block_id, as_of)
+            if then is None:
+                raise BlockRevisionNotFound(block_id, f"as old as {as_of.isoformat()}")
+            return content_of(then, block)
+
+        return await self._read(get)
+
+    async def list_blocks(self, filter: BlockFilter, order: BlockOrder, page: PageQuery) -> Page[Block]:  # noqa: A002
+        """A page of blocks."""
+        return await self._read(lambda tx: tx.list_blocks(filter, order, page))
+
+    async def count_blocks(self, filter: BlockFilter) -> int:  # noqa: A002
+        """How many blocks `list_blocks` would give in all."""
+        return await self._read(lambda tx: tx.count_blocks(filter))
+
+    async def update_block(
+        self, block_id: str, changes: Mapping[str, Any], base_revision: int | None, key: RequestKey | None
+    ) -> Block:
+        """Changes fields of a block, as its owner; a new label holds for every holder.
+
+        Args:
+            block_id: the block.
+            changes: new values by the field names of `Block`.
+            base_revision: the revision that the caller saw; None skips the check.
+            key: identifies the request.
+
+        Raises:
+            BlockRevisionMismatch: the block moved on.
+            BlockLabelTaken: a holder holds another block under the new label.
+        """
+        author = OwnerAuthor(current_principal().subject_id)
+
+        def update(tx: BlockTransaction) -> Block:
+            block = _at_revision(_required(tx, block_id), base_revision)
+            updated = self._saved(tx, block, Operation.UPDATE, author, **changes)
+            if updated.label != block.label and (agent_id := tx.label_conflict(block_id, updated.label)) is not None:
+                raise BlockLabelTaken(updated.label, agent_id)
+            tx.update_block(updated, block)
+            return updated
+
+        return await self._once(key, update, lambda made: [made.id], lambda tx, ids: _required(tx, ids[0]))
+
+    async def delete_block(self, block_id: str, key: RequestKey | None) -> None:
+        """Deletes a block and detaches it everywhere; there being none is as good."""
+
+        def delete(tx: BlockTransaction) -> None:
+            tx.delete_block(block_id)
+
+        await self._once(key, delete, lambda _: [], lambda _tx, _ids: None)
+
+    async def attach_block(self, agent_id: str, block_id: str, key: RequestKey | None) -> int:
+        """Makes the agent hold the block; returns the revision of its core memory.
+
+        Raises:
+            BlockLabelTaken: it holds another block so labelled.
+            AgentErased: it was erased.
+        """
+
+        def attach(tx: BlockTransaction) -> int:
+            _attach(tx, agent_id, _required(tx, block_id))
+            return tx.core_revision(agent_id)
+
+        return await self._once(key, attach, lambda revision: [str(revision)], lambda _tx, ids: int(ids[0]))
+
+    async def detach_block(
+        self, agent_id: str, key: RequestKey | None, *, block_id: str | None = None, label: str | None = None
+    ) -> tuple[str, int]:
+        """Ends a holding, named by block or by label; returns the block's id and the revision of the core memory.
+
+        Raises:
+            BlockNotHeld: the agent does not hold that block.
+            BlockLabelNotFound: it holds none under that label.
+        """
+
+        def detach(tx: BlockTransaction) -> tuple[str, int]:
+            held = block_id if block_id is not None else _held(tx, agent_id, label or "").id
+            if not tx.detach(agent_id, held):
+                raise BlockNotHeld(agent_id, held)
+            return held, tx.core_revision(agent_id)
+
+        return await self._once(
+            key, detach, lambda done: [done[0], str(done[1])], lambda _tx, ids: (ids[0], int(ids[1]))
+        )
+
+    async def list_block_agents(self, block_id: str, page: PageQuery) -> Page[str]:
+        """A page of the agents that hold a block."""
+
+        def holders(tx: BlockTransaction) -> Page[str]:
+            _required(tx, block_id)
+            return tx.list_holders(block_id, page)
+
+        return await self._read(holders)
+
+    async def get_core_memory(self, agent_id: str, if_revision: int | None) -> CoreMemory | None:
+        """The agent's core memory; None where it is still at `if_revision`."""
+        return await self._read(lambda tx: tx.core_memory(agent_id, if_revision))
+
+    async def batch_get_core_memory(self, agent_ids: Sequence[str]) -> Sequence[CoreMemory]:
+        """The core memories of several agents, in the order asked for."""
+        return await self._read(lambda tx: tx.core_memories(agent_ids))
+
+    async def edit_block(self, agent_id: str, label: str, edit: Edit, author: Author, key: RequestKey | None) -> Edited:
+        """Makes one edit to the block that the agent holds under `label`.
+
+        Edits without a base revision apply to whatever the block says when their turn comes, so none is lost.
+
+        Raises:
+            BlockLabelNotFound: the agent holds no such block.
+            BlockReadOnly: the author is an agent, and the block is not for agents to edit.
+            BlockRevisionMismatch: the block is not at the revision that the edit is based on.
+            EngramError: what the edit itself refuses; see `edits.py`.
+        """
+
+        def apply(tx: BlockTransaction) -> Edited:
+            block = _writable(_held(tx, agent_id, label), author)
+            _at_revision(block, edit.base_revision)
+            edited = self._saved(tx, block, edit.operation, author, value=edit.apply(block.value, label))
+            tx.update_block(edited, block)
+            return Edited(edited, tx.core_revision(agent_id))
+
+        return await self._once(
+            key,
+            apply,
+            lambda done: [done.block.id, str(done.core_revision)],
+            lambda tx, ids: Edited(_required(tx, ids[0]), int(ids[1])),
+        )
+
+    async def list_block_revisions(self, block_id: str, page: PageQuery, *, with_previous: bool) -> Page[BlockRevision]:
+        """A page of the changes of a block."""
+
+        def revisions(tx: BlockTransaction) -> Page[BlockRevision]:
+            _required(tx, block_id)
+            return tx.list_revisions(block_id, page, with_previous=with_previous)
+
+        return await self._read(revisions)
+
+    async def revert_block(
+        self, block_id: str, target: RevertTarget, author: Author, base_revision: int | None, key: RequestKey | None
+    ) -> Block:
+        """Writes an older value as a new revision.
+
+        Raises:
+            BlockNoHistory: there is nothing to undo or redo.
+            BlockRevisionNotFound: the block never had that revision.
+            BlockReadOnly, BlockRevisionMismatch, BlockLimitExceeded: as for an edit.
+        """
+
+        def revert(tx: BlockTransaction) -> Block:
+            block = _at_revision(_writable(_required(tx, block_id), author), base_revision)
+            found = target.find(tx, block)
+            place = {} if target.is_change else {"content_revision": found.revision}
+            reverted = self._saved(tx, block, target.operation, author, value=found.value, **place)
+            tx.update_block(reverted, block)
+            return reverted
+
+        return await self._once(key, revert, lambda made: [made.id], lambda tx, ids: _required(tx, ids[0]))
+
+    async def erase_agent(
+        self, agent_id: str, key: RequestKey | None, *, with_unshared_blocks: bool
+    ) -> tuple[int, int]:
+        """Forgets an agent and refuses late writes for it; returns how many blocks were detached and deleted."""
+        return await self._once(
+            key,
+            lambda tx: tx.erase_agent(agent_id, with_unshared_blocks=with_unshared_blocks),
+            lambda counts: [str(count) for count in counts],
+            lambda _tx, ids: (int(ids[0]), int(ids[1])),
+        )
+
+    def _saved(self, tx: BlockTransaction, block: Block, operation: Operation, author: Author, **changes: Any) -> Block:
+        """The next revision of `block`, recorded; the caller stores it."""
+        by = author.subject_id if isinstance(author, OwnerAuthor) else author.agent_id
+        writes_value = "value" in changes and "content_revision" not in changes
+        if writes_value:
+            changes["content_revision"] = block.revision + 1
+        after = changed(block, self._clock.now(), by, **changes)
+        parent = block.content_revision if writes_value else None
+        tx.insert_revision(_recorded(after, operation, author, parent))
+        return after
+
+    async def _read(self, work: Callable[[BlockTransaction], T]) -> T:
+        return await self._store.read(current_principal().organization_id, work)
+
+    async def _once(
+        self,
+        key: RequestKey | None,
+        work: Callable[[BlockTransaction], T],
+        result: Callable[[T], Sequence[str]],
+        again: Callable[[BlockTransaction, Sequence[str]], T],
+    ) -> T:
+        organization_id = current_principal().organization_id
+        return await self._store.write_once(key, organization_id, work, result=result, again=again)
+
+
+def _required(tx: BlockTransaction, block_id: str) -> Block:
+    block = tx.block(block_id)
+    if block is None:
+        raise BlockNotFound(block_id)
+    return block
+
+
+def _held(tx: BlockTransaction, agent_id: str, label: str) -> Block:
+    block = tx.held_block(agent_id, label)
+    if block is None:
+        _require_alive(tx, agent_id)
+        raise BlockLabelNotFound(label, tx.labels(agent_id))
+    return block
+
+
+def _writable(block: Block, author: Author) -> Block:
+    if block.read_only and isinstance(author, AgentAuthor):
+        raise BlockReadOnly(block.label)
+    return block
+
+
+def _at_revision(block: Block, base_revision: int | None) -> Block:
+    if base_revision is not None and base_revision != block.revision:
+        raise BlockRevisionMismatch(block.label, block.revision, block.value)
+    return block
+
+
+def _require_alive(tx: BlockTransaction, agent_id: str) -> None:
+    if tx.is_erased(agent_id):
+        raise AgentErased(agent_id)
+
+
+def _attach(tx: BlockTransaction, agent_id: str, block: Block) -> None:
+    _require_alive(tx, agent_id)
+    held = tx.held_block(agent_id, block.label)
+    if held is None:
+        tx.attach(agent_id, block)
+    elif held.id != block.id:
+        raise BlockLabelTaken(block.label, agent_id)
+
+
+def _recorded(block: Block, operation: Operation, author: Author, parent: int | None = None) -> BlockRevision:
+    return BlockRevision(
+        block_id=block.id,
+        revision=block.revision,
+        operation=operation,
+        label=block.label,
+        value=block.value,
+        description=block.description,
+        limit=block.limit,
+        read_only=block.read_only,
+        author=author,
+        created_at=block.updated_at,
+        parent=parent,
+    )

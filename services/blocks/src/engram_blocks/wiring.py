@@ -1,0 +1,33 @@
+"""Builds the service from its parts; the only place that picks them."""
+
+from __future__ import annotations
+
+from engram.blocks.v1 import blocks_service_pb2, blocks_service_pb2_grpc
+from engram_kit.background import periodic
+from engram_kit.clock import Clock, SystemClock
+from engram_kit.ids import IdSource, RandomIds
+from engram_kit.service import Assembly
+from engram_kit.sql import Database
+
+from engram_blocks.config import Config
+from engram_blocks.service import BlockService
+from engram_blocks.servicer import BlocksServicer
+from engram_blocks.store.sql import SqlBlockStore
+
+LEDGER_PURGE_SECONDS = 3600.0
+
+
+async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
+    """The blocks service over its migrated database, ready to start."""
+    clock, ids = clock or SystemClock(), ids or RandomIds()
+    database = Database.open(config.database, synchronous=config.sqlite_synchronous)
+    await database.migrate("engram_blocks")
+    store = SqlBlockStore(database, clock)
+    servicer = BlocksServicer(BlockService(store, clock, ids))
+    return Assembly(
+        name="blocks",
+        servicers=[(blocks_service_pb2_grpc.add_BlockServiceServicer_to_server, servicer)],
+        service_names=[blocks_service_pb2.DESCRIPTOR.services_by_name["BlockService"].full_name],
+        background=[periodic(LEDGER_PURGE_SECONDS, store.purge_ledger)],
+        close=[database.close],
+    )

@@ -1,0 +1,56 @@
+"""What goes out as a message comes back as the same value."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from engram.blocks.v1 import blocks_pb2
+from engram_blocks import convert
+from engram_blocks.model import AgentAuthor, Block, OwnerAuthor, Provenance
+from engram_kit.principal import Principal, as_principal
+from hypothesis import given
+from hypothesis import strategies as st
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+text = st.text(st.characters(codec="utf-8"), max_size=30)
+maybe = st.none() | text
+moments = st.integers(0, 2**52).map(lambda micros: EPOCH + timedelta(microseconds=micros))
+blocks = st.builds(
+    lambda revision, **fields: Block(revision=revision, content_revision=revision, **fields),
+    id=text,
+    label=text,
+    value=text,
+    limit=st.integers(1, 2**31 - 1),
+    description=maybe,
+    read_only=st.booleans(),
+    revision=st.integers(1, 2**62),
+    name=maybe,
+    tags=st.lists(text).map(tuple),
+    metadata=maybe,
+    hidden=st.booleans(),
+    is_template=st.booleans(),
+    template_name=maybe,
+    preserve_on_migration=st.booleans(),
+    identity_ids=st.lists(text).map(tuple),
+    created_at=moments,
+    updated_at=moments,
+    provenance=st.builds(Provenance, text, text, maybe, maybe, maybe, maybe, maybe),
+)
+
+
+@given(blocks)
+def test_a_block_survives_the_wire(block: Block) -> None:
+    sent = convert.block_to(block).SerializeToString()
+    assert convert.block_from(blocks_pb2.Block.FromString(sent)) == block
+
+
+@given(maybe, maybe)
+def test_an_agent_author_survives_the_wire(tool_call_id: str | None, run_id: str | None) -> None:
+    author = AgentAuthor("agent-00000000-0000-4000-8000-000000000001", tool_call_id, run_id)
+    assert convert.author_from(convert.author_to(author)) == author
+
+
+def test_an_owner_is_the_caller_whatever_the_message_says() -> None:
+    me = Principal("org-00000000-0000-4000-8000-000000000001", "user-00000000-0000-4000-8000-000000000001")
+    with as_principal(me):
+        assert convert.author_from(convert.author_to(OwnerAuthor("someone else"))) == OwnerAuthor(me.subject_id)

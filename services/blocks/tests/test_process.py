@@ -1,0 +1,90 @@
+"""The process: it starts, says where, answers health, keeps what it acknowledged, and stops in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+from engram.blocks.v1 import blocks_pb2 as pb
+from engram.blocks.v1 import blocks_service_pb2 as rpc
+from engram.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
+from engram_kit.channels import Channels
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+
+@asynccontextmanager
+async def process(data_dir: Path, **env: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    settings = {"ENGRAM_BLOCKS_PORT": "0", "ENGRAM_DATA_DIR": str(data_dir), **env}
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "engram_blocks", env={**os.environ, **settings}, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        yield started
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.communicate()
+
+
+async def address_of(running: asyncio.subprocess.Process) -> str:
+    assert running.stderr is not None
+    async for line in running.stderr:
+        event = json.loads(line)
+        if event["event"] == "listening":
+            return str(event["address"])
+    raise AssertionError("the process ended before it listened")
+
+
+async def test_it_serves_and_stops_in_order(tmp_path: Path) -> None:
+    async with process(tmp_path) as running:
+        address = await address_of(running)
+        async with grpc.aio.insecure_channel(address) as channel:
+            check = health_pb2_grpc.HealthStub(channel).Check
+            for service in ("", "engram.blocks.v1.BlockService"):
+                answer = await check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+                assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        running.send_signal(signal.SIGTERM)
+        assert await running.wait() == 0
+
+
+async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+    channels = Channels()
+    async with process(tmp_path) as running:
+        stub = BlockServiceStub(channels.channel(await address_of(running)))
+        made = (await stub.CreateBlock(rpc.CreateBlockRequest(block=pb.Block(label="human", value="kept")))).block
+        running.kill()
+        await running.wait()
+    async with process(tmp_path) as running:
+        stub = BlockServiceStub(channels.channel(await address_of(running)))
+        assert (await stub.GetBlock(rpc.GetBlockRequest(block_id=made.id))).block == made
+    await channels.close()
+
+
+async def refusal(data_dir: Path, **env: str) -> str:
+    async with process(data_dir, **env) as running:
+        _, errors = await running.communicate()
+        assert running.returncode == 2
+        lines = errors.decode().splitlines()
+        assert len(lines) == 1, lines
+        return lines[0]
+
+
+async def test_what_keeps_it_from_starting_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        line = await refusal(tmp_path, ENGRAM_BLOCKS_PORT=port)
+        assert port in line
+        assert "ENGRAM_BLOCKS_PORT" in line
+    (tmp_path / "file").touch()
+    assert "cannot be written" in await refusal(tmp_path / "file" / "below")
+    assert "ENGRAM_BLOCKS_PORT" in await refusal(tmp_path, ENGRAM_BLOCKS_PORT="many")
+    assert "ENGRAM_AUTH_KEY_FILE" in await refusal(tmp_path, ENGRAM_HOST="0.0.0.0")
+    assert "database" in await refusal(tmp_path, ENGRAM_BLOCKS_DATABASE_URL="mysql://x/y")

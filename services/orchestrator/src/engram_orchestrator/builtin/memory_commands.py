@@ -1,0 +1,99 @@
+"""The tool `memory`: memory blocks as files under /memories/, one command per call."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from engram_orchestrator.builtin.call import BuiltinCall, Refused
+from engram_orchestrator.builtin.core_memory import END_OF_BLOCK, edited
+from engram_orchestrator.model.memory import Block, CoreMemory
+from engram_orchestrator.ports import CoreMemoryPort, InsertLine, ReplaceUnique
+
+READ_ONLY_TEXT: Final = "Error This block is read-only and cannot be edited."
+_ROOT: Final = "/memories/"
+_DEFAULT_LIMIT: Final = 0
+
+
+async def run_command(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+    """Does what `command` says. Raises Refused where an argument of the command is missing."""
+    return await _COMMANDS[given["command"]](blocks, call, given)
+
+
+async def _create(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+    label, description = _label(given, "path"), _required(given, "description")
+    block = Block("", label, given.get("file_text", ""), _DEFAULT_LIMIT, description)
+    await blocks.create(call.effect(0), call.agent_id, block)
+    return f"Successfully created memory block '{label}'"
+
+
+async def _str_replace(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+    edit = ReplaceUnique(_required(given, "old_str"), _required(given, "new_str"))
+    return await edited(blocks, call, _label(given, "path"), edit)
+
+
+async def _insert(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+    edit = InsertLine(given.get("insert_line", END_OF_BLOCK), _required(given, "insert_text"))
+    return await edited(blocks, call, _label(given, "path"), edit)
+
+
+async def _delete(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+    label = _label(given, "path")
+    block = (await _core_memory(blocks, call)).block(label)
+    if block is not None and block.read_only:
+        raise Refused(READ_ONLY_TEXT)
+    # Also where the agent holds no such block any more: after a crash this may be the repeat of a call that took it
+    # away, and only the service knows.
+    await blocks.detach(call.effect(0), call.agent_id, label)
+    return f"Successfully deleted memory block '{label}'"
+
+
+async def _rename(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+    if "path" in given and "old_path" not in given:
+        label, description = _label(given, "path"), _required(given, "description")
+        block = _editable(await _core_memory(blocks, call), label)
+        await blocks.describe(call.effect(0), block.id, description)
+        return f"Successfully updated description of memory block '{label}'"
+    old, new = _label(given, "old_path"), _label(given, "new_path")
+    core_memory = await _core_memory(blocks, call)
+    if core_memory.block(old) is None and core_memory.block(new) is not None:
+        # What a repeat finds whose first try succeeded and was cut off before it could say so.
+        return f"Memory block '{new}' exists, and no memory block is called '{old}'"
+    await blocks.relabel(call.effect(0), _editable(core_memory, old).id, new)
+    return f"Successfully renamed memory block '{old}' to '{new}'"
+
+
+_COMMANDS: Final[Mapping[str, Callable[[CoreMemoryPort, BuiltinCall, Mapping[str, Any]], Awaitable[str]]]] = {
+    "create": _create,
+    "str_replace": _str_replace,
+    "insert": _insert,
+    "delete": _delete,
+    "rename": _rename,
+}
+
+
+def _required(given: Mapping[str, Any], name: str) -> str:
+    if name not in given:
+        raise Refused(f"Error: {name} is required for {given['command']} command")
+    return str(given[name])
+
+
+def _label(given: Mapping[str, Any], name: str) -> str:
+    """The label that a path names: what comes below /memories/, with deeper folders joined by underscores."""
+    label = _required(given, name).removeprefix(_ROOT).removeprefix("/").replace("/", "_")
+    if not label:
+        raise Refused(f"Error: {name} is required for {given['command']} command")
+    return label
+
+
+async def _core_memory(blocks: CoreMemoryPort, call: BuiltinCall) -> CoreMemory:
+    return await blocks.get(call.agent_id) or CoreMemory(call.agent_id, 0)
+
+
+def _editable(core_memory: CoreMemory, label: str) -> Block:
+    """The block under a label. The service lets an owner rename read-only blocks; the agent that calls is none."""
+    block = core_memory.block(label)
+    if block is None:
+        available = ", ".join(block.label for block in core_memory.blocks)
+        raise Refused(f"Block field {label} does not exist (available sections = {available})")
+    if block.read_only:
+        raise Refused(READ_ONLY_TEXT)
+    return block

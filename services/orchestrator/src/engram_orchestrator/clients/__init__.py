@@ -1,0 +1,1 @@
+"""The other rooms over gRPC: one adapter per room, its conversion beside it."""

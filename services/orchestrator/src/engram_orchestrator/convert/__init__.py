@@ -1,0 +1,1 @@
+"""The contract's words and the domain's, for the servicers."""

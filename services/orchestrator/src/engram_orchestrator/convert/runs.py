@@ -1,0 +1,276 @@
+"""Runs, their input and their steps between the domain and the contract."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from engram.agents.v1 import agents_pb2
+from engram.agents.v1 import runs_pb2 as pb
+from engram.agents.v1 import runs_service_pb2 as rpc
+from engram.types.v1 import message_pb2
+from engram_kit.errors import InvalidArgument, Unimplemented
+from engram_kit.ids import derive_id, is_id, require_id
+from google.protobuf.duration_pb2 import Duration
+
+from engram_orchestrator.clients.messages import part_to_proto, parts_from_proto, timestamp, usage_to_proto
+from engram_orchestrator.model.messages import ContentPart, ImagePart, Role, TextPart
+from engram_orchestrator.model.runs import (
+    InputMessage,
+    OnBusy,
+    Run,
+    RunConfig,
+    RunError,
+    RunStatus,
+    Step,
+    StepStatus,
+    StopReason,
+)
+from engram_orchestrator.store.base import RunFilter, StepFilter
+from engram_orchestrator.usecases.runs import CancelOutcome
+
+STOP_REASONS: Final = {reason: agents_pb2.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
+RUN_STATUSES: Final = {status: pb.RunStatus.Value(f"RUN_STATUS_{status.name}") for status in RunStatus}
+_RUN_STATUSES_BACK: Final = {number: status for status, number in RUN_STATUSES.items()}
+_STEP_STATUSES: Final = {status: pb.StepStatus.Value(f"STEP_STATUS_{status.name}") for status in StepStatus}
+CANCEL_OUTCOMES: Final = {
+    outcome: rpc.CancelOutcome.Value(f"CANCEL_OUTCOME_{outcome.name}") for outcome in CancelOutcome
+}
+_INPUT_ROLES: Final = {
+    message_pb2.ROLE_UNSPECIFIED: Role.USER,
+    message_pb2.ROLE_USER: Role.USER,
+    message_pb2.ROLE_SYSTEM: Role.SYSTEM,
+    message_pb2.ROLE_ASSISTANT: Role.ASSISTANT,
+}
+_ROLES_BACK: Final = {
+    Role.USER: message_pb2.ROLE_USER,
+    Role.SYSTEM: message_pb2.ROLE_SYSTEM,
+    Role.ASSISTANT: message_pb2.ROLE_ASSISTANT,
+}
+KIND_NAMES: Final = {
+    number: name.removeprefix("EVENT_KIND_").removesuffix("_MESSAGE").lower() for name, number in pb.EventKind.items()
+}
+_MOST_MESSAGES: Final = 100
+_MOST_STEPS: Final = 1_000
+_LONGEST_TEXT: Final = 1_048_576
+_LARGEST_IMAGE: Final = 10_485_760
+_LONGEST_ID: Final = 512
+
+
+def inputs_from_proto(
+    messages: Sequence[pb.InputMessage], field: str = "messages", *, any_number: bool = False
+) -> tuple[InputMessage, ...]:
+    """What somebody sends, checked part by part.
+
+    Raises:
+        InvalidArgument: naming the field.
+    """
+    if not any_number and not messages:
+        raise InvalidArgument(f"{field} must hold one message at least.", field=field)
+    if len(messages) > _MOST_MESSAGES:
+        raise InvalidArgument(f"{field} may hold {_MOST_MESSAGES} messages at most.", field=field)
+    return tuple(_input(message, f"{field}[{place}]") for place, message in enumerate(messages))
+
+
+def _input(message: pb.InputMessage, field: str) -> InputMessage:
+    if message.role not in _INPUT_ROLES:
+        raise InvalidArgument(f"{field}.role must be USER, SYSTEM or ASSISTANT.", field=f"{field}.role")
+    content = parts_from_proto(message.content)
+    if not content:
+        raise InvalidArgument(f"{field}.content must hold one part at least.", field=f"{field}.content")
+    for place, part in enumerate(content):
+        _check_part(part, f"{field}.content[{place}]")
+    given: dict[str, str] = {}
+    for name in ("name", "otid", "sender_id", "group_id"):
+        if message.HasField(name):
+            value = getattr(message, name)
+            if len(value) > _LONGEST_ID or "\0" in value:
+                raise InvalidArgument(
+                    f"{field}.{name} must be at most {_LONGEST_ID} characters, none NUL.", field=f"{field}.{name}"
+                )
+            given[name] = value
+    return InputMessage(content=content, role=_INPUT_ROLES[message.role], **given)
+
+
+def _check_part(part: ContentPart, field: str) -> None:
+    match part:
+        case TextPart(text):
+            if not text:
+                raise InvalidArgument(f"{field}.text is empty.", field=field)
+            if "\0" in text:
+                raise InvalidArgument(f"{field}.text holds a NUL character.", field=field)
+            if len(text) > _LONGEST_TEXT or len(text.encode()) > _LONGEST_TEXT:
+                raise InvalidArgument(f"{field}.text is longer than 1 MB.", field=field)
+        case ImagePart(data=bytes() as data) if len(data) > _LARGEST_IMAGE:
+            raise InvalidArgument(f"{field}.image is larger than 10 MB.", field=field)
+        case ImagePart(data=None, url=None):
+            raise InvalidArgument(f"{field}.image has neither data nor url.", field=field)
+        case ImagePart():
+            return
+        case _:
+            raise InvalidArgument(f"{field} is neither text nor an image.", field=field)
+
+
+def input_to_proto(message: InputMessage) -> pb.InputMessage:
+    """A run's input."""
+    return pb.InputMessage(
+        role=_ROLES_BACK[message.role],
+        content=[part_to_proto(part) for part in message.content],
+        name=message.name,
+        otid=message.otid,
+        sender_id=message.sender_id,
+        group_id=message.group_id,
+    )
+
+
+def config_from_proto(config: pb.RunConfig) -> RunConfig:
+    """How a run is to be carried out.
+
+    Raises:
+        InvalidArgument, Unimplemented: naming the field.
+    """
+    if config.client_tools:
+        raise Unimplemented("This server does not answer client tools yet.", field="config.client_tools")
+    if config.HasField("callback_url"):
+        raise Unimplemented("This server does not call back yet.", field="config.callback_url")
+    max_steps = config.max_steps if config.HasField("max_steps") else RunConfig().max_steps
+    if not 1 <= max_steps <= _MOST_STEPS:
+        raise InvalidArgument(f"config.max_steps must be between 1 and {_MOST_STEPS}.", field="config.max_steps")
+    keepalive = config.keepalive_seconds if config.HasField("keepalive_seconds") else 30
+    if keepalive < 1:
+        raise InvalidArgument("config.keepalive_seconds must be positive.", field="config.keepalive_seconds")
+    if any(kind not in KIND_NAMES for kind in config.include_events):
+        raise InvalidArgument("config.include_events holds an unknown kind.", field="config.include_events")
+    defaults = RunConfig()
+    return RunConfig(
+        max_steps=max_steps,
+        stream_tokens=config.stream_tokens,
+        include_events=tuple(KIND_NAMES[kind] for kind in config.include_events),
+        override_model=config.override_model if config.HasField("override_model") else None,
+        override_system=config.override_system if config.HasField("override_system") else None,
+        assistant_messages=config.assistant_messages if config.HasField("assistant_messages") else True,
+        assistant_tool_name=(
+            config.assistant_tool_name if config.HasField("assistant_tool_name") else defaults.assistant_tool_name
+        ),
+        assistant_tool_argument=(
+            config.assistant_tool_argument
+            if config.HasField("assistant_tool_argument")
+            else defaults.assistant_tool_argument
+        ),
+        on_busy=OnBusy.REJECT if config.on_busy == pb.ON_BUSY_REJECT else OnBusy.WAIT,
+        metadata=config.metadata if config.HasField("metadata") else None,
+        keepalive_seconds=keepalive,
+    )
+
+
+def config_to_proto(config: RunConfig) -> pb.RunConfig:
+    """The config that a run is carried out with."""
+    numbers = {name: number for number, name in KIND_NAMES.items()}
+    return pb.RunConfig(
+        max_steps=config.max_steps,
+        stream_tokens=config.stream_tokens,
+        include_events=[numbers[name] for name in config.include_events],
+        override_model=config.override_model,
+        override_system=config.override_system,
+        assistant_messages=config.assistant_messages,
+        assistant_tool_name=config.assistant_tool_name,
+        assistant_tool_argument=config.assistant_tool_argument,
+        on_busy=pb.ON_BUSY_REJECT if config.on_busy is OnBusy.REJECT else pb.ON_BUSY_WAIT,
+        metadata=config.metadata,
+        keepalive_seconds=config.keepalive_seconds,
+    )
+
+
+def conversation_from(agent_id: str, conversation_id: str | None) -> str:
+    """The conversation that is meant; nothing, "default" and the agent's id are its default one."""
+    if conversation_id in (None, "", "default", agent_id):
+        return derive_id("conv", agent_id)
+    return require_id(str(conversation_id), "conv", "conversation_id")
+
+
+def run_to_proto(run: Run) -> pb.Run:
+    """A run."""
+    return pb.Run(
+        id=run.id,
+        agent_id=run.agent_id,
+        conversation_id=run.conversation_id,
+        status=RUN_STATUSES[run.status],
+        stop_reason=STOP_REASONS[run.stop_reason] if run.stop_reason else None,
+        background=run.background,
+        config=config_to_proto(run.config),
+        usage=usage_to_proto(run.usage),
+        step_count=run.step_count,
+        error=error_to_proto(run.error) if run.error else None,
+        last_sequence=run.last_sequence,
+        input=[input_to_proto(message) for message in run.input],
+        time_to_first_token=milliseconds(run.first_token_ms),
+        total_duration=milliseconds(run.total_ms),
+        create_time=timestamp(run.created_at),
+        update_time=timestamp(run.updated_at),
+        completion_time=timestamp(run.completed_at) if run.completed_at else None,
+    )
+
+
+def error_to_proto(error: RunError) -> pb.RunError:
+    """Why a run failed."""
+    return pb.RunError(reason=error.reason, message=error.message, metadata=error.metadata)
+
+
+def step_to_proto(step: Step) -> pb.Step:
+    """A step."""
+    return pb.Step(
+        id=step.id,
+        run_id=step.run_id,
+        agent_id=step.agent_id,
+        conversation_id=step.conversation_id,
+        number=step.number,
+        status=_STEP_STATUSES[step.status],
+        stop_reason=STOP_REASONS[step.stop_reason] if step.stop_reason else None,
+        provider=step.provider,
+        model=step.model,
+        endpoint=step.endpoint,
+        context_window_limit=step.context_window,
+        usage=usage_to_proto(step.usage),
+        error=error_to_proto(step.error) if step.error else None,
+        model_duration=milliseconds(step.model_ms),
+        total_duration=milliseconds(step.total_ms),
+        attempts=step.attempts,
+        create_time=timestamp(step.created_at),
+        completion_time=timestamp(step.completed_at) if step.completed_at else None,
+    )
+
+
+def run_filter_from_proto(given: rpc.RunFilter) -> RunFilter:
+    """Which runs a list looks at."""
+    if given.HasField("group_id"):
+        raise Unimplemented("This server does not answer groups yet.", field="filter.group_id")
+    reason = given.stop_reason if given.HasField("stop_reason") else None
+    conversation = given.conversation_id if given.HasField("conversation_id") else None
+    if conversation is not None and not is_id(conversation, "conv"):
+        raise InvalidArgument("filter.conversation_id is not an id of a conversation.", field="filter.conversation_id")
+    return RunFilter(
+        agent_ids=tuple(require_id(agent_id, "agent", "filter.agent_ids") for agent_id in given.agent_ids),
+        statuses=tuple(_RUN_STATUSES_BACK[number] for number in given.statuses if number in _RUN_STATUSES_BACK),
+        background=given.background if given.HasField("background") else None,
+        stop_reason=next((str(name) for name, number in STOP_REASONS.items() if number == reason), None),
+        conversation_id=conversation,
+        active=given.active if given.HasField("active") else None,
+    )
+
+
+def step_filter_from_proto(given: rpc.StepFilter) -> StepFilter:
+    """Which steps a list looks at."""
+    if given.HasField("feedback") or given.HasField("trace_id") or given.tags_any:
+        raise Unimplemented("This server filters steps by run, agent and model only.", field="filter")
+    return StepFilter(
+        run_id=given.run_id if given.HasField("run_id") else None,
+        agent_id=given.agent_id if given.HasField("agent_id") else None,
+        model=given.model if given.HasField("model") else None,
+    )
+
+
+def milliseconds(count: int | None) -> Duration | None:
+    """A duration, or None."""
+    if count is None:
+        return None
+    result = Duration()
+    result.FromMilliseconds(count)
+    return result

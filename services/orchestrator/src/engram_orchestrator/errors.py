@@ -1,0 +1,53 @@
+"""This room's errors."""
+
+from engram_kit.errors import Aborted, FailedPrecondition
+
+
+class LeaseLost(Aborted):
+    """Another holder took the conversation over; the task must stop at once and write nothing more."""
+
+    reason = "LEASE_LOST"
+
+
+class StepConflict(Aborted):
+    """The step was committed before with other content."""
+
+    reason = "STEP_CONFLICT"
+
+
+class WindowMoved(Aborted):
+    """The window is at another version than the caller saw."""
+
+    reason = "WINDOW_MOVED"
+
+
+class ConversationBusy(Aborted):
+    """Another run holds the conversation."""
+
+    reason = "CONVERSATION_BUSY"
+
+
+class ContextWindowOverflow(FailedPrecondition):
+    """The next request would not fit the model's window."""
+
+    reason = "CONTEXT_WINDOW_OVERFLOW"
+
+
+class SystemPromptOverflow(FailedPrecondition):
+    """The system prompt alone would not fit the model's window."""
+
+    reason = "SYSTEM_PROMPT_OVERFLOW"
+
+
+class RunEnded(FailedPrecondition):
+    """The run has ended."""
+
+    reason = "RUN_ENDED"
+
+
+class RunUnderWay(FailedPrecondition):
+    """The run has not ended yet."""
+
+
+REMOTE = (LeaseLost, StepConflict, WindowMoved)
+"""Errors of other rooms that this one branches on."""

@@ -1,0 +1,1 @@
+"""Calling models: one port, and an adapter per provider API behind it."""

@@ -1,0 +1,149 @@
+"""What can go wrong between engram and a model.
+
+ProviderError
+├── ProviderAuth · ProviderPaymentRequired          the account
+├── ProviderRefused · ProviderContentFilter         this request, as it is
+│   └── ContextOverflow                             it is too long
+├── ProviderRateLimited · ProviderUnavailable       asking again may help
+├── ProviderTimeout
+└── ProviderBadAnswer                               it answered, and nobody can read it
+
+A message names the provider, the status and the provider's own short words; never a key, never a page of HTML.
+"""
+
+from typing import ClassVar
+
+from engram_kit.errors import (
+    DeadlineExceeded,
+    EngramError,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
+
+
+class ProviderError(EngramError):
+    """A call to a provider failed.
+
+    `is_retryable` says that the same request may succeed a moment later, so an adapter asks again within its budget
+    as long as nothing was streamed.
+    """
+
+    code = Unavailable.code
+    reason = "PROVIDER_UNAVAILABLE"
+    is_retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, /, *, provider: str, status: int | None = None, **metadata: str) -> None:
+        stated = {} if status is None else {"status": str(status)}
+        super().__init__(message, provider=provider, **stated, **metadata)
+        self.provider = provider
+        self.status = status
+
+
+class ProviderAuth(ProviderError):
+    """The provider does not accept the key, or the key may not use the model."""
+
+    code = FailedPrecondition.code
+    reason = "PROVIDER_AUTH"
+
+
+class ProviderPaymentRequired(ProviderError):
+    """The account behind the key has no credit left."""
+
+    code = FailedPrecondition.code
+    reason = "PROVIDER_PAYMENT_REQUIRED"
+
+
+class ProviderRefused(ProviderError):
+    """The provider refuses the request as it is; asking again changes nothing."""
+
+    code = FailedPrecondition.code
+    reason = "PROVIDER_REFUSED"
+
+
+class ProviderContentFilter(ProviderRefused):
+    """The provider's content filter refuses the request."""
+
+    reason = "PROVIDER_CONTENT_FILTER"
+
+
+class ContextOverflow(ProviderRefused):
+    """The provider says that the request does not fit the model's window.
+
+    Metadata `tokens` and `limit` are there where the provider named them.
+    """
+
+    reason = "CONTEXT_WINDOW_OVERFLOW"
+
+
+class ProviderRateLimited(ProviderError):
+    """Too many requests or tokens. `retry_after` is the provider's own figure in seconds, where it gave one."""
+
+    code = ResourceExhausted.code
+    reason = "PROVIDER_RATE_LIMITED"
+    is_retryable = True
+
+    def __init__(
+        self,
+        message: str,
+        /,
+        *,
+        provider: str,
+        status: int | None = None,
+        retry_after: float | None = None,
+        **metadata: str,
+    ) -> None:
+        hint = {} if retry_after is None else {"retry_after_seconds": f"{retry_after:g}"}
+        super().__init__(message, provider=provider, status=status, **hint, **metadata)
+        self.retry_after = retry_after
+
+
+class ProviderUnavailable(ProviderError):
+    """Overloaded, failing, unreachable, or the stream was cut before its end."""
+
+    reason = "PROVIDER_UNAVAILABLE"
+    is_retryable = True
+
+    def __init__(
+        self,
+        message: str,
+        /,
+        *,
+        provider: str,
+        status: int | None = None,
+        retry_after: float | None = None,
+        **metadata: str,
+    ) -> None:
+        super().__init__(message, provider=provider, status=status, **metadata)
+        self.retry_after = retry_after
+
+
+class ProviderTimeout(ProviderError):
+    """The provider took longer than the configured time."""
+
+    code = DeadlineExceeded.code
+    reason = "PROVIDER_TIMEOUT"
+
+
+class ProviderBadAnswer(ProviderError):
+    """The answer is no JSON, no event stream, or of a shape that no one documents."""
+
+    reason = "PROVIDER_BAD_ANSWER"
+
+
+class ModelUnknown(NotFound):
+    """No configured provider serves that handle."""
+
+    reason = "MODEL_UNKNOWN"
+
+    def __init__(self, message: str, /, *, model: str) -> None:
+        super().__init__(message, model=model)
+
+
+class ProviderOptionsInvalid(InvalidArgument):
+    """`provider_options` is not the text of a JSON object."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, field="settings.provider_options")

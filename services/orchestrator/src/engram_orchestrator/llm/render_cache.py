@@ -1,0 +1,46 @@
+"""Remembers the rendered text of stored messages, so that a long window costs its rendering once."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Final
+
+_TEXTS: Final = 32_768
+_CHARACTERS: Final = 24_000_000
+
+
+class RenderCache:
+    """A bounded LRU of texts, each a pure function of its key and its source.
+
+    The key names the message, the time zone and whatever else the text depends on. The source is the message itself:
+    an entry counts only for the same object or an equal one, so an edited message is rendered afresh under its old id.
+    """
+
+    def __init__(self, max_texts: int = _TEXTS, max_characters: int = _CHARACTERS) -> None:
+        self._max_texts = max_texts
+        self._max_characters = max_characters
+        self._entries: OrderedDict[Hashable, tuple[object, str]] = OrderedDict()
+        self._characters = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def text(self, key: Hashable, source: object, make: Callable[[], str]) -> str:
+        """The text under `key`, made now if it is not there for this source."""
+        entry = self._entries.get(key)
+        if entry is not None and (entry[0] is source or entry[0] == source):
+            self._entries.move_to_end(key)
+            return entry[1]
+        made = make()
+        self._keep(key, source, made)
+        return made
+
+    def _keep(self, key: Hashable, source: object, text: str) -> None:
+        if (old := self._entries.pop(key, None)) is not None:
+            self._characters -= len(old[1])
+        if len(text) * 8 > self._max_characters:  # one picture must not push a whole window out
+            return
+        self._entries[key] = (source, text)
+        self._characters += len(text)
+        while len(self._entries) > self._max_texts or self._characters > self._max_characters:
+            _, (_, evicted) = self._entries.popitem(last=False)
+            self._characters -= len(evicted)

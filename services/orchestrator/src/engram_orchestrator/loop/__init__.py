@@ -1,0 +1,1 @@
+"""The step loop: one engine, two policies."""

@@ -1,0 +1,179 @@
+"""From what a model answered to the messages that are stored."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from engram_kit.ids import derive_id
+
+from engram_orchestrator.builtin.arguments import ParseFailure, check, parse
+from engram_orchestrator.llm.port import FinishReason, LlmAnswer
+from engram_orchestrator.loop.shown import shown_answer
+from engram_orchestrator.loop.toolbox import Toolbox
+from engram_orchestrator.loop.turn import Turn
+from engram_orchestrator.model.events import Shown
+from engram_orchestrator.model.messages import (
+    ContentPart,
+    Message,
+    ReasoningPart,
+    Role,
+    TextPart,
+    ToolCall,
+    ToolReturn,
+    ToolStatus,
+)
+from engram_orchestrator.model.runs import Run, RunConfig
+from engram_orchestrator.prompt.packaging import heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A call as it will be carried out: `problem` is set where its arguments cannot be used."""
+
+    ordinal: int
+    call: ToolCall
+    arguments: Mapping[str, Any]
+    heartbeat: bool = False
+    thinking: str | None = None
+    problem: str | None = None
+
+
+def step_id(run_id: str, number: int) -> str:
+    """The id of a run's step: the same after a restart."""
+    return derive_id("step", run_id, str(number))
+
+
+def call_id(step: str, ordinal: int) -> str:
+    """engram's own id of a call; providers repeat theirs. 29 characters, as every provider can take."""
+    return "call_" + derive_id("call", step, str(ordinal)).removeprefix("call-").replace("-", "")[:24]
+
+
+def answer_id(step: str) -> str:
+    """The id of a step's assistant message, known before its first token."""
+    return derive_id("message", step, "answer")
+
+
+def input_messages(run: Run) -> tuple[Message, ...]:
+    """A run's input as the messages that will enter the window; dated when it was sent."""
+    return tuple(
+        Message(
+            id=derive_id("message", run.id, "input", str(ordinal)),
+            role=message.role,
+            created_at=run.created_at,
+            content=message.content,
+            name=message.name,
+            otid=message.otid,
+            sender_id=message.sender_id,
+            group_id=message.group_id,
+            run_id=run.id,
+            conversation_id=run.conversation_id,
+        )
+        for ordinal, message in enumerate(run.input)
+    )
+
+
+def answer_message(turn: Turn, step: str, answer: LlmAnswer, now: datetime) -> Message:
+    """The assistant message of an answer, as the model gave it but for the ids of its calls."""
+    calls = tuple(
+        ToolCall(call_id(step, ordinal), call.name, call.arguments, call.provider_id)
+        for ordinal, call in enumerate(answer.tool_calls)
+    )
+    content = answer.content
+    if calls and turn.policy.requires_tool_call:
+        # Where speaking is a tool, words beside a call are the agent thinking aloud.
+        content = tuple(ReasoningPart(part.text) if isinstance(part, TextPart) else part for part in content)
+    return Message(
+        id=answer_id(step),
+        role=Role.ASSISTANT,
+        created_at=now,
+        content=tuple(part for part in content if not (isinstance(part, TextPart) and not part.text)),
+        tool_calls=calls,
+        model=turn.model.info.handle,
+        step_id=step,
+        run_id=turn.run.id,
+        conversation_id=turn.run.conversation_id,
+    )
+
+
+def plan(message: Message, toolbox: Toolbox) -> tuple[PlannedCall, ...]:
+    """How each call of an answer is to be carried out. Arguments that the model did not give are never made up."""
+    return tuple(_planned(ordinal, call, toolbox) for ordinal, call in enumerate(message.tool_calls))
+
+
+def _planned(ordinal: int, call: ToolCall, toolbox: Toolbox) -> PlannedCall:
+    schema = toolbox.schema(call.name)
+    if schema is None:
+        known = ", ".join(toolbox.names) or "none"
+        return PlannedCall(ordinal, call, {}, problem=f"Error: there is no tool {call.name} (the tools: {known}).")
+    parsed = parse(call.arguments, schema)
+    if isinstance(parsed, ParseFailure):
+        return PlannedCall(ordinal, call, {}, problem=parsed.text)
+    # Custom tools coerce by their own types, in the tools room.
+    checked = check(parsed.values, schema) if call.name in toolbox.builtin else parsed.values
+    if isinstance(checked, ParseFailure):
+        return PlannedCall(
+            ordinal, call, parsed.values, parsed.request_heartbeat, parsed.thinking, problem=checked.text
+        )
+    return PlannedCall(ordinal, call, checked, parsed.request_heartbeat, parsed.thinking)
+
+
+def without_loop_arguments(
+    message: Message, planned: Sequence[PlannedCall], takes_heartbeat: Callable[[str], bool], *, heartbeat: bool
+) -> Message:
+    """The answer as it is stored: thinking is reasoning, and request_heartbeat says what was decided.
+
+    Calls whose arguments could not be used are kept to the letter.
+    """
+    thoughts = tuple(ReasoningPart(item.thinking) for item in planned if item.thinking)
+    calls = []
+    for item in planned:
+        if item.problem is not None:
+            calls.append(item.call)
+            continue
+        decided = {"request_heartbeat": heartbeat} if takes_heartbeat(item.call.name) else {}
+        calls.append(replace(item.call, arguments=json.dumps({**item.arguments, **decided}, ensure_ascii=False)))
+    return replace(message, content=(*thoughts, *message.content), tool_calls=tuple(calls))
+
+
+def shown(message: Message, planned: Sequence[PlannedCall], config: RunConfig) -> list[Shown]:
+    """The events of an answer; what the speaking tool says is shown as the assistant's words."""
+    speech: dict[str, tuple[ContentPart, ...]] = {}
+    for item in planned:
+        text = item.arguments.get(config.assistant_tool_argument)
+        if config.assistant_messages and item.call.name == config.assistant_tool_name and isinstance(text, str):
+            speech[item.call.id] = (TextPart(text),)
+    return shown_answer(without_loop_arguments(message, planned, lambda _: False, heartbeat=False), speech)
+
+
+def returns_message(turn: Turn, step: str, returns: Sequence[ToolReturn], at: datetime) -> Message:
+    """The one tool message that carries all returns of an answer, in the order of its calls."""
+    return Message(
+        id=derive_id("message", step, "returns"),
+        role=Role.TOOL,
+        created_at=at,
+        tool_returns=tuple(returns),
+        step_id=step,
+        run_id=turn.run.id,
+        conversation_id=turn.run.conversation_id,
+        is_err=all(item.status is ToolStatus.ERROR for item in returns),
+    )
+
+
+def heartbeat_message(turn: Turn, step: str, reason: str, at: datetime) -> Message:
+    """The event that gives control back to the model."""
+    return Message(
+        id=derive_id("message", step, "heartbeat"),
+        role=Role.USER,
+        created_at=at,
+        content=(TextPart(heartbeat(reason, at, turn.agent.time_zone)),),
+        step_id=step,
+        run_id=turn.run.id,
+        conversation_id=turn.run.conversation_id,
+    )
+
+
+def ran_into_limit(answer: LlmAnswer) -> bool:
+    """The model stopped at its output limit."""
+    return answer.finish_reason is FinishReason.LENGTH

@@ -1,0 +1,115 @@
+"""Live pieces of an answer: gathered for a moment, so that a token costs no event of its own."""
+
+import asyncio
+from collections.abc import Callable
+
+import jiter
+
+from engram_orchestrator.llm.port import LlmEvent, ReasoningDelta, TextDelta, ToolCallDelta
+from engram_orchestrator.loop.shown import otid
+from engram_orchestrator.model.events import Delta
+
+PAUSE_SECONDS = 0.025
+"""After a piece went out, the next ones are gathered for so long."""
+
+
+class DeltaStream:
+    """Turns what the model is saying into deltas of the message-to-be, the first at once, then gathered.
+
+    Where a tool speaks for the agent (`speaking_tool`), its argument is shown
+    as the assistant's words while its JSON is still incomplete, and a
+    "thinking" argument as reasoning.
+    """
+
+    def __init__(
+        self,
+        message_id: str,
+        call_id: Callable[[int], str],
+        publish: Callable[[Delta], None],
+        speaking_tool: tuple[str, str] | None,
+        *,
+        text_is_reasoning: bool = False,
+    ) -> None:
+        self._message_id = message_id
+        self._call_id = call_id
+        self._publish = publish
+        self._speaking = speaking_tool
+        self._text_kind = "reasoning" if text_is_reasoning else "assistant"
+        self._indexes: dict[str, int] = {}
+        self._pending: dict[str, Delta] = {}
+        self._offsets: dict[str, int] = {}
+        self._calls: dict[int, tuple[str, str]] = {}
+        self._shown: dict[tuple[int, str], int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def take(self, event: LlmEvent) -> None:
+        """Shows a piece."""
+        match event:
+            case TextDelta(text):
+                self._add(self._text_kind, self._text_kind, text)
+            case ReasoningDelta(text):
+                self._add("reasoning", "reasoning", text)
+            case ToolCallDelta(index, name, arguments):
+                self._take_call(index, name, arguments)
+            case _:
+                self.flush()
+
+    def _take_call(self, index: int, name: str, arguments: str) -> None:
+        known_name, known = self._calls.get(index, ("", ""))
+        name, text = known_name or name, known + arguments
+        self._calls[index] = (name, text)
+        if self._speaking is None or name != self._speaking[0]:
+            self._add(f"call/{index}", "tool_call", arguments, self._call_id(index), name)
+            return
+        try:
+            partial = jiter.from_json(text.encode(), partial_mode="trailing-strings")
+        except ValueError:
+            return  # not JSON, or not yet: the whole message will show what it was
+        if isinstance(partial, dict):
+            self._grow(index, "reasoning", "reasoning", partial.get("thinking"))
+            self._grow(index, f"speech/{index}", "assistant", partial.get(self._speaking[1]))
+
+    def _grow(self, index: int, slot: str, kind: str, text: object) -> None:
+        """Adds what an argument has grown by since it was last seen."""
+        if not isinstance(text, str):
+            return
+        seen = self._shown.get((index, slot), 0)
+        if len(text) > seen:
+            self._shown[index, slot] = len(text)
+            self._add(slot, kind, text[seen:])
+
+    def _add(self, slot: str, kind: str, text: str, call_id: str = "", name: str = "") -> None:
+        if not text and not name:
+            return
+        waiting = self._pending.get(slot)
+        if waiting is None:
+            index = self._indexes.setdefault(slot, len(self._indexes))
+            part = otid(self._message_id, index)
+            offset = self._offsets.get(slot, 0)
+            self._pending[slot] = Delta(self._message_id, part, offset, kind, text, call_id, name)
+        else:
+            self._pending[slot] = Delta(
+                waiting.message_id, waiting.otid, waiting.offset, kind, waiting.text + text, call_id, name
+            )
+        self._offsets[slot] = self._offsets.get(slot, 0) + len(text)
+        if self._timer is None:
+            self._send()
+            self._timer = asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._pause_over)
+
+    def _pause_over(self) -> None:
+        self._timer = None
+        if self._pending:
+            self._send()
+            self._timer = asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._pause_over)
+
+    def _send(self) -> None:
+        pending, self._pending = self._pending, {}
+        for delta in pending.values():
+            self._publish(delta)
+
+    def flush(self) -> None:
+        """Sends what is gathered, and ends."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._send()

@@ -1,0 +1,342 @@
+"""The step loop: gather, assemble, ask, journal, run the tools, commit, go on or stop. One for all kinds of agent."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+import structlog
+from engram_kit.clock import Clock
+from engram_kit.errors import Internal
+
+from engram_orchestrator.llm.errors import ProviderUnavailable
+from engram_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
+from engram_orchestrator.loop import answers
+from engram_orchestrator.loop.answers import PlannedCall
+from engram_orchestrator.loop.context import Assembled, ContextBuilder, extended
+from engram_orchestrator.loop.deltas import DeltaStream
+from engram_orchestrator.loop.execution import Carried, ToolExecution
+from engram_orchestrator.loop.policy import StepOutcome, Verdict
+from engram_orchestrator.loop.tiers import Patience
+from engram_orchestrator.loop.turn import Turn
+from engram_orchestrator.model.events import RunEvent, StepStarted
+from engram_orchestrator.model.messages import Message, ToolReturn, ToolStatus, Usage
+from engram_orchestrator.model.runs import (
+    EntryKind,
+    JournalEntry,
+    JournalledAnswer,
+    Step,
+    StepStatus,
+    StopReason,
+)
+from engram_orchestrator.ports import RecallPort, StepCommit
+from engram_orchestrator.runs.hub import EventHub
+from engram_orchestrator.store.base import RunStore
+
+_log = structlog.get_logger("engram.loop")
+
+_ASKED_AT_MOST = 3
+"""How often a step is asked whose answer breaks off."""
+_CANCELLED = "The run was cancelled before this tool was run."
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A step's answer, and whether the journal holds it already."""
+
+    answer: JournalledAnswer
+    planned: tuple[PlannedCall, ...]
+    journalled: bool
+    step: Step
+
+
+class Engine:
+    """Carries out the steps of a turn. What it raises ends the run; everything committed before stands."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        hub: EventHub,
+        recall: RecallPort,
+        context: ContextBuilder,
+        execution: ToolExecution,
+        patience: Patience,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._hub = hub
+        self._recall = recall
+        self._context = context
+        self._execution = execution
+        self._patience = patience
+        self._clock = clock
+
+    async def carry_out(self, turn: Turn) -> StopReason:
+        """Steps until the turn stops.
+
+        Raises:
+            ProviderError: the model did not answer, and nothing of the step is kept.
+            ContextWindowOverflow, SystemPromptOverflow: the next request does not fit.
+            LeaseLost: somebody else carries the run out now.
+        """
+        while True:
+            turn.progress.number += 1
+            verdict = await self._step(turn)
+            if verdict.stop is not None:
+                return verdict.stop
+            turn.core = await self._patience.with_tier(lambda: self._context.core_memory(turn.agent.id))
+
+    async def _step(self, turn: Turn) -> Verdict:
+        step_id = answers.step_id(turn.run.id, turn.progress.number)
+        committed = _committed(turn, step_id)
+        known = turn.entry(step_id, EntryKind.ANSWER)
+        if known is None and committed:
+            return self._recognise(turn, step_id, committed)
+        answered = self._from_journal(turn, known) if known is not None else await self._ask(turn, step_id)
+        message = answered.answer.message
+        if turn.policy.requires_tool_call and not message.tool_calls:
+            self._conclude(turn, answered.step, answered.answer.usage, StopReason.NO_TOOL_CALL, StepStatus.FAILED)
+            return Verdict(StopReason.NO_TOOL_CALL)
+        if message.tool_calls and not answered.journalled:
+            await self._journal(turn, answered)
+        carried = await self._execution.carry_out(turn, step_id, answered.planned)
+        return await self._conclude_and_commit(turn, answered, carried, committed=bool(committed))
+
+    async def _conclude_and_commit(
+        self, turn: Turn, answered: Answered, carried: tuple[Carried, ...], *, committed: bool
+    ) -> Verdict:
+        message = answered.answer.message
+        verdict = turn.policy.decide(
+            StepOutcome(
+                calls=tuple(item.outcome for item in carried),
+                has_text=bool(message.text),
+                length_cut=answered.answer.length_cut,
+                last=turn.progress.last,
+                solver=turn.solver,
+                available=turn.toolbox.names,
+            )
+        )
+        if not message.tool_calls and verdict.goes_on and not answered.journalled:
+            await self._journal(turn, answered)
+        elif not message.tool_calls and not answered.journalled:
+            # The commit holds the answer; its events are stored with the end of the run.
+            self._hub.publish(events := self._answer_events(turn, answered))
+            turn.progress.told.extend(events)
+        messages = self._messages(turn, answered, carried, verdict)
+        if not committed:
+            await self._commit(turn, answered, messages)
+        turn.pending = ()
+        self._conclude(turn, answered.step, answered.answer.usage, verdict.stop)
+        return verdict
+
+    async def cancel(self, turn: Turn) -> None:
+        """Leaves a valid history behind: a step whose answer is journalled is committed with what its tools came to."""
+        if turn.progress.number == 0:
+            return
+        step_id = answers.step_id(turn.run.id, turn.progress.number)
+        journal = {(e.step_id, e.kind, e.ordinal): e for e in await self._store.journal(turn.run.id)}
+        entry = journal.get((step_id, EntryKind.ANSWER, 0))
+        if entry is None or _committed(turn, step_id):
+            return
+        turn.journal = journal
+        answered = self._from_journal(turn, entry)
+        carried = []
+        for item in answered.planned:
+            known = turn.entry(step_id, EntryKind.RESULT, item.ordinal)
+            result = known.result if known is not None else None
+            cancelled = ToolReturn(item.call.id, item.call.name, ToolStatus.ERROR, _CANCELLED)
+            carried.append(Carried(item, result or cancelled, known.at if known is not None else entry.at))
+        messages = self._messages(turn, answered, tuple(carried), Verdict(StopReason.CANCELLED))
+        await self._commit(turn, answered, messages)
+        self._conclude(turn, answered.step, answered.answer.usage, StopReason.CANCELLED, StepStatus.CANCELLED)
+
+    def _recognise(self, turn: Turn, step_id: str, committed: tuple[Message, ...]) -> Verdict:
+        """A last step that was committed before a restart and has no journal: it was plain text, and ended the turn."""
+        step = self._new_step(turn, step_id)
+        turn.pending = ()
+        for message in committed:
+            if message.id == answers.answer_id(step_id):
+                answer = JournalledAnswer(message, (), Usage(), turn.window.version, None)
+                events = self._answer_events(turn, Answered(answer, (), journalled=False, step=step))
+                self._hub.publish(events)
+                turn.progress.told.extend(events)
+        self._conclude(turn, step, Usage(), StopReason.END_TURN)
+        return Verdict(StopReason.END_TURN)
+
+    async def _ask(self, turn: Turn, step_id: str) -> Answered:
+        """Asks the model until it has answered whole."""
+        assembled = await self._context.assemble(turn)
+        began = self._clock.monotonic()
+        step = self._new_step(turn, step_id)
+        for attempt in range(1, _ASKED_AT_MOST + 1):
+            self._hub.publish(
+                [turn.progress.live(self._clock.now(), step_id, StepStarted(turn.progress.number, attempt))]
+            )
+            try:
+                answer = await self._stream(turn, step_id, assembled.request)
+            except ProviderUnavailable as error:
+                # With a status the provider said no, and the adapter has asked often enough.
+                if attempt == _ASKED_AT_MOST or error.status is not None:
+                    raise
+                _log.warning("the model's answer broke off; asking again", attempt=attempt, error=error.message)
+                continue
+            step = replace(step, attempts=attempt, model_ms=round((self._clock.monotonic() - began) * 1e3))
+            return self._answered(turn, assembled, answer, step)
+        raise Internal("the last attempt neither answered nor failed")
+
+    def _answered(self, turn: Turn, assembled: Assembled, answer: LlmAnswer, step: Step) -> Answered:
+        message = answers.answer_message(turn, step.id, answer, self._clock.now())
+        stored = JournalledAnswer(
+            message=message,
+            leading=turn.pending,
+            usage=answer.usage,
+            base_version=turn.window.version,
+            system_text=assembled.system_text if turn.run.config.override_system is None else None,
+            length_cut=answers.ran_into_limit(answer),
+            attempts=step.attempts,
+            model_ms=step.model_ms or 0,
+        )
+        return Answered(stored, answers.plan(message, turn.toolbox), journalled=False, step=step)
+
+    def _from_journal(self, turn: Turn, entry: JournalEntry) -> Answered:
+        if entry.answer is None:
+            raise Internal("a journalled answer has no payload")
+        answer = entry.answer
+        step = replace(
+            self._new_step(turn, entry.step_id),
+            created_at=entry.at,
+            attempts=answer.attempts,
+            model_ms=answer.model_ms,
+        )
+        return Answered(answer, answers.plan(answer.message, turn.toolbox), journalled=True, step=step)
+
+    async def _stream(self, turn: Turn, step_id: str, request: LlmRequest) -> LlmAnswer:
+        show = self._deltas(turn, step_id) if turn.run.config.stream_tokens else None
+        try:
+            async with aclosing(turn.model.client.stream(request)) as events:  # type: ignore[type-var]
+                return await self._last(turn, events, show)
+        finally:
+            if show is not None:
+                show.flush()
+
+    async def _last(self, turn: Turn, events: AsyncIterator[LlmEvent], show: DeltaStream | None) -> LlmAnswer:
+        answer: LlmAnswer | None = None
+        async for event in events:
+            if turn.progress.first_token_ms is None:
+                turn.progress.first_token_ms = round((self._clock.monotonic() - turn.progress.began) * 1e3)
+            if show is not None:
+                show.take(event)
+            if isinstance(event, LlmAnswer):
+                answer = event
+        if answer is None:
+            raise ProviderUnavailable("The model's answer broke off.", provider=turn.model.info.provider)
+        return answer
+
+    def _deltas(self, turn: Turn, step_id: str) -> DeltaStream:
+        config = turn.run.config
+        return DeltaStream(
+            answers.answer_id(step_id),
+            lambda ordinal: answers.call_id(step_id, ordinal),
+            lambda delta: self._hub.publish([turn.progress.live(self._clock.now(), step_id, delta)]),
+            (config.assistant_tool_name, config.assistant_tool_argument) if config.assistant_messages else None,
+            text_is_reasoning=turn.policy.requires_tool_call,
+        )
+
+    async def _journal(self, turn: Turn, answered: Answered) -> None:
+        """Stores the answer before anything that follows from it."""
+        entry = JournalEntry(answered.step.id, EntryKind.ANSWER, self._clock.now(), answer=answered.answer)
+        events = self._answer_events(turn, answered)
+        await self._store.write(turn.lease, entries=[entry], events=events, steps=turn.progress.take_steps())
+        self._hub.publish(events)
+
+    def _answer_events(self, turn: Turn, answered: Answered) -> list[RunEvent]:
+        shown = answers.shown(answered.answer.message, answered.planned, turn.run.config)
+        return turn.progress.durable(self._clock.now(), answered.step.id, *shown)
+
+    def _messages(
+        self, turn: Turn, answered: Answered, carried: tuple[Carried, ...], verdict: Verdict
+    ) -> tuple[Message, ...]:
+        """What the step adds to the window. A function of the journal alone, so that a replay commits the same."""
+        answer = answered.answer
+        message = answers.without_loop_arguments(
+            answer.message,
+            answered.planned,
+            lambda name: turn.policy.injects_heartbeat and not turn.solver.is_terminal(name),
+            heartbeat=verdict.goes_on,
+        )
+        messages = [replace(item, step_id=answered.step.id) for item in answer.leading]
+        if message.content or message.tool_calls:
+            messages.append(message)
+        at = max((item.at for item in carried), default=message.created_at)
+        if carried:
+            returns = [item.returned for item in carried]
+            messages.append(answers.returns_message(turn, answered.step.id, returns, at))
+        if verdict.heartbeat is not None:
+            messages.append(answers.heartbeat_message(turn, answered.step.id, verdict.heartbeat, at))
+        return tuple(messages)
+
+    async def _commit(self, turn: Turn, answered: Answered, messages: tuple[Message, ...]) -> None:
+        """Commits the step to recall, however long that takes: what it holds must not be lost."""
+        answer = answered.answer
+        commit = StepCommit(
+            agent_id=turn.agent.id,
+            conversation_id=turn.run.conversation_id,
+            run_id=turn.run.id,
+            epoch=turn.lease.epoch,
+            step_id=answered.step.id,
+            base_version=answer.base_version,
+            messages=messages,
+            system_text=answer.system_text,
+        )
+        outcome = await self._patience.with_tier(lambda: self._recall.commit_step(commit))
+        if outcome.window is not None:
+            turn.window = outcome.window
+        elif outcome.replayed or turn.window.version != answer.base_version:
+            turn.window = await self._patience.with_tier(lambda: self._context.window(turn.run.conversation_id))
+        else:
+            turn.window = extended(
+                turn.window, outcome.version, outcome.agent_message_count, answer.system_text, messages
+            )
+        self._context.remember(turn.window)
+
+    def _conclude(
+        self,
+        turn: Turn,
+        step: Step,
+        usage: Usage,
+        stop: StopReason | None,
+        status: StepStatus = StepStatus.SUCCESS,
+    ) -> None:
+        """Counts a step that is over; its record goes along with the next write."""
+        now = self._clock.now()
+        turn.progress.usage += usage
+        turn.progress.concluded += 1
+        turn.progress.steps.append(
+            replace(
+                step,
+                status=status,
+                stop_reason=stop,
+                usage=usage,
+                total_ms=round((now - step.created_at).total_seconds() * 1e3),
+                completed_at=now,
+            )
+        )
+
+    def _new_step(self, turn: Turn, step_id: str) -> Step:
+        info = turn.model.info
+        return Step(
+            id=step_id,
+            run_id=turn.run.id,
+            agent_id=turn.agent.id,
+            conversation_id=turn.run.conversation_id,
+            number=turn.progress.number,
+            model=info.handle,
+            provider=info.provider,
+            endpoint=info.endpoint,
+            context_window=turn.model.settings.context_window or info.context_window,
+            created_at=self._clock.now(),
+        )
+
+
+def _committed(turn: Turn, step_id: str) -> tuple[Message, ...]:
+    """What the window holds of the step, where it was committed before a restart."""
+    return tuple(message for message in turn.window.messages if message.step_id == step_id)

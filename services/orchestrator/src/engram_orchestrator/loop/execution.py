@@ -1,0 +1,226 @@
+"""Carrying out the calls of an answer: each journalled, none done twice, in the order of the calls."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+
+from engram_kit.clock import Clock
+from engram_kit.errors import EngramError, Unavailable
+from engram_kit.ids import derive_id
+
+from engram_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
+from engram_orchestrator.loop.answers import PlannedCall
+from engram_orchestrator.loop.policy import CallOutcome
+from engram_orchestrator.loop.rules import OutputUnmapped
+from engram_orchestrator.loop.shown import otid
+from engram_orchestrator.loop.tiers import Patience
+from engram_orchestrator.loop.turn import Turn
+from engram_orchestrator.model.events import Shown
+from engram_orchestrator.model.memory import CustomTool, ToolResult
+from engram_orchestrator.model.messages import ToolReturn, ToolStatus
+from engram_orchestrator.model.runs import EntryKind, JournalEntry
+from engram_orchestrator.ports import AgentAuthor, CoreMemoryPort, Rethink, ToolsPort
+from engram_orchestrator.runs.hub import EventHub
+from engram_orchestrator.store.base import RunStore
+
+INTERRUPTED = "The tool was interrupted, its outcome is unknown. It was not run again; check before you repeat it."
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A call that was carried out."""
+
+    planned: PlannedCall
+    returned: ToolReturn
+    at: datetime
+    violation: bool = False
+
+    @property
+    def outcome(self) -> CallOutcome:
+        """What the policy wants to know of it."""
+        ok = self.returned.status is ToolStatus.SUCCESS
+        return CallOutcome(self.planned.call.name, ok, self.planned.heartbeat, self.violation)
+
+
+class ToolExecution:
+    """Runs the tools of one step."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        hub: EventHub,
+        builtin: BuiltinTools,
+        tools: ToolsPort,
+        core_memory: CoreMemoryPort,
+        patience: Patience,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._hub = hub
+        self._builtin = builtin
+        self._tools = tools
+        self._core_memory = core_memory
+        self._patience = patience
+        self._clock = clock
+
+    async def carry_out(self, turn: Turn, step: str, planned: Sequence[PlannedCall]) -> tuple[Carried, ...]:
+        """Every call's return, in order; advances the turn's rules solver by each.
+
+        Neighbouring calls of tools that permit it run beside each other, as
+        long as no rule orders tools.
+        """
+        carried: list[Carried] = []
+        free = turn.solver.permits_parallel_calls
+        for parallel, group in groupby(planned, key=lambda item: free and self._parallel(turn, item)):
+            items = list(group)
+            if parallel:
+                done = await asyncio.gather(*(self._one(turn, step, item) for item in items))
+                carried.extend(done)
+                for item in done:
+                    turn.solver = turn.solver.after(item.planned.call.name, item.returned.text)
+                continue
+            for item in items:
+                result = await self._one(turn, step, item)
+                carried.append(result)
+                if not result.violation:
+                    turn.solver = turn.solver.after(item.call.name, result.returned.text)
+        return tuple(carried)
+
+    def _parallel(self, turn: Turn, item: PlannedCall) -> bool:
+        tool = turn.toolbox.custom_tool(item.call.name)
+        return tool is not None and tool.parallel
+
+    async def _one(self, turn: Turn, step: str, item: PlannedCall) -> Carried:
+        refusal = self._refusal(turn, item)
+        known = turn.entry(step, EntryKind.RESULT, item.ordinal)
+        if known is not None and known.result is not None:
+            return Carried(item, known.result, known.at, violation=refusal is not None)
+        if item.problem is not None:
+            result = ToolResult(ok=False, text=item.problem)
+        elif refusal is not None:
+            result = ToolResult(ok=False, text=refusal)
+        else:
+            result = await self._run(turn, step, item)
+        return await self._journal(turn, step, item, result, violation=refusal is not None)
+
+    def _refusal(self, turn: Turn, item: PlannedCall) -> str | None:
+        """Why a rule forbids the call, or None."""
+        name = item.call.name
+        if turn.toolbox.schema(name) is None:
+            return None
+        try:
+            allowed = turn.solver.allowed(turn.toolbox.names)
+        except OutputUnmapped as error:
+            return error.message
+        return None if name in allowed else turn.solver.violation_text(name, allowed)
+
+    async def _run(self, turn: Turn, step: str, item: PlannedCall) -> ToolResult:
+        arguments = {**item.arguments, **turn.solver.prefilled(item.call.name)}
+        custom = turn.toolbox.custom_tool(item.call.name)
+        if custom is not None:
+            return await self._run_custom(turn, step, item, custom)
+        call = BuiltinCall(
+            name=item.call.name,
+            arguments=arguments,
+            agent_id=turn.agent.id,
+            time_zone=turn.agent.time_zone,
+            tool_call_id=item.call.id,
+            run_id=turn.run.id,
+            effect_prefix=f"{step}/{item.ordinal}",
+        )
+        return await self._patience.with_tier(lambda: self._builtin.execute(call))
+
+    async def _run_custom(self, turn: Turn, step: str, item: PlannedCall, tool: CustomTool) -> ToolResult:
+        if self._needs_approval(turn, tool):
+            return ToolResult(
+                ok=False, text=f"{tool.name} needs a person's approval, which this server cannot ask for."
+            )
+        started = turn.entry(step, EntryKind.STARTED, item.ordinal)
+        if started is not None and not tool.idempotent:
+            return ToolResult(ok=False, text=INTERRUPTED)
+        if started is None:
+            entry = JournalEntry(step, EntryKind.STARTED, self._clock.now(), item.ordinal)
+            await self._store.write(turn.lease, entries=[entry])
+        blocks = {block.label: block.value for block in turn.core.blocks}
+        try:
+            result, changed = await self._tools.execute(
+                tool.id,
+                item.call.arguments if item.problem else _json(item, turn),
+                agent_id=turn.agent.id,
+                agent_name=turn.agent.name,
+                blocks=blocks,
+                environment={},
+            )
+        except Unavailable:
+            return ToolResult(ok=False, text=INTERRUPTED)
+        except EngramError as error:
+            return ToolResult(ok=False, text=f"Error executing function {tool.name}: {error.message}")
+        problems = await self._write_blocks(turn, step, item, changed)
+        return result if not problems else ToolResult(False, f"{result.text}\n{problems}", result.stdout, result.stderr)
+
+    def _needs_approval(self, turn: Turn, tool: CustomTool) -> bool:
+        attached = turn.agent.tool(tool.name)
+        overridden = attached.requires_approval if attached is not None else None
+        return tool.requires_approval if overridden is None else overridden
+
+    async def _write_blocks(self, turn: Turn, step: str, item: PlannedCall, changed: Mapping[str, str]) -> str:
+        """Stores the block values that a tool changed; what could not be stored, in words."""
+        author = AgentAuthor(turn.agent.id, item.call.id, turn.run.id)
+        problems = []
+        for ordinal, (label, value) in enumerate(sorted(changed.items())):
+            request_id = f"{step}/{item.ordinal}/{ordinal}"
+            try:
+                await self._patience.with_tier(
+                    lambda request_id=request_id, label=label, value=value: self._core_memory.edit(  # type: ignore[misc]
+                        request_id, author, label, Rethink(value)
+                    )
+                )
+            except EngramError as error:
+                problems.append(f"The block {label} was not changed: {error.message}")
+        return "\n".join(problems)
+
+    async def _journal(
+        self, turn: Turn, step: str, item: PlannedCall, result: ToolResult, *, violation: bool
+    ) -> Carried:
+        call = item.call
+        returned = ToolReturn(
+            call.id,
+            call.name,
+            ToolStatus.SUCCESS if result.ok else ToolStatus.ERROR,
+            result.text.replace("\0", "�"),
+            result.stdout,
+            result.stderr,
+        )
+        at = self._clock.now()
+        entry = JournalEntry(step, EntryKind.RESULT, at, item.ordinal, result=returned)
+        # Calls that run beside each other journal one after the other: events are numbered in the order of writing.
+        async with turn.progress.writing:
+            bodies = () if self._is_speech(turn, item) else (shown_return(step, item.ordinal, returned, at),)
+            events = turn.progress.durable(at, step, *bodies)
+            await self._store.write(turn.lease, entries=[entry], events=events, steps=turn.progress.take_steps())
+            self._hub.publish(events)
+        return Carried(item, returned, at, violation)
+
+    def _is_speech(self, turn: Turn, item: PlannedCall) -> bool:
+        """Speaking succeeded by being shown; its return is noise to a client."""
+        config = turn.run.config
+        return config.assistant_messages and item.call.name == config.assistant_tool_name and item.problem is None
+
+
+def shown_return(step: str, ordinal: int, returned: ToolReturn, at: datetime) -> Shown:
+    """The event of a tool's return; it belongs to the step's one tool message."""
+    message_id = derive_id("message", step, "returns")
+    return Shown(
+        kind="tool_return",
+        message_id=message_id,
+        otid=otid(message_id, ordinal),
+        message_time=at,
+        tool_returns=(returned,),
+    )
+
+
+def _json(item: PlannedCall, turn: Turn) -> str:
+    return json.dumps({**item.arguments, **turn.solver.prefilled(item.call.name)}, ensure_ascii=False)

@@ -1,0 +1,104 @@
+"""The state of one turn while it is carried out."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from engram_orchestrator.llm.port import LlmClient
+from engram_orchestrator.loop.policy import LoopPolicy
+from engram_orchestrator.loop.rules import RulesSolver
+from engram_orchestrator.loop.toolbox import Toolbox
+from engram_orchestrator.model.agent_types import AgentTypeSpec
+from engram_orchestrator.model.agents import Agent
+from engram_orchestrator.model.events import DurableBody, EventBody, RunEvent
+from engram_orchestrator.model.memory import CoreMemory, Window
+from engram_orchestrator.model.messages import Message, Usage
+from engram_orchestrator.model.models import ModelInfo, ModelSettings
+from engram_orchestrator.model.runs import EntryKind, JournalEntry, Lease, Run, Step
+
+
+@dataclass(frozen=True, slots=True)
+class CalledModel:
+    """The model of a turn: who serves it, and the settings that hold."""
+
+    info: ModelInfo
+    settings: ModelSettings
+    client: LlmClient
+
+    @property
+    def prompt_limit(self) -> int:
+        """Tokens that a request may take, so that the answer fits behind it."""
+        window = self.settings.context_window or self.info.context_window
+        return window - min(self.settings.max_output_tokens or 0, window // 2)
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run has come: what it cost, the number of its newest event, and what its next write takes along."""
+
+    run: Run
+    lease: Lease
+    began: float
+    """Monotonic seconds."""
+    sequence: int = 0
+    number: int = 0
+    """Of the step that is being carried out."""
+    concluded: int = 0
+    """Steps that are over."""
+    usage: Usage = Usage()
+    first_token_ms: int | None = None
+    steps: list[Step] = field(default_factory=list)
+    """Concluded steps that are not recorded yet."""
+    told: list[RunEvent] = field(default_factory=list)
+    """Events that were told and are not stored yet: those of an answer that the commit holds."""
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Calls that run beside each other write one after the other: events are numbered in that order."""
+
+    @property
+    def last(self) -> bool:
+        """No step may follow this one."""
+        return self.number >= self.run.config.max_steps
+
+    def durable(self, now: datetime, step_id: str | None, *bodies: DurableBody) -> list[RunEvent]:
+        """Numbers events; they must then be stored, in this order."""
+        events = []
+        for body in bodies:
+            self.sequence += 1
+            events.append(RunEvent(self.run.id, now, body, self.sequence, step_id))
+        return events
+
+    def live(self, now: datetime, step_id: str | None, body: EventBody) -> RunEvent:
+        """An event that is told and not stored."""
+        return RunEvent(self.run.id, now, body, None, step_id)
+
+    def take_steps(self) -> list[Step]:
+        """The steps to record; they count as recorded from here on."""
+        taken, self.steps = self.steps, []
+        return taken
+
+
+@dataclass(slots=True)
+class Turn:
+    """What the holder of a run knows. Changed by the engine only."""
+
+    run: Run
+    agent: Agent
+    lease: Lease
+    progress: Progress
+    spec: AgentTypeSpec
+    policy: LoopPolicy
+    model: CalledModel
+    solver: RulesSolver
+    toolbox: Toolbox
+    window: Window
+    core: CoreMemory
+    journal: Mapping[tuple[str, EntryKind, int], JournalEntry]
+    pending: tuple[Message, ...]
+    """Messages that enter the window with the next step: the run's input."""
+    notes: tuple[str, ...] = ()
+    """What the model is told in this turn's requests only: tiers that are away."""
+
+    def entry(self, step_id: str, kind: EntryKind, ordinal: int = 0) -> JournalEntry | None:
+        """What the journal holds from before a restart."""
+        return self.journal.get((step_id, kind, ordinal))

@@ -1,0 +1,66 @@
+"""What an agent is made from: the request with every default filled in and every id chosen, so that anybody can finish it."""
+
+from dataclasses import dataclass
+
+from engram_orchestrator.model.agents import AgentType, CompactionSettings, PromptPolicy, Provenance
+from engram_orchestrator.model.models import ModelSettings, ResponseFormat
+from engram_orchestrator.model.rules import ToolRule
+from engram_orchestrator.model.runs import InputMessage
+
+
+@dataclass(frozen=True, slots=True)
+class NewBlock:
+    """A block to make for the agent. A limit of 0 takes the tier's default."""
+
+    label: str
+    value: str = ""
+    description: str | None = None
+    limit: int = 0
+    read_only: bool = False
+    metadata: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDraft:
+    """What a client asks for. None, or an empty model or name, takes the default."""
+
+    type: AgentType
+    name: str = ""
+    model: str = ""
+    description: str | None = None
+    system: str | None = None
+    model_settings: ModelSettings = ModelSettings()
+    embedder: str | None = None
+    tool_rules: tuple[ToolRule, ...] = ()
+    tags: tuple[str, ...] = ()
+    metadata: str | None = None
+    time_zone: str = "UTC"
+    prompt_policy: PromptPolicy = PromptPolicy.REBUILD
+    message_buffer_autoclear: bool = False
+    compaction_settings: CompactionSettings | None = None
+    response_format: ResponseFormat | None = None
+    enable_sleeptime: bool | None = None
+    max_files_open: int | None = None
+    per_file_view_window_char_limit: int | None = None
+    hidden: bool = False
+    identity_ids: tuple[str, ...] = ()
+    provenance: Provenance = Provenance()
+    include_base_tools: bool = True
+    include_base_tool_rules: bool | None = None
+    tool_names: tuple[str, ...] = ()
+    tool_ids: tuple[str, ...] = ()
+    tool_sources: tuple[str, ...] = ()
+    blocks: tuple[NewBlock, ...] = ()
+    block_ids: tuple[str, ...] = ()
+    archive_ids: tuple[str, ...] = ()
+    initial_messages: tuple[InputMessage, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """The record of a creation under way: the draft, and the request that its failure must set free again."""
+
+    draft: AgentDraft
+    method: str | None = None
+    request_id: str | None = None

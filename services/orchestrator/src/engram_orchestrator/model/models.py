@@ -1,0 +1,69 @@
+"""Models: their handles, settings, and what a request to one asks for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """How a model is called. None takes the model's own value."""
+
+    context_window: int | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    parallel_tool_calls: bool | None = None
+    inner_thoughts_in_kwargs: bool | None = None
+    enable_reasoner: bool | None = None
+    reasoning_effort: str | None = None
+    max_reasoning_tokens: int | None = None
+    strict_tool_schemas: bool | None = None
+    fallback_model: str | None = None
+    provider_options: str | None = None
+
+    def over(self, base: "ModelSettings") -> "ModelSettings":
+        """These settings where given, and `base` where not."""
+        given = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return replace(base, **given)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model that a provider serves.
+
+    `handle` is "provider/model"; `api` names the renderer ("openai_chat",
+    "anthropic", "rehearsal"); `defaults` holds the settings of an agent that
+    sets none, and always a context_window.
+    """
+
+    handle: str
+    provider: str
+    provider_model: str
+    api: str
+    defaults: ModelSettings
+    endpoint: str | None = None
+
+    @property
+    def context_window(self) -> int:
+        """Tokens, prompt and answer together."""
+        return self.defaults.context_window or 32_000
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSchema:
+    """A tool as a model is offered it; `parameters` is a JSON schema of type object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFormat:
+    """Structured output: kind is "text", "json_object" or "json_schema"."""
+
+    kind: str = "text"
+    name: str | None = None
+    schema: str | None = None
+    strict: bool | None = None

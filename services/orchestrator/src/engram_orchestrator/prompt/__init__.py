@@ -1,0 +1,1 @@
+"""What a model is shown: the system message, the envelopes of messages, the schemas of tools."""

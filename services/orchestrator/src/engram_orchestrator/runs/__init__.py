@@ -1,0 +1,1 @@
+"""Runs in this process: who carries them out, and who follows them."""

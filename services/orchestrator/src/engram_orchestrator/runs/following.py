@@ -1,0 +1,81 @@
+"""Following a run: its stored events behind a number, then what happens live, to its end."""
+
+from collections.abc import AsyncIterator
+
+from engram_kit.clock import Clock
+
+from engram_orchestrator.model.events import Accepted, Keepalive, RunEvent, UsageReported
+from engram_orchestrator.model.runs import Run
+from engram_orchestrator.runs.hub import EventHub, Subscription
+from engram_orchestrator.store.base import RunStore
+
+_BATCH = 200
+
+
+class Follower:
+    """Streams of run events."""
+
+    def __init__(self, store: RunStore, hub: EventHub, clock: Clock) -> None:
+        self._store = store
+        self._hub = hub
+        self._clock = clock
+
+    def subscribe(self, run_id: str) -> Subscription:
+        """Begins to listen; before the run is begun, so that nothing is missed."""
+        return self._hub.subscribe(run_id)
+
+    async def follow(
+        self,
+        run: Run,
+        subscription: Subscription,
+        *,
+        fresh: bool = False,
+        after: int = 0,
+        replayed: bool = False,
+        keepalive_seconds: int = 30,
+    ) -> AsyncIterator[RunEvent]:
+        """The events of a run behind `after`, each once and in order, up to its usage.
+
+        Args:
+            run: as it was read after subscribing.
+            subscription: made before the run was read; closed here.
+            fresh: it was even made before the run could begin, so that nothing of it is stored that was not heard.
+            after: the newest number that the caller has.
+            replayed: the run had been started before.
+            keepalive_seconds: after so long without an event comes a sign of life.
+        """
+        seen = after
+        try:
+            accepted = Accepted(run.agent_id, run.conversation_id, replayed, run.last_sequence)
+            yield RunEvent(run.id, self._clock.now(), accepted)
+            if not fresh:
+                async for event in self._stored(run.id, seen):
+                    seen = event.sequence or seen
+                    yield event
+                    if isinstance(event.body, UsageReported):
+                        return
+            while True:
+                try:
+                    live = await subscription.next(keepalive_seconds)
+                except TimeoutError:
+                    yield RunEvent(run.id, self._clock.now(), Keepalive())
+                    continue
+                if live is None:
+                    break
+                if live.sequence is not None and live.sequence <= seen:
+                    continue
+                seen = live.sequence or seen
+                yield live
+                if isinstance(live.body, UsageReported):
+                    return
+            # The holder let go without an end; what it stored last is all there is for now.
+            async for event in self._stored(run.id, seen):
+                yield event
+        finally:
+            subscription.close()
+
+    async def _stored(self, run_id: str, after: int) -> AsyncIterator[RunEvent]:
+        while batch := await self._store.events(run_id, after, _BATCH):
+            for event in batch:
+                yield event
+            after = batch[-1].sequence or after

@@ -1,0 +1,72 @@
+"""Hands the events of runs in this process to whoever follows them."""
+
+import asyncio
+from collections.abc import Iterable
+
+from engram_orchestrator.model.events import RunEvent
+
+_END = None
+
+
+class Subscription:
+    """A follower's queue, from the moment of subscribing. Unbounded: a slow reader holds nobody up."""
+
+    def __init__(self, hub: "EventHub", run_id: str) -> None:
+        self._hub = hub
+        self._run_id = run_id
+        self._queue: asyncio.Queue[RunEvent | None] = asyncio.Queue()
+
+    def put(self, event: RunEvent | None) -> None:
+        """Hands over an event, or the end."""
+        self._queue.put_nowait(event)
+
+    async def next(self, timeout: float) -> RunEvent | None:
+        """The next event, or None at the end.
+
+        Raises:
+            TimeoutError: nothing happened for that many seconds.
+        """
+        if not self._queue.empty():
+            return self._queue.get_nowait()
+        async with asyncio.timeout(timeout):
+            return await self._queue.get()
+
+    def close(self) -> None:
+        """Stops following."""
+        self._hub.drop(self._run_id, self)
+
+
+class EventHub:
+    """Live events by run."""
+
+    def __init__(self) -> None:
+        self._followers: dict[str, list[Subscription]] = {}
+
+    def subscribe(self, run_id: str) -> Subscription:
+        """Follows a run from now on, whether it has begun or not."""
+        subscription = Subscription(self, run_id)
+        self._followers.setdefault(run_id, []).append(subscription)
+        return subscription
+
+    def publish(self, events: Iterable[RunEvent]) -> None:
+        """Tells the followers; durable events only after they are stored."""
+        for event in events:
+            for follower in self._followers.get(event.run_id, ()):
+                follower.put(event)
+
+    def followed(self, run_id: str) -> bool:
+        """Somebody listens."""
+        return run_id in self._followers
+
+    def end(self, run_id: str) -> None:
+        """Tells the followers that no further event will come."""
+        for follower in self._followers.pop(run_id, ()):
+            follower.put(_END)
+
+    def drop(self, run_id: str, subscription: Subscription) -> None:
+        """Forgets a follower."""
+        followers = self._followers.get(run_id, [])
+        if subscription in followers:
+            followers.remove(subscription)
+        if not followers:
+            self._followers.pop(run_id, None)

@@ -1,0 +1,203 @@
+"""engram.agents.v1.AgentService."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import grpc
+from engram.agents.v1 import agents_pb2 as pb
+from engram.agents.v1 import agents_service_pb2 as rpc
+from engram.agents.v1 import agents_service_pb2_grpc
+from engram_kit.errors import InvalidArgument
+from engram_kit.idempotency import request_key
+from engram_kit.ids import new_id, require_id
+from engram_kit.paging import next_page_token, page_query
+from engram_kit.principal import current_principal
+
+from engram_orchestrator.convert import agents as convert
+from engram_orchestrator.convert.runs import conversation_from
+from engram_orchestrator.model.agents import Agent
+from engram_orchestrator.usecases.agents import AgentService
+from engram_orchestrator.usecases.creation import AgentBirth
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_ORDERS: Final = {
+    rpc.AGENT_ORDER_BY_UNSPECIFIED: "created_at",
+    rpc.AGENT_ORDER_BY_CREATE_TIME: "created_at",
+    rpc.AGENT_ORDER_BY_UPDATE_TIME: "updated_at",
+    rpc.AGENT_ORDER_BY_LAST_RUN_COMPLETION: "last_run_completed_at",
+}
+
+
+def _optional(name: str) -> Callable[[pb.Agent], Any]:
+    return lambda agent: getattr(agent, name) if agent.HasField(name) else None
+
+
+_CHANGES: Final[Mapping[str, Callable[[pb.Agent], Any]]] = {
+    "name": lambda agent: convert.require_name(agent.name),
+    "description": _optional("description"),
+    "system": convert.system_from_proto,
+    "model": lambda agent: agent.model,
+    "model_settings": lambda agent: convert.settings_from_proto(agent.model_settings, "agent.model_settings"),
+    "embedder": _optional("embedder"),
+    "tool_rules": convert.rules_from_proto,
+    "tags": convert.tags_from_proto,
+    "metadata": convert.metadata_from_proto,
+    "time_zone": lambda agent: convert.require_time_zone(agent.time_zone or "UTC"),
+    "prompt_policy": convert.policy_from_proto,
+    "message_buffer_autoclear": lambda agent: agent.message_buffer_autoclear,
+    "compaction_settings": convert.compaction_from_proto,
+    "response_format": convert.format_from_proto,
+    "max_files_open": _optional("max_files_open"),
+    "per_file_view_window_char_limit": _optional("per_file_view_window_char_limit"),
+    "hidden": lambda agent: agent.hidden,
+    "identity_ids": lambda agent: tuple(agent.identity_ids),
+}
+"""Paths of an update mask, and what they read."""
+
+
+class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
+    """Agents."""
+
+    def __init__(self, service: AgentService, birth: AgentBirth) -> None:
+        self._service = service
+        self._birth = birth
+
+    async def CreateAgent(self, request: rpc.CreateAgentRequest, context: Context) -> rpc.CreateAgentResponse:
+        """Makes an agent with all its parts."""
+        draft = convert.draft_from_proto(request)
+        agent = await self._birth.create(current_principal(), request_key(request, "CreateAgent"), draft)
+        return rpc.CreateAgentResponse(agent=self._shown(agent))
+
+    async def GetAgent(self, request: rpc.GetAgentRequest, context: Context) -> rpc.GetAgentResponse:
+        """An agent, with the parts that the view asks for."""
+        agent = await self._service.get(current_principal(), _agent_id(request.agent_id))
+        message_ids: tuple[str, ...] = ()
+        if request.view.message_ids:
+            message_ids = tuple(message.id for message in (await self._service.window(agent)).messages)
+        answer = rpc.GetAgentResponse(agent=self._shown(agent, message_ids))
+        if request.view.blocks:
+            core = await self._service.core_memory(agent.id)
+            answer.core_memory.CopyFrom(convert.core_memory_to_proto(core))
+        return answer
+
+    async def ListAgents(self, request: rpc.ListAgentsRequest, context: Context) -> rpc.ListAgentsResponse:
+        """A page of agents."""
+        if request.order_by not in _ORDERS:
+            raise InvalidArgument("order_by is not known.", field="order_by")
+        query = page_query(request, default_ascending=False)
+        where = convert.filter_from_proto(request.filter)
+        page = await self._service.list(current_principal(), where, _ORDERS[request.order_by], query)
+        answer = rpc.ListAgentsResponse(
+            agents=[self._shown(agent) for agent in page.items], next_page_token=next_page_token(query, page)
+        )
+        if request.view.blocks:
+            for agent in page.items:
+                core = await self._service.core_memory(agent.id)
+                answer.core_memories.append(convert.core_memory_to_proto(core))
+        return answer
+
+    async def CountAgents(self, request: rpc.CountAgentsRequest, context: Context) -> rpc.CountAgentsResponse:
+        """How many agents match."""
+        count = await self._service.count(current_principal(), convert.filter_from_proto(request.filter))
+        return rpc.CountAgentsResponse(count=count)
+
+    async def UpdateAgent(self, request: rpc.UpdateAgentRequest, context: Context) -> rpc.UpdateAgentResponse:
+        """Changes the fields in the mask."""
+        agent_id = require_id(request.agent.id, "agent", "agent.id")
+        if not request.update_mask.paths:
+            raise InvalidArgument("update_mask names no field.", field="update_mask")
+        changes: dict[str, Any] = {}
+        for path in request.update_mask.paths:
+            if path not in _CHANGES:
+                raise InvalidArgument(f"update_mask: {path} cannot be changed.", field="update_mask")
+            changes[path] = _CHANGES[path](request.agent)
+
+        def change(agent: Agent) -> Agent:
+            return replace(agent, **changes)
+
+        key = request_key(request, "UpdateAgent")
+        agent = await self._service.update(current_principal(), key, agent_id, change)
+        return rpc.UpdateAgentResponse(agent=self._shown(agent))
+
+    async def DeleteAgent(self, request: rpc.DeleteAgentRequest, context: Context) -> rpc.DeleteAgentResponse:
+        """Deletes an agent and everything that only it has."""
+        await self._birth.delete(current_principal(), _agent_id(request.agent_id))
+        return rpc.DeleteAgentResponse()
+
+    async def AttachTool(self, request: rpc.AttachToolRequest, context: Context) -> rpc.AttachToolResponse:
+        """Gives a tool to an agent."""
+        tool_id, name = _tool(request)
+        key = request_key(request, "AttachTool")
+        agent_id = _agent_id(request.agent_id)
+        agent = await self._service.attach_tool(current_principal(), key, agent_id, tool_id, name)
+        return rpc.AttachToolResponse(agent=self._shown(agent))
+
+    async def DetachTool(self, request: rpc.DetachToolRequest, context: Context) -> rpc.DetachToolResponse:
+        """Takes a tool from an agent."""
+        tool_id, name = _tool(request)
+        key = request_key(request, "DetachTool")
+        agent_id = _agent_id(request.agent_id)
+        agent = await self._service.detach_tool(current_principal(), key, agent_id, tool_id, name)
+        return rpc.DetachToolResponse(agent=self._shown(agent))
+
+    async def GetContextWindow(
+        self, request: rpc.GetContextWindowRequest, context: Context
+    ) -> rpc.GetContextWindowResponse:
+        """What the model sees."""
+        agent_id = _agent_id(request.agent_id)
+        conversation_id = conversation_from(agent_id, request.conversation_id or None)
+        report = await self._service.report_window(current_principal(), agent_id, conversation_id)
+        return rpc.GetContextWindowResponse(context_window=convert.window_to_proto(report))
+
+    async def RecompileAgent(self, request: rpc.RecompileAgentRequest, context: Context) -> rpc.RecompileAgentResponse:
+        """Renders the system message anew."""
+        agent_id = _default_only(request.agent_id, request.conversation_id)
+        request_id = request.request_id or new_id("request")
+        text, changed = await self._service.recompile(
+            current_principal(), request_id, agent_id, dry_run=request.dry_run
+        )
+        return rpc.RecompileAgentResponse(system_text=text, changed=changed)
+
+    async def ResetMessages(self, request: rpc.ResetMessagesRequest, context: Context) -> rpc.ResetMessagesResponse:
+        """Empties the window but for its system message."""
+        agent_id = _default_only(request.agent_id, request.conversation_id)
+        request_id = request.request_id or new_id("request")
+        agent = await self._service.reset_messages(
+            current_principal(), request_id, agent_id, add_default=request.add_default_initial_messages
+        )
+        return rpc.ResetMessagesResponse(agent=self._shown(agent))
+
+    async def ListTags(self, request: rpc.ListTagsRequest, context: Context) -> rpc.ListTagsResponse:
+        """Tags in use."""
+        query = page_query(request)
+        search = request.text_search if request.HasField("text_search") else None
+        page = await self._service.tags(current_principal(), query, search)
+        return rpc.ListTagsResponse(tags=page.items, next_page_token=next_page_token(query, page))
+
+    def _shown(self, agent: Agent, message_ids: tuple[str, ...] = ()) -> pb.Agent:
+        return convert.agent_to_proto(agent, self._service.effective_settings(agent), message_ids)
+
+
+def _agent_id(value: str) -> str:
+    return require_id(value, "agent", "agent_id")
+
+
+def _default_only(agent_id: str, conversation_id: str) -> str:
+    """The agent's id; naming another than its default conversation is refused."""
+    default = conversation_from(_agent_id(agent_id), None)
+    if conversation_from(agent_id, conversation_id or None) != default:
+        raise InvalidArgument("conversation_id names no conversation of the agent.", field="conversation_id")
+    return agent_id
+
+
+def _tool(request: rpc.AttachToolRequest | rpc.DetachToolRequest) -> tuple[str | None, str | None]:
+    """The tool that a request names, by id or by name."""
+    match request.WhichOneof("tool"):
+        case "tool_id":
+            return require_id(request.tool_id, "tool", "tool_id"), None
+        case "name" if request.name:
+            return None, request.name
+        case _:
+            raise InvalidArgument("Either tool_id or name is required.", field="tool")

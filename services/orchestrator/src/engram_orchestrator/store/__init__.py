@@ -1,0 +1,1 @@
+"""Where agents, conversations, runs, their journal and their events are kept."""

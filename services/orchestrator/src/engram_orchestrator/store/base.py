@@ -1,0 +1,226 @@
+"""The store's contract: each method is one transaction, and within one organization unless it says otherwise."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from engram_kit.idempotency import RequestKey
+from engram_kit.paging import Page, PageQuery
+
+from engram_orchestrator.model.agents import Agent, AgentType, Conversation
+from engram_orchestrator.model.events import RunEvent
+from engram_orchestrator.model.runs import JournalEntry, Lease, Run, RunStatus, Step
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFilter:
+    """Which agents; everything that is given must hold. Only ACTIVE ones are ever found."""
+
+    agent_ids: tuple[str, ...] = ()
+    name: str | None = None
+    text_search: str | None = None
+    tags_any: tuple[str, ...] = ()
+    tags_all: tuple[str, ...] = ()
+    types: tuple[AgentType, ...] = ()
+    hidden: bool | None = None
+    last_stop_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs; everything that is given must hold."""
+
+    agent_ids: tuple[str, ...] = ()
+    statuses: tuple[RunStatus, ...] = ()
+    background: bool | None = None
+    stop_reason: str | None = None
+    conversation_id: str | None = None
+    active: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepFilter:
+    """Which steps."""
+
+    run_id: str | None = None
+    agent_id: str | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A run that this process now carries out, with what it needs to begin.
+
+    `taken_up` says that it had been begun before, so that there may be a journal.
+    """
+
+    run: Run
+    agent: Agent
+    conversation: Conversation
+    lease: Lease
+    taken_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRun:
+    """What became of a request to run: `claim` is set where the run may begin at once."""
+
+    run: Run
+    replayed: bool = False
+    claim: Claim | None = None
+
+
+class AgentStore(Protocol):
+    """Agents and their conversations."""
+
+    async def begin_creation(self, key: RequestKey | None, agent: Agent, creation: bytes) -> tuple[str, bool]:
+        """Stores a CREATING agent with its default conversation and the whole of its request.
+
+        Returns the agent's id and whether the request came before (then nothing is stored).
+
+        Raises:
+            RequestIdReused: with other content.
+        """
+        ...
+
+    async def unfinished(self) -> tuple[tuple[Agent, bytes], ...]:
+        """Every CREATING and DELETING agent of every organization, with its creation request (empty when DELETING)."""
+        ...
+
+    async def creation(self, organization_id: str, agent_id: str) -> tuple[Agent, bytes] | None:
+        """A CREATING agent and its request; None in any other state."""
+        ...
+
+    async def activate(self, agent: Agent) -> None:
+        """Writes the agent as ACTIVE."""
+        ...
+
+    async def forget(self, agent_id: str, key: RequestKey | None = None) -> None:
+        """Removes the agent with all that hangs on it, and the record of the request that began it."""
+        ...
+
+    async def get(self, organization_id: str, agent_id: str) -> Agent:
+        """An ACTIVE agent.
+
+        Raises:
+            NotFound: it is not there, not yet, or not any more.
+        """
+        ...
+
+    async def list(self, organization_id: str, where: AgentFilter, order_by: str, page: PageQuery) -> Page[Agent]:
+        """A page by "created_at", "updated_at" or "last_run_completed_at" (agents that never ran last)."""
+        ...
+
+    async def count(self, organization_id: str, where: AgentFilter) -> int:
+        """How many agents match."""
+        ...
+
+    async def update(self, key: RequestKey | None, agent: Agent) -> None:
+        """Writes an ACTIVE agent's record.
+
+        Raises:
+            NotFound: it is not ACTIVE.
+        """
+        ...
+
+    async def begin_deletion(self, organization_id: str, agent_id: str) -> bool:
+        """Marks the agent DELETING and takes its conversations' leases away; False where it is not there."""
+        ...
+
+    async def tags(self, organization_id: str, page: PageQuery, text_search: str | None) -> Page[str]:
+        """Tags in use, by the alphabet."""
+        ...
+
+
+class RunStore(Protocol):
+    """Runs with their leases, journal, events and steps.
+
+    Writes of a run carry its lease and take effect only while it holds: any
+    of them raises LeaseLost where another holder's epoch is higher.
+    """
+
+    async def start(self, key: RequestKey | None, run: Run, owner: str, *, reject_busy: bool) -> StartedRun:
+        """Stores a run and its input at the end of its conversation's queue, and claims it where it is first.
+
+        Raises:
+            NotFound: the agent or conversation is not there.
+            ConversationBusy: another run is unfinished and `reject_busy` is set.
+            RequestIdReused: with other content.
+        """
+        ...
+
+    async def claim_next(self, conversation_id: str, owner: str) -> Claim | None:
+        """Claims the lowest unfinished run of a conversation, raising the epoch; None where there is none to be had."""
+        ...
+
+    async def claimable(self, owner: str) -> tuple[str, ...]:
+        """Conversations of every organization with unfinished runs that nobody, this owner, or a lapsed lease holds."""
+        ...
+
+    async def renew(self, leases: Sequence[Lease]) -> None:
+        """Puts off the expiry of leases that still hold."""
+        ...
+
+    async def write(
+        self,
+        lease: Lease,
+        *,
+        entries: Sequence[JournalEntry] = (),
+        events: Sequence[RunEvent] = (),
+        steps: Sequence[Step] = (),
+    ) -> None:
+        """Writes journal entries, events and finished steps in one transaction."""
+        ...
+
+    async def finish(self, lease: Lease, run: Run, events: Sequence[RunEvent], steps: Sequence[Step]) -> bool:
+        """Ends a run, releases its lease, and tells whether another waits in the conversation."""
+        ...
+
+    async def journal(self, run_id: str) -> tuple[JournalEntry, ...]:
+        """The entries of an unfinished run."""
+        ...
+
+    async def get(self, organization_id: str, run_id: str) -> Run:
+        """A run.
+
+        Raises:
+            NotFound
+        """
+        ...
+
+    async def list(self, organization_id: str, where: RunFilter, page: PageQuery) -> Page[Run]:
+        """A page by creation."""
+        ...
+
+    async def cancel_waiting(self, run: Run, events: Sequence[RunEvent]) -> bool:
+        """Ends a run that was never claimed; False where it was."""
+        ...
+
+    async def delete(self, organization_id: str, run_id: str) -> None:
+        """Removes the record of an ended run.
+
+        Raises:
+            RunUnderWay: it has not ended.
+        """
+        ...
+
+    async def events(self, run_id: str, after: int, limit: int) -> tuple[RunEvent, ...]:
+        """Stored events with higher numbers, in order."""
+        ...
+
+    async def step(self, organization_id: str, step_id: str) -> Step:
+        """A finished step.
+
+        Raises:
+            NotFound
+        """
+        ...
+
+    async def steps(self, organization_id: str, where: StepFilter, page: PageQuery) -> Page[Step]:
+        """A page by creation."""
+        ...
+
+    async def purge_requests(self, before: datetime) -> int:
+        """Forgets ledger rows of requests older than that."""
+        ...

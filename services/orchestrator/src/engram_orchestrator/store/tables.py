@@ -1,0 +1,143 @@
+"""The tables. What is filtered or sorted by is a column; the rest of a record is its JSON document."""
+
+import sqlalchemy as sa
+from engram_kit.idempotency import ledger_table
+from engram_kit.sql import UtcDateTime
+
+metadata = sa.MetaData()
+
+request_ledger = ledger_table(metadata)
+
+agents = sa.Table(
+    "agents",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("type", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("hidden", sa.Boolean, nullable=False),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    # The whole request while the agent is CREATING, so that whoever finds it can finish.
+    sa.Column("creation", sa.LargeBinary),
+    sa.Column("last_stop_reason", sa.Text),
+    sa.Column("last_run_completed_at", UtcDateTime),
+    sa.Column("last_run_ms", sa.Integer),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Index("agents_by_creation", "organization_id", "created_at", "id"),
+    sa.Index("agents_by_state", "state"),
+)
+
+agent_tags = sa.Table(
+    "agent_tags",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("tag", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
+    sa.Index("agent_tags_by_agent", "agent_id"),
+)
+
+conversations = sa.Table(
+    "conversations",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("is_default", sa.Boolean, nullable=False),
+    sa.Column("archived", sa.Boolean, nullable=False),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    # The lease: who carries out which run, and until when nobody else may.
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("lease_owner", sa.Text),
+    sa.Column("lease_run_id", sa.Text),
+    sa.Column("lease_expires_at", UtcDateTime),
+    sa.Column("next_queue_number", sa.BigInteger, nullable=False),
+    sa.Index("conversations_by_agent", "agent_id"),
+)
+
+runs = sa.Table(
+    "runs",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("subject_id", sa.Text, nullable=False),
+    sa.Column("agent_id", sa.Text, nullable=False),
+    sa.Column("conversation_id", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("stop_reason", sa.Text),
+    sa.Column("background", sa.Boolean, nullable=False),
+    sa.Column("queue_number", sa.BigInteger, nullable=False),
+    # A run's request_id is kept as long as the run.
+    sa.Column("request_method", sa.Text),
+    sa.Column("request_id", sa.Text),
+    sa.Column("request_fingerprint", sa.Text),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("outcome", sa.LargeBinary),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Index("runs_by_creation", "organization_id", "created_at", "id"),
+    sa.Index("runs_by_agent", "agent_id", "created_at", "id"),
+    sa.Index("runs_by_request", "organization_id", "request_method", "request_id", unique=True),
+    sa.Index(
+        "runs_unfinished",
+        "conversation_id",
+        "queue_number",
+        sqlite_where=sa.text("status IN ('created', 'running')"),
+        postgresql_where=sa.text("status IN ('created', 'running')"),
+    ),
+    sa.Index(
+        "runs_one_running",
+        "conversation_id",
+        unique=True,
+        sqlite_where=sa.text("status = 'running'"),
+        postgresql_where=sa.text("status = 'running'"),
+    ),
+)
+
+run_otids = sa.Table(
+    "run_otids",
+    metadata,
+    sa.Column("conversation_id", sa.Text, primary_key=True),
+    sa.Column("otid", sa.Text, primary_key=True),
+    sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    sa.Index("run_otids_by_run", "run_id"),
+)
+
+steps = sa.Table(
+    "steps",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("agent_id", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index("steps_by_run", "run_id", "number"),
+    sa.Index("steps_by_creation", "organization_id", "created_at", "id"),
+)
+
+journal = sa.Table(
+    "journal",
+    metadata,
+    sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("step_id", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("ordinal", sa.Integer, primary_key=True),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("entry", sa.LargeBinary, nullable=False),
+)
+
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("sequence", sa.Integer, primary_key=True),
+    sa.Column("step_id", sa.Text),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+)

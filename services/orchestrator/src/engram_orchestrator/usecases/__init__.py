@@ -1,0 +1,1 @@
+"""What callers can do with agents and runs, on domain types."""

@@ -1,0 +1,235 @@
+"""Making and unmaking agents across the tiers, so that nobody ever sees half of one."""
+
+import asyncio
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import msgspec
+import structlog
+from engram_kit.clock import Clock
+from engram_kit.errors import DeadlineExceeded, EngramError, Internal, NotFound, Unavailable, Unimplemented
+from engram_kit.idempotency import RequestKey
+from engram_kit.ids import IdSource, derive_id
+from engram_kit.principal import Principal, as_principal
+
+from engram_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
+from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.loop.context import ContextBuilder
+from engram_orchestrator.loop.rules import RulesSolver
+from engram_orchestrator.model.agent_types import AGENT_TYPES, base_rules, base_rules_by_default, shows_line_numbers
+from engram_orchestrator.model.agents import Agent, AgentState, AttachedTool
+from engram_orchestrator.model.creation import AgentDraft, Creation
+from engram_orchestrator.model.memory import ArchivalSummary, Block, CustomTool
+from engram_orchestrator.model.rules import RequiresApproval
+from engram_orchestrator.ports import ArchivalPort, CoreMemoryPort, RecallPort, ToolsPort
+from engram_orchestrator.prompt.assembly import memory_section
+from engram_orchestrator.prompt.prompts import Prompts
+from engram_orchestrator.runs.conductor import Conductor
+from engram_orchestrator.store.base import AgentStore
+from engram_orchestrator.usecases.first_messages import FirstWindow
+
+_log = structlog.get_logger("engram.agents")
+
+SWEEP_SECONDS = 15.0
+GRACE = timedelta(seconds=60)
+"""A creation that is younger may still be under way elsewhere."""
+
+_AWAY = (Unavailable, DeadlineExceeded, Internal)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """The rooms that hold a part of an agent."""
+
+    core_memory: CoreMemoryPort
+    recall: RecallPort
+    archival: ArchivalPort
+    tools: ToolsPort
+
+
+class AgentBirth:
+    """Creations and deletions, each of which survives a crash of this process and the absence of a tier."""
+
+    def __init__(
+        self,
+        store: AgentStore,
+        tiers: Tiers,
+        models: Providers,
+        prompts: Prompts,
+        context: ContextBuilder,
+        conductor: Conductor,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self._store = store
+        self._tiers = tiers
+        self._models = models
+        self._prompts = prompts
+        self._context = context
+        self._conductor = conductor
+        self._clock = clock
+        self._ids = ids
+
+    async def create(self, principal: Principal, key: RequestKey | None, draft: AgentDraft) -> Agent:
+        """Makes an agent with all its parts; a repeat under the same key goes on where the first stopped.
+
+        Raises:
+            ModelUnknown, NotFound: of the model, a tool, a block or an archive. Nothing is left behind.
+            Unavailable: a tier is away. The creation goes on by itself; asking again under the same key gives its result.
+        """
+        agent = await self._first_record(principal, draft)
+        creation = Creation(draft, key and key.method, key and key.request_id)
+        agent_id, replayed = await self._store.begin_creation(key, agent, msgspec.json.encode(creation))
+        if replayed:
+            under_way = await self._store.creation(principal.organization_id, agent_id)
+            if under_way is None:
+                return await self._store.get(principal.organization_id, agent_id)
+            agent, creation = under_way[0], msgspec.json.decode(under_way[1], type=Creation)
+        return await self._complete(agent, creation)
+
+    async def _first_record(self, principal: Principal, draft: AgentDraft) -> Agent:
+        if any(isinstance(rule, RequiresApproval) for rule in draft.tool_rules):
+            raise Unimplemented("This server does not answer approvals yet.", field="agent.tool_rules")
+        spec = AGENT_TYPES[draft.type]
+        model = draft.model or await self._models.default_handle()
+        self._models.resolve(model)
+        agent_id, now = self._ids.new("agent"), self._clock.now()
+        return Agent(
+            id=agent_id,
+            organization_id=principal.organization_id,
+            name=draft.name or f"agent-{agent_id[-6:]}",
+            type=draft.type,
+            system=self._prompts.get(spec.prompt_key) if draft.system is None else draft.system,
+            model=model,
+            created_at=now,
+            updated_at=now,
+            default_conversation_id=derive_id("conv", agent_id),
+            description=draft.description,
+            model_settings=draft.model_settings,
+            embedder=draft.embedder,
+            tags=tuple(dict.fromkeys(draft.tags)),
+            metadata=draft.metadata,
+            time_zone=draft.time_zone,
+            prompt_policy=draft.prompt_policy,
+            message_buffer_autoclear=draft.message_buffer_autoclear or spec.forces_autoclear,
+            compaction_settings=draft.compaction_settings,
+            response_format=draft.response_format,
+            enable_sleeptime=draft.enable_sleeptime,
+            max_files_open=draft.max_files_open,
+            per_file_view_window_char_limit=draft.per_file_view_window_char_limit,
+            hidden=draft.hidden,
+            identity_ids=draft.identity_ids,
+            provenance=replace(
+                draft.provenance, created_by_id=principal.subject_id, last_updated_by_id=principal.subject_id
+            ),
+        )
+
+    async def _complete(self, agent: Agent, creation: Creation) -> Agent:
+        try:
+            complete = await self._make_parts(agent, creation.draft)
+        except _AWAY:
+            raise
+        except EngramError:
+            await self._undo(agent, creation)
+            raise
+        await self._store.activate(complete)
+        return replace(complete, state=AgentState.ACTIVE)
+
+    async def _make_parts(self, agent: Agent, draft: AgentDraft) -> Agent:
+        """Every effect goes under a request id derived from the agent's, so that it may be made again."""
+        agent = await self._with_tools(agent, draft)
+        blocks = self._tiers.core_memory
+        for place, new in enumerate(draft.blocks):
+            block = Block("", new.label, new.value, new.limit, new.description, new.read_only)
+            await blocks.create(f"{agent.id}/block/{place}", agent.id, block, new.metadata, new.tags)
+        for block_id in draft.block_ids:
+            await blocks.attach(f"{agent.id}/attach/{block_id}", agent.id, block_id)
+        for archive_id in draft.archive_ids:
+            await self._tiers.archival.attach(f"{agent.id}/attach/{archive_id}", agent.id, archive_id)
+        first = FirstWindow(agent, agent.default_conversation_id, "0", agent.created_at)
+        given = draft.initial_messages
+        rest = first.default() if given is None else first.given(given)
+        messages = [first.system(await self.system_text(agent)), *rest]
+        await self._tiers.recall.create_context(
+            f"{agent.id}/context", agent.id, agent.default_conversation_id, messages
+        )
+        return agent
+
+    async def system_text(self, agent: Agent) -> str:
+        """The system message of a window that holds nothing else."""
+        info, _ = self._models.resolve(agent.model)
+        core = await self._context.core_memory(agent.id)
+        memory = memory_section(
+            core,
+            RulesSolver(agent.tool_rules).prompt(),
+            numbered=shows_line_numbers(agent.type, info.provider),
+            show_blocks=AGENT_TYPES[agent.type].shows_blocks,
+        )
+        return self._context.render_system(agent.time_zone, agent.system, memory, core, None, ArchivalSummary())
+
+    async def _with_tools(self, agent: Agent, draft: AgentDraft) -> Agent:
+        spec = AGENT_TYPES[agent.type]
+        names = dict.fromkeys((*(spec.base_tools if draft.include_base_tools else ()), *draft.tool_names))
+        stored = [
+            await self._tiers.tools.upsert_source(f"{agent.id}/source/{place}", source)
+            for place, source in enumerate(draft.tool_sources)
+        ]
+        stored += await self._stored_tools(draft.tool_ids, tuple(name for name in names if name not in BUILTIN_SCHEMAS))
+        custom = {tool.name: AttachedTool(tool.name, tool.id) for tool in stored}
+        attached = {name: custom.get(name) or AttachedTool(name) for name in (*names, *custom)}
+        wants_rules = draft.include_base_tool_rules
+        if wants_rules is None:
+            wants_rules = base_rules_by_default(agent.type, agent.model)
+        rules = (*draft.tool_rules, *(base_rules(attached) if wants_rules else ()))
+        return replace(agent, tools=tuple(attached.values()), tool_rules=tuple(dict.fromkeys(rules)))
+
+    async def _stored_tools(self, ids: tuple[str, ...], names: tuple[str, ...]) -> list[CustomTool]:
+        if not ids and not names:
+            return []
+        found = await self._tiers.tools.definitions(ids, names)
+        known = {tool.id for tool in found} | {tool.name for tool in found}
+        for wanted in (*ids, *names):
+            if wanted not in known:
+                raise NotFound(f"There is no tool {wanted}.", field="tools", resource_id=wanted)
+        return list(found)
+
+    async def _undo(self, agent: Agent, creation: Creation) -> None:
+        await self._erase(agent.id)
+        key = None
+        if creation.method is not None and creation.request_id is not None:
+            key = RequestKey(agent.organization_id, creation.method, creation.request_id, "")
+        await self._store.forget(agent.id, key)
+
+    async def delete(self, principal: Principal, agent_id: str) -> None:
+        """Deletes an agent and everything that only it has. One that is not there is a success.
+
+        Raises:
+            Unavailable: a tier is away. The agent is gone for everybody; the rest follows by itself.
+        """
+        if await self._store.begin_deletion(principal.organization_id, agent_id):
+            await self._conductor.drop(agent_id)
+            await self._erase(agent_id)
+            await self._store.forget(agent_id)
+
+    async def _erase(self, agent_id: str) -> None:
+        request_id = f"{agent_id}/erase"
+        for tier in (self._tiers.core_memory, self._tiers.recall, self._tiers.archival):
+            await tier.erase_agent(request_id, agent_id)
+
+    async def sweep(self) -> None:
+        """For ever: finishes creations and deletions that a crash or an absent tier left half done."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                for agent, creation in await self._store.unfinished():
+                    await self._finish(agent, creation)
+            except EngramError as error:
+                _log.warning("an unfinished agent has to wait", error=error.message)
+
+    async def _finish(self, agent: Agent, creation: bytes) -> None:
+        with as_principal(Principal(agent.organization_id, agent.provenance.created_by_id)):
+            if agent.state is AgentState.DELETING:
+                await self._erase(agent.id)
+                await self._store.forget(agent.id)
+            elif agent.created_at < self._clock.now() - GRACE:
+                await self._complete(agent, msgspec.json.decode(creation, type=Creation))

@@ -1,0 +1,216 @@
+"""Sending to agents, following and cancelling runs."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from enum import StrEnum
+
+from engram_kit.clock import Clock
+from engram_kit.errors import NotFound
+from engram_kit.idempotency import RequestKey
+from engram_kit.ids import IdSource, derive_id
+from engram_kit.paging import Page, PageQuery
+from engram_kit.principal import Principal
+
+from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.model.events import RunEvent, Stopped, UsageReported
+from engram_orchestrator.model.messages import Usage
+from engram_orchestrator.model.runs import (
+    InputMessage,
+    OnBusy,
+    Run,
+    RunConfig,
+    RunStatus,
+    Step,
+    StopReason,
+)
+from engram_orchestrator.runs.conductor import Conductor
+from engram_orchestrator.runs.following import Follower
+from engram_orchestrator.store.base import RunFilter, RunStore, StartedRun, StepFilter
+
+_ALL = 1_000
+
+
+class CancelOutcome(StrEnum):
+    """What became of a run that was to be cancelled."""
+
+    CANCELLED = "cancelled"
+    ENDED_BEFORE = "ended_before"
+    NOT_FOUND = "not_found"
+
+
+class RunService:
+    """Turns of agents."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        conductor: Conductor,
+        follower: Follower,
+        models: Providers,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self._store = store
+        self._conductor = conductor
+        self._follower = follower
+        self._models = models
+        self._clock = clock
+        self._ids = ids
+
+    async def send(
+        self,
+        principal: Principal,
+        key: RequestKey | None,
+        agent_id: str,
+        conversation_id: str,
+        messages: Sequence[InputMessage],
+        config: RunConfig,
+    ) -> AsyncIterator[RunEvent]:
+        """Stores a run and streams it to its end. A repeat under the same key or otid streams the first one again.
+
+        Raises:
+            NotFound: no such agent, or conversation of it.
+            ConversationBusy: another run holds it, and the config rejects waiting.
+            ModelUnknown: the config names a model that nobody serves.
+        """
+        run = self._new_run(principal, agent_id, conversation_id, messages, config, background=False)
+        # Listening begins before the run can; of a repeat the first run is another one, and is read from the store.
+        subscription = self._follower.subscribe(run.id)
+        try:
+            started = await self._start(key, run)
+        except BaseException:
+            subscription.close()
+            raise
+        if started.replayed:
+            subscription.close()
+            async for event in self.follow(principal, started.run.id, 0, config.keepalive_seconds, replayed=True):
+                yield event
+            return
+        if started.claim is not None:
+            self._conductor.begin(started.claim)
+        stream = self._follower.follow(
+            started.run, subscription, fresh=True, keepalive_seconds=config.keepalive_seconds
+        )
+        async for event in stream:
+            yield event
+
+    async def start(
+        self,
+        principal: Principal,
+        key: RequestKey | None,
+        agent_id: str,
+        conversation_id: str,
+        messages: Sequence[InputMessage],
+        config: RunConfig,
+    ) -> Run:
+        """Stores a run and begins it in the background. Raises as `send` does."""
+        run = self._new_run(principal, agent_id, conversation_id, messages, config, background=True)
+        started = await self._start(key, run)
+        if started.claim is not None:
+            self._conductor.begin(started.claim)
+        return started.run
+
+    def _new_run(
+        self,
+        principal: Principal,
+        agent_id: str,
+        conversation_id: str,
+        messages: Sequence[InputMessage],
+        config: RunConfig,
+        *,
+        background: bool,
+    ) -> Run:
+        if config.override_model is not None:
+            self._models.resolve(config.override_model)
+        now = self._clock.now()
+        return Run(
+            id=self._ids.new("run"),
+            organization_id=principal.organization_id,
+            subject_id=principal.subject_id,
+            agent_id=agent_id,
+            conversation_id=conversation_id or derive_id("conv", agent_id),
+            created_at=now,
+            updated_at=now,
+            input=tuple(messages),
+            config=config,
+            background=background,
+        )
+
+    async def _start(self, key: RequestKey | None, run: Run) -> StartedRun:
+        rejects = run.config.on_busy is OnBusy.REJECT
+        return await self._store.start(key, run, self._conductor.owner, reject_busy=rejects)
+
+    async def follow(
+        self, principal: Principal, run_id: str, after: int, keepalive_seconds: int, *, replayed: bool = False
+    ) -> AsyncIterator[RunEvent]:
+        """Replays the events behind a number, then follows the run to its end.
+
+        Raises:
+            NotFound
+        """
+        subscription = self._follower.subscribe(run_id)
+        try:
+            run = await self._store.get(principal.organization_id, run_id)
+        except BaseException:
+            subscription.close()
+            raise
+        stream = self._follower.follow(
+            run, subscription, after=after, replayed=replayed, keepalive_seconds=keepalive_seconds
+        )
+        async for event in stream:
+            yield event
+
+    async def get(self, principal: Principal, run_id: str) -> Run:
+        """A run, or NotFound."""
+        return await self._store.get(principal.organization_id, run_id)
+
+    async def list(self, principal: Principal, where: RunFilter, page: PageQuery) -> Page[Run]:
+        """A page of runs by creation."""
+        return await self._store.list(principal.organization_id, where, page)
+
+    async def retry(self, principal: Principal, key: RequestKey | None, run_id: str) -> Run:
+        """Takes the input of a run that failed up again, as a new run in the background.
+
+        Raises:
+            NotFound
+        """
+        before = await self._store.get(principal.organization_id, run_id)
+        messages = [replace(message, otid=None) for message in before.input]
+        return await self.start(principal, key, before.agent_id, before.conversation_id, messages, before.config)
+
+    async def cancel(self, principal: Principal, where: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
+        """Cancels runs by id, or every unfinished one that matches; what became of each."""
+        if run_ids:
+            return {run_id: await self._cancel(principal, run_id) for run_id in run_ids}
+        page = await self.list(principal, replace(where, active=True), PageQuery(_ALL, ascending=False))
+        # The newest first: one that waits must not begin because the one ahead of it was cancelled.
+        return {run.id: await self._cancel(principal, run.id) for run in page.items}
+
+    async def _cancel(self, principal: Principal, run_id: str) -> CancelOutcome:
+        try:
+            run = await self._store.get(principal.organization_id, run_id)
+        except NotFound:
+            return CancelOutcome.NOT_FOUND
+        if run.status is RunStatus.CREATED:
+            now = self._clock.now()
+            ended = replace(run, status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED, completed_at=now)
+            bodies = (Stopped(StopReason.CANCELLED, RunStatus.CANCELLED), UsageReported(Usage(), 0))
+            events = [RunEvent(run.id, now, body, number) for number, body in enumerate(bodies, 1)]
+            if await self._store.cancel_waiting(replace(ended, last_sequence=len(events)), events):
+                self._conductor.tell(events)
+                return CancelOutcome.CANCELLED
+        if not run.status.ended and await self._conductor.cancel(run_id):
+            return CancelOutcome.CANCELLED
+        return CancelOutcome.ENDED_BEFORE
+
+    async def delete(self, principal: Principal, run_id: str) -> None:
+        """Removes the record of an ended run; its messages stay. Raises NotFound, RunUnderWay."""
+        await self._store.delete(principal.organization_id, run_id)
+
+    async def step(self, principal: Principal, step_id: str) -> Step:
+        """A step, or NotFound."""
+        return await self._store.step(principal.organization_id, step_id)
+
+    async def steps(self, principal: Principal, where: StepFilter, page: PageQuery) -> Page[Step]:
+        """A page of steps by creation."""
+        return await self._store.steps(principal.organization_id, where, page)

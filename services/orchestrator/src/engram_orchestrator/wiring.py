@@ -1,0 +1,149 @@
+"""Builds the service from its parts; the only place that picks them."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from engram.agents.v1 import (
+    agents_service_pb2_grpc,
+    conversations_service_pb2_grpc,
+    groups_service_pb2_grpc,
+    identities_service_pb2_grpc,
+    models_service_pb2_grpc,
+    runs_service_pb2_grpc,
+)
+from engram_kit.background import periodic
+from engram_kit.channels import Channels
+from engram_kit.clock import Clock, SystemClock
+from engram_kit.idempotency import KEPT
+from engram_kit.ids import IdSource, RandomIds, new_id
+from engram_kit.service import Assembly
+from engram_kit.sql import Database
+
+from engram_orchestrator.builtin.executor import BuiltinTools
+from engram_orchestrator.clients.archival import ArchivalClient
+from engram_orchestrator.clients.blocks import BlocksClient
+from engram_orchestrator.clients.recall import RecallClient
+from engram_orchestrator.clients.tools import ToolsClient
+from engram_orchestrator.compaction.port import RefusingCompactor
+from engram_orchestrator.config import Config
+from engram_orchestrator.errors import REMOTE
+from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.loop.context import ContextBuilder
+from engram_orchestrator.loop.engine import Engine
+from engram_orchestrator.loop.execution import ToolExecution
+from engram_orchestrator.loop.tiers import Patience
+from engram_orchestrator.prompt.prompts import Prompts
+from engram_orchestrator.runs.conductor import Conductor
+from engram_orchestrator.runs.following import Follower
+from engram_orchestrator.runs.hub import EventHub
+from engram_orchestrator.servicers.agents import AgentsServicer
+from engram_orchestrator.servicers.models import ModelsServicer
+from engram_orchestrator.servicers.runs import RunsServicer
+from engram_orchestrator.store.agents import SqlAgentStore
+from engram_orchestrator.store.runs import SqlRunStore
+from engram_orchestrator.usecases.agents import AgentService
+from engram_orchestrator.usecases.creation import AgentBirth, Tiers
+from engram_orchestrator.usecases.runs import RunService
+
+PACKAGE = "engram.agents.v1"
+PURGE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the servicers stand on."""
+
+    agents: AgentService
+    birth: AgentBirth
+    runs: RunService
+    models: Providers
+    conductor: Conductor
+    purge: Callable[[], Awaitable[object]]
+
+
+async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
+    """The orchestrator over its migrated database, ready to start."""
+    clock, ids = clock or SystemClock(), ids or RandomIds()
+    database = Database.open(config.database, synchronous=config.sqlite_synchronous)
+    await database.migrate("engram_orchestrator")
+    channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file)
+    parts = _parts(config, database, _tiers(config, channels), clock, ids)
+    conductor = parts.conductor
+    return Assembly(
+        name="orchestrator",
+        servicers=[
+            (agents_service_pb2_grpc.add_AgentServiceServicer_to_server, AgentsServicer(parts.agents, parts.birth)),
+            (runs_service_pb2_grpc.add_RunServiceServicer_to_server, RunsServicer(parts.runs)),
+            (models_service_pb2_grpc.add_ModelServiceServicer_to_server, ModelsServicer(parts.models)),
+            # In the contract, and answered UNIMPLEMENTED by the generated servicers until they are built.
+            (
+                conversations_service_pb2_grpc.add_ConversationServiceServicer_to_server,
+                conversations_service_pb2_grpc.ConversationServiceServicer(),
+            ),
+            (
+                groups_service_pb2_grpc.add_GroupServiceServicer_to_server,
+                groups_service_pb2_grpc.GroupServiceServicer(),
+            ),
+            (
+                identities_service_pb2_grpc.add_IdentityServiceServicer_to_server,
+                identities_service_pb2_grpc.IdentityServiceServicer(),
+            ),
+        ],
+        service_names=[
+            f"{PACKAGE}.{name}Service" for name in ("Agent", "Run", "Model", "Conversation", "Group", "Identity")
+        ],
+        background=[
+            conductor.recover,
+            conductor.renew,
+            parts.birth.sweep,
+            periodic(PURGE_SECONDS, parts.purge),
+        ],
+        close=[database.close, channels.close, parts.models.close, conductor.stop],
+    )
+
+
+def _tiers(config: Config, channels: Channels) -> Tiers:
+    return Tiers(
+        BlocksClient(channels.channel(config.blocks_target)),
+        RecallClient(channels.channel(config.recall_target)),
+        ArchivalClient(channels.channel(config.archival_target)),
+        ToolsClient(channels.channel(config.tools_target)),
+    )
+
+
+def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: IdSource) -> Parts:
+    agent_store, run_store = SqlAgentStore(database, clock), SqlRunStore(database, clock)
+    models = Providers(config.providers)
+    prompts = Prompts(config.data_path / "system_prompts")
+    patience = Patience(clock, config.tier_patience_seconds)
+    builtin = BuiltinTools(tiers.core_memory, tiers.recall, tiers.archival, clock)
+    context = ContextBuilder(tiers.recall, tiers.core_memory, tiers.archival, tiers.tools, RefusingCompactor(), clock)
+    hub = EventHub()
+    execution = ToolExecution(run_store, hub, builtin, tiers.tools, tiers.core_memory, patience, clock)
+    engine = Engine(run_store, hub, tiers.recall, context, execution, patience, clock)
+    conductor = Conductor(
+        run_store,
+        hub,
+        engine,
+        context,
+        tiers.recall,
+        models,
+        builtin,
+        patience,
+        clock,
+        owner=_owner(config.data_path / "orchestrator.owner"),
+    )
+    agents = AgentService(
+        agent_store, run_store, tiers.recall, tiers.archival, tiers.tools, builtin, context, models, clock
+    )
+    birth = AgentBirth(agent_store, tiers, models, prompts, context, conductor, clock, ids)
+    runs = RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids)
+    return Parts(agents, birth, runs, models, conductor, lambda: run_store.purge_requests(clock.now() - KEPT))
+
+
+def _owner(path: Path) -> str:
+    """This instance's name as a holder of leases: kept on disk, so that it reclaims its runs at once after a crash."""
+    if not path.exists():
+        path.write_text(new_id("owner"))
+    return path.read_text().strip()

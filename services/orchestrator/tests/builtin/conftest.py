@@ -1,0 +1,86 @@
+"""The memory tiers as a built-in tool meets them: they note what they are asked, and answer or refuse as told."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from engram_kit.clock import FrozenClock
+from engram_kit.errors import EngramError
+from engram_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
+from engram_orchestrator.model.memory import Block, CoreMemory, MessageHit, PassageHit
+from engram_orchestrator.ports import AgentAuthor, BlockEdit
+
+NOW = datetime(2026, 1, 20, 12, 0, tzinfo=UTC)
+
+
+@dataclass
+class Tiers:
+    """Stands for all three tiers; `asked` holds the calls in order, `refusal` is raised by every one."""
+
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+    refusal: EngramError | None = None
+    core: CoreMemory = field(default_factory=lambda: CoreMemory("agent-1", 1))
+    hits: tuple[Any, ...] = ()
+
+    def _note(self, *call: Any) -> None:
+        self.asked.append(call)
+        if self.refusal is not None:
+            raise self.refusal
+
+    async def get(self, agent_id: str, if_revision: int | None = None) -> CoreMemory | None:
+        return self.core
+
+    async def edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
+        self._note("edit", request_id, author, label, edit)
+        return Block("block-1", label, "", 10)
+
+    async def create(self, request_id: str, agent_id: str, block: Block, *_: object) -> Block:
+        self._note("create", request_id, agent_id, block)
+        return block
+
+    async def detach(self, request_id: str, agent_id: str, label: str) -> None:
+        self._note("detach", request_id, agent_id, label)
+
+    async def relabel(self, request_id: str, block_id: str, label: str) -> Block:
+        self._note("relabel", request_id, block_id, label)
+        return Block(block_id, label, "", 10)
+
+    async def describe(self, request_id: str, block_id: str, description: str) -> Block:
+        self._note("describe", request_id, block_id, description)
+        return Block(block_id, "x", "", 10, description)
+
+    async def insert(self, request_id: str, agent_id: str, text: str, tags: Any = ()) -> str:
+        self._note("insert", request_id, agent_id, text, tuple(tags))
+        return "passage-1"
+
+    async def search(self, agent_id: str, query: str, **options: Any) -> tuple[MessageHit | PassageHit, ...]:
+        self._note("search", agent_id, query, options)
+        return self.hits
+
+
+@pytest.fixture
+def tiers() -> Tiers:
+    return Tiers()
+
+
+@pytest.fixture
+def tools(tiers: Tiers) -> BuiltinTools:
+    return BuiltinTools(tiers, tiers, tiers, FrozenClock(NOW))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def call() -> Callable[..., BuiltinCall]:
+    def make(name: str, arguments: Mapping[str, Any] | None = None, **given: Any) -> BuiltinCall:
+        return BuiltinCall(
+            name=name,
+            arguments={**(arguments or {}), **given},
+            agent_id="agent-1",
+            time_zone="Europe/Berlin",
+            tool_call_id="call-1",
+            run_id="run-1",
+            effect_prefix="step-1/0",
+        )
+
+    return make

@@ -1,0 +1,427 @@
+"""Built-in tools as a model meets them: what they ask of the tiers, under which request ids, and what they answer."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from engram_kit import errors
+from engram_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
+from engram_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
+from engram_orchestrator.builtin.search import time_ago
+from engram_orchestrator.model.memory import Block, CoreMemory, MessageHit, PassageHit
+from engram_orchestrator.model.messages import Message, ReasoningPart, Role, TextPart
+from engram_orchestrator.ports import (
+    AgentAuthor,
+    Append,
+    BlockEdit,
+    InsertLine,
+    Patch,
+    ReplaceAll,
+    ReplaceUnique,
+    Rethink,
+)
+
+Make = Callable[..., BuiltinCall]
+AUTHOR = AgentAuthor("agent-1", "call-1", "run-1")
+NOW = datetime(2026, 1, 20, 12, 0, tzinfo=UTC)
+EDITED = (
+    "The core memory block with label `human` has been edited. Review the changes and make sure they are as expected "
+    "(correct indentation, no duplicate lines, etc). Edit the memory block again if necessary."
+)
+
+
+def remote(kind: type[errors.EngramError], reason: str, **metadata: str) -> errors.EngramError:
+    """An error as it comes back from another room."""
+    error = kind("What the room says.", **metadata)
+    error.reason = reason
+    return error
+
+
+def test_every_schema_has_its_tool(tools: BuiltinTools) -> None:
+    assert set(tools.names) == set(BUILTIN_SCHEMAS)
+    assert tools.schema("memory").name == "memory"
+
+
+async def test_send_message_is_done_by_being_called(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+    result = await tools.execute(call("send_message", message="Hello"))
+    assert (result.ok, result.text) == (True, "Sent message successfully.")
+    assert tiers.asked == []
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "edit", "text"),
+    [
+        ("core_memory_append", {"content": "x"}, Append("x"), "None"),
+        ("core_memory_replace", {"old_content": "a", "new_content": ""}, ReplaceAll("a", ""), "None"),
+        ("memory_replace", {"old_str": "a", "new_str": "b"}, ReplaceUnique("a", "b"), EDITED),
+        ("memory_insert", {"new_str": "x"}, InsertLine(-1, "x"), EDITED),
+        ("memory_insert", {"new_str": "x", "insert_line": 0}, InsertLine(0, "x"), EDITED),
+        ("memory_rethink", {"new_memory": "whole"}, Rethink("whole"), EDITED),
+        ("memory_apply_patch", {"patch": "@@\n+x"}, Patch("@@\n+x"), EDITED),
+    ],
+)
+async def test_an_edit_is_one_effect_of_the_agent(
+    tools: BuiltinTools, tiers: Any, call: Make, name: str, given: dict[str, Any], edit: BlockEdit, text: str
+) -> None:
+    result = await tools.execute(call(name, given, label="human"))
+    assert (result.ok, result.text) == (True, text)
+    assert tiers.asked == [("edit", "step-1/0/0", AUTHOR, "human", edit)]
+
+
+async def test_finishing_edits_returns_none(tools: BuiltinTools, call: Make) -> None:
+    assert (await tools.execute(call("memory_finish_edits"))).text == "None"
+
+
+PREFIX = (
+    "{} contains a line number prefix, which is not allowed. Do not include line numbers when calling memory tools "
+    "(line numbers are for display purposes only)."
+)
+REPLACE_ARGUMENTS = {"label": "human", "old_str": "tea", "new_str": "coffee"}
+REFUSALS = [
+    (
+        "memory_replace",
+        REPLACE_ARGUMENTS,
+        remote(errors.FailedPrecondition, "BLOCK_READ_ONLY", label="human"),
+        "Error This block is read-only and cannot be edited.",
+    ),
+    (
+        "memory_replace",
+        REPLACE_ARGUMENTS,
+        remote(errors.InvalidArgument, "BLOCK_LINE_NUMBER_PREFIX", field="replace_unique.old_text"),
+        PREFIX.format("old_str"),
+    ),
+    (
+        "memory_replace",
+        REPLACE_ARGUMENTS,
+        remote(errors.FailedPrecondition, "BLOCK_TEXT_NOT_FOUND", label="human"),
+        "No replacement was performed, old_str `tea` did not appear verbatim in memory block with label `human`.",
+    ),
+    (
+        "memory_replace",
+        REPLACE_ARGUMENTS,
+        remote(errors.FailedPrecondition, "BLOCK_TEXT_AMBIGUOUS", label="human", lines="1,3"),
+        (
+            "No replacement was performed. Multiple occurrences of old_str `tea` in lines [1, 3]. "
+            "Please ensure it is unique."
+        ),
+    ),
+    (
+        "core_memory_replace",
+        {"label": "human", "old_content": "tea", "new_content": "x"},
+        remote(errors.FailedPrecondition, "BLOCK_TEXT_NOT_FOUND", label="human"),
+        "Old content 'tea' not found in memory block 'human'",
+    ),
+    (
+        "memory_insert",
+        {"label": "human", "new_str": "1→ x", "insert_line": 1},
+        remote(errors.InvalidArgument, "BLOCK_LINE_NUMBER_PREFIX", field="insert_line.text"),
+        PREFIX.format("new_str"),
+    ),
+    (
+        "memory_insert",
+        {"label": "human", "new_str": "x", "insert_line": 9},
+        remote(errors.InvalidArgument, "BLOCK_LINE_OUT_OF_RANGE", line="9", lines="2"),
+        (
+            "Invalid `insert_line` parameter: 9. It should be within the range of lines of the memory block: [0, 2], "
+            "or -1 to append to the end of the memory block."
+        ),
+    ),
+    (
+        "memory_rethink",
+        {"label": "human", "new_memory": "x"},
+        remote(errors.FailedPrecondition, "BLOCK_LIMIT_EXCEEDED", label="human", limit="20", size="33"),
+        "Edit failed: Exceeds 20 character limit (requested 33)",
+    ),
+    (
+        "memory_apply_patch",
+        {"label": "human", "patch": "x"},
+        remote(errors.InvalidArgument, "BLOCK_LINE_NUMBER_PREFIX", field="patch.patch"),
+        PREFIX.format("Patch"),
+    ),
+    (
+        "memory_apply_patch",
+        {"label": "human", "patch": "x"},
+        remote(errors.FailedPrecondition, "BLOCK_PATCH_FAILED"),
+        "What the room says.",
+    ),
+    (
+        "core_memory_append",
+        {"label": "humen", "content": "x"},
+        remote(errors.NotFound, "BLOCK_LABEL_NOT_FOUND", label="humen", labels="human,persona"),
+        "Block field humen does not exist (available sections = human, persona)",
+    ),
+    (
+        "memory",
+        {"command": "create", "path": "/memories/human", "description": "x"},
+        remote(errors.AlreadyExists, "BLOCK_LABEL_TAKEN", label="human", agent_id="agent-1"),
+        "There is already a memory block with label `human`.",
+    ),
+    (
+        "memory",
+        {"command": "insert", "path": "human", "insert_text": "1→ x"},
+        remote(errors.InvalidArgument, "BLOCK_LINE_NUMBER_PREFIX", field="insert_line.text"),
+        PREFIX.format("insert_text"),
+    ),
+    (
+        "conversation_search",
+        {"query": "x", "end_date": "soon"},
+        remote(errors.InvalidArgument, "INVALID_ARGUMENT", field="end_date"),
+        "Invalid end_date format: soon. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)",
+    ),
+    (
+        "archival_memory_search",
+        {"query": "x", "start_datetime": "soon"},
+        remote(errors.InvalidArgument, "INVALID_ARGUMENT", field="filter.start_date"),
+        "Invalid start_datetime format: soon. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)",
+    ),
+    (
+        "archival_memory_insert",
+        {"content": " "},
+        remote(errors.InvalidArgument, "INVALID_ARGUMENT", field="passages[0].text"),
+        "content: What the room says.",
+    ),
+    (
+        "memory_rethink",
+        {"label": "human", "new_memory": "x"},
+        remote(errors.Aborted, "ABORTED"),
+        "What the room says.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "error", "text"), REFUSALS, ids=lambda value: getattr(value, "reason", None))
+async def test_what_a_tier_refuses_is_told_to_the_model(
+    tools: BuiltinTools, tiers: Any, call: Make, name: str, given: dict[str, Any], error: errors.EngramError, text: str
+) -> None:
+    tiers.refusal = error
+    result = await tools.execute(call(name, given))
+    assert (result.ok, result.text) == (False, text)
+    assert result.stderr == (f"Error executing function {name}: {error.reason}: {text}",)
+
+
+@pytest.mark.parametrize("kind", [errors.Unavailable, errors.DeadlineExceeded, errors.Internal])
+@pytest.mark.parametrize("name", ["memory_replace", "conversation_search", "archival_memory_insert"])
+async def test_a_tier_that_is_away_is_not_an_answer(
+    tools: BuiltinTools, tiers: Any, call: Make, kind: type[errors.EngramError], name: str
+) -> None:
+    given = {"memory_replace": REPLACE_ARGUMENTS, "conversation_search": {"query": "x"}}.get(name, {"content": "x"})
+    tiers.refusal = kind("away")
+    with pytest.raises(kind):
+        await tools.execute(call(name, given))
+
+
+async def test_wrong_arguments_reach_no_tier(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+    result = await tools.execute(call("memory_replace", label="human", old_str="a"))
+    assert (result.ok, result.text) == (False, "Error: new_str is required for memory_replace")
+    assert tiers.asked == []
+
+
+async def test_an_error_is_kept_short_in_the_trace(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+    tiers.refusal = remote(errors.FailedPrecondition, "BLOCK_TEXT_NOT_FOUND", label="human")
+    result = await tools.execute(call("memory_replace", {**REPLACE_ARGUMENTS, "old_str": "x" * 5000}))
+    assert len(result.stderr[0]) == 1000
+    assert "x" * 5000 in result.text
+
+
+HELD = CoreMemory(
+    "agent-1",
+    3,
+    (Block("block-1", "human", "", 10), Block("block-2", "policy", "", 10, read_only=True)),
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "text"),
+    [
+        (
+            {"command": "create", "path": "/memories/team/plans", "description": "Plans", "file_text": "none"},
+            ("create", "step-1/0/0", "agent-1", Block("", "team_plans", "none", 0, "Plans")),
+            "Successfully created memory block 'team_plans'",
+        ),
+        (
+            {"command": "create", "path": "/plans", "description": "Plans"},
+            ("create", "step-1/0/0", "agent-1", Block("", "plans", "", 0, "Plans")),
+            "Successfully created memory block 'plans'",
+        ),
+        (
+            {"command": "str_replace", "path": "/memories/human", "old_str": "a", "new_str": "b"},
+            ("edit", "step-1/0/0", AUTHOR, "human", ReplaceUnique("a", "b")),
+            EDITED,
+        ),
+        (
+            {"command": "insert", "path": "/memories/human", "insert_text": "x"},
+            ("edit", "step-1/0/0", AUTHOR, "human", InsertLine(-1, "x")),
+            EDITED,
+        ),
+        (
+            {"command": "insert", "path": "human", "insert_line": 2, "insert_text": "x"},
+            ("edit", "step-1/0/0", AUTHOR, "human", InsertLine(2, "x")),
+            EDITED,
+        ),
+        (
+            {"command": "delete", "path": "/memories/human"},
+            ("detach", "step-1/0/0", "agent-1", "human"),
+            "Successfully deleted memory block 'human'",
+        ),
+        (
+            {"command": "rename", "old_path": "/memories/human", "new_path": "/memories/zoe"},
+            ("relabel", "step-1/0/0", "block-1", "zoe"),
+            "Successfully renamed memory block 'human' to 'zoe'",
+        ),
+        (
+            {"command": "rename", "path": "/memories/human", "description": "About Zoë"},
+            ("describe", "step-1/0/0", "block-1", "About Zoë"),
+            "Successfully updated description of memory block 'human'",
+        ),
+    ],
+)
+async def test_memory_commands(
+    tools: BuiltinTools, tiers: Any, call: Make, given: dict[str, Any], asked: tuple[Any, ...], text: str
+) -> None:
+    tiers.core = HELD
+    result = await tools.execute(call("memory", given))
+    assert (result.ok, result.text) == (True, text)
+    assert tiers.asked == [asked]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (
+            {"command": "view"},
+            "Error: Unknown command 'view'. Supported commands: create, str_replace, insert, delete, rename",
+        ),
+        ({}, "Error: command is required for memory"),
+        ({"command": "create", "description": "x"}, "Error: path is required for create command"),
+        ({"command": "create", "path": "/memories/"}, "Error: path is required for create command"),
+        ({"command": "create", "path": "x"}, "Error: description is required for create command"),
+        ({"command": "str_replace", "path": "x", "old_str": "a"}, "Error: new_str is required for str_replace command"),
+        ({"command": "insert", "path": "x"}, "Error: insert_text is required for insert command"),
+        ({"command": "delete"}, "Error: path is required for delete command"),
+        ({"command": "rename", "path": "human"}, "Error: description is required for rename command"),
+        ({"command": "rename", "old_path": "human"}, "Error: new_path is required for rename command"),
+        (
+            {"command": "rename", "old_path": "x", "new_path": "y"},
+            "Block field x does not exist (available sections = human, policy)",
+        ),
+        (
+            {"command": "rename", "old_path": "policy", "new_path": "y"},
+            "Error This block is read-only and cannot be edited.",
+        ),
+        (
+            {"command": "rename", "path": "policy", "description": "y"},
+            "Error This block is read-only and cannot be edited.",
+        ),
+        ({"command": "delete", "path": "policy"}, "Error This block is read-only and cannot be edited."),
+    ],
+)
+async def test_memory_commands_that_cannot_be_done_change_nothing(
+    tools: BuiltinTools, tiers: Any, call: Make, given: dict[str, Any], text: str
+) -> None:
+    tiers.core = HELD
+    result = await tools.execute(call("memory", given))
+    assert (result.ok, result.text) == (False, text)
+    assert tiers.asked == []
+
+
+async def test_a_repeat_of_a_finished_rename_or_delete_is_no_failure(
+    tools: BuiltinTools, tiers: Any, call: Make
+) -> None:
+    tiers.core = CoreMemory("agent-1", 4, (Block("block-1", "zoe", "", 10),))
+    renamed = await tools.execute(call("memory", command="rename", old_path="human", new_path="zoe"))
+    assert renamed.ok
+    deleted = await tools.execute(call("memory", command="delete", path="human"))
+    assert deleted.ok
+    assert tiers.asked == [("detach", "step-1/0/0", "agent-1", "human")]
+
+
+def hit(text: str, role: Role, ago: timedelta, *, thinking: str = "", **ranks: Any) -> MessageHit:
+    parts = (ReasoningPart(thinking), TextPart(text)) if thinking else (TextPart(text),)
+    return MessageHit(Message("message-1", role, NOW - ago, parts), text, 0.5, **ranks)
+
+
+async def test_a_conversation_search_answers_in_json(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+    tiers.hits = (
+        hit("I love Köln.", Role.USER, timedelta(hours=3), vector_rank=1, text_rank=2),
+        hit("Noted!", Role.ASSISTANT, timedelta(days=2), thinking="Nice.", text_rank=1, mode="text"),
+    )
+    result = await tools.execute(call("conversation_search", query="city", roles=["user", "assistant"], limit=7))
+    assert result.ok
+    assert "Köln" in result.text
+    assert json.loads(result.text) == {
+        "message": "Showing 2 results:",
+        "results": [
+            {
+                "timestamp": "2026-01-20T10:00:00+01:00",
+                "time_ago": "3h ago",
+                "role": "user",
+                "relevance": {"rrf_score": 0.5, "vector_rank": 1, "fts_rank": 2, "search_mode": "hybrid"},
+                "content": "I love Köln.",
+            },
+            {
+                "timestamp": "2026-01-18T13:00:00+01:00",
+                "time_ago": "2d ago",
+                "role": "assistant",
+                "relevance": {"rrf_score": 0.5, "fts_rank": 1, "search_mode": "text"},
+                "thinking": "Nice.",
+                "content": "Noted!",
+            },
+        ],
+    }
+    options = {"roles": ["user", "assistant"], "limit": 7, "start_date": None, "end_date": None}
+    assert tiers.asked == [("search", "agent-1", "city", {**options, "time_zone": "Europe/Berlin"})]
+
+
+async def test_a_search_without_results_says_so(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+    result = await tools.execute(call("conversation_search", query="city"))
+    assert json.loads(result.text) == {"message": "No results found.", "results": []}
+    assert tiers.asked[0][3]["limit"] == 5
+
+
+async def test_an_archival_search_answers_a_json_list(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+    tiers.hits = (PassageHit("passage-1", "Tea at five.", ("food",), NOW, 0.25, vector_rank=1),)
+    given = {"tags": ["food", "x"], "tag_match_mode": "all", "top_k": 3, "end_datetime": "2026-01-20"}
+    result = await tools.execute(call("archival_memory_search", given, query="tea"))
+    assert json.loads(result.text) == [
+        {
+            "timestamp": "2026-01-20T13:00:00+01:00",
+            "content": "Tea at five.",
+            "tags": ["food"],
+            "relevance": {"rrf_score": 0.25, "vector_rank": 1},
+        }
+    ]
+    options = tiers.asked[0][3]
+    assert options["match_all_tags"] is True
+    assert (options["limit"], options["end_date"]) == (3, "2026-01-20")
+
+
+async def test_a_blank_archival_search_finds_nothing(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+    result = await tools.execute(call("archival_memory_search", query="  "))
+    assert result.text == "[]"
+    assert tiers.asked == []
+
+
+async def test_an_archival_insert_is_one_effect_and_returns_none(tools: BuiltinTools, tiers: Any, call: Make) -> None:
+    result = await tools.execute(call("archival_memory_insert", content="Tea at five.", tags=["food"]))
+    assert (result.ok, result.text) == (True, "None")
+    assert tiers.asked == [("insert", "step-1/0/0", "agent-1", "Tea at five.", ("food",))]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "0s ago"),
+        (0, "0s ago"),
+        (59, "59s ago"),
+        (60, "1m ago"),
+        (3599, "59m ago"),
+        (3600, "1h ago"),
+        (86_399, "23h ago"),
+        (86_400, "1d ago"),
+        (864_000, "10d ago"),
+    ],
+)
+def test_time_ago_is_in_the_largest_whole_unit(seconds: int, text: str) -> None:
+    assert time_ago(NOW - timedelta(seconds=seconds), NOW) == text

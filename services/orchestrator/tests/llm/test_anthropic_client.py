@@ -1,0 +1,214 @@
+"""The Anthropic adapter through the real SDK against a server that speaks the real protocol, and breaks in every way."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from engram_orchestrator.llm import errors
+from engram_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
+from engram_orchestrator.llm.attempts import CallLimits
+from engram_orchestrator.llm.port import FinishReason, LlmAnswer, ReasoningDelta, TextDelta, ToolCallDelta
+from engram_orchestrator.model import messages as model
+from engram_orchestrator.model.messages import ReasoningPart, RedactedReasoningPart, TextPart
+from engram_testkit.fakes.anthropic import FakeAnthropic
+from engram_testkit.fakes.script import (
+    Call,
+    Fault,
+    Reply,
+    Usage,
+    context_overflow,
+    cut_stream,
+    empty_answer,
+    error_event,
+    garbage,
+    hang,
+    html_page,
+    overloaded,
+    rate_limited,
+    status,
+)
+
+from .windows import CLAUDE, everything, hello, tool
+
+KEY = "sk-ant-test-0123456789abcdef"
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeAnthropic]:
+    async with FakeAnthropic() as server:
+        yield server
+
+
+@pytest.fixture
+def naps() -> list[float]:
+    return []
+
+
+@pytest.fixture
+async def client(fake: FakeAnthropic, naps: list[float]) -> AsyncIterator[AnthropicMessagesClient]:
+    async def nap(seconds: float) -> None:
+        naps.append(seconds)
+
+    adapter = AnthropicMessagesClient(api_key=KEY, base_url=fake.base_url, sleep=nap)
+    yield adapter
+    await adapter.close()
+
+
+REQUEST = hello(CLAUDE, tools=(tool("a"), tool("b")))
+
+
+async def test_text_streams_in_pieces_and_ends_with_the_whole(
+    fake: FakeAnthropic, client: AnthropicMessagesClient
+) -> None:
+    fake.script = [Reply(text="Hello, wörld of agents!", usage=Usage(input=20, output=5, cached=80, cache_written=3))]
+    events, answer = await everything(client, REQUEST)
+    assert "".join(e.text for e in events if isinstance(e, TextDelta)) == "Hello, wörld of agents!"
+    assert len(events) > 1
+    assert answer.content == (TextPart("Hello, wörld of agents!"),)
+    assert answer.finish_reason is FinishReason.STOP
+    assert answer.usage == model.Usage(103, 5, 108, cached_input_tokens=80, cache_write_tokens=3)
+    assert fake.requests[0].headers["x-api-key"] == KEY
+    assert fake.requests[0].headers["anthropic-version"]
+    assert fake.requests[0].raw.decode() == client.render(REQUEST) == answer.request_body
+    assert json.loads(answer.response_body)["content"] == [{"type": "text", "text": "Hello, wörld of agents!"}]
+
+
+async def test_thinking_text_and_calls_keep_their_order(fake: FakeAnthropic, client: AnthropicMessagesClient) -> None:
+    fake.script = [
+        Reply(
+            reasoning="Hmm, let me see.",
+            signature="sig",
+            redacted="xxx",
+            text="I look.",
+            tool_calls=[("a", {"q": "something long"}, "t1"), ("b", {}, "t1"), Call("a", '{"broken', "t3")],
+        )
+    ]
+    events, answer = await everything(client, REQUEST)
+    assert "".join(e.text for e in events if isinstance(e, ReasoningDelta)) == "Hmm, let me see."
+    deltas = [event for event in events if isinstance(event, ToolCallDelta)]
+    assert [(d.index, d.name) for d in deltas if not d.arguments] == [(0, "a"), (1, "b"), (2, "a")]
+    assert "".join(d.arguments for d in deltas if d.index == 0) == '{"q": "something long"}'
+    assert answer.content == (
+        ReasoningPart("Hmm, let me see.", is_native=True, signature="sig"),
+        RedactedReasoningPart("xxx"),
+        TextPart("I look."),
+    )
+    assert [(c.name, c.arguments, c.provider_id) for c in answer.tool_calls] == [
+        ("a", '{"q": "something long"}', "t1"),
+        ("b", "{}", "t1"),
+        ("a", '{"broken', "t3"),
+    ]
+    assert answer.finish_reason is FinishReason.TOOL_CALLS
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("max_tokens", FinishReason.LENGTH),
+        ("model_context_window_exceeded", FinishReason.LENGTH),
+        ("refusal", FinishReason.CONTENT_FILTER),
+        ("stop_sequence", FinishReason.STOP),
+    ],
+)
+async def test_stop_reasons(
+    fake: FakeAnthropic, client: AnthropicMessagesClient, said: str, meant: FinishReason
+) -> None:
+    fake.script = [Reply(text="So", finish_reason=said)]
+    assert (await everything(client, REQUEST))[1].finish_reason is meant
+
+
+async def test_plain_and_empty_answers_are_understood(fake: FakeAnthropic, client: AnthropicMessagesClient) -> None:
+    fake.script = [Reply(text="At once.", tool_calls=[("a", {"x": 1})], is_plain=True), empty_answer()]
+    _, answer = await everything(client, REQUEST)
+    assert answer.content == (TextPart("At once."),)
+    assert answer.tool_calls[0].arguments == '{"x": 1}'
+    events, answer = await everything(client, REQUEST)
+    assert (events, answer.content, answer.tool_calls) == ([], (), ())
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "attempts"),
+    [
+        (status(401, f"invalid x-api-key {KEY}"), errors.ProviderAuth, 1),
+        (status(400, "Your credit balance is too low to access the API."), errors.ProviderPaymentRequired, 1),
+        (status(400, "messages: roles must alternate"), errors.ProviderRefused, 1),
+        (status(404, "model: nope"), errors.ProviderRefused, 1),
+        (status(413, "Request exceeds the maximum size"), errors.ContextOverflow, 1),
+        (context_overflow(), errors.ContextOverflow, 1),
+        (rate_limited(), errors.ProviderRateLimited, 5),
+        (overloaded(), errors.ProviderUnavailable, 5),
+        (status(500), errors.ProviderUnavailable, 5),
+        (html_page(), errors.ProviderUnavailable, 5),
+        (html_page(200), errors.ProviderBadAnswer, 1),
+        (garbage(streamed=False), errors.ProviderBadAnswer, 1),
+        (cut_stream(after=2), errors.ProviderUnavailable, 5),
+        (cut_stream(after=2, is_clean=True), errors.ProviderUnavailable, 5),
+        (error_event(after=1), errors.ProviderUnavailable, 5),
+        (error_event("rate_limit_error", "Slow down", after=1), errors.ProviderRateLimited, 5),
+        (error_event("invalid_request_error", "No", after=1), errors.ProviderRefused, 1),
+        (error_event("authentication_error", "No", after=1), errors.ProviderAuth, 1),
+        (
+            Fault(
+                kind="body",
+                body=b"event: message_start\ndata: {oops\n\n",
+                headers={"content-type": "text/event-stream"},
+            ),
+            errors.ProviderBadAnswer,
+            1,
+        ),
+    ],
+)
+async def test_each_failure_has_its_error(
+    fake: FakeAnthropic,
+    client: AnthropicMessagesClient,
+    naps: list[float],
+    fault: Fault,
+    kind: type[errors.ProviderError],
+    attempts: int,
+) -> None:
+    fake.script = lambda _: fault
+    with pytest.raises(errors.ProviderError) as caught:
+        await everything(client, REQUEST)
+    assert type(caught.value) is kind
+    assert (len(fake.requests), len(naps)) == (attempts, attempts - 1)
+    assert caught.value.metadata["provider"] == "anthropic"
+    assert KEY not in caught.value.message
+    assert "<" not in caught.value.message
+
+
+async def test_an_overflow_names_the_figures(fake: FakeAnthropic, client: AnthropicMessagesClient) -> None:
+    fake.script = [context_overflow(210_000, 200_000)]
+    with pytest.raises(errors.ContextOverflow) as caught:
+        await everything(client, REQUEST)
+    assert (caught.value.metadata["tokens"], caught.value.metadata["limit"]) == ("210000", "200000")
+
+
+async def test_a_moments_trouble_is_waited_out(
+    fake: FakeAnthropic, client: AnthropicMessagesClient, naps: list[float]
+) -> None:
+    fake.script = [overloaded(), rate_limited(3), "Back."]
+    assert (await everything(client, REQUEST))[1].content == (TextPart("Back."),)
+    assert naps[1] == 3
+
+
+@pytest.mark.parametrize("fault", [cut_stream(after=5), cut_stream(after=5, is_clean=True), error_event(after=5)])
+async def test_after_the_first_delta_a_cut_is_final(
+    fake: FakeAnthropic, client: AnthropicMessagesClient, fault: Fault
+) -> None:
+    fake.script = lambda _: fault
+    seen: list[object] = []
+    with pytest.raises(errors.ProviderUnavailable):
+        async for event in client.stream(REQUEST):
+            seen.append(event)
+    assert seen
+    assert not any(isinstance(event, LlmAnswer) for event in seen)
+    assert len(fake.requests) == 1
+
+
+async def test_a_hanging_server_times_out(fake: FakeAnthropic) -> None:
+    fake.script = [hang(asyncio.Event())]
+    adapter = AnthropicMessagesClient(base_url=fake.base_url, limits=CallLimits(idle_seconds=0.05))
+    with pytest.raises(errors.ProviderTimeout):
+        await everything(adapter, REQUEST)
+    await adapter.close()

@@ -1,0 +1,228 @@
+"""Chat completion bodies, field by field."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from engram_orchestrator.llm.errors import ProviderOptionsInvalid
+from engram_orchestrator.llm.openai_chat.render import render_body
+from engram_orchestrator.llm.port import ToolChoice, ToolChoiceKind
+from engram_orchestrator.llm.render_cache import RenderCache
+from engram_orchestrator.llm.wire import encode_body
+from engram_orchestrator.model.messages import ImagePart, ReasoningPart, Role, ToolCall, ToolReturn, ToolStatus
+from engram_orchestrator.model.models import ModelSettings, ResponseFormat
+from engram_orchestrator.prompt.packaging import heartbeat
+
+from .windows import NOON, OPENAI, REQUIRED, ZONE, ask, called, hello, message, returned, tool
+
+TIME = "2026-01-20 02:13:45 PM PST-0800"
+LOCAL = replace(OPENAI, provider_model="llama3", endpoint="http://127.0.0.1:11434/v1")
+
+
+def test_a_whole_window_is_golden() -> None:
+    request = ask(
+        OPENAI,
+        message(0, Role.SYSTEM, "You are an agent."),
+        message(1, Role.USER, "Look it up."),
+        called(2, "call_a", "search", '{"thinking": "hm", "query": "x"}', ReasoningPart("hm")),
+        returned(3, "call_a", "search", "found"),
+        message(4, Role.USER, heartbeat("go on", NOON, ZONE)),
+        message(5, Role.ASSISTANT, "Here it is."),
+        message(6, Role.SUMMARY, "They talked."),
+        tools=(tool("search", ["query"], query="string"),),
+        tool_choice=REQUIRED,
+    )
+    assert encode_body(render_body(request)).decode() == (
+        '{"model":"gpt-4o","messages":[{"role":"system","content":"You are an agent."},'
+        '{"role":"user","content":"{\\"type\\": \\"user_message\\", \\"message\\": \\"Look it up.\\", '
+        f'\\"time\\": \\"{TIME}\\"}}"}},'
+        '{"role":"assistant","content":null,"tool_calls":[{"id":"call_a","type":"function","function":'
+        '{"name":"search","arguments":"{\\"query\\": \\"x\\"}"}}]},'
+        '{"role":"tool","tool_call_id":"call_a","content":"{\\"status\\": \\"OK\\", \\"message\\": \\"found\\", '
+        f'\\"time\\": \\"{TIME}\\"}}"}},'
+        '{"role":"user","content":"{\\"type\\": \\"heartbeat\\", \\"reason\\": \\"[This is an automated system message '
+        f'hidden from the user] go on\\", \\"time\\": \\"{TIME}\\"}}"}},'
+        '{"role":"assistant","content":"Here it is."},'
+        '{"role":"user","content":"{\\"type\\": \\"system_alert\\", \\"message\\": \\"They talked.\\", '
+        f'\\"time\\": \\"{TIME}\\"}}"}}],'
+        '"tools":[{"type":"function","function":{"name":"search","description":"Does search.","parameters":'
+        '{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}}}],'
+        '"tool_choice":"required","parallel_tool_calls":false,"stream":true,"stream_options":{"include_usage":true}}'
+    )
+
+
+def test_equal_requests_are_equal_bytes_with_and_without_a_warm_cache() -> None:
+    cache = RenderCache()
+    first = encode_body(render_body(hello(), cache))
+    assert encode_body(render_body(hello(), cache)) == first == encode_body(render_body(hello()))
+
+
+def test_an_edited_message_is_rendered_afresh_under_its_old_id() -> None:
+    cache = RenderCache()
+    render_body(hello(), cache)
+    edited = ask(OPENAI, message(0, Role.SYSTEM, "s"), message(1, Role.USER, "Edited."))
+    assert "Edited." in render_body(edited, cache)["messages"][1]["content"]
+
+
+def test_the_cache_is_bounded() -> None:
+    cache = RenderCache(max_texts=10, max_characters=1000)
+    for number in range(100):
+        cache.text(number, None, lambda: "x" * 90)
+    cache.text("huge", None, lambda: "x" * 10_000)
+    assert 1 <= len(cache) <= 10
+
+
+def test_repeated_call_ids_become_unique_and_returns_follow_their_calls() -> None:
+    twice = (
+        called(1, "call_1", "a"),
+        returned(2, "call_1", "a", "first"),
+        called(3, "call_1", "a"),
+        message(4, Role.USER, "said in between"),
+        returned(5, "call_1", "a", "second"),
+    )
+    messages = render_body(ask(OPENAI, *twice))["messages"]
+    assert [m["role"] for m in messages] == ["assistant", "tool", "assistant", "tool", "user"]
+    assert [messages[0]["tool_calls"][0]["id"], messages[2]["tool_calls"][0]["id"]] == ["call_1", "call_1-2"]
+    assert [(m["tool_call_id"], json.loads(m["content"])["message"]) for m in messages if m["role"] == "tool"] == [
+        ("call_1", "first"),
+        ("call_1-2", "second"),
+    ]
+
+
+def test_parallel_returns_are_one_message_each() -> None:
+    request = ask(
+        OPENAI,
+        message(1, Role.ASSISTANT, tool_calls=(ToolCall("c1", "a", "{}"), ToolCall("c2", "b", "{}"))),
+        message(
+            2,
+            Role.TOOL,
+            tool_returns=(
+                ToolReturn("c1", "a", ToolStatus.SUCCESS, "one"),
+                ToolReturn("c2", "b", ToolStatus.ERROR, "two"),
+            ),
+        ),
+    )
+    messages = render_body(request)["messages"]
+    assert [(m.get("tool_call_id"), m["role"]) for m in messages[1:]] == [("c1", "tool"), ("c2", "tool")]
+    assert json.loads(messages[2]["content"])["status"] == "Failed"
+
+
+def test_long_ids_are_clipped_and_foreign_characters_replaced() -> None:
+    long = "call:" + "x" * 60
+    messages = render_body(ask(OPENAI, called(1, long, "a"), returned(2, long, "a", "ok")))["messages"]
+    assert messages[0]["tool_calls"][0]["id"] == messages[1]["tool_call_id"] == "call_" + "x" * 24
+
+
+def test_a_return_without_its_call_is_left_out() -> None:
+    assert render_body(ask(OPENAI, returned(1, "gone", "a", "ok")))["messages"] == []
+
+
+def test_thinking_is_shown_where_schemas_carry_it() -> None:
+    thought = ReasoningPart("I should look.")
+    window = (called(1, "c1", "a", '{"x": 1}', thought), returned(2, "c1", "a", "ok"))
+    shown = render_body(ask(OPENAI, *window, inner_thoughts=True))["messages"][0]["tool_calls"][0]["function"]
+    assert shown["arguments"] == '{"thinking": "I should look.", "x": 1}'
+    hidden = render_body(ask(OPENAI, *window))["messages"][0]["tool_calls"][0]["function"]
+    assert hidden["arguments"] == '{"x": 1}'
+
+
+def test_a_tools_own_thinking_parameter_stays() -> None:
+    window = (called(1, "c1", "a", '{"thinking": "deep"}'), returned(2, "c1", "a", "ok"))
+    body = render_body(ask(OPENAI, *window, tools=(tool("a", thinking="string"),)))
+    assert body["messages"][0]["tool_calls"][0]["function"]["arguments"] == '{"thinking": "deep"}'
+
+
+@pytest.mark.parametrize("broken", ["{oops", "[1, 2]", '"text"'])
+def test_broken_arguments_are_an_object_in_history(broken: str) -> None:
+    body = render_body(ask(OPENAI, called(1, "c1", "a", broken), returned(2, "c1", "a", "ok")))
+    assert json.loads(body["messages"][0]["tool_calls"][0]["function"]["arguments"]) == {"raw": broken}
+
+
+def test_long_returns_are_clipped_in_this_request() -> None:
+    window = (called(1, "c1", "a"), returned(2, "c1", "a", "x" * 50))
+    content = render_body(ask(OPENAI, *window, tool_return_char_limit=10))["messages"][1]["content"]
+    assert json.loads(content)["message"] == "x" * 10 + "… [40 more characters are left out of this request]"
+
+
+def test_images_stand_behind_the_text() -> None:
+    images = (ImagePart(data=b"\x01\x02", media_type="image/jpeg", detail="low"), ImagePart(url="https://x/y.png"))
+    content = render_body(ask(OPENAI, message(1, Role.USER, "See", *images)))["messages"][0]["content"]
+    assert content[0]["type"] == "text"
+    assert content[1:] == [
+        {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,AQI=", "detail": "low"}},
+        {"type": "image_url", "image_url": {"url": "https://x/y.png"}},
+    ]
+
+
+def _body(model: Any = OPENAI, **settings: Any) -> dict[str, Any]:
+    return render_body(hello(model, settings=ModelSettings(**settings)))
+
+
+def test_limits_and_sampling_follow_the_server() -> None:
+    given = {"max_output_tokens": 100, "temperature": 0.5, "top_p": 0.9, "reasoning_effort": "low"}
+    assert {k: v for k, v in _body(**given).items() if k not in ("model", "messages", "stream", "stream_options")} == {
+        "max_completion_tokens": 100,
+        "temperature": 0.5,
+        "top_p": 0.9,
+    }
+    thinker = _body(replace(OPENAI, provider_model="gpt-5-mini"), **given)
+    assert thinker["reasoning_effort"] == "low"
+    assert "temperature" not in thinker
+    assert _body(LOCAL, **given)["max_tokens"] == 100
+    assert "max_completion_tokens" not in _body(LOCAL, **given)
+
+
+def test_the_parallel_flag_goes_with_tools_only_and_never_to_models_that_refuse_it() -> None:
+    assert "parallel_tool_calls" not in render_body(hello(parallel_tool_calls=True))
+    tools = (tool("a"),)
+    assert render_body(hello(tools=tools, parallel_tool_calls=True))["parallel_tool_calls"] is True
+    thinker = replace(OPENAI, provider_model="o3-mini")
+    assert "parallel_tool_calls" not in render_body(hello(thinker, tools=tools, parallel_tool_calls=True))
+
+
+def test_a_named_tool_is_forced_by_name() -> None:
+    choice = ToolChoice(ToolChoiceKind.NAMED, "a")
+    body = render_body(hello(tools=(tool("a"), tool("b")), tool_choice=choice))
+    assert body["tool_choice"] == {"type": "function", "function": {"name": "a"}}
+
+
+def test_strict_schemas_require_everything_and_make_the_optional_nullable() -> None:
+    nested = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    schema = tool("a", ["q"], q="string", limit="integer", kind={"type": "string", "enum": ["x"]}, deep=nested)
+    free = tool("b", anything={"type": "object"})
+    body = render_body(hello(tools=(schema, free), settings=ModelSettings(strict_tool_schemas=True)))
+    strict, plain = (each["function"] for each in body["tools"])
+    assert strict["strict"] is True
+    assert strict["parameters"]["required"] == ["q", "limit", "kind", "deep"]
+    assert strict["parameters"]["additionalProperties"] is False
+    assert strict["parameters"]["properties"]["limit"] == {"type": ["integer", "null"]}
+    assert strict["parameters"]["properties"]["kind"] == {
+        "anyOf": [{"type": "string", "enum": ["x"]}, {"type": "null"}]
+    }
+    assert "strict" not in plain
+    assert plain["parameters"] == free.parameters
+
+
+def test_response_formats() -> None:
+    assert render_body(hello(response_format=ResponseFormat("json_object")))["response_format"] == {
+        "type": "json_object"
+    }
+    wanted = ResponseFormat("json_schema", "answer", '{"type": "object"}', True)
+    assert render_body(hello(response_format=wanted))["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": {"type": "object"}, "strict": True},
+    }
+
+
+def test_provider_options_are_laid_over_but_never_over_the_messages() -> None:
+    body = _body(provider_options='{"seed": 7, "temperature": 0, "messages": [], "stream": false}')
+    assert (body["seed"], body["temperature"], body["stream"]) == (7, 0, True)
+    assert body["messages"]
+
+
+@pytest.mark.parametrize("options", ["{oops", "[1]"])
+def test_broken_provider_options_name_their_field(options: str) -> None:
+    with pytest.raises(ProviderOptionsInvalid) as caught:
+        _body(provider_options=options)
+    assert caught.value.field == "settings.provider_options"

@@ -1,0 +1,79 @@
+"""The envelopes, byte for byte, and what counts as an event."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from engram_orchestrator.model.messages import ToolStatus
+from engram_orchestrator.prompt.packaging import (
+    event_type,
+    heartbeat,
+    login_event,
+    package_tool_return,
+    package_user_message,
+    system_alert,
+)
+
+WHEN = datetime(2026, 1, 20, 22, 13, 45, tzinfo=UTC)
+ZONE = "America/Los_Angeles"
+
+
+def test_a_user_message_carries_the_local_time() -> None:
+    assert package_user_message("Grüße, 王小明!", WHEN, ZONE) == (
+        '{"type": "user_message", "message": "Grüße, 王小明!", "time": "2026-01-20 02:13:45 PM PST-0800"}'
+    )
+
+
+def test_a_named_speaker_stands_in_the_envelope() -> None:
+    assert json.loads(package_user_message("Hi", WHEN, "Asia/Kolkata", "Ada")) == {
+        "type": "user_message",
+        "message": "Hi",
+        "time": "2026-01-21 03:43:45 AM IST+0530",
+        "name": "Ada",
+    }
+
+
+def test_tool_returns_say_how_they_ended() -> None:
+    assert package_tool_return(ToolStatus.SUCCESS, "None", WHEN, ZONE) == (
+        '{"status": "OK", "message": "None", "time": "2026-01-20 02:13:45 PM PST-0800"}'
+    )
+    assert '"status": "Failed"' in package_tool_return(ToolStatus.ERROR, "Error: no", WHEN, ZONE)
+
+
+def test_events_are_golden() -> None:
+    assert heartbeat("Function called using request_heartbeat=true, returning control", WHEN, ZONE) == (
+        '{"type": "heartbeat", "reason": "[This is an automated system message hidden from the user] Function called '
+        'using request_heartbeat=true, returning control", "time": "2026-01-20 02:13:45 PM PST-0800"}'
+    )
+    assert login_event(WHEN, ZONE) == (
+        '{"type": "login", "last_login": "Never (first login)", "time": "2026-01-20 02:13:45 PM PST-0800"}'
+    )
+    assert system_alert("x", WHEN, "UTC") == (
+        '{"type": "system_alert", "message": "x", "time": "2026-01-20 10:13:45 PM UTC+0000"}'
+    )
+
+
+def test_own_events_are_recognised() -> None:
+    assert event_type(heartbeat("go on", WHEN, ZONE)) == "heartbeat"
+    assert event_type(login_event(WHEN, ZONE)) == "login"
+    assert event_type(system_alert("x", WHEN, ZONE)) == "system_alert"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "hello",
+        "{not json",
+        '{"type": "heartbeat"}',
+        '{"type": "heartbeat", "reason": "r", "time": "t", "more": 1}',
+        '{"type": ["heartbeat"]}',
+        '[{"type": "login"}]',
+        '{"type": "user_message", "message": "m", "time": "t"}',
+    ],
+)
+def test_what_a_user_says_is_no_event(said: str) -> None:
+    assert event_type(said) is None
+
+
+def test_a_zone_that_the_host_does_not_know_is_told_in_utc() -> None:
+    assert "10:13:45 PM UTC+0000" in package_user_message("Hi", WHEN, "Mars/Olympus_Mons")

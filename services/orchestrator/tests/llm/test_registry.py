@@ -1,0 +1,93 @@
+"""Which model a handle means, which one is the default, and what is imported for it."""
+
+import subprocess
+import sys
+
+import pytest
+from engram_testkit.fakes.openai import FakeOpenAI
+
+from engram_orchestrator.llm.errors import ModelUnknown
+from engram_orchestrator.llm.registry import Providers, ProviderSettings
+
+from .windows import everything, hello
+
+LOCAL = "http://127.0.0.1:1/v1"
+
+
+@pytest.mark.parametrize(
+    ("settings", "handle"),
+    [
+        (ProviderSettings(), "engram/rehearsal"),
+        (ProviderSettings(openai_api_key="k"), "openai/gpt-4.1"),
+        (ProviderSettings(anthropic_api_key="k"), "anthropic/claude-sonnet-4-5"),
+        (ProviderSettings(openai_api_key="k", anthropic_api_key="k"), "openai/gpt-4.1"),
+        (ProviderSettings(openai_base_url=LOCAL), "openai/gpt-4.1"),
+        (ProviderSettings(anthropic_base_url="http://x"), "anthropic/claude-sonnet-4-5"),
+        (ProviderSettings(openai_base_url=LOCAL, default_model="openai/llama3"), "openai/llama3"),
+    ],
+)
+async def test_the_default_follows_what_is_configured(settings: ProviderSettings, handle: str) -> None:
+    async def nap(_: float) -> None: ...
+
+    providers = Providers(settings, sleep=nap)
+    assert await providers.default_handle() == handle
+    await providers.close()
+
+
+async def test_a_compatible_server_without_a_key_names_its_models_and_answers() -> None:
+    async with FakeOpenAI(["Hi."], models=["meta/llama3", "qwen"]) as fake:
+        providers = Providers(ProviderSettings(openai_base_url=fake.base_url))
+        assert await providers.default_handle() == "openai/meta/llama3"
+        listed = {model.handle: model for model in await providers.list_models()}
+        assert set(listed) == {"engram/rehearsal", "openai/meta/llama3", "openai/qwen"}
+        model, client = providers.resolve("openai/meta/llama3")
+        assert (model.provider_model, model.context_window) == ("meta/llama3", 32_000)
+        await everything(client, hello(model))
+        assert fake.requests[0].body["model"] == "meta/llama3"
+        await providers.close()
+
+
+@pytest.mark.parametrize(
+    ("handle", "window"),
+    [
+        ("openai/gpt-4o-mini-2024-07-18", 128_000),
+        ("openai/gpt-4.1-nano", 1_047_576),
+        ("openai/gpt-4-0613", 8_192),
+        ("openai/gpt-5-mini", 400_000),
+        ("openai/o4-mini", 200_000),
+        ("openai/what-comes-next", 128_000),
+        ("anthropic/claude-3-5-haiku-20241022", 200_000),
+        ("anthropic/unheard-of", 200_000),
+        ("openai/mine", 77_000),
+    ],
+)
+def test_windows_are_known_by_name(handle: str, window: int) -> None:
+    settings = ProviderSettings(openai_api_key="k", anthropic_api_key="k", context_windows={"openai/mine": 77_000})
+    assert Providers(settings).resolve(handle)[0].context_window == window
+
+
+@pytest.mark.parametrize("handle", ["", "gpt-4o", "openai/", "openai/gpt-4o", "engram/other", "nobody/x"])
+def test_an_unknown_handle_says_what_is_configured(handle: str) -> None:
+    with pytest.raises(ModelUnknown, match="configured: engram") as caught:
+        Providers(ProviderSettings()).resolve(handle)
+    assert (caught.value.reason, caught.value.metadata["model"]) == ("MODEL_UNKNOWN", handle)
+
+
+def test_no_key_shows_in_what_is_told_of_a_model_or_of_the_settings() -> None:
+    settings = ProviderSettings(openai_api_key="topsecret", openai_base_url="http://user:topsecret@host/v1")
+    assert Providers(settings).resolve("openai/x")[0].endpoint == "http://host/v1"
+    assert "topsecret" not in repr(ProviderSettings(openai_api_key="topsecret", anthropic_api_key="topsecret"))
+
+
+def test_sdks_are_imported_when_first_used_and_not_before() -> None:
+    program = """
+import asyncio, sys
+from engram_orchestrator.llm.registry import Providers, ProviderSettings
+providers = Providers(ProviderSettings(openai_api_key="k", anthropic_api_key="k"))
+asyncio.run(providers.list_models())
+loaded = lambda: {name for name in ("openai", "anthropic", "httpx2") if name in sys.modules}
+assert loaded() == set(), loaded()
+asyncio.run(providers.prepare("openai/gpt-4o"))
+assert loaded() == {"openai", "httpx2"}, loaded()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,375 @@
+"""The rehearsal in whole turns: a small loop plays its tools on real state, under both policies."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engram_orchestrator.llm.port import AnsweredCall, TextDelta, ToolCallDelta, ToolChoice, ToolChoiceKind
+from engram_orchestrator.llm.registry import Providers, ProviderSettings
+from engram_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
+from engram_orchestrator.model.models import ToolSchema
+from engram_orchestrator.prompt.packaging import heartbeat
+
+from .windows import NOON, REQUIRED, ZONE, ask, everything, message, tool
+
+REHEARSAL, CLIENT = Providers(ProviderSettings()).resolve("engram/rehearsal")
+
+CORE = (
+    tool("core_memory_append", ["label", "content"], label="string", content="string"),
+    tool("core_memory_replace", ["label", "old_content", "new_content"], old_content="string", new_content="string"),
+)
+EDITOR = (
+    tool("memory_insert", ["label", "new_str"], label="string", new_str="string", insert_line="integer"),
+    tool("memory_replace", ["label", "old_str", "new_str"], label="string", old_str="string", new_str="string"),
+)
+OMNI = (tool("memory", ["command"], command="string", path="string", old_str="string", new_str="string"),)
+RETHINK = (tool("memory_rethink", ["label", "new_memory"], label="string", new_memory="string"),)
+SEARCH = (
+    tool("archival_memory_insert", ["content"], content="string", tags={"type": "array"}),
+    tool("archival_memory_search", ["query"], query="string"),
+    tool("conversation_search", ["query"], query="string", roles={"type": "array"}),
+)
+
+
+def as_v2(tools: tuple[ToolSchema, ...]) -> tuple[ToolSchema, ...]:
+    """The tools as a V2 agent offers them: a thought is required, all but send_message take a heartbeat."""
+
+    def widened(each: ToolSchema) -> ToolSchema:
+        properties: dict[str, Any] = {"thinking": {"type": "string"}, **each.parameters["properties"]}
+        required = ["thinking", *each.parameters["required"]]
+        if each.name != "send_message":
+            properties["request_heartbeat"] = {"type": "boolean"}
+            required.append("request_heartbeat")
+        return ToolSchema(each.name, "", {"type": "object", "properties": properties, "required": required})
+
+    return tuple(widened(each) for each in (tool("send_message", ["message"], message="string"), *tools))
+
+
+class Agent:
+    """As much of an agent as the rehearsal can see: a human block, a history, an archive; tools that really act."""
+
+    def __init__(self, tools: tuple[ToolSchema, ...] = CORE + SEARCH, *, v2: bool = False, human: str = "") -> None:
+        self.v2 = v2
+        self.tools = as_v2(tools) if v2 else tools
+        self.human: str | None = human
+        self.numbered = False
+        self.archive: list[str] = []
+        self.history: list[Message] = []
+        self.failing: dict[str, str] = {}
+        self.made: list[tuple[str, dict[str, Any]]] = []
+
+    async def hear(self, *said: str) -> str:
+        """One turn; the reply that the user reads."""
+        self.made = []
+        for text in said:
+            self._add(Role.USER, text)
+        for _ in range(12):
+            choice = REQUIRED if self.v2 else ToolChoice()
+            window = (message(0, Role.SYSTEM, self._system()), *self.history)
+            _, answer = await everything(CLIENT, ask(REHEARSAL, *window, tools=self.tools, tool_choice=choice))
+            if not answer.tool_calls:
+                assert not self.v2, "a V2 agent must always call a tool"
+                text = "".join(part.text for part in answer.content if isinstance(part, TextPart))
+                self._add(Role.ASSISTANT, text)
+                return text
+            (call,) = answer.tool_calls
+            if (reply := self._run(call)) is not None:
+                return reply
+        raise AssertionError("the rehearsal did not come to an end")
+
+    def _run(self, call: AnsweredCall) -> str | None:
+        arguments = json.loads(call.arguments)
+        if self.v2:
+            assert arguments.pop("thinking")
+        wants_more = arguments.pop("request_heartbeat", None)
+        self.made.append((call.name, arguments))
+        number = len(self.history) + 1
+        call_id = f"call_{number}"
+        self.history.append(message(number, Role.ASSISTANT, tool_calls=(ToolCall(call_id, call.name, call.arguments),)))
+        failure = self.failing.get(call.name)
+        text = failure or self._act(call.name, arguments)
+        status = ToolStatus.ERROR if failure else ToolStatus.SUCCESS
+        self.history.append(
+            message(number + 1, Role.TOOL, tool_returns=(ToolReturn(call_id, call.name, status, text),))
+        )
+        if call.name == "send_message":
+            assert wants_more is None
+            return str(arguments["message"])
+        if self.v2:
+            assert wants_more is True
+            self._add(Role.USER, heartbeat("returning control", NOON, ZONE))
+        return None
+
+    def _act(self, name: str, given: dict[str, Any]) -> str:
+        acts: dict[str, Callable[[], str]] = {
+            "core_memory_append": lambda: self._set(f"{self.human}\n{given['content']}"),
+            "core_memory_replace": lambda: self._replace(given["old_content"], given["new_content"]),
+            "memory_insert": lambda: self._set(f"{self.human}\n{given['new_str']}".strip("\n")),
+            "memory_replace": lambda: self._replace(given["old_str"], given["new_str"]),
+            "memory": lambda: (
+                self._replace(given["old_str"], given["new_str"])
+                if given["command"] == "str_replace"
+                else self._set(f"{self.human}\n{given['insert_text']}")
+            ),
+            "memory_rethink": lambda: self._set(given["new_memory"]),
+            "archival_memory_insert": lambda: str(self.archive.append(given["content"])),
+            "archival_memory_search": lambda: repr(
+                [{"timestamp": "2026-01-20T10:00:00", "content": text, "tags": []} for text in self.archive]
+            ),
+            "conversation_search": lambda: self._recall(given["query"]),
+            "send_message": lambda: "Sent message successfully.",
+        }
+        return acts[name]()
+
+    def _recall(self, query: str) -> str:
+        rows = [
+            {"timestamp": "2026-01-20T10:00:00", "time_ago": "5m ago", "role": "user", "content": each.text}
+            for each in reversed(self.history)
+            if each.role is Role.USER and query.lower() in each.text.lower()
+        ]
+        return json.dumps({"message": f"Showing {len(rows)} results:", "results": rows})
+
+    def _set(self, value: str) -> str:
+        self.human = value
+        return "None"
+
+    def _replace(self, old: str, new: str) -> str:
+        assert self.human is not None
+        assert self.human.count(old) == 1
+        return self._set(self.human.replace(old, new))
+
+    def _system(self) -> str:
+        persona = "<persona>\n<value>\nI have a name: Sam.\n</value>\n</persona>\n"
+        if self.human is None:
+            return f"Base.\n<memory_blocks>\n{persona}</memory_blocks>"
+        value = self.human
+        if self.numbered:
+            value = "\n".join(f"{number}→ {line}" for number, line in enumerate(value.split("\n"), 1))
+        human = (
+            f"<human>\n<description>\nThe name is what matters.\n</description>\n<value>\n{value}\n</value>\n</human>"
+        )
+        return f"Base.\n<memory_blocks>\n{persona}\n{human}\n\n</memory_blocks>\n<memory_metadata>\n</memory_metadata>"
+
+    def _add(self, role: Role, text: str) -> None:
+        self.history.append(message(len(self.history) + 1, role, text))
+
+
+both_policies = pytest.mark.parametrize("v2", [False, True], ids=["V3", "V2"])
+
+
+@both_policies
+async def test_every_reply_says_first_that_it_is_no_language_model(v2: bool) -> None:
+    agent = Agent(v2=v2)
+    for said in ("Hello!", "My name is Ada.", "What is my name?"):
+        first_line = (await agent.hear(said)).split("\n")[0]
+        assert first_line.startswith("[engram/rehearsal: this is not a language model.")
+
+
+@both_policies
+@pytest.mark.parametrize("tools", [CORE, EDITOR, OMNI, RETHINK], ids=["core", "editor", "omni", "rethink"])
+async def test_a_name_is_written_read_and_changed_with_whatever_edits_memory(
+    v2: bool, tools: tuple[ToolSchema, ...]
+) -> None:
+    agent = Agent(tools, v2=v2, human="Likes tea.")
+    assert "I wrote your name, Ada" in await agent.hear("Hi! My name is Ada.")
+    assert "Your name is Ada" in await agent.hear("what's my name")
+    await agent.hear("My name is Grace Hopper now, not Ada.")
+    assert (agent.human or "").strip().split("\n") == ["Likes tea.", "Name: Grace Hopper"]
+    assert "already: Grace Hopper" in await agent.hear("My name is Grace Hopper!")
+    assert agent.made[:1] == ([] if not v2 else [("send_message", agent.made[0][1])])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("Name: Bob", "Name: Ada"),
+        ("- name: unknown", "- name: Ada"),
+        ("The user's name is Bob.", "The user's name is Ada."),
+        ("First name: ?\nAge: 4", "First name: Ada\nAge: 4"),
+        ("The human's name is not known yet.", "The human's name is Ada."),
+        ("Name: Bob\nOther: Name: Bob", "Name: Ada\nOther: Name: Bob"),
+    ],
+)
+async def test_an_existing_name_is_changed_in_its_place(before: str, after: str) -> None:
+    agent = Agent(EDITOR, human=before)
+    await agent.hear("My name is Ada.")
+    assert agent.human == after
+
+
+async def test_a_numbered_block_is_edited_without_its_numbers() -> None:
+    agent = Agent(EDITOR, human="Likes tea.\nName: Bob")
+    agent.numbered = True
+    await agent.hear("My name is Ada.")
+    assert agent.human == "Likes tea.\nName: Ada"
+
+
+@both_policies
+async def test_several_sentences_chain_one_tool_a_step(v2: bool) -> None:
+    agent = Agent(v2=v2)
+    await agent.hear("The sea was calm when I said something about the harbour.")
+    reply = await agent.hear(
+        "My name is Ada. Remember that the key is under the mat; what do you know about the key? "
+        "What did I say about the harbour?\nAnd what is my name?"
+    )
+    assert [name for name, _ in agent.made if name != "send_message"] == [
+        "core_memory_append",
+        "archival_memory_insert",
+        "archival_memory_search",
+        "conversation_search",
+    ]
+    assert agent.archive == ["the key is under the mat."]
+    lines = reply.split("\n")
+    assert "I wrote your name, Ada" in lines[1]
+    assert "I stored this in archival memory: the key is under the mat." in lines[2]
+    assert "the key is under the mat." in lines[4]
+    assert "The sea was calm when I said something about the harbour." in reply
+    assert lines[-1] == "Your name is Ada (from core memory, block human)."
+
+
+@both_policies
+async def test_searches_answer_from_what_came_back(v2: bool) -> None:
+    agent = Agent(v2=v2)
+    assert "Archival memory holds nothing about cats" in await agent.hear("What do you know about cats?")
+    assert "I find nothing that you said about cats" in await agent.hear("What did I say about cats?")
+    await agent.hear("Please remember: cats sleep 16 hours")
+    assert "cats sleep 16 hours" in await agent.hear("what do you know about cats")
+    assert "Please remember: cats sleep 16 hours" in await agent.hear("What did I tell you about cats?!")
+
+
+async def test_the_search_asks_for_what_the_user_said_only() -> None:
+    agent = Agent()
+    await agent.hear("What did I say about cats?")
+    assert agent.made == [("conversation_search", {"query": "cats", "roles": ["user"]})]
+
+
+@both_policies
+async def test_a_failed_tool_is_told_and_not_tried_again(v2: bool) -> None:
+    agent = Agent(v2=v2)
+    agent.failing = {"core_memory_append": "Error: the block is read-only", "archival_memory_insert": "Error: away"}
+    reply = await agent.hear("My name is Ada. Remember that it rains.")
+    assert "core_memory_append failed: Error: the block is read-only" in reply
+    assert "archival_memory_insert failed: Error: away" in reply
+    assert [name for name, _ in agent.made if name != "send_message"] == [
+        "core_memory_append",
+        "archival_memory_insert",
+    ]
+
+
+@both_policies
+async def test_missing_tools_and_a_missing_block_are_told(v2: bool) -> None:
+    agent = Agent((), v2=v2)
+    reply = await agent.hear(
+        "My name is Ada. Remember that it rains. What did I say about it? What do you know about it? Who am I?"
+    )
+    assert "none of my tools can edit core memory" in reply
+    assert reply.count("is not attached to this agent") == 3
+    assert "I do not know your name" in reply
+    agent = Agent(v2=v2)
+    agent.human = None
+    assert "this agent has no block human" in await agent.hear("My name is Ada.")
+
+
+@both_policies
+async def test_anything_else_gets_the_list_of_what_it_can_do(v2: bool) -> None:
+    reply = await Agent(v2=v2).hear("How is the weather on Mars?")
+    assert "I understand only these sentences" in reply
+    assert "OPENAI_API_KEY" in reply
+
+
+async def test_messages_that_come_together_are_one_turn() -> None:
+    agent = Agent()
+    reply = await agent.hear("My name is Ada.", "Remember that it rains.")
+    assert [name for name, _ in agent.made] == ["core_memory_append", "archival_memory_insert"]
+    assert "Ada" in reply
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("my name is ada", "ada"),
+        ("MY NAME IS ADA!!!", "ADA"),
+        ("My name’s Zoë.", "Zoë"),
+        ("Hello there, my name is Jean-Luc O'Neill-Þórsson, nice to meet you", "Jean-Luc O'Neill-Þórsson"),
+        ("my name is 王小明。", "王小明"),
+        ("My name is J. R. R. Tolkien. I write.", "J. R. R. Tolkien"),
+        ("My name is Dr. Who.", "Dr. Who"),
+        ('My name is "Ada Lovelace".', "Ada Lovelace"),
+        ("My name is “Ada. B” and I like tea", "Ada. B"),
+        ("Call me Ishmael.", "Ishmael"),
+        ("My name is Ada and I like tea", "Ada"),
+        ("Hi\nmy name is\tAda \nBye", "Ada"),
+        ("My name is Анна, please call back", "Анна"),
+    ],
+)
+async def test_names_in_many_forms(said: str, name: str) -> None:
+    agent = Agent()
+    await agent.hear(said)
+    assert agent.human == f"\nName: {name}"
+
+
+@pytest.mark.parametrize("said", ["My name is not important.", "My name is ...", "What is my name?", "my name is"])
+async def test_no_name_is_made_of_these(said: str) -> None:
+    agent = Agent()
+    await agent.hear(said)
+    assert agent.human == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "stored"),
+    [
+        ("Remember that I like 3.5 sugars.", "I like 3.5 sugars."),
+        ('Remember that "the code is 7. Then 9." ok', '"the code is 7. Then 9." ok'),
+        ('Please remember this: "quoted whole. twice"', "quoted whole. twice"),
+        ("could you remember that my bike is red?", None),
+        ("Don't forget that Bob's birthday is May 4", "Bob's birthday is May 4"),
+        ("Hey, please remember that it rains, and remember that it pours.", "it rains"),
+        ("Do you remember that day?", None),
+    ],
+)
+async def test_what_is_to_be_remembered(said: str, stored: str | None) -> None:
+    agent = Agent()
+    await agent.hear(said)
+    assert agent.archive[:1] == ([] if stored is None else [stored])
+
+
+async def test_a_forced_tool_is_called_with_arguments_that_fit() -> None:
+    forced = ToolChoice(ToolChoiceKind.NAMED, "start")
+    offered = tool(
+        "start", ["mode", "count", "deep"], mode={"type": "string", "enum": ["a"]}, count="integer", deep="object"
+    )
+    request = ask(REHEARSAL, message(1, Role.USER, "Hi"), tools=(offered,), tool_choice=forced)
+    _, answer = await everything(CLIENT, request)
+    assert json.loads(answer.tool_calls[0].arguments) == {"mode": "a", "count": 1, "deep": {}}
+
+
+async def test_a_tool_that_the_loop_demands_is_called_once_and_then_it_ends() -> None:
+    alert = heartbeat("ToolRuleViolated: You must call finish, report at least once to exit the loop.", NOON, ZONE)
+    window = [message(1, Role.USER, "Hi"), message(2, Role.ASSISTANT, "Reply."), message(3, Role.USER, alert)]
+    tools = (tool("finish"), tool("report", ["text"], text="string"))
+    for number, expected in ((4, "finish"), (6, "report")):
+        _, answer = await everything(CLIENT, ask(REHEARSAL, *window, tools=tools))
+        call = answer.tool_calls[0]
+        assert call.name == expected
+        made = ToolCall(f"c{number}", call.name, call.arguments)
+        window.append(message(number, Role.ASSISTANT, tool_calls=(made,)))
+        done = ToolReturn(made.id, call.name, ToolStatus.SUCCESS, "ok")
+        window.append(message(number + 1, Role.TOOL, tool_returns=(done,)))
+    _, answer = await everything(CLIENT, ask(REHEARSAL, *window, tools=tools))
+    assert answer.tool_calls == ()
+
+
+async def test_it_streams_and_counts_and_always_says_the_same() -> None:
+    request = ask(REHEARSAL, message(1, Role.USER, "Hi"))
+    events, answer = await everything(CLIENT, request)
+    assert len(events) > 3
+    assert "".join(e.text for e in events if isinstance(e, TextDelta)) == "".join(
+        part.text for part in answer.content if isinstance(part, TextPart)
+    )
+    assert (events, answer) == await everything(CLIENT, request)
+    assert answer.usage.total_tokens == (answer.usage.prompt_tokens or 0) + (answer.usage.completion_tokens or 0)
+    request = ask(REHEARSAL, message(1, Role.USER, "Remember that it rains."), tools=SEARCH)
+    events, answer = await everything(CLIENT, request)
+    streamed = "".join(event.arguments for event in events if isinstance(event, ToolCallDelta))
+    assert streamed == answer.tool_calls[0].arguments == '{"content": "it rains."}'

@@ -1,0 +1,69 @@
+"""Builds requests and histories for the tests of the model layer."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from engram_orchestrator.llm.port import LlmAnswer, LlmClient, LlmEvent, LlmRequest, ToolChoice, ToolChoiceKind
+from engram_orchestrator.model.messages import (
+    ContentPart,
+    Message,
+    Role,
+    TextPart,
+    ToolCall,
+    ToolReturn,
+    ToolStatus,
+)
+from engram_orchestrator.model.models import ModelInfo, ModelSettings, ToolSchema
+
+NOON = datetime(2026, 1, 20, 22, 13, 45, tzinfo=UTC)
+ZONE = "America/Los_Angeles"
+
+OPENAI = ModelInfo("openai/gpt-4o", "openai", "gpt-4o", "openai_chat", ModelSettings(context_window=128_000))
+CLAUDE = ModelInfo(
+    "anthropic/claude-sonnet-4-5",
+    "anthropic",
+    "claude-sonnet-4-5",
+    "anthropic",
+    ModelSettings(context_window=200_000, max_output_tokens=8_192),
+)
+
+
+def message(number: int, role: Role, *content: ContentPart | str, **fields: Any) -> Message:
+    parts = tuple(TextPart(part) if isinstance(part, str) else part for part in content)
+    return Message(id=f"message-{number}", role=role, created_at=NOON, content=parts, **fields)
+
+
+def called(number: int, call_id: str, name: str, arguments: str = "{}", *content: ContentPart | str) -> Message:
+    return message(number, Role.ASSISTANT, *content, tool_calls=(ToolCall(call_id, name, arguments),))
+
+
+def returned(number: int, call_id: str, name: str, text: str, status: ToolStatus = ToolStatus.SUCCESS) -> Message:
+    return message(number, Role.TOOL, tool_returns=(ToolReturn(call_id, name, status, text),))
+
+
+def tool(name: str, required: Sequence[str] = (), /, **properties: Any) -> ToolSchema:
+    given = {key: value if isinstance(value, dict) else {"type": value} for key, value in properties.items()}
+    schema = {"type": "object", "properties": given, "required": list(required)}
+    return ToolSchema(name, f"Does {name}.", schema)
+
+
+def ask(model: ModelInfo, *messages: Message, **fields: Any) -> LlmRequest:
+    fields.setdefault("settings", model.defaults)
+    return LlmRequest(model=model, messages=messages, time_zone=ZONE, **fields)
+
+
+def hello(model: ModelInfo = OPENAI, **fields: Any) -> LlmRequest:
+    return ask(model, message(0, Role.SYSTEM, "You are an agent."), message(1, Role.USER, "Hello?"), **fields)
+
+
+REQUIRED = ToolChoice(ToolChoiceKind.REQUIRED)
+
+
+async def everything(client: LlmClient, request: LlmRequest) -> tuple[list[LlmEvent], LlmAnswer]:
+    """All deltas and the answer, which must come exactly once, last."""
+    events = [event async for event in client.stream(request)]
+    answer = events.pop()
+    assert isinstance(answer, LlmAnswer)
+    assert not any(isinstance(event, LlmAnswer) for event in events)
+    return events, answer

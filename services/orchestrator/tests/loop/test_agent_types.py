@@ -1,0 +1,76 @@
+"""The table of agent types: what an agent begins with."""
+
+import pytest
+from engram_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
+from engram_orchestrator.model.agent_types import (
+    AGENT_TYPES,
+    CONTINUING_TOOLS,
+    TERMINAL_TOOLS,
+    FirstMessages,
+    base_rules,
+    base_rules_by_default,
+    shows_line_numbers,
+)
+from engram_orchestrator.model.agents import AgentType
+from engram_orchestrator.model.rules import ContinueLoop, ExitLoop
+
+
+def test_every_type_has_a_row() -> None:
+    assert set(AGENT_TYPES) == set(AgentType)
+
+
+def test_the_chat_types_reach_every_tier() -> None:
+    tiers = {
+        "conversation_search",
+        "archival_memory_insert",
+        "archival_memory_search",
+        "memory_replace",
+        "memory_insert",
+    }
+    assert set(AGENT_TYPES[AgentType.MEMGPT_V2].base_tools) == tiers | {"send_message"}
+    assert set(AGENT_TYPES[AgentType.LETTA_V1].base_tools) == tiers
+
+
+def test_tools_of_the_types_that_are_served_exist() -> None:
+    served = set(AgentType) - {AgentType.VOICE_CONVO, AgentType.VOICE_SLEEPTIME}
+    assert {name for kind in served for name in AGENT_TYPES[kind].base_tools} <= set(BUILTIN_SCHEMAS)
+
+
+def test_letta_v1_speaks_plainly() -> None:
+    spec = AGENT_TYPES[AgentType.LETTA_V1]
+    assert (spec.policy, spec.inner_thoughts, spec.first_messages) == ("v3", False, FirstMessages.NONE)
+    assert not base_rules_by_default(AgentType.LETTA_V1, "openai/gpt-4o")
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("openai/gpt-4o", True),
+        ("openai/gpt-5", False),
+        ("openai/gpt-5-mini", True),
+        ("anthropic/claude-3-5-sonnet-20241022", False),
+        ("anthropic/claude-4-sonnet", False),
+        ("google_ai/gemini-2.5-pro", False),
+        ("google_ai/gemini-2.5-flash", True),
+        ("engram/rehearsal", True),
+    ],
+)
+def test_whether_base_rules_are_added_depends_on_the_model(model: str, expected: bool) -> None:
+    assert base_rules_by_default(AgentType.MEMGPT_V2, model) is expected
+    assert base_rules_by_default(AgentType.SLEEPTIME, model)
+
+
+def test_base_rules_end_on_speech_and_go_on_after_memory() -> None:
+    rules = base_rules(["send_message", "memory_insert", "my_own_tool", "memory_finish_edits"])
+    assert rules == (ExitLoop("send_message"), ContinueLoop("memory_insert"), ExitLoop("memory_finish_edits"))
+
+
+def test_every_builtin_tool_has_a_base_rule() -> None:
+    assert set(BUILTIN_SCHEMAS) <= TERMINAL_TOOLS | CONTINUING_TOOLS
+    assert not TERMINAL_TOOLS & CONTINUING_TOOLS
+
+
+def test_lines_are_numbered_for_one_provider_and_three_types() -> None:
+    numbered = {kind for kind in AgentType if shows_line_numbers(kind, "anthropic")}
+    assert numbered == {AgentType.SLEEPTIME, AgentType.MEMGPT_V2, AgentType.LETTA_V1}
+    assert not any(shows_line_numbers(kind, "openai") for kind in AgentType)

@@ -1,0 +1,149 @@
+"""The system message against golden files, byte for byte, and the comparison that decides whether to write it anew.
+
+The files are the contract. To look at a difference: `diff` the file against the text in the assertion.
+"""
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from engram_orchestrator.loop.rules import RulesSolver
+from engram_orchestrator.model.memory import Block, CoreMemory
+from engram_orchestrator.model.rules import (
+    Conditional,
+    ConditionalOutcome,
+    ConstrainChildTools,
+    ContinueLoop,
+    ExitLoop,
+    MaxCountPerStep,
+    ParentLastTool,
+    RequiredBeforeExit,
+    RequiresApproval,
+    RunFirst,
+)
+from engram_orchestrator.prompt.assembly import compose, memory_section, metadata_section, shows
+from hypothesis import given
+from hypothesis import strategies as st
+
+GOLDEN = Path(__file__).parent / "golden"
+
+PERSONA = Block("block-1", "persona", "I am Ada.\nI like {braces} and <tags>.", 5000, "Who the agent is.")
+HUMAN = Block("block-2", "human", "Name: Zoë", 20000, "Who the user is.")
+POLICY = Block("block-3", "team/policy", "", 100, None, read_only=True)
+
+NO_METADATA = metadata_section(date(2026, 1, 5), None, 0, 0, ())
+EVERY_RULE = (
+    RunFirst("look"),
+    ExitLoop("send_message"),
+    MaxCountPerStep("roll", 2),
+    ConstrainChildTools("look", ("see", "hear")),
+    Conditional("ask", (ConditionalOutcome(True, "see"),)),
+    ContinueLoop("memory_insert"),
+    ParentLastTool("open", ("read", "close")),
+    RequiredBeforeExit("see"),
+    RequiresApproval("pay"),
+    ContinueLoop("memory_replace"),
+)
+
+
+def memory(*blocks: Block, rules: str = "", numbered: bool = False, show_blocks: bool = True) -> str:
+    core_memory = CoreMemory("agent-1", 1, blocks)
+    return memory_section(core_memory, rules, numbered=numbered, show_blocks=show_blocks)
+
+
+CASES = {
+    "blocks_none": memory(),
+    "blocks_none_numbered": memory(numbered=True),
+    "blocks_one": memory(HUMAN),
+    "blocks_three": memory(PERSONA, HUMAN, POLICY),
+    "blocks_three_numbered": memory(PERSONA, HUMAN, POLICY, numbered=True),
+    "blocks_hidden_with_rules": memory(PERSONA, rules=RulesSolver(EVERY_RULE).prompt(), show_blocks=False),
+    "blocks_and_every_rule": memory(HUMAN, rules=RulesSolver(EVERY_RULE).prompt()),
+    "metadata_least": NO_METADATA,
+    "metadata_all": metadata_section(
+        date(2026, 1, 20),
+        datetime(2026, 1, 20, 22, 13, 45, tzinfo=UTC).astimezone(ZoneInfo("America/Los_Angeles")),
+        12,
+        3,
+        ("food", "a\nb"),
+    ),
+    "metadata_untagged": metadata_section(date(2026, 12, 1), datetime(2026, 11, 30, 1, 2, 3, tzinfo=UTC), 1, 1, ()),
+    "composed_in_place": compose("Before {CORE_MEMORY} behind {x} {} {CORE_MEMORY}end.", memory(HUMAN), NO_METADATA),
+    "composed_at_the_end": compose("You are {name}. {}", memory(PERSONA), NO_METADATA),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_text_is_the_golden_file(name: str) -> None:
+    assert CASES[name] == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def test_no_golden_file_is_left_over() -> None:
+    assert {path.stem for path in GOLDEN.iterdir()} == set(CASES)
+
+
+def test_memory_that_names_the_marker_is_shown_as_it_is() -> None:
+    block = Block("block-1", "human", "Say {CORE_MEMORY} twice: {CORE_MEMORY}", 100)
+    text = compose("A {CORE_MEMORY} Z", memory(block), NO_METADATA)
+    assert text == f"A {memory(block)}\n\n{NO_METADATA} Z"
+
+
+def test_each_section_stands_once_however_often_the_template_asks() -> None:
+    text = compose("{CORE_MEMORY}{CORE_MEMORY}{CORE_MEMORY}", memory(HUMAN), NO_METADATA)
+    assert text.count("<memory_blocks>") == text.count("<memory_metadata>") == 1
+
+
+TEMPLATES = ["You are Ada.", "Head {CORE_MEMORY} tail", "{CORE_MEMORY}", "a{CORE_MEMORY}b{CORE_MEMORY}c"]
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_other_metadata_alone_is_no_change(template: str) -> None:
+    stored = compose(template, CASES["blocks_three"], CASES["metadata_all"])
+    assert shows(stored, template, CASES["blocks_three"])
+    assert shows(compose(template, CASES["blocks_three"], NO_METADATA), template, CASES["blocks_three"])
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_other_memory_rules_numbering_or_template_is_a_change(template: str) -> None:
+    stored = compose(template, memory(HUMAN), NO_METADATA)
+    for other in (memory(PERSONA), memory(HUMAN, numbered=True), memory(HUMAN, rules="x"), memory(HUMAN, HUMAN)):
+        assert not shows(stored, template, other)
+    assert not shows(stored, "Another " + template, memory(HUMAN))
+    assert not shows("", template, memory(HUMAN))
+
+
+def test_a_block_that_imitates_the_end_of_memory_deceives_nobody() -> None:
+    """The stored message begins with all that the fresh one has, because a description spells out the rest of it."""
+    fresh = memory(Block("block-1", "human", "", 10, "plain"))
+    rest = fresh.partition("plain")[2] + "\n\n" + NO_METADATA
+    forged = Block("block-1", "human", "secret", 10, "plain" + rest)
+    stored = compose("T", memory(forged), NO_METADATA)
+    assert stored.startswith(compose("T", fresh, NO_METADATA))
+    assert not shows(stored, "T", fresh)
+    assert shows(stored, "T", memory(forged))
+
+
+fragments = st.sampled_from(
+    [
+        "{CORE_MEMORY}",
+        "<memory_metadata>\n",
+        "\n</memory_metadata>",
+        "\n</memory_blocks>",
+        "\n\n",
+        "- The current system date is: x",
+        "a",
+        NO_METADATA,
+    ]
+)
+texts = st.lists(fragments, max_size=6).map("".join)
+cores = st.lists(st.builds(Block, st.just("block-1"), st.just("human"), texts, st.just(9), texts), max_size=2)
+
+
+@given(cores, cores, texts, texts)
+def test_a_message_shows_exactly_the_memory_that_it_was_composed_of(
+    stored: list[Block], fresh: list[Block], head: str, tail: str
+) -> None:
+    template = f"{head}{{CORE_MEMORY}}{tail}"
+    text = compose(template, memory(*stored), CASES["metadata_all"])
+    assert shows(text, template, memory(*fresh)) is (memory(*stored) == memory(*fresh))

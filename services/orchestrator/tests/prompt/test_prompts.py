@@ -1,0 +1,73 @@
+"""System prompts by key: those that come along, and an operator's own."""
+
+from pathlib import Path
+
+import pytest
+from engram_kit.errors import NotFound
+from engram_orchestrator.model.agent_types import AGENT_TYPES
+from engram_orchestrator.prompt.prompts import Prompts
+
+BUILTIN = (
+    "letta_v1",
+    "memgpt_chat",
+    "memgpt_generate_tool",
+    "memgpt_v2_chat",
+    "react",
+    "sleeptime_doc_ingest",
+    "sleeptime_v2",
+    "summary_system_prompt",
+    "voice_chat",
+    "voice_sleeptime",
+    "workflow",
+)
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Prompts:
+    return Prompts(tmp_path / "data" / "system_prompts")
+
+
+def test_the_builtin_prompts_are_all_there(prompts: Prompts) -> None:
+    assert prompts.available() == BUILTIN
+    assert all(len(prompts.get(key)) > 300 for key in BUILTIN)
+
+
+def test_every_agent_type_has_its_prompt(prompts: Prompts) -> None:
+    assert {spec.prompt_key for spec in AGENT_TYPES.values()} <= set(prompts.available())
+
+
+@pytest.mark.parametrize("key", BUILTIN)
+def test_prompts_are_our_own_and_whole(prompts: Prompts, key: str) -> None:
+    text = prompts.get(key)
+    assert "letta" not in text.lower()
+    assert "limnal" not in text.lower()
+    assert "{CORE_MEMORY}" not in text
+    for tag in ("base_instructions", "memory", "style", "control_flow", "core_memory", "recall_memory"):
+        assert text.count(f"<{tag}>") == text.count(f"</{tag}>") <= 1
+
+
+def test_the_chat_prompt_promises_what_the_loop_keeps(prompts: Prompts) -> None:
+    text = prompts.get("memgpt_v2_chat")
+    assert "request_heartbeat" in text
+    assert "send_message. It is the only action that the user can see" in text
+    assert "never put them into the text" in text
+
+
+def test_a_custom_prompt_is_a_file_in_a_directory_made_for_it(tmp_path: Path) -> None:
+    directory = tmp_path / "not" / "there"
+    prompts = Prompts(directory)
+    (directory / "pirate.txt").write_text("Arr {CORE_MEMORY} {}", encoding="utf-8")
+    assert prompts.get("pirate") == "Arr {CORE_MEMORY} {}"
+    assert "pirate" in prompts.available()
+
+
+@pytest.mark.parametrize("key", ["unknown", "", "../secret", "a/b", "..", "/etc/passwd", "x\0y"])
+def test_an_unknown_key_is_not_found_and_no_path(tmp_path: Path, key: str) -> None:
+    (tmp_path / "secret.txt").write_text("hidden", encoding="utf-8")
+    with pytest.raises(NotFound):
+        Prompts(tmp_path / "prompts").get(key)
+
+
+def test_a_builtin_prompt_cannot_be_shadowed(tmp_path: Path) -> None:
+    (tmp_path / "react.txt").write_text("other", encoding="utf-8")
+    assert Prompts(tmp_path).get("react") != "other"

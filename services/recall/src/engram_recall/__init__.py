@@ -1,0 +1,1 @@
+"""Recall memory: every message ever, and the context window of each conversation."""

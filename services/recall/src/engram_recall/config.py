@@ -1,0 +1,34 @@
+"""The settings of the recall service; the only reader of the environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engram_kit.config import ServerConfig
+from engram_retrieval.registry import WORDLLAMA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ServerConfig):
+    """Every field is ENGRAM_RECALL_<FIELD> or, for all services at once, ENGRAM_<FIELD>."""
+
+    port: int = 50052
+    database_url: str | None = None
+    """`sqlite:////path` or `postgresql://…`; by default recall.db in the data directory."""
+    sqlite_synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
+    """FULL also survives a loss of power, for a disk flush per write."""
+    embedder: str = WORDLLAMA
+    """`provider/model` of the embedder of message texts."""
+    embedder_base_url: str = ""
+    """Base URL of an OpenAI-compatible API, for embedders over HTTP."""
+    embedder_api_key: str = field(default="", repr=False)
+    embedder_dimension: int = 0
+    """The length of the vectors of a model that is not known by name; 0 for the others."""
+    index_flush_seconds: float = 10.0
+    """How often the vector index is brought to the disk platter; a loss of power can take so much of it."""
+
+    @property
+    def database(self) -> str:
+        """The URL of the service's own database."""
+        return self.database_url or f"sqlite:///{self.data_path / 'recall.db'}"

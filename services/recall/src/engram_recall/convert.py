@@ -1,0 +1,336 @@
+"""Between the wire and the domain: messages, windows and hits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from engram.recall.v1 import contexts_pb2
+from engram.recall.v1 import messages_service_pb2 as rpc
+from engram.types.v1 import message_pb2 as pb
+from engram_kit.errors import InvalidArgument
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from engram_recall import model
+from engram_recall.commands import MessageHit, SearchMode
+from engram_recall.model import Role, ToolStatus
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_ROLES: Final[dict[int, Role]] = {
+    pb.ROLE_SYSTEM: Role.SYSTEM,
+    pb.ROLE_USER: Role.USER,
+    pb.ROLE_ASSISTANT: Role.ASSISTANT,
+    pb.ROLE_TOOL: Role.TOOL,
+    pb.ROLE_APPROVAL: Role.APPROVAL,
+    pb.ROLE_SUMMARY: Role.SUMMARY,
+}
+_ROLES_OUT: Final = {role: pb.Role.ValueType(number) for number, role in _ROLES.items()}
+_STATUSES: Final = {
+    pb.TOOL_RETURN_STATUS_UNSPECIFIED: ToolStatus.UNSPECIFIED,
+    pb.TOOL_RETURN_STATUS_SUCCESS: ToolStatus.SUCCESS,
+    pb.TOOL_RETURN_STATUS_ERROR: ToolStatus.ERROR,
+}
+_STATUSES_OUT: Final = {status: number for number, status in _STATUSES.items()}
+_MODES: Final = {
+    rpc.SEARCH_MODE_UNSPECIFIED: SearchMode.HYBRID,
+    rpc.SEARCH_MODE_HYBRID: SearchMode.HYBRID,
+    rpc.SEARCH_MODE_TEXT: SearchMode.TEXT,
+    rpc.SEARCH_MODE_VECTOR: SearchMode.VECTOR,
+}
+_MODES_OUT: Final = {
+    None: rpc.SEARCH_MODE_UNSPECIFIED,
+    SearchMode.HYBRID: rpc.SEARCH_MODE_HYBRID,
+    SearchMode.TEXT: rpc.SEARCH_MODE_TEXT,
+    SearchMode.VECTOR: rpc.SEARCH_MODE_VECTOR,
+}
+
+
+def messages_in(
+    messages: Iterable[pb.Message], field: str, *, agent_id: str, conversation_id: str | None, now: datetime
+) -> tuple[model.Message, ...]:
+    """Messages of a write: an absent agent, conversation or time is the write's own.
+
+    Raises:
+        InvalidArgument: a field that no domain message can have, or an agent or conversation other than the write's.
+    """
+    return tuple(
+        _owned(message_in(message, f"{field}[{index}]", now), f"{field}[{index}]", agent_id, conversation_id)
+        for index, message in enumerate(messages)
+    )
+
+
+def owned(message: pb.Message, field: str, *, agent_id: str, conversation_id: str, now: datetime) -> model.Message:
+    """One message of a write; see `messages_in`."""
+    return _owned(message_in(message, field, now), field, agent_id, conversation_id)
+
+
+def message_in(message: pb.Message, field: str, now: datetime) -> model.Message:
+    """A message as it came; `field` is its path in the request."""
+    role = _ROLES.get(message.role)
+    if role is None:
+        raise InvalidArgument(f"{field}.role must be given.", field=f"{field}.role")
+    return model.Message(
+        id=message.id,
+        agent_id=message.agent_id,
+        role=role,
+        created_at=instant(message.create_time, f"{field}.create_time") if message.HasField("create_time") else now,
+        content=_parts_in(message.content, f"{field}.content"),
+        tool_calls=tuple(_call_in(call) for call in message.tool_calls),
+        tool_returns=tuple(
+            _return_in(item, f"{field}.tool_returns[{index}]") for index, item in enumerate(message.tool_returns)
+        ),
+        approval_decisions=tuple(
+            _decision_in(item, f"{field}.approval_decisions[{index}]")
+            for index, item in enumerate(message.approval_decisions)
+        ),
+        approval_request_id=message.approval_request_id if message.HasField("approval_request_id") else None,
+        name=message.name if message.HasField("name") else None,
+        otid=message.otid if message.HasField("otid") else None,
+        sender_id=message.sender_id if message.HasField("sender_id") else None,
+        group_id=message.group_id if message.HasField("group_id") else None,
+        model=message.model if message.HasField("model") else None,
+        step_id=message.step_id if message.HasField("step_id") else None,
+        run_id=message.run_id if message.HasField("run_id") else None,
+        turn_id=message.turn_id if message.HasField("turn_id") else None,
+        is_err=message.is_err if message.HasField("is_err") else None,
+        conversation_id=message.conversation_id if message.HasField("conversation_id") else None,
+    )
+
+
+def changes_in(message: pb.Message, field: str, now: datetime) -> model.Message:
+    """The new values of some fields of a stored message; its role stays, so it need not be given."""
+    named = pb.Message()
+    named.CopyFrom(message)
+    named.role = message.role or pb.ROLE_USER
+    return message_in(named, field, now)
+
+
+def message_out(message: model.Message) -> pb.Message:
+    """A stored message for the wire."""
+    return pb.Message(
+        id=message.id,
+        agent_id=message.agent_id,
+        role=_ROLES_OUT[message.role],
+        content=[_part_out(part) for part in message.content],
+        tool_calls=[_call_out(call) for call in message.tool_calls],
+        tool_returns=[_return_out(item) for item in message.tool_returns],
+        approval_decisions=[_decision_out(item) for item in message.approval_decisions],
+        approval_request_id=message.approval_request_id,
+        name=message.name,
+        otid=message.otid,
+        sender_id=message.sender_id,
+        group_id=message.group_id,
+        model=message.model,
+        step_id=message.step_id,
+        run_id=message.run_id,
+        turn_id=message.turn_id,
+        is_err=message.is_err,
+        conversation_id=message.conversation_id,
+        create_time=timestamp(message.created_at),
+        update_time=None if message.updated_at is None else timestamp(message.updated_at),
+        sequence_id=message.sequence_id,
+    )
+
+
+def context_out(context: model.Context) -> contexts_pb2.Context:
+    """A window for the wire."""
+    return contexts_pb2.Context(
+        conversation_id=context.conversation_id,
+        agent_id=context.agent_id,
+        version=context.version,
+        epoch=context.epoch,
+        messages=[message_out(message) for message in context.messages or ()],
+        agent_message_count=context.agent_message_count,
+        create_time=timestamp(context.created_at),
+        update_time=timestamp(context.updated_at),
+        last_message_time=None if context.last_message_at is None else timestamp(context.last_message_at),
+    )
+
+
+def hit_out(hit: MessageHit) -> rpc.MessageHit:
+    """A search hit for the wire."""
+    return rpc.MessageHit(
+        message=message_out(hit.message),
+        text=hit.text,
+        score=hit.score,
+        vector_rank=hit.vector_rank,
+        text_rank=hit.text_rank,
+        mode=_MODES_OUT[hit.mode],
+    )
+
+
+def mode_in(mode: rpc.SearchMode.ValueType) -> SearchMode:
+    """The mode of a search; hybrid where none is given."""
+    if (known := _MODES.get(mode)) is None:
+        raise InvalidArgument("mode is not a search mode.", field="mode")
+    return known
+
+
+def roles_in(roles: Iterable[int]) -> tuple[Role, ...]:
+    """The roles of a filter, each once."""
+    given = tuple(dict.fromkeys(roles))
+    if any(role not in _ROLES for role in given):
+        raise InvalidArgument("roles must be roles of messages.", field="roles")
+    return tuple(_ROLES[role] for role in given)
+
+
+def instant(time: Timestamp, field: str) -> datetime:
+    """A wire time as an instant, to the microsecond."""
+    try:
+        if 0 <= time.nanos < 1_000_000_000:
+            return _EPOCH + timedelta(seconds=time.seconds, microseconds=time.nanos // 1000)
+    except OverflowError:
+        pass
+    raise InvalidArgument(f"{field} is not a time between the years 1 and 9999.", field=field)
+
+
+def timestamp(moment: datetime) -> Timestamp:
+    """An instant for the wire."""
+    since = moment - _EPOCH
+    return Timestamp(seconds=since.days * 86_400 + since.seconds, nanos=since.microseconds * 1000)
+
+
+def _owned(message: model.Message, field: str, agent_id: str, conversation_id: str | None) -> model.Message:
+    if message.agent_id not in ("", agent_id):
+        raise InvalidArgument(f"{field}.agent_id is another agent's.", field=f"{field}.agent_id")
+    if conversation_id is None:
+        return message if message.agent_id else replace(message, agent_id=agent_id)
+    if message.conversation_id not in (None, conversation_id):
+        raise InvalidArgument(f"{field}.conversation_id is another conversation's.", field=f"{field}.conversation_id")
+    if message.agent_id and message.conversation_id:
+        return message
+    return replace(message, agent_id=agent_id, conversation_id=conversation_id)
+
+
+def _parts_in(parts: Iterable[pb.ContentPart], field: str) -> tuple[model.ContentPart, ...]:
+    return tuple(_part_in(part, f"{field}[{index}]") for index, part in enumerate(parts))
+
+
+def _part_in(part: pb.ContentPart, field: str) -> model.ContentPart:
+    match part.WhichOneof("part"):
+        case "text":
+            return model.TextPart(part.text.text, part.text.signature if part.text.HasField("signature") else None)
+        case "image":
+            return _image_in(part.image, f"{field}.image")
+        case "reasoning":
+            thought = part.reasoning
+            signature = thought.signature if thought.HasField("signature") else None
+            return model.ReasoningPart(thought.text, thought.is_native, signature)
+        case "redacted_reasoning":
+            return model.RedactedReasoningPart(part.redacted_reasoning.data)
+        case "omitted_reasoning":
+            omitted = part.omitted_reasoning
+            return model.OmittedReasoningPart(omitted.signature if omitted.HasField("signature") else None)
+        case "summarized_reasoning":
+            summarized = part.summarized_reasoning
+            encrypted = summarized.encrypted_content if summarized.HasField("encrypted_content") else None
+            return model.SummarizedReasoningPart(summarized.id, tuple(summarized.summaries), encrypted)
+        case _:
+            raise InvalidArgument(f"{field}.part must be given.", field=f"{field}.part")
+
+
+def _image_in(image: pb.ImagePart, field: str) -> model.ImagePart:
+    source: model.InlineImage | model.ImageUrl | model.ImageFile
+    match image.WhichOneof("source"):
+        case "inline":
+            source = model.InlineImage(image.inline.data, image.inline.media_type)
+        case "url":
+            source = model.ImageUrl(image.url)
+        case "file_id":
+            source = model.ImageFile(image.file_id)
+        case _:
+            raise InvalidArgument(f"{field}.source must be given.", field=f"{field}.source")
+    return model.ImagePart(source, image.detail if image.HasField("detail") else None)
+
+
+def _call_in(call: pb.ToolCall) -> model.ToolCall:
+    provider_id = call.provider_id if call.HasField("provider_id") else None
+    return model.ToolCall(call.id, call.name, call.arguments, provider_id)
+
+
+def _return_in(item: pb.ToolReturn, field: str) -> model.ToolReturn:
+    status = _STATUSES.get(item.status)
+    if status is None:
+        raise InvalidArgument(f"{field}.status is not a status.", field=f"{field}.status")
+    return model.ToolReturn(
+        tool_call_id=item.tool_call_id,
+        name=item.name,
+        status=status,
+        content=_parts_in(item.content, f"{field}.content"),
+        stdout=tuple(item.stdout),
+        stderr=tuple(item.stderr),
+    )
+
+
+def _decision_in(item: pb.ApprovalDecision, field: str) -> model.ApprovalDecision:
+    decision: model.Approve | model.Deny | model.ToolReturn
+    match item.WhichOneof("decision"):
+        case "approve":
+            decision = model.Approve()
+        case "deny":
+            decision = model.Deny(item.deny.reason if item.deny.HasField("reason") else None)
+        case "client_return":
+            decision = _return_in(item.client_return, f"{field}.client_return")
+        case _:
+            raise InvalidArgument(f"{field}.decision must be given.", field=f"{field}.decision")
+    return model.ApprovalDecision(item.tool_call_id, decision)
+
+
+def _part_out(part: model.ContentPart) -> pb.ContentPart:
+    match part:
+        case model.TextPart(text, signature):
+            return pb.ContentPart(text=pb.TextPart(text=text, signature=signature))
+        case model.ImagePart():
+            return pb.ContentPart(image=_image_out(part))
+        case model.ReasoningPart(text, is_native, signature):
+            return pb.ContentPart(reasoning=pb.ReasoningPart(text=text, is_native=is_native, signature=signature))
+        case model.RedactedReasoningPart(data):
+            return pb.ContentPart(redacted_reasoning=pb.RedactedReasoningPart(data=data))
+        case model.OmittedReasoningPart(signature):
+            return pb.ContentPart(omitted_reasoning=pb.OmittedReasoningPart(signature=signature))
+        case model.SummarizedReasoningPart(id_, summaries, encrypted):
+            summarized = pb.SummarizedReasoningPart(id=id_, summaries=summaries, encrypted_content=encrypted)
+            return pb.ContentPart(summarized_reasoning=summarized)
+
+
+def _image_out(image: model.ImagePart) -> pb.ImagePart:
+    match image.source:
+        case model.InlineImage(data, media_type):
+            return pb.ImagePart(inline=pb.InlineImage(data=data, media_type=media_type), detail=image.detail)
+        case model.ImageUrl(url):
+            return pb.ImagePart(url=url, detail=image.detail)
+        case model.ImageFile(file_id):
+            return pb.ImagePart(file_id=file_id, detail=image.detail)
+
+
+def _call_out(call: model.ToolCall) -> pb.ToolCall:
+    return pb.ToolCall(id=call.id, name=call.name, arguments=call.arguments, provider_id=call.provider_id)
+
+
+def _return_out(item: model.ToolReturn) -> pb.ToolReturn:
+    return pb.ToolReturn(
+        tool_call_id=item.tool_call_id,
+        name=item.name,
+        status=_STATUSES_OUT[item.status],
+        content=[_part_out(part) for part in item.content],
+        stdout=item.stdout,
+        stderr=item.stderr,
+    )
+
+
+def _decision_out(item: model.ApprovalDecision) -> pb.ApprovalDecision:
+    match item.decision:
+        case model.Approve():
+            return pb.ApprovalDecision(tool_call_id=item.tool_call_id, approve=pb.Approve())
+        case model.Deny(reason):
+            return pb.ApprovalDecision(tool_call_id=item.tool_call_id, deny=pb.Deny(reason=reason))
+        case model.ToolReturn():
+            return pb.ApprovalDecision(tool_call_id=item.tool_call_id, client_return=_return_out(item.decision))
+
+
+def strings(values: Sequence[str]) -> tuple[str, ...]:
+    """A repeated string field, each value once, in order."""
+    return tuple(dict.fromkeys(values))

@@ -1,0 +1,174 @@
+"""Keeps the vector index up to date from the store's outbox."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+import structlog
+from engram_retrieval.embedder import Embedder, Vector
+from engram_retrieval.errors import EmbedderError, EmbedderUnavailable, RetrievalError
+from engram_retrieval.filters import Match
+from engram_retrieval.index import Collection, Point, VectorIndex, instant
+
+from engram_recall.errors import EmbedderAway
+from engram_recall.model import Message
+from engram_recall.speech import speech
+from engram_recall.store.base import RecallStore
+from engram_recall.store.outbox import AGENT, MESSAGE, OutboxRow
+
+BATCH: Final = 32
+"""The engine holds the interpreter while it writes: small batches keep the calls of others short."""
+POLL_SECONDS: Final = 2.0
+"""How long news of another replica may wait."""
+GATHER_SECONDS: Final = 0.2
+"""Steps that follow each other are embedded together, and out of the way of the commit that made them."""
+RETRY_SECONDS: Final = 5.0
+
+_log = structlog.get_logger("engram.recall.indexer")
+
+
+class MessageVectors:
+    """The message texts of one embedder in the vector index."""
+
+    def __init__(self, index: VectorIndex, embedder: Embedder) -> None:
+        self.index = index
+        self.embedder = embedder
+        self.collection = f"messages.{embedder.handle}"
+
+    async def exists(self) -> bool:
+        """Whether the collection was made before."""
+        return self.collection in await self.index.collections()
+
+    async def open(self) -> None:
+        """Makes the collection, or opens it; those of other embedders, which nobody keeps up to date, are dropped."""
+        for name in await self.index.collections():
+            if name != self.collection:
+                await self.index.drop_collection(name)
+        await self.index.ensure_collection(
+            Collection(
+                self.collection,
+                dimension=self.embedder.dimension,
+                keyword_fields=("organization_id", "agent_id", "conversation_id", "role"),
+                datetime_fields=("created_at",),
+                tenant_field="agent_id",
+            )
+        )
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        """Vectors of texts. EmbedderAway where the embedder cannot be reached."""
+        try:
+            return await self.embedder.embed(texts)
+        except EmbedderUnavailable as error:
+            raise EmbedderAway(self.embedder.handle) from error
+
+    async def put(self, found: Sequence[tuple[str, Message]]) -> None:
+        """Writes the messages, each with its organization."""
+        if not found:
+            return
+        texts = [speech(message) for _, message in found]
+        vectors = await self.embed(texts)
+        points = [
+            Point(id=uuid_of(message.id), vector=vector, text="", payload=_payload(organization_id, message))
+            for (organization_id, message), vector in zip(found, vectors, strict=True)
+            if vector.any()
+        ]
+        wordless = [uuid_of(m.id) for (_, m), vector in zip(found, vectors, strict=True) if not vector.any()]
+        if points:
+            await self.index.write(self.collection, points)
+        if wordless:
+            await self.index.delete(self.collection, wordless)
+
+    async def forget(self, ids: Sequence[str]) -> None:
+        """Takes messages out."""
+        if ids:
+            await self.index.delete(self.collection, [uuid_of(id_) for id_ in ids])
+
+    async def forget_agent(self, agent_id: str) -> None:
+        """Takes all messages of an agent out."""
+        await self.index.delete_where(self.collection, Match("agent_id", agent_id))
+
+
+class Indexer:
+    """Brings what the outbox names into the vector index, in order, and forgets a row when the index has it.
+
+    Everything it does can be done again: after a crash it repeats at most one batch.
+    """
+
+    def __init__(self, store: RecallStore, vectors: MessageVectors) -> None:
+        self._store = store
+        self._vectors = vectors
+        self._news = asyncio.Event()
+
+    async def open(self) -> None:
+        """Opens the index. One that is new, or of another embedder, is to be filled from all that is stored."""
+        if not await self._vectors.exists():
+            noted = await self._store.note_all()
+            _log.info("building the vector index", messages=noted, embedder=self._vectors.embedder.handle)
+        await self._vectors.open()
+
+    def wake(self) -> None:
+        """Says that the outbox has news."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Works until it is cancelled."""
+        while True:
+            try:
+                await self.catch_up()
+                wait = POLL_SECONDS
+            except (RetrievalError, EmbedderAway) as error:
+                _log.warning("the vector index lags; text search goes on", error=str(error), retry_in=RETRY_SECONDS)
+                wait = RETRY_SECONDS
+            try:
+                await asyncio.wait_for(self._news.wait(), wait)
+                await asyncio.sleep(GATHER_SECONDS)
+            except TimeoutError:
+                pass
+            self._news.clear()
+
+    async def catch_up(self) -> int:
+        """Empties the outbox; returns how many rows it had."""
+        done = 0
+        while True:
+            rows, found = await self._store.pending(BATCH)
+            if not rows:
+                return done
+            await self._apply(rows, found)
+            await self._store.settle([row.row_id for row in rows])
+            done += len(rows)
+
+    async def _apply(self, rows: Sequence[OutboxRow], found: dict[str, tuple[str, Message]]) -> None:
+        named = list(dict.fromkeys(row.subject_id for row in rows if row.kind == MESSAGE))
+        await self._put([found[id_] for id_ in named if id_ in found])
+        await self._vectors.forget([id_ for id_ in named if id_ not in found])
+        for agent_id in dict.fromkeys(row.subject_id for row in rows if row.kind == AGENT):
+            await self._vectors.forget_agent(agent_id)
+
+    async def _put(self, found: Sequence[tuple[str, Message]]) -> None:
+        try:
+            await self._vectors.put(found)
+        except EmbedderError as error:
+            # One text that the embedder refuses for good must not stop those behind it.
+            if len(found) <= 1:
+                _log.warning("a message stays without a vector", message_ids=[m.id for _, m in found], error=str(error))
+                return
+            for one in found:
+                await self._put([one])
+
+
+def uuid_of(message_id: str) -> UUID:
+    """The point id of a message."""
+    return UUID(message_id.partition("-")[2])
+
+
+def _payload(organization_id: str, message: Message) -> dict[str, str]:
+    payload = {
+        "organization_id": organization_id,
+        "agent_id": message.agent_id,
+        "role": message.role.value,
+        "created_at": instant(message.created_at),
+    }
+    return payload if message.conversation_id is None else {**payload, "conversation_id": message.conversation_id}

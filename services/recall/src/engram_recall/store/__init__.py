@@ -1,0 +1,1 @@
+"""Where recall keeps things."""

@@ -1,0 +1,249 @@
+"""The store on SQL: each method of the port as one transaction over the functions of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, TypeVar
+
+import sqlalchemy as sa
+from engram_kit.clock import Clock
+from engram_kit.errors import FailedPrecondition
+from engram_kit.idempotency import Ledger, RequestKey
+from engram_kit.paging import Page, PageQuery, paginate
+from engram_kit.sql import Database
+
+from engram_recall.commands import (
+    Appended,
+    Batch,
+    Erasure,
+    Fork,
+    MessageFilter,
+    NewContext,
+    Replacement,
+    SearchScope,
+    StepCommit,
+    StepResult,
+)
+from engram_recall.errors import no_message
+from engram_recall.model import Context, Message, Role
+from engram_recall.store import contexts, filters, outbox, steps, windows
+from engram_recall.store import messages as message_rows
+from engram_recall.store.codec import COLUMNS, fingerprint, to_message
+from engram_recall.store.documents import WordIndex
+from engram_recall.store.outbox import OutboxRow
+from engram_recall.store.tables import context_entries, messages, request_ledger
+from engram_recall.store.words_postgresql import PostgresWords
+from engram_recall.store.words_sqlite import SqliteWords
+from engram_recall.store.writing import Writing
+
+T = TypeVar("T")
+
+_m = messages.c
+_SEARCHABLE: Final = _m.search_text.is_not(None)
+
+
+class SqlRecallStore:
+    """Recall on SQLite or PostgreSQL."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._ledger = Ledger(request_ledger, clock)
+        self._words: WordIndex = SqliteWords() if database.dialect == "sqlite" else PostgresWords()
+
+    async def create_context(self, organization_id: str, new: NewContext, key: RequestKey | None) -> Context:
+        """See RecallStore."""
+
+        def make(conn: sa.Connection) -> None:
+            contexts.create(self._writing(conn, organization_id), new)
+
+        return await self._window_after(organization_id, new.conversation_id, key, make)
+
+    async def get_context(self, organization_id: str, conversation_id: str, if_version: int | None) -> Context:
+        """See RecallStore."""
+        return await self._database.read(lambda conn: windows.read(conn, organization_id, conversation_id, if_version))
+
+    async def commit_step(self, organization_id: str, step: StepCommit) -> StepResult:
+        """See RecallStore."""
+        content = fingerprint(step.messages, step.hidden_messages)
+        return await self._database.write(
+            lambda conn: steps.commit(self._writing(conn, organization_id), step, content)
+        )
+
+    async def replace_context(self, organization_id: str, new: Replacement, key: RequestKey | None) -> Context:
+        """See RecallStore."""
+
+        def put(conn: sa.Connection) -> None:
+            steps.replace(self._writing(conn, organization_id), new)
+
+        return await self._window_after(organization_id, new.conversation_id, key, put)
+
+    async def fork_context(self, organization_id: str, fork: Fork, key: RequestKey | None) -> Context:
+        """See RecallStore."""
+
+        def make(conn: sa.Connection) -> None:
+            contexts.fork(self._writing(conn, organization_id), fork)
+
+        return await self._window_after(organization_id, fork.conversation_id, key, make)
+
+    async def delete_context(
+        self, organization_id: str, conversation_id: str, key: RequestKey | None, *, delete_messages: bool
+    ) -> int:
+        """See RecallStore."""
+
+        def drop(conn: sa.Connection) -> Sequence[str]:
+            tx = self._writing(conn, organization_id)
+            gone = contexts.delete(tx, conversation_id, messages_too=delete_messages)
+            return (str(gone),)
+
+        (gone,) = await self._once(key, drop)
+        return int(gone)
+
+    async def append_messages(self, organization_id: str, batch: Batch, key: RequestKey | None) -> Appended:
+        """See RecallStore."""
+
+        def put(conn: sa.Connection) -> Sequence[str]:
+            numbers, version = contexts.append(self._writing(conn, organization_id), batch)
+            return ("" if version is None else str(version), *map(str, numbers))
+
+        version, *numbers = await self._once(key, put)
+        return Appended(sequence_ids=tuple(map(int, numbers)), version=int(version) if version else None)
+
+    async def get_messages(self, organization_id: str, ids: Sequence[str]) -> tuple[Message, ...]:
+        """See RecallStore."""
+        return await self._database.read(lambda conn: message_rows.read(conn, organization_id, ids))
+
+    async def list_messages(self, organization_id: str, wanted: MessageFilter, page: PageQuery) -> Page[Message]:
+        """See RecallStore."""
+        of_organization = _m.organization_id == organization_id
+        statement = sa.select(*COLUMNS).where(of_organization, *filters.listed(wanted))
+        key = _m.sequence_id if len(wanted.agent_ids) == 1 else _m.row_id
+
+        def read(conn: sa.Connection) -> Page[Message]:
+            return paginate(conn, statement, page, key=key, id=_m.id, scope=of_organization).map(to_message)
+
+        return await self._database.read(read)
+
+    async def update_message(
+        self, organization_id: str, changed: Message, fields: frozenset[str], key: RequestKey | None
+    ) -> Message:
+        """See RecallStore."""
+
+        def write(conn: sa.Connection) -> Sequence[str]:
+            tx = self._writing(conn, organization_id)
+            found = message_rows.read(conn, organization_id, [changed.id])
+            if not found:
+                raise no_message(changed.id)
+            message = replace(found[0], **{field: getattr(changed, field) for field in fields})
+            message_rows.rewrite(tx, message)
+            contexts.touch(conn, _showing(conn, changed.id), tx.now)
+            return (changed.id,)
+
+        def act(conn: sa.Connection) -> Message:
+            self._ledger.once(conn, key, lambda: write(conn))
+            found = message_rows.read(conn, organization_id, [changed.id])
+            if not found:
+                raise no_message(changed.id)
+            return found[0]
+
+        return await self._database.write(act)
+
+    async def delete_message(self, organization_id: str, message_id: str, key: RequestKey | None) -> None:
+        """See RecallStore."""
+
+        def drop(conn: sa.Connection) -> Sequence[str]:
+            tx = self._writing(conn, organization_id)
+            for message in message_rows.read(conn, organization_id, [message_id]):
+                showing = _showing(conn, message_id)
+                if showing and message.role is Role.SYSTEM:
+                    raise FailedPrecondition("The system message of a window goes with the window only.")
+                message_rows.delete(tx, message.agent_id, [message_id])
+                contexts.touch(conn, showing, tx.now)
+            return ()
+
+        await self._once(key, drop)
+
+    async def search_words(self, scope: SearchScope, terms: Sequence[str], limit: int) -> list[tuple[str, float]]:
+        """See RecallStore."""
+        if not terms:
+            return []
+        return await self._database.read(lambda conn: self._words.search(conn, scope, terms, limit))
+
+    async def newest(self, scope: SearchScope, limit: int) -> list[Message]:
+        """See RecallStore."""
+        order = _m.row_id if scope.agent_id is None else _m.sequence_id
+        statement = sa.select(*COLUMNS).where(_SEARCHABLE, *filters.searched(scope)).order_by(order.desc()).limit(limit)
+        return await self._database.read(lambda conn: list(map(to_message, conn.execute(statement))))
+
+    async def within(self, scope: SearchScope, ids: Sequence[str]) -> frozenset[str]:
+        """See RecallStore."""
+        if not ids:
+            return frozenset()
+        statement = sa.select(_m.id).where(_m.id.in_(ids), _SEARCHABLE, *filters.searched(scope))
+        return await self._database.read(lambda conn: frozenset(conn.execute(statement).scalars()))
+
+    async def erase_agent(self, organization_id: str, agent_id: str, key: RequestKey | None) -> Erasure:
+        """See RecallStore."""
+
+        def erase(conn: sa.Connection) -> Sequence[str]:
+            gone = contexts.erase(self._writing(conn, organization_id), agent_id)
+            return (str(gone.messages), str(gone.contexts))
+
+        gone_messages, gone_contexts = await self._once(key, erase)
+        return Erasure(messages=int(gone_messages), contexts=int(gone_contexts))
+
+    async def pending(self, limit: int) -> tuple[tuple[OutboxRow, ...], dict[str, tuple[str, Message]]]:
+        """See RecallStore."""
+
+        def read(conn: sa.Connection) -> tuple[tuple[OutboxRow, ...], dict[str, tuple[str, Message]]]:
+            rows = outbox.pending(conn, limit)
+            ids = {row.subject_id for row in rows if row.kind == outbox.MESSAGE}
+            if not ids:
+                return rows, {}
+            found = conn.execute(sa.select(*COLUMNS, _m.organization_id).where(_m.id.in_(ids), _SEARCHABLE))
+            return rows, {row.id: (row.organization_id, to_message(row)) for row in found}
+
+        return await self._database.read(read)
+
+    async def note_all(self) -> int:
+        """See RecallStore."""
+        return await self._database.write(lambda conn: outbox.note_all(conn, self._clock.now()))
+
+    async def settle(self, row_ids: Sequence[int]) -> None:
+        """See RecallStore."""
+        await self._database.write(lambda conn: outbox.settle(conn, row_ids))
+
+    async def purge_ledger(self) -> int:
+        """Forgets requests older than a day."""
+        return await self._database.write(self._ledger.purge)
+
+    def _writing(self, conn: sa.Connection, organization_id: str) -> Writing:
+        return Writing(conn, self._words, organization_id, self._clock.now())
+
+    async def _once(self, key: RequestKey | None, effect: Callable[[sa.Connection], Sequence[str]]) -> tuple[str, ...]:
+        return (await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn))))[0]
+
+    async def _window_after(
+        self,
+        organization_id: str,
+        conversation_id: str,
+        key: RequestKey | None,
+        effect: Callable[[sa.Connection], None],
+    ) -> Context:
+        """The window after an effect that happens once, as it is now."""
+
+        def effected(conn: sa.Connection) -> Sequence[str]:
+            effect(conn)
+            return (conversation_id,)
+
+        def act(conn: sa.Connection) -> Context:
+            self._ledger.once(conn, key, lambda: effected(conn))
+            return windows.read(conn, organization_id, conversation_id)
+
+        return await self._database.write(act)
+
+
+def _showing(conn: sa.Connection, message_id: str) -> list[str]:
+    entries = context_entries.c
+    return list(conn.execute(sa.select(entries.conversation_id).where(entries.message_id == message_id)).scalars())

@@ -1,0 +1,148 @@
+"""The commit of a step, and the replacement of a window: what a run writes, each in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import sqlalchemy as sa
+from engram_kit.errors import InvalidArgument, NotFound, RequestIdReused
+
+from engram_recall.commands import Replacement, StepCommit, StepResult
+from engram_recall.errors import LeaseLost, StepConflict, WindowMoved
+from engram_recall.model import Message, Role
+from engram_recall.store import messages, windows
+from engram_recall.store.codec import text_content
+from engram_recall.store.tables import step_commits
+from engram_recall.store.writing import Writing
+
+_s = step_commits.c
+_FOUND: Final = sa.select(step_commits).where(
+    _s.organization_id == sa.bindparam("organization"),
+    sa.or_(_s.step_id == sa.bindparam("step"), sa.and_(_s.request_id != "", _s.request_id == sa.bindparam("request"))),
+)
+_RECORD: Final = sa.insert(step_commits)
+
+
+def commit(tx: Writing, step: StepCommit, fingerprint: str) -> StepResult:
+    """See RecallStore.commit_step. The order of the checks is part of the contract."""
+    conn, organization_id = tx.conn, tx.organization_id
+    earlier = _earlier(conn, organization_id, step)
+    if earlier is not None:
+        return _replayed(tx, step, fingerprint, earlier)
+    state = windows.head(conn, organization_id, step.conversation_id, step.agent_id)
+    if step.epoch < state.epoch:
+        raise LeaseLost(step.conversation_id, state.epoch)
+    stored = messages.store(tx, step.agent_id, (*step.messages, *step.hidden_messages))
+    entering = windows.not_shown(conn, step.conversation_id, messages.ids_of(step.messages), stored.known_ids)
+    windows.enter(conn, step.conversation_id, state.next_position, entering)
+    if step.system_text is not None:
+        windows.say(conn, state.system_message_id, text_content(step.system_text), tx.now)
+    version = windows.move(
+        conn,
+        state,
+        tx.now,
+        epoch=step.epoch,
+        next_position=state.next_position + len(entering),
+        last_message_at=_last(step.messages, state.last_message_at),
+    )
+    rebased = state.version != step.base_version
+    result = StepResult(
+        version=version,
+        rebased=rebased,
+        replayed=False,
+        sequence_ids=stored.sequence_ids,
+        agent_message_count=stored.agent_message_count,
+        context=windows.read(conn, organization_id, step.conversation_id) if rebased else None,
+    )
+    conn.execute(_RECORD, _record(tx, step, fingerprint, result))
+    return result
+
+
+def _earlier(conn: sa.Connection, organization_id: str, step: StepCommit) -> sa.Row[Any] | None:
+    given = {"organization": organization_id, "step": step.step_id, "request": step.request_id}
+    rows = conn.execute(_FOUND, given).all()
+    for row in rows:
+        if row.step_id == step.step_id:
+            return row
+    if rows:
+        raise RequestIdReused(
+            "This request_id was used before with other content.", field="request_id", request_id=step.request_id
+        )
+    return None
+
+
+def _replayed(tx: Writing, step: StepCommit, fingerprint: str, earlier: sa.Row[Any]) -> StepResult:
+    same = (step.agent_id, step.conversation_id, fingerprint)
+    if same != (earlier.agent_id, earlier.conversation_id, earlier.fingerprint):
+        raise StepConflict(step.step_id)
+    return StepResult(
+        version=earlier.version,
+        rebased=earlier.rebased,
+        replayed=True,
+        sequence_ids=tuple(msgspec.json.decode(earlier.sequence_ids, type=list[int])),
+        agent_message_count=earlier.message_count,
+        context=windows.read(tx.conn, tx.organization_id, step.conversation_id) if earlier.rebased else None,
+    )
+
+
+def _record(tx: Writing, step: StepCommit, fingerprint: str, result: StepResult) -> dict[str, Any]:
+    return {
+        "organization_id": tx.organization_id,
+        "step_id": step.step_id,
+        "request_id": step.request_id,
+        "agent_id": step.agent_id,
+        "conversation_id": step.conversation_id,
+        "fingerprint": fingerprint,
+        "version": result.version,
+        "rebased": result.rebased,
+        "sequence_ids": msgspec.json.encode(result.sequence_ids).decode(),
+        "message_count": result.agent_message_count,
+        "created_at": tx.now,
+    }
+
+
+def replace(tx: Writing, new: Replacement) -> None:
+    """See RecallStore.replace_context."""
+    conn, organization_id = tx.conn, tx.organization_id
+    state = windows.head(conn, organization_id, new.conversation_id, new.agent_id)
+    if new.epoch is not None and new.epoch < state.epoch:
+        raise LeaseLost(new.conversation_id, state.epoch)
+    if new.base_version != state.version:
+        raise WindowMoved(new.conversation_id, state.version)
+    messages.store(tx, new.agent_id, new.new_messages)
+    _require_window(conn, organization_id, new, state.system_message_id)
+    windows.leave(conn, new.conversation_id)
+    windows.enter(conn, new.conversation_id, 0, new.message_ids)
+    if new.system_text is not None:
+        windows.say(conn, new.message_ids[0], text_content(new.system_text), tx.now)
+    windows.move(
+        conn,
+        state,
+        tx.now,
+        epoch=state.epoch if new.epoch is None else new.epoch,
+        system_message_id=new.message_ids[0],
+        next_position=len(new.message_ids),
+        last_message_at=_last(new.new_messages, state.last_message_at),
+    )
+
+
+def _require_window(conn: sa.Connection, organization_id: str, new: Replacement, system_message_id: str) -> None:
+    window = messages.read(conn, organization_id, new.message_ids)
+    missing = set(new.message_ids) - {message.id for message in window if message.agent_id == new.agent_id}
+    if missing:
+        absent = min(missing, key=new.message_ids.index)
+        raise NotFound(f"The agent has no message {absent}.", resource_id=absent)
+    # Another window's system row would be rewritten through this one.
+    own = window[0].id == system_message_id or any(message.id == window[0].id for message in new.new_messages)
+    if window[0].role is not Role.SYSTEM or not own:
+        raise InvalidArgument(
+            "message_ids must begin with the conversation's own system message, or a new one.", field="message_ids"
+        )
+
+
+def _last(stored: Sequence[Message], otherwise: datetime | None) -> datetime | None:
+    moments = [message.created_at for message in stored]
+    return max((*moments, otherwise) if otherwise else moments, default=None)

@@ -1,0 +1,90 @@
+"""Builds the service from its parts; the only place that picks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from engram.recall.v1 import (
+    episodes_service_pb2,
+    episodes_service_pb2_grpc,
+    messages_service_pb2,
+    messages_service_pb2_grpc,
+    traces_service_pb2,
+    traces_service_pb2_grpc,
+)
+from engram_kit.background import periodic
+from engram_kit.clock import Clock, SystemClock
+from engram_kit.config import StartupError
+from engram_kit.service import Assembly
+from engram_kit.sql import Database
+from engram_retrieval.edge import EdgeIndex
+from engram_retrieval.embedder import Embedder
+from engram_retrieval.errors import EmbedderMisconfigured, RetrievalError
+from engram_retrieval.registry import EmbedderSettings, make_embedder
+
+from engram_recall.config import Config
+from engram_recall.indexer import Indexer, MessageVectors
+from engram_recall.search import MessageFinder
+from engram_recall.service import MessageService
+from engram_recall.servicer import MessagesServicer
+from engram_recall.store.sql import SqlRecallStore
+
+LEDGER_PURGE_SECONDS = 3600.0
+
+
+async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
+    """The recall service over its migrated database and its vector index, ready to start."""
+    clock = clock or SystemClock()
+    embedder = _embedder(config)
+    database = Database.open(config.database, synchronous=config.sqlite_synchronous)
+    await database.migrate("engram_recall")
+    store = SqlRecallStore(database, clock)
+    index = await _open_index(config)
+    vectors = MessageVectors(index, embedder)
+    indexer = Indexer(store, vectors)
+    service = MessageService(store, MessageFinder(store, vectors), indexer)
+    return Assembly(
+        name="recall",
+        servicers=[
+            (messages_service_pb2_grpc.add_MessageServiceServicer_to_server, MessagesServicer(service, clock)),
+            *_unanswered(),
+        ],
+        service_names=[
+            messages_service_pb2.DESCRIPTOR.services_by_name["MessageService"].full_name,
+            traces_service_pb2.DESCRIPTOR.services_by_name["TraceService"].full_name,
+            episodes_service_pb2.DESCRIPTOR.services_by_name["EpisodeService"].full_name,
+        ],
+        start=[indexer.open],
+        background=[indexer.run, periodic(LEDGER_PURGE_SECONDS, store.purge_ledger)],
+        close=[database.close, embedder.close, index.close],
+    )
+
+
+def _unanswered() -> list[tuple[Callable[[Any, Any], None], Any]]:
+    """Services of the contract whose every RPC says UNIMPLEMENTED: the generated classes do."""
+    return [
+        (traces_service_pb2_grpc.add_TraceServiceServicer_to_server, traces_service_pb2_grpc.TraceServiceServicer()),  # type: ignore[abstract]
+        (
+            episodes_service_pb2_grpc.add_EpisodeServiceServicer_to_server,
+            episodes_service_pb2_grpc.EpisodeServiceServicer(),  # type: ignore[abstract]
+        ),
+    ]
+
+
+def _embedder(config: Config) -> Embedder:
+    settings = EmbedderSettings(
+        base_url=config.embedder_base_url, api_key=config.embedder_api_key, dimension=config.embedder_dimension
+    )
+    try:
+        return make_embedder(config.embedder, settings)
+    except EmbedderMisconfigured as error:
+        raise StartupError(f"ENGRAM_EMBEDDER: {error}.") from error
+
+
+async def _open_index(config: Config) -> EdgeIndex:
+    directory = config.data_path / "recall-index"
+    try:
+        return await EdgeIndex.open(directory, flush_interval_seconds=config.index_flush_seconds)
+    except RetrievalError as error:
+        raise StartupError(f"The vector index {directory} cannot be opened: {error}.") from error

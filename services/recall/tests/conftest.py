@@ -1,0 +1,61 @@
+"""Fixtures of the recall tests: the service on its real stores, through the wire."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from engram.recall.v1.messages_service_pb2_grpc import MessageServiceStub
+from engram_kit.channels import Channels
+from engram_kit.clock import FrozenClock
+from engram_kit.service import RunningServer
+from engram_recall.config import Config
+from engram_recall.wiring import assemble
+from engram_retrieval.registry import HASHING
+
+Serve = Callable[..., AbstractAsyncContextManager[Any]]
+
+
+@pytest.fixture
+def clock() -> FrozenClock:
+    """A clock that the test moves."""
+    return FrozenClock()
+
+
+@pytest.fixture
+def serve(tmp_path: Path, clock: FrozenClock) -> Serve:
+    """Starts a service and gives its stub; keywords are settings."""
+
+    @asynccontextmanager
+    async def running(**settings: Any) -> AsyncIterator[Any]:
+        chosen = {"port": 0, "data_dir": str(tmp_path), "embedder": HASHING, "shutdown_grace_seconds": 0.0, **settings}
+        config = Config(**chosen)
+        server = RunningServer()
+        address = await server.start(await assemble(config, clock=clock), config)
+        channels = Channels()
+        try:
+            yield MessageServiceStub(channels.channel(address))
+        finally:
+            await channels.close()
+            await server.stop()
+
+    return running
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of either SQL engine."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'recall.db'}"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest_asyncio.fixture
+async def recall(serve: Serve, database_url: str) -> AsyncIterator[Any]:
+    """A stub of a running service, on either SQL engine."""
+    async with serve(database_url=database_url) as stub:
+        yield stub

@@ -1,0 +1,125 @@
+"""Messages keep everything from the wire through the domain and the store's rows, and back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from engram.types.v1 import message_pb2 as pb
+from engram_kit.errors import InvalidArgument
+from engram_recall import convert
+from engram_recall.model import Message
+from engram_recall.store.codec import COLUMNS, to_message, to_row
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
+maybe = st.none() | text
+
+parts = st.one_of(
+    st.builds(lambda t, s: pb.ContentPart(text=pb.TextPart(text=t, signature=s)), text, maybe),
+    st.builds(
+        lambda d, m, x: pb.ContentPart(image=pb.ImagePart(inline=pb.InlineImage(data=d, media_type=m), detail=x)),
+        st.binary(max_size=30),
+        text,
+        maybe,
+    ),
+    st.builds(lambda u: pb.ContentPart(image=pb.ImagePart(url=u)), text),
+    st.builds(lambda u: pb.ContentPart(image=pb.ImagePart(file_id=u)), text),
+    st.builds(
+        lambda t, n, s: pb.ContentPart(reasoning=pb.ReasoningPart(text=t, is_native=n, signature=s)),
+        text,
+        st.booleans(),
+        maybe,
+    ),
+    st.builds(lambda d: pb.ContentPart(redacted_reasoning=pb.RedactedReasoningPart(data=d)), text),
+    st.builds(lambda s: pb.ContentPart(omitted_reasoning=pb.OmittedReasoningPart(signature=s)), maybe),
+    st.builds(
+        lambda i, s, e: pb.ContentPart(
+            summarized_reasoning=pb.SummarizedReasoningPart(id=i, summaries=s, encrypted_content=e)
+        ),
+        text,
+        st.lists(text, max_size=3),
+        maybe,
+    ),
+)
+calls = st.builds(lambda i, n, a, p: pb.ToolCall(id=i, name=n, arguments=a, provider_id=p), text, text, text, maybe)
+returns = st.builds(
+    lambda i, n, s, c, o, e: pb.ToolReturn(tool_call_id=i, name=n, status=s, content=c, stdout=o, stderr=e),
+    text,
+    text,
+    st.sampled_from([0, 1, 2]),
+    st.lists(parts, max_size=2),
+    st.lists(text, max_size=2),
+    st.lists(text, max_size=2),
+)
+decisions = st.one_of(
+    st.builds(lambda i: pb.ApprovalDecision(tool_call_id=i, approve=pb.Approve()), text),
+    st.builds(lambda i, r: pb.ApprovalDecision(tool_call_id=i, deny=pb.Deny(reason=r)), text, maybe),
+    st.builds(lambda i, r: pb.ApprovalDecision(tool_call_id=i, client_return=r), text, returns),
+)
+moments = st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30), timezones=st.just(UTC))  # noqa: DTZ001
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> pb.Message:
+    optional = {
+        name: draw(maybe)
+        for name in (
+            "approval_request_id", "name", "otid", "sender_id", "group_id", "model", "step_id", "run_id", "turn_id",
+            "conversation_id",
+        )
+    }  # fmt: skip
+    return pb.Message(
+        id=draw(text),
+        agent_id=draw(text),
+        role=draw(st.sampled_from([1, 2, 3, 4, 5, 6])),
+        content=draw(st.lists(parts, max_size=3)),
+        tool_calls=draw(st.lists(calls, max_size=2)),
+        tool_returns=draw(st.lists(returns, max_size=2)),
+        approval_decisions=draw(st.lists(decisions, max_size=2)),
+        is_err=draw(st.none() | st.booleans()),
+        create_time=convert.timestamp(draw(moments)),
+        **optional,
+    )
+
+
+def through_a_row(message: Message) -> Message:
+    row = to_row(message, "org")
+
+    class Selected(tuple[Any, ...]):
+        __slots__ = ()
+
+    return to_message(Selected(row[column.name] for column in COLUMNS))  # type: ignore[arg-type]
+
+
+@given(messages())
+def test_a_message_survives_the_wire_the_domain_and_the_rows(message: pb.Message) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    domain = convert.message_in(message, "message", now)
+    assert through_a_row(domain) == domain
+    assert convert.message_out(domain) == message
+
+
+def test_an_absent_time_is_now() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert convert.message_in(pb.Message(role=2), "message", now).created_at == now
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (pb.Message(), "m.role"),
+        (pb.Message(role=17), "m.role"),  # type: ignore[arg-type]
+        (pb.Message(role=2, content=[pb.ContentPart()]), "m.content[0].part"),
+        (pb.Message(role=2, content=[pb.ContentPart(image=pb.ImagePart())]), "m.content[0].image.source"),
+        (pb.Message(role=5, approval_decisions=[pb.ApprovalDecision()]), "m.approval_decisions[0].decision"),
+        (pb.Message(role=2, create_time=Timestamp(seconds=1 << 60)), "m.create_time"),
+    ],
+)
+def test_what_no_message_can_be_is_refused_by_field(message: pb.Message, field: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        convert.message_in(message, "m", datetime(2026, 1, 1, tzinfo=UTC))
+    assert refused.value.field == field

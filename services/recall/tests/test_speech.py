@@ -1,0 +1,136 @@
+"""What is found again of a message, and by which words and dates."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+from engram_kit.errors import InvalidArgument
+from engram_recall.dates import end_bound, start_bound, time_zone
+from engram_recall.model import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
+from engram_recall.speech import speech
+from engram_recall.words import indexed, terms
+
+
+def message(role: Role, text: str = "", **more: object) -> Message:
+    content = (TextPart(text),) if text else ()
+    return Message(
+        id="m", agent_id="a", role=role, created_at=datetime(2026, 1, 1, tzinfo=UTC), content=content, **more
+    )  # type: ignore[arg-type]
+
+
+def call(name: str, **arguments: object) -> ToolCall:
+    return ToolCall("c", name, json.dumps(arguments))
+
+
+def returned(name: str, text: str) -> ToolReturn:
+    return ToolReturn("c", name, ToolStatus.SUCCESS, (TextPart(text),))
+
+
+PACKED = json.dumps({"status": "OK", "message": "42 degrees", "time": "now"})
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (message(Role.USER, "hello"), "hello"),
+        (message(Role.USER, json.dumps({"type": "user_message", "message": "hi", "time": "t"})), "hi"),
+        (message(Role.USER, json.dumps({"type": "heartbeat", "reason": "again", "time": "t"})), ""),
+        (message(Role.USER, json.dumps({"type": "login", "last_login": "never"})), ""),
+        (message(Role.USER, json.dumps({"type": "system_alert", "message": "summary"})), ""),
+        (message(Role.USER, '{"json": "of the user"}'), '{"json": "of the user"}'),
+        (message(Role.USER, "{" * 100_000), "{" * 100_000),
+        (message(Role.USER, '{"type": "user_message", "message": "nul \\u0000 inside"}'), "nul   inside"),
+        (message(Role.ASSISTANT, "I think"), "I think"),
+        (message(Role.ASSISTANT, "thought", tool_calls=(call("send_message", message="Hello!"),)), "thought\nHello!"),
+        (message(Role.ASSISTANT, "let me look", tool_calls=(call("conversation_search", query="q"),)), ""),
+        (
+            message(
+                Role.ASSISTANT,
+                "x",
+                tool_calls=(call("conversation_search", query="q"), call("send_message", message="y")),
+            ),
+            "y",
+        ),
+        (message(Role.ASSISTANT, tool_calls=(call("send_message", message=5),)), ""),
+        (message(Role.TOOL, tool_returns=(returned("weather", PACKED),)), "42 degrees"),
+        (message(Role.TOOL, tool_returns=(returned("weather", "plain"),)), "plain"),
+        (message(Role.TOOL, tool_returns=(returned("send_message", PACKED),)), ""),
+        (message(Role.TOOL, tool_returns=(returned("conversation_search", "old words"),)), ""),
+        (message(Role.TOOL, tool_returns=(returned("conversation_search", "a"), returned("weather", "b"))), "b"),
+        (message(Role.SYSTEM, "prompt"), ""),
+        (message(Role.SUMMARY, "so far"), ""),
+        (message(Role.APPROVAL, "may I"), ""),
+        (message(Role.USER, "failed", is_err=True), ""),
+    ],
+)
+def test_speech(said: Message, found: str) -> None:
+    assert speech(said) == found
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("What did I say about the Guitar?", ("guitar",)),
+        ("who are you", ("who", "are", "you")),
+        ("guitar guitar", ("guitar",)),
+        ("Café naïve ＦＵＬＬ", ("cafe", "naive", "full")),
+        ("東京タワー", ("東 京", "京 タ", "タ ワ", "ワ ー")),
+        ("go東京go", ("go", "東 京")),
+        ("犬", ("犬",)),
+        ('"quoted" AND (NOT near*) OR body:x^2 -- ;', ("quoted", "near", "body", "x", "2")),
+        ("🎸", ()),
+        ("", ()),
+        ("snake_case a.b@c", ("snake", "case", "b", "c")),
+    ],
+)
+def test_terms(query: str, expected: tuple[str, ...]) -> None:
+    assert terms(query) == expected
+
+
+def test_a_long_query_has_a_bounded_number_of_terms() -> None:
+    assert len(terms(" ".join(f"word{n}" for n in range(5000)))) == 64
+
+
+def test_indexed_words_are_folded_and_parted() -> None:
+    assert indexed("Ünïcode, 東京 and\n\tspaces_too!") == "unicode 東 京 and spaces too"
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def test_bounds_are_in_the_callers_zone_and_a_bare_end_date_admits_its_day() -> None:
+    assert start_bound("2026-01-20", BERLIN) == datetime(2026, 1, 19, 23, tzinfo=UTC)
+    assert end_bound("2026-01-20", BERLIN) == datetime(2026, 1, 20, 23, tzinfo=UTC)
+    # The day on which summer time begins has 23 hours.
+    assert start_bound("2026-03-29", BERLIN) == datetime(2026, 3, 28, 23, tzinfo=UTC)
+    assert end_bound("2026-03-29", BERLIN) == datetime(2026, 3, 29, 22, tzinfo=UTC)
+    assert start_bound("2026-01-20T10:00", BERLIN) == datetime(2026, 1, 20, 9, tzinfo=UTC)
+    assert end_bound("2026-01-20T10:00:00+00:00", BERLIN) == datetime(2026, 1, 20, 10, 0, 0, 1, tzinfo=UTC)
+    assert start_bound("2026-01-20T10:00Z", BERLIN) == datetime(2026, 1, 20, 10, tzinfo=UTC)
+
+
+def test_bounds_beyond_all_time_are_no_bounds() -> None:
+    assert end_bound("9999-12-31", UTC) is None
+    assert start_bound("0001-01-01", BERLIN) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "2026-13-01", "2026-02-30", "20260120", "2026-01-20T25:00", "2026-1-2"]
+)
+def test_other_dates_are_refused_with_the_form_that_is_wanted(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="Use ISO 8601 format") as refused:
+        start_bound(text, UTC)
+    assert refused.value.field == "start_date"
+    with pytest.raises(InvalidArgument) as refused:
+        end_bound(text, UTC)
+    assert refused.value.field == "end_date"
+
+
+@pytest.mark.parametrize("name", ["Nowhere/City", "../../etc/passwd", "Europe", "a" * 5000, "Europe/Ber\0lin", "/etc"])
+def test_other_zones_are_refused(name: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        time_zone(name)
+    assert refused.value.field == "time_zone"

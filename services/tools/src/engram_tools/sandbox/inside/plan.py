@@ -1,0 +1,77 @@
+"""What the server asks of one sandbox process: the layers, limits and places, as JSON on its command line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+# The layers of isolation, each stopping what the others do not. `LAYERS` is the order in which they are put on.
+OWN_UID = "own_uid"
+USER_NAMESPACE = "user_namespace"
+PID_NAMESPACE = "pid_namespace"
+NETWORK_NAMESPACE = "network_namespace"
+IPC_NAMESPACE = "ipc_namespace"
+PRIVATE_ROOT = "private_root"
+PRIVATE_PROC = "private_proc"
+LANDLOCK = "landlock"
+SECCOMP = "seccomp"
+LAYERS = (
+    USER_NAMESPACE,
+    PID_NAMESPACE,
+    NETWORK_NAMESPACE,
+    IPC_NAMESPACE,
+    PRIVATE_ROOT,
+    PRIVATE_PROC,
+    OWN_UID,
+    LANDLOCK,
+    SECCOMP,
+)
+
+# What a private root shows of the host, all read-only.
+SYSTEM_DIRECTORIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of every process in the sandbox, and of the sandbox as a whole where a layer allows it."""
+
+    cpu_seconds: int
+    memory_bytes: int
+    processes: int
+    file_bytes: int
+    open_files: int
+    disk_bytes: int
+    output_chars: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One sandbox process."""
+
+    layers: list[str]
+    limits: Limits
+    uid: int
+    parent_pid: int
+    python_directories: list[str]
+    result_fd: int
+    report_fd: int
+    work_directory: str | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        raw = json.loads(text)
+        return cls(**{**raw, "limits": Limits(**raw["limits"])})
+
+
+class LayerFailed(Exception):
+    """A layer of the plan cannot be put on here."""
+
+    def __init__(self, layer: str, why: str) -> None:
+        super().__init__(f"{layer}: {why}")
+        self.layer = layer
+        self.why = why

@@ -1,0 +1,99 @@
+"""The private root of a sandbox: a read-only view of the system and the interpreter, and one bounded /tmp."""
+
+from __future__ import annotations
+
+import os
+
+from . import linux
+from .plan import DEVICES, PRIVATE_PROC, PRIVATE_ROOT, SYSTEM_DIRECTORIES, SYSTEM_FILES, LayerFailed, Plan
+
+WORK_DIRECTORY = "/tmp"  # noqa: S108 - the sandbox's own, on its own bounded file system
+_SHARED_MEMORY_BYTES = 8 * 1024 * 1024
+# What a remount may not take away from the mount that a bind shows, by the name statvfs has for it.
+_KEPT_FLAGS = {os.ST_NOSUID: 2, os.ST_NODEV: 4, os.ST_NOEXEC: 8, os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048}
+
+
+def enter(plan: Plan) -> None:
+    """Moves this process, alone in its mount namespace, into a fresh root.
+
+    Raises:
+        LayerFailed: naming the layer that the host refuses.
+    """
+    try:
+        linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWUTS)
+        linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
+        places = _shown(plan)
+        # A file system over /tmp holds both the old root and the new one while the new one is laid out.
+        linux.mount("tmpfs", "/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=1m")  # noqa: S108
+        links = {place: os.readlink(place) for place in SYSTEM_DIRECTORIES if os.path.islink(place)}
+        os.mkdir("/tmp/new")  # noqa: S108
+        os.mkdir("/tmp/old")  # noqa: S108
+        linux.pivot_root("/tmp", "/tmp/old")  # noqa: S108
+        os.chdir("/")
+        linux.mount("tmpfs", "/new", "tmpfs", linux.MS_NOSUID, "mode=755,size=1m")
+        for place, source in places.items():
+            _bind(f"/old{source}", f"/new{place}")
+        for place, target in links.items():
+            if not os.path.lexists(f"/new{place}"):
+                os.symlink(target, f"/new{place}")
+        _writable(plan)
+    except OSError as error:
+        raise LayerFailed(PRIVATE_ROOT, str(error)) from error
+    if PRIVATE_PROC in plan.layers:
+        _proc()
+    try:
+        _leave_old_root()
+    except OSError as error:
+        raise LayerFailed(PRIVATE_ROOT, str(error)) from error
+
+
+def _shown(plan: Plan) -> dict[str, str]:
+    """The host's files and directories that the sandbox sees, by where, none inside another."""
+    directories = [place for place in SYSTEM_DIRECTORIES if not os.path.islink(place)]
+    shown: dict[str, str] = {}
+    for place in sorted({*directories, *SYSTEM_FILES, *DEVICES, *plan.python_directories}):
+        if os.path.exists(place) and not any(place.startswith(f"{other}/") for other in shown):
+            shown[place] = os.path.realpath(place)
+    return shown
+
+
+def _bind(source: str, target: str) -> None:
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    linux.mount(source, target, None, linux.MS_BIND | linux.MS_REC)
+    present = os.statvfs(target).f_flag
+    flags = linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID
+    if "/dev/" not in target:
+        flags |= linux.MS_NODEV
+    linux.mount(None, target, None, flags | sum(flag for name, flag in _KEPT_FLAGS.items() if present & name))
+
+
+def _writable(plan: Plan) -> None:
+    closed = linux.MS_NOSUID | linux.MS_NODEV
+    os.mkdir("/new/tmp")
+    linux.mount("tmpfs", "/new/tmp", "tmpfs", closed, f"mode=1777,size={plan.limits.disk_bytes},nr_inodes=16384")
+    os.mkdir("/new/dev/shm")
+    shared = f"mode=1777,size={_SHARED_MEMORY_BYTES},nr_inodes=256"
+    linux.mount("tmpfs", "/new/dev/shm", "tmpfs", closed | linux.MS_NOEXEC, shared)
+    os.mkdir("/new/proc")
+    for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        os.symlink(target, f"/new/dev/{name}")
+
+
+def _proc() -> None:
+    try:
+        linux.mount("proc", "/new/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    except OSError as error:
+        raise LayerFailed(PRIVATE_PROC, str(error)) from error
+
+
+def _leave_old_root() -> None:
+    linux.unmount("/old")
+    os.chdir("/new")
+    linux.pivot_root(".", ".")
+    linux.unmount(".")
+    os.chdir("/")
+    linux.mount(None, "/", None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)

@@ -1,0 +1,152 @@
+"""Annotations as JSON schemas, read from the syntax tree and never evaluated."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Final
+
+_SCALARS: Final = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "None": "null"}
+_LITERALS: Final[dict[type, str]] = {bool: "boolean", int: "integer", str: "string"}
+_SEQUENCES: Final = frozenset({"list", "List", "Sequence", "Iterable"})
+_MAPPINGS: Final = frozenset({"dict", "Dict", "Mapping", "MutableMapping"})
+_TUPLES: Final = frozenset({"tuple", "Tuple"})
+_MAX_DEPTH: Final = 32
+SUPPORTED: Final = (
+    "str, int, float, bool, None, list, tuple, dict with str keys, Literal, Optional, Union and Any of these"
+)
+
+
+class UnsupportedAnnotation(Exception):
+    """The annotation has no JSON schema here; the message says which part and why."""
+
+
+def is_optional(node: ast.expr | None) -> bool:
+    """Whether None is one of the annotated values."""
+    return node is not None and any(_is_none(part) for part in _alternatives(_unwrapped(node)))
+
+
+def schema_of(node: ast.expr | None) -> dict[str, Any]:
+    """The JSON schema of an annotation, without None; a missing annotation is a string.
+
+    Raises:
+        UnsupportedAnnotation: for classes and forms that JSON arguments cannot be turned into.
+    """
+    return {"type": "string"} if node is None else _schema(node, 0)
+
+
+def _schema(node: ast.expr, depth: int) -> dict[str, Any]:
+    if depth > _MAX_DEPTH:
+        raise UnsupportedAnnotation("it is nested too deeply")
+    node = _unwrapped(node)
+    parts = [part for part in _alternatives(node) if not _is_none(part)]
+    if not parts:
+        return {"type": "null"}
+    if len(parts) > 1:
+        return _union([_schema(part, depth + 1) for part in parts])
+    node = _unwrapped(parts[0])
+    if isinstance(node, ast.Subscript):
+        return _generic(_name(node.value), _items(node.slice), node, depth)
+    return _plain(_name(node), node)
+
+
+def _union(schemas: list[dict[str, Any]]) -> dict[str, Any]:
+    distinct = [schema for index, schema in enumerate(schemas) if schema not in schemas[:index]]
+    if any(not schema for schema in distinct):
+        return {}
+    return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
+
+
+def _plain(name: str | None, node: ast.expr) -> dict[str, Any]:
+    if name in _SCALARS:
+        return {"type": _SCALARS[name]}
+    if name in _SEQUENCES or name in _TUPLES:
+        return {"type": "array", "items": {"type": "string"}}
+    if name in _MAPPINGS:
+        return {"type": "object"}
+    if name in ("Any", "object"):
+        return {}
+    raise UnsupportedAnnotation(f"'{ast.unparse(node)}' is not one of {SUPPORTED}")
+
+
+def _generic(name: str | None, items: list[ast.expr], node: ast.expr, depth: int) -> dict[str, Any]:
+    if name in _SEQUENCES and len(items) == 1:
+        return {"type": "array", "items": _schema(items[0], depth + 1)}
+    if name in _TUPLES:
+        return _tuple(items, depth)
+    if name in _MAPPINGS and len(items) == 2:
+        if _name(items[0]) != "str":
+            raise UnsupportedAnnotation(f"the keys of '{ast.unparse(node)}' must be str, as those of JSON objects are")
+        values = _schema(items[1], depth + 1)
+        return {"type": "object", "additionalProperties": values or True}
+    if name == "Literal":
+        return _literal(items, node)
+    raise UnsupportedAnnotation(f"'{ast.unparse(node)}' is not one of {SUPPORTED}")
+
+
+def _tuple(items: list[ast.expr], depth: int) -> dict[str, Any]:
+    if len(items) == 2 and isinstance(items[1], ast.Constant) and items[1].value is Ellipsis:
+        return {"type": "array", "items": _schema(items[0], depth + 1)}
+    prefix = [_schema(item, depth + 1) for item in items]
+    return {"type": "array", "prefixItems": prefix, "minItems": len(prefix), "maxItems": len(prefix)}
+
+
+def _literal(items: list[ast.expr], node: ast.expr) -> dict[str, Any]:
+    values: list[Any] = []
+    for item in items:
+        try:
+            value = ast.literal_eval(item)
+        except ValueError as error:
+            raise UnsupportedAnnotation(f"'{ast.unparse(node)}' holds something else than literals") from error
+        if value is not None and type(value) not in _LITERALS:
+            raise UnsupportedAnnotation(f"'{ast.unparse(node)}' may hold str, int, bool and None only")
+        if value is not None:
+            values.append(value)
+    kinds = list(dict.fromkeys(_LITERALS[type(value)] for value in values))
+    return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": values} if kinds else {"type": "null"}
+
+
+def _unwrapped(node: ast.expr) -> ast.expr:
+    """The annotation below quotes, Annotated, Required and Final."""
+    while True:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            quoted = node.value
+            try:
+                node = ast.parse(quoted.strip(), mode="eval").body
+            except SyntaxError as error:
+                raise UnsupportedAnnotation(f"'{quoted}' is not an annotation") from error
+        elif isinstance(node, ast.Subscript) and _name(node.value) in ("Annotated", "Final", "Required"):
+            node = _items(node.slice)[0]
+        else:
+            return node
+
+
+def _alternatives(node: ast.expr) -> list[ast.expr]:
+    """The members of a union, flat; of anything else, the thing itself."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return [*_alternatives(_unwrapped(node.left)), *_alternatives(_unwrapped(node.right))]
+    if isinstance(node, ast.Subscript):
+        name, items = _name(node.value), _items(node.slice)
+        if name == "Optional" and len(items) == 1:
+            return [*_alternatives(_unwrapped(items[0])), ast.Constant(None)]
+        if name == "Union":
+            return [part for item in items for part in _alternatives(_unwrapped(item))]
+        if name == "Literal" and any(_is_none(item) for item in items):
+            return [node, ast.Constant(None)]
+    return [node]
+
+
+def _is_none(node: ast.expr) -> bool:
+    return (isinstance(node, ast.Constant) and node.value is None) or (
+        isinstance(node, ast.Name) and node.id == "NoneType"
+    )
+
+
+def _name(node: ast.expr) -> str | None:
+    """The last part of a possibly dotted name: `typing.List` and `t.List` are `List`."""
+    if isinstance(node, ast.Constant) and node.value is None:
+        return "None"
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
+
+
+def _items(node: ast.expr) -> list[ast.expr]:
+    return list(node.elts) if isinstance(node, ast.Tuple) else [node]

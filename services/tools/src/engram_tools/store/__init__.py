@@ -1,0 +1,1 @@
+"""Where tools are kept."""

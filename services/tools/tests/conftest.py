@@ -1,0 +1,89 @@
+"""Fixtures of the tools tests: sandboxes of every strength this host has, and the service on each engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from engram.tools.v1.execution_service_pb2_grpc import ExecutionServiceStub
+from engram.tools.v1.mcp_servers_service_pb2_grpc import McpServerServiceStub
+from engram.tools.v1.tools_service_pb2_grpc import ToolServiceStub
+from engram_kit.service import RunningServer
+from engram_tools.config import Config
+from engram_tools.sandbox import Level, Outcome, Sandbox, SandboxSettings, Task
+from engram_tools.sandbox.inside import plan as layer
+from engram_tools.wiring import assemble
+
+_WITHOUT_NAMESPACES = {layer.LANDLOCK, layer.SECCOMP} | ({layer.OWN_UID} if os.geteuid() == 0 else set())
+PROFILES = {"all layers": None, "no namespaces": _WITHOUT_NAMESPACES}
+SETTINGS = SandboxSettings(
+    minimum=Level.MINIMAL, max_concurrent=4, cpu_seconds=2, memory_mb=256, processes=24, disk_mb=8, stream_bytes=100_000
+)
+
+Run = Callable[..., Coroutine[Any, Any, Outcome]]
+
+
+@pytest_asyncio.fixture(params=list(PROFILES))
+async def sandbox(request: pytest.FixtureRequest) -> Sandbox:
+    """A sandbox with all layers that the host grants, and one as on a host that refuses namespaces."""
+    opened = await Sandbox.open(SETTINGS, layers=PROFILES[request.param])
+    if opened.isolation.level is Level.NONE:
+        pytest.skip(f"this host grants no isolation at all, and tools are refused: {dict(opened.isolation.missing)}")
+    return opened
+
+
+@pytest.fixture
+def run(sandbox: Sandbox) -> Run:
+    """Runs the function `tool` of a source, with keyword arguments as its own."""
+
+    async def run(source: str, *, seconds: float = 20.0, **arguments: Any) -> Outcome:
+        return await sandbox.run(Task(source, "tool", arguments), seconds)
+
+    return run
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database on the engine under test."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'tools.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@dataclass(frozen=True)
+class Stubs:
+    """The service's RPCs over a real connection."""
+
+    tools: ToolServiceStub
+    executions: ExecutionServiceStub
+    mcp: McpServerServiceStub
+
+
+async def _serve(config: Config) -> AsyncIterator[Stubs]:
+    server = RunningServer()
+    address = await server.start(await assemble(config), config)
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield Stubs(ToolServiceStub(channel), ExecutionServiceStub(channel), McpServerServiceStub(channel))
+    await server.stop()
+
+
+@pytest_asyncio.fixture
+async def stubs(database_url: str, tmp_path: Path) -> AsyncIterator[Stubs]:
+    """The running service on each engine."""
+    config = Config(port=0, data_dir=str(tmp_path), database_url=database_url, min_sandbox="minimal")
+    async for stubs in _serve(config):
+        yield stubs
+
+
+@pytest_asyncio.fixture
+async def embedded(tmp_path: Path) -> AsyncIterator[Stubs]:
+    """The running service on its default store."""
+    async for stubs in _serve(Config(port=0, data_dir=str(tmp_path), min_sandbox="minimal")):
+        yield stubs

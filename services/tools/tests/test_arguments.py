@@ -1,0 +1,84 @@
+"""Arguments held against a schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from engram_tools.errors import ToolArgumentsInvalid
+from engram_tools.schema import coerce
+
+INTEGERS = {"type": "array", "items": {"type": "integer"}}
+
+
+def _coerced(value: Any, schema: dict[str, Any]) -> Any:
+    return coerce({"p": value}, {"type": "object", "properties": {"p": schema}, "required": ["p"]}, "arguments")["p"]
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "expected"),
+    [
+        ("5", {"type": "integer"}, 5),
+        (" -5 ", {"type": "integer"}, -5),
+        (5.0, {"type": "integer"}, 5),
+        ("1.5", {"type": "number"}, 1.5),
+        ("2", {"type": "number"}, 2),
+        ("true", {"type": "boolean"}, True),
+        ("False", {"type": "boolean"}, False),
+        (0, {"type": "boolean"}, False),
+        (5, {"type": "string"}, "5"),
+        (True, {"type": "string"}, "true"),
+        ('[1, "2"]', INTEGERS, [1, 2]),
+        (["1", 2], INTEGERS, [1, 2]),
+        ('{"a": "1"}', {"type": "object", "additionalProperties": {"type": "integer"}}, {"a": 1}),
+        ({"a": [1]}, {"type": "object"}, {"a": [1]}),
+        (["1", "x"], {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]}, [1, "x"]),
+        ("2", {"type": "integer", "enum": [1, 2]}, 2),
+        ("a", {"type": ["integer", "string"], "enum": [1, "a"]}, "a"),
+        ("5", {"anyOf": [{"type": "integer"}, {"type": "string"}]}, "5"),
+        (5, {"anyOf": [{"type": "string"}, {"type": "integer"}]}, 5),
+        ("[1]", {"anyOf": [{"type": "integer"}, INTEGERS]}, [1]),
+        ("__import__('os').getpid()", {"type": "string"}, "__import__('os').getpid()"),
+        ({"x": 1}, {}, {"x": 1}),
+    ],
+)
+def test_coerced(value: Any, schema: dict[str, Any], expected: Any) -> None:
+    """Models write numbers as text and lists as JSON text; what is meant arrives."""
+    result = _coerced(value, schema)
+    assert (result, type(result)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "words"),
+    [
+        ("five", {"type": "integer"}, "Argument 'p' must be an integer, not \"five\"."),
+        (True, {"type": "integer"}, "must be an integer"),
+        (1.5, {"type": "integer"}, "must be an integer"),
+        ("nan", {"type": "number"}, "must be a number"),
+        ("perhaps", {"type": "boolean"}, "must be true or false"),
+        ("[__import__('os')]", {"type": "array"}, "must be a list"),
+        ("1, 2", INTEGERS, "must be a list"),
+        ('[1, "x"]', INTEGERS, "Argument 'p[1]' must be an integer"),
+        ("3", {"type": "integer", "enum": [1, 2]}, "must be one of 1, 2"),
+        (None, {"type": "string"}, "must be a string, not null"),
+        ([1], {"type": "array", "prefixItems": [{}, {}]}, "must be a list of 2"),
+        ("[" * 100_000, {"type": "array"}, "must be a list"),
+        ("9" * 5000, {"type": "integer"}, "must be an integer"),
+    ],
+)
+def test_unfitting_argument_is_named(value: Any, schema: dict[str, Any], words: str) -> None:
+    """And nothing is evaluated to make it fit."""
+    with pytest.raises(ToolArgumentsInvalid) as caught:
+        _coerced(value, schema)
+    assert words in caught.value.message
+    assert caught.value.metadata == {"field": "arguments", "parameter": "p"}
+
+
+def test_unknown_and_missing_arguments_are_named() -> None:
+    """An optional one may be absent or null."""
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}
+    assert coerce({"a": "x", "b": None}, schema, "arguments") == {"a": "x"}
+    with pytest.raises(ToolArgumentsInvalid, match=r"There is no parameter 'c'; known: a, b\."):
+        coerce({"a": "x", "c": 1}, schema, "arguments")
+    with pytest.raises(ToolArgumentsInvalid, match=r"Missing: 'a'\."):
+        coerce({}, schema, "arguments")

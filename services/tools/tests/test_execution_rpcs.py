@@ -1,0 +1,183 @@
+"""Running tools over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from engram.tools.v1 import execution_service_pb2 as pb
+from engram.tools.v1 import tools_pb2, tools_service_pb2
+from engram_kit.errors import EngramError, from_rpc_error
+from google.protobuf.duration_pb2 import Duration
+
+REPEAT = '''def repeat(text: str, times: int = 2) -> str:
+    """Repeats.
+
+    Args:
+        text: What.
+        times: How often.
+    """
+    print("repeating")
+    return text * times
+'''
+
+
+def _ad_hoc(source: str, arguments: str = "", **fields: Any) -> pb.ExecuteToolRequest:
+    options = {
+        name: fields.pop(name)
+        for name in ("name", "allow_network", "pip_requirements", "source_type")
+        if name in fields
+    }
+    schema = fields.pop("schema", '{"type": "object", "properties": {}}')
+    tool = pb.AdHocTool(source_code=source, args_json_schema=schema, **options)
+    return pb.ExecuteToolRequest(ad_hoc=tool, arguments=arguments, **fields)
+
+
+async def _refused(call: Awaitable[Any]) -> EngramError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return from_rpc_error(caught.value)
+
+
+async def _stored(stubs: Any, source: str = REPEAT, **fields: Any) -> str:
+    request = tools_service_pb2.CreateToolRequest(tool=tools_pb2.Tool(source_code=source, **fields))
+    answer: tools_service_pb2.CreateToolResponse = await stubs.tools.CreateTool(request)
+    return answer.tool.id
+
+
+async def test_stored_tool_runs_with_coerced_arguments(stubs: Any) -> None:
+    """The result, what it printed, and how long it took."""
+    tool_id = await _stored(stubs)
+    answer = await stubs.executions.ExecuteTool(
+        pb.ExecuteToolRequest(tool_id=tool_id, arguments='{"text": "ab", "times": "3"}')
+    )
+    assert (answer.status, answer.result, answer.stdout, answer.truncated) == (
+        pb.EXECUTION_STATUS_SUCCESS,
+        "ababab",
+        "repeating\n",
+        False,
+    )
+    assert answer.duration.ToTimedelta().total_seconds() > 0
+
+
+async def test_long_results_are_cut_with_a_note(embedded: Any) -> None:
+    """The note gives both sizes."""
+    tool_id = await _stored(embedded, return_char_limit=5)
+    request = pb.ExecuteToolRequest(tool_id=tool_id, arguments='{"text": "abc", "times": 4}')
+    answer = await embedded.executions.ExecuteTool(request)
+    assert answer.truncated
+    assert answer.result == "abcab\n[The result was cut: it has 12 characters, and the limit is 5.]"
+
+
+async def test_failing_tool_is_a_result(embedded: Any) -> None:
+    """Not an error of the call."""
+    answer = await embedded.executions.ExecuteTool(_ad_hoc("def f():\n    raise KeyError('x')\n"))
+    assert answer.status == pb.EXECUTION_STATUS_ERROR
+    assert answer.result == "Error executing function f: KeyError: 'x'"
+    assert "Traceback" in answer.stderr
+
+
+async def test_ad_hoc_tool_by_name_with_environment_and_agent(embedded: Any) -> None:
+    """Everything of the call reaches it."""
+    source = """import os
+def f(agent_state):
+    agent_state.memory.get_block('human').value = 'Bo'
+    return [os.environ['KEY'], agent_state.agent_id]
+def g(): ...
+"""
+    state = pb.AgentState(agent_id="agent-1", name="A", blocks={"human": "", "persona": "p"})
+    request = _ad_hoc(source, name="f", environment={"KEY": "secret"}, agent_state=state)
+    answer = await embedded.executions.ExecuteTool(request)
+    assert json.loads(answer.result) == ["secret", "agent-1"]
+    assert dict(answer.changed_blocks) == {"human": "Bo"}
+
+
+async def test_timeout_lowers_but_never_raises(embedded: Any) -> None:
+    """The tool's own bound stands above the caller's."""
+    source = 'def f():\n    """F."""\n    import time\n    time.sleep(60)\n'
+    tool_id = await _stored(embedded, source, timeout_seconds=1)
+    for seconds in (30, None):
+        request = pb.ExecuteToolRequest(tool_id=tool_id)
+        if seconds is not None:
+            request.timeout.CopyFrom(Duration(seconds=seconds))
+        answer = await embedded.executions.ExecuteTool(request)
+        assert answer.status == pb.EXECUTION_STATUS_TIMED_OUT
+        assert "ran longer than 1 seconds" in answer.result
+
+
+async def test_caller_that_goes_away_takes_its_tool_along(embedded: Any) -> None:
+    """Cancelling the call ends the processes."""
+
+    def alive() -> bool:
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if b"cancelled_tool_mark" in file.read_bytes():
+                    return True
+            except OSError:
+                continue
+        return False
+
+    source = """def f():
+    import os
+    os.execv('/bin/sh', ['/bin/sh', '-c', ': cancelled_tool_mark; while :; do sleep 1; done'])
+"""
+    call = embedded.executions.ExecuteTool(_ad_hoc(source))
+    while not alive():
+        assert not call.done()
+        await asyncio.sleep(0)
+    call.cancel()
+    async with asyncio.timeout(10):
+        while alive():
+            await asyncio.sleep(0)
+
+
+async def test_bad_arguments_name_the_parameter(embedded: Any) -> None:
+    """Before anything runs."""
+    tool_id = await _stored(embedded)
+    for arguments, parameter in (
+        ('{"text": "a", "n": 1}', "n"),
+        ("{}", "text"),
+        ('{"text": "a", "times": "x"}', "times"),
+    ):
+        request = pb.ExecuteToolRequest(tool_id=tool_id, arguments=arguments)
+        error = await _refused(embedded.executions.ExecuteTool(request))
+        assert (error.reason, error.metadata) == (
+            "TOOL_ARGUMENTS_INVALID",
+            {"field": "arguments", "parameter": parameter},
+        )
+    for arguments in ("[]", "{", "text='a'", "null"):
+        request = pb.ExecuteToolRequest(tool_id=tool_id, arguments=arguments)
+        assert (await _refused(embedded.executions.ExecuteTool(request))).reason == "TOOL_ARGUMENTS_INVALID"
+
+
+async def test_what_cannot_be_run_says_why(embedded: Any) -> None:
+    """Packages, the network, other languages, and tools that have no source."""
+    source = "def f(): ...\n"
+    needs = [tools_pb2.PackageRequirement(name="requests")]
+    client = tools_pb2.Tool(type=tools_pb2.TOOL_TYPE_CLIENT, json_schema='{"name": "here"}')
+    local = (await embedded.tools.CreateTool(tools_service_pb2.CreateToolRequest(tool=client))).tool.id
+    cases: list[tuple[pb.ExecuteToolRequest, str, grpc.StatusCode]] = [
+        (_ad_hoc(source, pip_requirements=needs), "TOOL_REQUIREMENTS_UNMET", grpc.StatusCode.FAILED_PRECONDITION),
+        (_ad_hoc(source, allow_network=True), "SANDBOX_UNAVAILABLE", grpc.StatusCode.FAILED_PRECONDITION),
+        (_ad_hoc(source, source_type=2), "TOOL_REQUIREMENTS_UNMET", grpc.StatusCode.FAILED_PRECONDITION),
+        (_ad_hoc(source, name="g"), "TOOL_SOURCE_INVALID", grpc.StatusCode.INVALID_ARGUMENT),
+        (_ad_hoc("x = 1"), "TOOL_SOURCE_INVALID", grpc.StatusCode.INVALID_ARGUMENT),
+        (_ad_hoc(source, environment={"A=": "b"}), "INVALID_ARGUMENT", grpc.StatusCode.INVALID_ARGUMENT),
+        (_ad_hoc(source, timeout=Duration(seconds=-1)), "INVALID_ARGUMENT", grpc.StatusCode.INVALID_ARGUMENT),
+        (pb.ExecuteToolRequest(), "INVALID_ARGUMENT", grpc.StatusCode.INVALID_ARGUMENT),
+        (pb.ExecuteToolRequest(tool_id="tool-1"), "INVALID_ARGUMENT", grpc.StatusCode.INVALID_ARGUMENT),
+        (pb.ExecuteToolRequest(tool_id=local), "INVALID_ARGUMENT", grpc.StatusCode.INVALID_ARGUMENT),
+        (
+            pb.ExecuteToolRequest(tool_id="tool-00000000-0000-4000-8000-000000000000"),
+            "NOT_FOUND",
+            grpc.StatusCode.NOT_FOUND,
+        ),
+    ]
+    for request, reason, code in cases:
+        error = await _refused(embedded.executions.ExecuteTool(request))
+        assert (error.reason, error.code) == (reason, code), request

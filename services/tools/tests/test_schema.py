@@ -1,0 +1,165 @@
+"""Schemas of Python source: a corpus of signatures with the schema each must give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from engram_tools.errors import ToolSourceInvalid
+from engram_tools.schema import from_source
+
+STRING, INTEGER = {"type": "string"}, {"type": "integer"}
+
+# annotation (or annotation and default) of one parameter: its schema, and whether it is required
+CORPUS: dict[str, tuple[dict[str, Any], bool]] = {
+    "p": (STRING, True),
+    "p=None": (STRING, False),
+    "p: str": (STRING, True),
+    "p: int": (INTEGER, True),
+    "p: float": ({"type": "number"}, True),
+    "p: bool": ({"type": "boolean"}, True),
+    "p: None": ({"type": "null"}, False),
+    "p: int = 3": (INTEGER, False),
+    "p: 'int'": (INTEGER, True),
+    "p: Optional[int]": (INTEGER, False),
+    "p: typing.Optional[str] = None": (STRING, False),
+    "p: int | None": (INTEGER, False),
+    "p: 'int | None' = None": (INTEGER, False),
+    "p: Union[int, None]": (INTEGER, False),
+    "p: Union[int, str]": ({"anyOf": [INTEGER, STRING]}, True),
+    "p: int | str | None": ({"anyOf": [INTEGER, STRING]}, False),
+    "p: Union[int, int]": (INTEGER, True),
+    "p: list": ({"type": "array", "items": STRING}, True),
+    "p: List": ({"type": "array", "items": STRING}, True),
+    "p: list[int]": ({"type": "array", "items": INTEGER}, True),
+    "p: t.List[List[str]]": ({"type": "array", "items": {"type": "array", "items": STRING}}, True),
+    "p: list[Optional[int]]": ({"type": "array", "items": INTEGER}, True),
+    "p: Literal['a', 'b']": ({"type": "string", "enum": ["a", "b"]}, True),
+    "p: Literal[1, -2]": ({"type": "integer", "enum": [1, -2]}, True),
+    "p: Literal[True]": ({"type": "boolean", "enum": [True]}, True),
+    "p: Literal[1, 'a']": ({"type": ["integer", "string"], "enum": [1, "a"]}, True),
+    "p: Literal['a', None]": ({"type": "string", "enum": ["a"]}, False),
+    "p: tuple[int, str]": (
+        {"type": "array", "prefixItems": [INTEGER, STRING], "minItems": 2, "maxItems": 2},
+        True,
+    ),
+    "p: Tuple[int, ...]": ({"type": "array", "items": INTEGER}, True),
+    "p: tuple": ({"type": "array", "items": STRING}, True),
+    "p: dict": ({"type": "object"}, True),
+    "p: Dict[str, int]": ({"type": "object", "additionalProperties": INTEGER}, True),
+    "p: dict[str, list[int]]": (
+        {"type": "object", "additionalProperties": {"type": "array", "items": INTEGER}},
+        True,
+    ),
+    "p: Dict[str, Any]": ({"type": "object", "additionalProperties": True}, True),
+    "p: Any": ({}, True),
+    "p: Annotated[int, 'metres']": (INTEGER, True),
+    "*, p: int": (INTEGER, True),
+    "*, p: int = 1": (INTEGER, False),
+}
+
+
+def _source(signature: str, args: str = "    Args:\n        p: What it is.\n") -> str:
+    return f'def f({signature}) -> str:\n    """Does it.\n\n{args}    """\n    return ""\n'
+
+
+@pytest.mark.parametrize("signature", CORPUS)
+def test_corpus(signature: str) -> None:
+    """Each annotation gives its one schema."""
+    schema, required = CORPUS[signature]
+    parameters = from_source(_source(signature), "source_code").parameters
+    assert parameters["properties"] == {"p": {**schema, "description": "What it is."}}
+    assert parameters["required"] == (["p"] if required else [])
+
+
+def test_whole_schema_of_an_ordinary_tool() -> None:
+    """Name, description, order of properties, required and reserved parameters, as a model reads them."""
+    source = '''
+import json
+LIMIT = 3
+
+def helper(x): ...
+
+async def roll_dice(self, sides: int, agent_state: "AgentState", labels: list[str], times: int = 1, client=None):
+    """Rolls dice.
+
+    The dice are fair,
+    and so on.
+
+    Args:
+        sides (int): How many sides.
+        labels: One label
+            per die.
+        times (int, optional): How often.
+
+    Returns:
+        str: The rolls.
+    """
+    raise SystemExit("never run here")
+'''
+    assert from_source(source, "source_code").to_dict() == {
+        "name": "roll_dice",
+        "description": "Rolls dice.\n\nThe dice are fair,\nand so on.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "sides": {"type": "integer", "description": "How many sides."},
+                "labels": {"type": "array", "items": {"type": "string"}, "description": "One label\nper die."},
+                "times": {"type": "integer", "description": "How often."},
+            },
+            "required": ["sides", "labels"],
+        },
+    }
+    assert list(from_source(source, "source_code").parameters["properties"]) == ["sides", "labels", "times"]
+
+
+def test_the_last_function_counts_and_another_can_be_named() -> None:
+    """As tool authors put their helpers first."""
+    source = 'def a():\n    """A."""\n\ndef b():\n    """B."""\n\nX = 1\n'
+    assert from_source(source, "source_code").name == "b"
+    assert from_source(source, "source_code", name="a").description == "A."
+
+
+def test_source_is_never_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """Registering a tool has no effect of the tool's own."""
+    from_source('print("ran")\nraise SystemExit\n' + _source("p: int"), "source_code")
+    assert capsys.readouterr().out == ""
+
+
+def test_missing_description_names_the_parameter() -> None:
+    """In the words that tool authors know."""
+    with pytest.raises(ToolSourceInvalid) as caught:
+        from_source(_source("p: int", args=""), "tool.source_code")
+    assert caught.value.message == "Parameter 'p' in function 'f' lacks a description in the docstring"
+    assert caught.value.metadata == {"field": "tool.source_code", "parameter": "p"}
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (_source("p: dict[int, str]"), "the keys of 'dict[int, str]' must be str"),
+        (_source("p: set[int]"), "'set[int]' is not one of str, int"),
+        (_source("p: Params"), "'Params' is not one of"),
+        (_source("p: Literal[1.5]"), "may hold str, int, bool and None only"),
+        (_source("p: Literal[x]"), "holds something else than literals"),
+        (_source("p: 'int['"), "'int[' is not an annotation"),
+        (_source("*p: int"), "is '*p': a tool's parameters must each be named"),
+        (_source("**p: int"), "is '**p': a tool's parameters must each be named"),
+        (_source("p: int, /"), "is positional-only"),
+        ("def f():\n    pass", "has no docstring"),
+        ("class Tool: ...", "no function at its top level"),
+        ("", "no function at its top level"),
+        ("def f(:", "not valid Python: invalid syntax in line 1"),
+        ("def f():\n  x\0", "not valid Python"),
+        ("x = " + "(" * 5000, "not valid Python"),
+        ("#" * 250_001, "longer than 250000"),
+        (f'def {"f" * 49}():\n    """F."""', "is longer than 48"),
+        ('def grüß():\n    """F."""', "is not an identifier"),
+    ],
+)
+def test_refused_source_says_why(source: str, words: str) -> None:
+    """What yields no schema is the caller's mistake, with the field and the reason."""
+    with pytest.raises(ToolSourceInvalid) as caught:
+        from_source(source, "source_code")
+    assert words in caught.value.message
+    assert caught.value.field == "source_code"

@@ -1,0 +1,302 @@
+"""Definitions of tools as a client writes, finds, changes and deletes them, on each engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from typing import Any
+
+import grpc
+import pytest
+from engram.tools.v1 import mcp_servers_service_pb2 as mcp
+from engram.tools.v1 import tools_pb2
+from engram.tools.v1 import tools_service_pb2 as pb
+from engram.types.v1 import paging_pb2
+from engram_kit.errors import EngramError, from_rpc_error
+from google.protobuf.field_mask_pb2 import FieldMask
+
+UNKNOWN: Any = 9
+ROLL = '''def roll(sides: int) -> int:
+    """Rolls a die.
+
+    Args:
+        sides: How many sides.
+    """
+    return 4
+'''
+
+
+def _source(name: str, text: str = "Does it.") -> str:
+    return f'def {name}():\n    """{text}"""\n    return 1\n'
+
+
+async def _refused(call: Awaitable[Any]) -> EngramError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return from_rpc_error(caught.value)
+
+
+async def _create(stubs: Any, source: str = ROLL, request_id: str = "", **fields: Any) -> tools_pb2.Tool:
+    tool = tools_pb2.Tool(source_code=source, **fields)
+    answer: pb.CreateToolResponse = await stubs.tools.CreateTool(pb.CreateToolRequest(tool=tool, request_id=request_id))
+    return answer.tool
+
+
+async def _names(stubs: Any, **request: Any) -> list[str]:
+    answer = await stubs.tools.ListTools(
+        pb.ListToolsRequest(order_by=pb.TOOL_ORDER_BY_NAME, order=paging_pb2.SORT_ORDER_ASCENDING, **request)
+    )
+    return [tool.name for tool in answer.tools]
+
+
+async def test_created_tool_reads_back_whole(stubs: Any) -> None:
+    """Name and schema come from the source, defaults are told, and what was given is kept."""
+    written = tools_pb2.Tool(
+        source_code=ROLL,
+        description="For games",
+        return_char_limit=100,
+        pip_requirements=[tools_pb2.PackageRequirement(name="dice", version="1.0")],
+        npm_requirements=[tools_pb2.PackageRequirement(name="@a/b")],
+        default_requires_approval=False,
+        enable_parallel_execution=True,
+        idempotent=True,
+        tags=["b", "a", "b"],
+        metadata='{"k": [1]}',
+        allow_network=True,
+    )
+    written.provenance.project_id = "p"
+    created = (await stubs.tools.CreateTool(pb.CreateToolRequest(tool=written))).tool
+    assert created.id.startswith("tool-")
+    assert (created.name, created.type, created.source_type) == (
+        "roll",
+        tools_pb2.TOOL_TYPE_CUSTOM,
+        tools_pb2.SOURCE_TYPE_PYTHON,
+    )
+    assert json.loads(created.json_schema) == {
+        "name": "roll",
+        "description": "Rolls a die.",
+        "parameters": {
+            "type": "object",
+            "properties": {"sides": {"type": "integer", "description": "How many sides."}},
+            "required": ["sides"],
+        },
+    }
+    for field in written.DESCRIPTOR.fields_by_name:
+        if field in ("default_requires_approval", "metadata", "description", "idempotent", "allow_network"):
+            assert getattr(created, field) == getattr(written, field), field
+    assert created.HasField("default_requires_approval")
+    assert not created.HasField("args_json_schema")
+    assert list(created.tags) == ["b", "a"]
+    assert list(created.pip_requirements) == list(written.pip_requirements)
+    assert not created.npm_requirements[0].HasField("version")
+    assert (created.return_char_limit, created.timeout_seconds, created.revision) == (100, 180, 1)
+    assert created.provenance.project_id == "p"
+    assert created.provenance.created_by_id.startswith("user-")
+    assert created.create_time == created.update_time
+    for key in ({"tool_id": created.id}, {"name": "roll"}):
+        assert (await stubs.tools.GetTool(pb.GetToolRequest(**key))).tool == created
+
+
+async def test_names_are_unique_and_ids_kept_by_upsert(stubs: Any) -> None:
+    """Upsert by name keeps the id and what is not given."""
+    created = await _create(stubs, description="first", tags=["x"])
+    error = await _refused(_create(stubs))
+    assert (error.code, error.reason) == (grpc.StatusCode.ALREADY_EXISTS, "ALREADY_EXISTS")
+    changed = ROLL.replace("Rolls a die.", "Rolls it.")
+    request = pb.UpsertToolRequest(tool=tools_pb2.Tool(source_code=changed))
+    answer = await stubs.tools.UpsertTool(request)
+    assert not answer.created
+    assert (answer.tool.id, answer.tool.description, list(answer.tool.tags)) == (created.id, "first", ["x"])
+    assert json.loads(answer.tool.json_schema)["description"] == "Rolls it."
+    assert answer.tool.revision == 2
+    assert (await stubs.tools.UpsertTool(request)).tool.revision == 2
+    new = await stubs.tools.UpsertTool(pb.UpsertToolRequest(tool=tools_pb2.Tool(source_code=_source("other"))))
+    assert new.created
+
+
+async def test_repeated_requests_take_effect_once(stubs: Any) -> None:
+    """The same request id gives the first result; with other content it is refused."""
+    created = await _create(stubs, request_id="r1")
+    assert await _create(stubs, request_id="r1") == created
+    error = await _refused(_create(stubs, source=_source("other"), request_id="r1"))
+    assert (error.reason, error.field) == ("REQUEST_ID_REUSED", "request_id")
+    upsert = pb.UpsertToolRequest(request_id="r2", tool=tools_pb2.Tool(source_code=_source("other")))
+    first, again = await stubs.tools.UpsertTool(upsert), await stubs.tools.UpsertTool(upsert)
+    assert first == again
+    assert again.created
+    change = tools_pb2.Tool(id=created.id, tags=["t"])
+    update = pb.UpdateToolRequest(request_id="r3", tool=change, update_mask=FieldMask(paths=["tags"]))
+    assert (await stubs.tools.UpdateTool(update)).tool == (await stubs.tools.UpdateTool(update)).tool
+    assert await _names(stubs) == ["other", "roll"]
+
+
+async def test_concurrent_upserts_leave_one_tool(stubs: Any) -> None:
+    """Two clients that register the same tool at once get the same id."""
+    request = pb.UpsertToolRequest(tool=tools_pb2.Tool(source_code=ROLL))
+    answers = await asyncio.gather(*(stubs.tools.UpsertTool(request) for _ in range(8)))
+    assert len({answer.tool.id for answer in answers}) == 1
+    assert sum(answer.created for answer in answers) == 1
+
+
+async def test_update_writes_what_the_mask_names(stubs: Any) -> None:
+    """A changed source renames the tool and makes its schema anew; an absent field in the mask is cleared."""
+    created = await _create(stubs, description="first", tags=["x"])
+    change = tools_pb2.Tool(id=created.id, source_code=_source("toss"), tags=["ignored"])
+    mask = FieldMask(paths=["source_code", "description"])
+    tool = (await stubs.tools.UpdateTool(pb.UpdateToolRequest(tool=change, update_mask=mask))).tool
+    assert (tool.id, tool.name, list(tool.tags)) == (created.id, "toss", ["x"])
+    assert not tool.HasField("description")
+    assert json.loads(tool.json_schema)["parameters"]["properties"] == {}
+    assert tool.update_time.ToDatetime() >= created.update_time.ToDatetime()
+    await _create(stubs)
+    change = tools_pb2.Tool(id=created.id, source_code=ROLL)
+    mask = FieldMask(paths=["source_code"])
+    error = await _refused(stubs.tools.UpdateTool(pb.UpdateToolRequest(tool=change, update_mask=mask)))
+    assert error.reason == "ALREADY_EXISTS"
+
+
+async def test_schemas_given_by_the_client_are_used_as_they_are(stubs: Any) -> None:
+    """Whole, or of the arguments alone; both need no docstring."""
+    parameters = {"type": "object", "properties": {"a": {"type": "string", "x-own": 1}}, "required": ["a"]}
+    bare = "def f(a):\n    return a\n"
+    tool = await _create(stubs, bare, args_json_schema=json.dumps(parameters), description="Says it.")
+    assert json.loads(tool.json_schema) == {"name": "f", "description": "Says it.", "parameters": parameters}
+    whole = {"name": "g", "description": "", "parameters": parameters}
+    tool = await _create(stubs, bare.replace("f(", "g("), json_schema=json.dumps(whole))
+    assert json.loads(tool.json_schema) == whole
+    error = await _refused(_create(stubs, _source("h"), json_schema=json.dumps(whole)))
+    assert (error.reason, error.field) == ("INVALID_ARGUMENT", "tool.json_schema")
+
+
+async def test_delete_can_be_repeated(stubs: Any) -> None:
+    """And the name is free again."""
+    created = await _create(stubs, tags=["x"])
+    for _ in range(2):
+        await stubs.tools.DeleteTool(pb.DeleteToolRequest(tool_id=created.id))
+    error = await _refused(stubs.tools.GetTool(pb.GetToolRequest(tool_id=created.id)))
+    assert (error.code, error.metadata["resource_id"]) == (grpc.StatusCode.NOT_FOUND, created.id)
+    assert (await _create(stubs)).id != created.id
+
+
+async def test_lists_filter_sort_and_page(stubs: Any) -> None:
+    """Counts agree with lists."""
+    for name, tags in (("alpha", ["a"]), ("beta", ["a", "b"]), ("gamma", [])):
+        await _create(stubs, _source(name, text="Öffnet 50%_ der Türen." if name == "gamma" else "Does."), tags=tags)
+    client = tools_pb2.Tool(
+        type=tools_pb2.TOOL_TYPE_CLIENT,
+        json_schema='{"name": "local", "description": "Here.", "parameters": {"type": "object"}}',
+    )
+    await stubs.tools.CreateTool(pb.CreateToolRequest(tool=client))
+    filters: list[tuple[dict[str, Any], list[str]]] = [
+        ({}, ["alpha", "beta", "gamma", "local"]),
+        ({"names": ["beta", "local", "none"]}, ["beta", "local"]),
+        ({"types": [tools_pb2.TOOL_TYPE_CLIENT]}, ["local"]),
+        ({"exclude_types": [tools_pb2.TOOL_TYPE_CLIENT]}, ["alpha", "beta", "gamma"]),
+        ({"tags_any": ["b", "z"]}, ["beta"]),
+        ({"tags_any": ["a"], "text_search": "ALPH"}, ["alpha"]),
+        ({"text_search": "öffnet 50%_"}, ["gamma"]),
+        ({"text_search": "e%a"}, []),
+        ({"valid_schema_only": True}, ["alpha", "beta", "gamma", "local"]),
+    ]
+    for given, expected in filters:
+        where = pb.ToolFilter(**given)
+        assert await _names(stubs, filter=where) == expected, given
+        assert (await stubs.tools.CountTools(pb.CountToolsRequest(filter=where))).count == len(expected)
+    newest = (await stubs.tools.ListTools(pb.ListToolsRequest(page_size=3))).tools
+    assert [tool.name for tool in newest] == ["local", "gamma", "beta"]
+    request = pb.ListToolsRequest(page_size=3, order_by=pb.TOOL_ORDER_BY_NAME, order=paging_pb2.SORT_ORDER_ASCENDING)
+    first = await stubs.tools.ListTools(request)
+    request.page_token = first.next_page_token
+    second = await stubs.tools.ListTools(request)
+    assert [tool.name for tool in (*first.tools, *second.tools)] == ["alpha", "beta", "gamma", "local"]
+    assert second.next_page_token == ""
+    request.filter.names.append("alpha")
+    assert (await _refused(stubs.tools.ListTools(request))).reason == "PAGE_TOKEN_INVALID"
+    batch = pb.BatchGetToolsRequest(names=["gamma", "nobody", "alpha"], tool_ids=[newest[0].id])
+    assert [tool.name for tool in (await stubs.tools.BatchGetTools(batch)).tools] == ["local", "gamma", "alpha"]
+
+
+async def test_builtins_are_ensured(stubs: Any) -> None:
+    """They are listed, restored when deleted, and rewritten when they changed."""
+    schema = {"name": "send_message", "description": "Says.", "parameters": {"type": "object", "properties": {}}}
+    builtin = tools_pb2.Tool(type=tools_pb2.TOOL_TYPE_BUILTIN, json_schema=json.dumps(schema), tags=["base"])
+    request = pb.EnsureBaseToolsRequest(tools=[builtin])
+    first = (await stubs.tools.EnsureBaseTools(request)).tools[0]
+    assert (await stubs.tools.EnsureBaseTools(request)).tools[0] == first
+    await stubs.tools.DeleteTool(pb.DeleteToolRequest(tool_id=first.id))
+    restored = (await stubs.tools.EnsureBaseTools(request)).tools[0]
+    assert (restored.name, restored.type) == ("send_message", tools_pb2.TOOL_TYPE_BUILTIN)
+    error = await _refused(stubs.tools.CreateTool(pb.CreateToolRequest(tool=builtin)))
+    assert error.field == "tool.type"
+
+
+async def test_schema_without_storing(embedded: Any) -> None:
+    """GenerateSchema stores nothing and names the parameter at fault."""
+    answer = await embedded.tools.GenerateSchema(pb.GenerateSchemaRequest(source_code=ROLL))
+    assert json.loads(answer.json_schema)["name"] == "roll"
+    assert await _names(embedded) == []
+    bad = pb.GenerateSchemaRequest(source_code=ROLL.replace("sides: How many sides.", "other: What."))
+    error = await _refused(embedded.tools.GenerateSchema(bad))
+    assert error.message == "Parameter 'sides' in function 'roll' lacks a description in the docstring"
+    assert (error.reason, error.metadata) == ("TOOL_SOURCE_INVALID", {"field": "source_code", "parameter": "sides"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({}, "tool.source_code"),
+        ({"source_code": "def f(:"}, "tool.source_code"),
+        ({"source_code": _source("f"), "name": "g"}, "tool.name"),
+        ({"source_code": _source("f"), "metadata": "[]"}, "tool.metadata"),
+        ({"source_code": _source("f"), "metadata": "{"}, "tool.metadata"),
+        ({"source_code": _source("f"), "description": "a\0b"}, "tool.description"),
+        ({"source_code": _source("f"), "tags": [""]}, "tool.tags"),
+        ({"source_code": _source("f"), "tags": [str(n) for n in range(101)]}, "tool.tags"),
+        ({"source_code": _source("f"), "return_char_limit": -1}, "tool.return_char_limit"),
+        ({"source_code": _source("f"), "timeout_seconds": 3601}, "tool.timeout_seconds"),
+        ({"source_code": _source("f"), "args_json_schema": '{"type": "array"}'}, "tool.args_json_schema"),
+        ({"source_code": _source("f"), "type": 77}, "tool.type"),
+        ({"source_code": _source("f"), "pip_requirements": [{"name": "a; rm"}]}, "tool.pip_requirements"),
+        ({"source_code": "x", "source_type": tools_pb2.SOURCE_TYPE_TYPESCRIPT}, "tool.json_schema"),
+        ({"type": tools_pb2.TOOL_TYPE_CLIENT}, "tool.json_schema"),
+        ({"type": tools_pb2.TOOL_TYPE_CLIENT, "json_schema": '{"name": "a b"}'}, "tool.json_schema"),
+        ({"type": tools_pb2.TOOL_TYPE_MCP, "json_schema": '{"name": "a"}'}, "tool.mcp_server_id"),
+    ],
+)
+async def test_bad_definitions_name_the_field(embedded: Any, fields: dict[str, Any], field: str) -> None:
+    """And nothing is stored."""
+    error = await _refused(embedded.tools.CreateTool(pb.CreateToolRequest(tool=tools_pb2.Tool(**fields))))
+    assert (error.code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
+    assert await _names(embedded) == []
+
+
+async def test_bad_requests_name_the_field(embedded: Any) -> None:
+    """Ids, masks and orders that cannot be meant."""
+    tools, created = embedded.tools, await _create(embedded)
+    mask = FieldMask(paths=["revision"])
+    name = pb.UpdateToolRequest(tool=tools_pb2.Tool(id=created.id, name="x"), update_mask=FieldMask(paths=["name"]))
+    for call, field in (
+        (tools.GetTool(pb.GetToolRequest()), "tool_id"),
+        (tools.GetTool(pb.GetToolRequest(tool_id="x")), "tool_id"),
+        (tools.DeleteTool(pb.DeleteToolRequest(tool_id="block-1")), "tool_id"),
+        (tools.UpdateTool(pb.UpdateToolRequest(tool=tools_pb2.Tool(id="x"))), "tool.id"),
+        (tools.UpdateTool(pb.UpdateToolRequest(tool=created)), "update_mask"),
+        (tools.UpdateTool(pb.UpdateToolRequest(tool=created, update_mask=mask)), "update_mask"),
+        (tools.UpdateTool(name), "tool.name"),
+        (tools.ListTools(pb.ListToolsRequest(order_by=UNKNOWN)), "order_by"),
+        (tools.ListTools(pb.ListToolsRequest(filter=pb.ToolFilter(types=[UNKNOWN]))), "filter.types"),
+        (tools.BatchGetTools(pb.BatchGetToolsRequest(names=["a"] * 1001)), "tool_ids"),
+    ):
+        error = await _refused(call)
+        assert (error.code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
+
+
+async def test_what_is_not_answered_yet_says_so(embedded: Any) -> None:
+    """UNIMPLEMENTED, not an internal error."""
+    for call in (
+        embedded.tools.SearchTools(pb.SearchToolsRequest(query="x")),
+        embedded.mcp.ListMcpServers(mcp.ListMcpServersRequest()),
+        embedded.tools.GenerateSchema(pb.GenerateSchemaRequest(source_type=tools_pb2.SOURCE_TYPE_TYPESCRIPT)),
+    ):
+        assert (await _refused(call)).code is grpc.StatusCode.UNIMPLEMENTED
