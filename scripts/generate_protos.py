@@ -31,7 +31,7 @@ def generate(target: Path) -> None:
         f"--python_out={target}",
         f"--grpc_python_out={target}",
         f"--mypy_out=quiet:{target}",
-        f"--mypy_grpc_out=quiet:{target}",
+        f"--mypy_grpc_out=quiet,generate_concrete_servicer_stubs:{target}",
         *sources,
     ]
     if protoc.main(arguments) != 0:

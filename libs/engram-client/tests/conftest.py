@@ -14,6 +14,9 @@ from engram.agents.v1 import (
     agents_pb2,
     agents_service_pb2,
     agents_service_pb2_grpc,
+    models_pb2,
+    models_service_pb2,
+    models_service_pb2_grpc,
     runs_pb2,
     runs_service_pb2,
     runs_service_pb2_grpc,
@@ -31,7 +34,11 @@ from engram_kit.service import Assembly, RunningServer
 PAGE = 2
 
 
-class SmallOrchestrator(agents_service_pb2_grpc.AgentServiceServicer, runs_service_pb2_grpc.RunServiceServicer):
+class SmallOrchestrator(
+    agents_service_pb2_grpc.AgentServiceServicer,
+    runs_service_pb2_grpc.RunServiceServicer,
+    models_service_pb2_grpc.ModelServiceServicer,
+):
     """Answers a message with its echo; "remember X" edits the human block first; "refuse" is a refused key.
 
     `break_after` holds, per stream to come, after how many events it is cut off; `can_attach` is whether StreamRun is
@@ -87,6 +94,9 @@ class SmallOrchestrator(agents_service_pb2_grpc.AgentServiceServicer, runs_servi
     async def DeleteAgent(self, request: Any, context: Any) -> agents_service_pb2.DeleteAgentResponse:
         self.agents.pop(request.agent_id, None)
         return agents_service_pb2.DeleteAgentResponse()
+
+    async def GetModel(self, request: Any, context: Any) -> models_service_pb2.GetModelResponse:
+        return models_service_pb2.GetModelResponse(model=models_pb2.Model(handle=request.handle or "engram/rehearsal"))
 
     async def SendMessage(self, request: Any, context: Any) -> AsyncIterator[runs_service_pb2.SendMessageResponse]:
         agent = self._agent(request.agent_id)
@@ -175,6 +185,7 @@ class SmallMesh:
                 servicers=[
                     (agents_service_pb2_grpc.add_AgentServiceServicer_to_server, self.orchestrator),
                     (runs_service_pb2_grpc.add_RunServiceServicer_to_server, self.orchestrator),
+                    (models_service_pb2_grpc.add_ModelServiceServicer_to_server, self.orchestrator),
                 ],
                 service_names=["engram.agents.v1.AgentService", "engram.agents.v1.RunService"],
             ),

@@ -13,6 +13,7 @@ from engram_client.agents import AgentsClient
 from engram_client.archives import ArchivesClient, PassagesClient
 from engram_client.blocks import BlocksClient
 from engram_client.messages import MessagesClient
+from engram_client.models import ModelsClient
 from engram_client.runs import RunsClient
 from engram_client.tools import ToolsClient
 
@@ -29,9 +30,9 @@ class Engram:
             ...
     ```
 
-    Parts: `agents`, `runs` (orchestrator), `blocks`, `messages` (recall), `archives` and `passages` (archival),
-    `tools`. What they hand out are the contracts' own messages; lists are asynchronous iterators that fetch their
-    pages by themselves; every call that changes something carries a request_id, so that a repeat after a broken
+    Parts: `agents`, `runs` and `models` (orchestrator), `blocks`, `messages` (recall), `archives` and `passages`
+    (archival), `tools`. What they hand out are the contracts' own messages; lists are asynchronous iterators that
+    fetch their pages by themselves; every call that changes something carries a request_id, so that a repeat after a broken
     connection has no second effect. Errors are `engram_client.errors.EngramError`s with `code`, `reason` and
     `metadata`.
     """
@@ -71,6 +72,7 @@ class Engram:
         archives = self._channels.channel(self.addresses.archival)
         self.agents = AgentsClient(self, orchestrator)
         self.runs = RunsClient(orchestrator, patience)
+        self.models = ModelsClient(orchestrator)
         self.blocks = BlocksClient(self._channels.channel(self.addresses.blocks))
         self.messages = MessagesClient(self._channels.channel(self.addresses.recall))
         self.archives = ArchivesClient(archives)

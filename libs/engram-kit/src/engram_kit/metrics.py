@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+from engram_kit.sql.database import TRANSACTIONS
 
 
 class Metrics:
-    """Calls by method and code, their durations, and the process, in a registry of this server's own."""
+    """Calls by method and code, their durations, SQL transactions, and the process, in this server's own registry."""
 
     def __init__(self) -> None:
         import prometheus_client as prometheus  # noqa: PLC0415  (paid for only where it is configured)
@@ -14,6 +17,7 @@ class Metrics:
         self.registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=self.registry)
         prometheus.GCCollector(registry=self.registry)
+        self.registry.register(_Transactions())
         self._calls = prometheus.Counter(
             "engram_rpcs", "Finished calls by method and status code.", ["method", "code"], registry=self.registry
         )
@@ -50,3 +54,15 @@ class Metrics:
             server.server_close()
             thread.join()
             self._serving = None
+
+
+class _Transactions:
+    """SQL transactions of the process, read when they are asked for."""
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily  # noqa: PLC0415
+
+        family = CounterMetricFamily("engram_sql_transactions", "SQL transactions begun, by kind.", labels=["kind"])
+        for kind, count in TRANSACTIONS.items():
+            family.add_metric([kind], count)
+        yield family

@@ -1,18 +1,35 @@
-"""The pytest plugin of the testkit: the fixtures that every package's tests may ask for."""
+"""The pytest plugin of the testkit: the fixtures that every package's tests may ask for.
+
+Nothing is imported here before a fixture needs it: the plugin is loaded into every test run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 
-from engram_testkit.postgres import PostgresServer, running_postgres
+if TYPE_CHECKING:
+    from engram_testkit.fakes.anthropic import FakeAnthropic
+    from engram_testkit.fakes.openai import FakeOpenAI
+    from engram_testkit.mesh import Mesh
+    from engram_testkit.postgres import PostgresServer
+    from engram_testkit.processes import ProcessMesh
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declares the marker with which a test changes the mesh that it gets."""
+    config.addinivalue_line("markers", "mesh(**arguments): arguments of the Mesh or ProcessMesh of the test's fixture.")
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL server of this test process; started when the first test asks for it."""
+    from engram_testkit.postgres import running_postgres
+
     with running_postgres() as server:
         yield server
 
@@ -23,3 +40,50 @@ async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
     name = await postgres_server.create_database()
     yield postgres_server.url(name)
     await postgres_server.drop_database(name)
+
+
+@pytest_asyncio.fixture
+async def fake_openai() -> AsyncIterator[FakeOpenAI]:
+    """A fake OpenAI; set its `script`. The mesh of the same test calls it for `openai/…` models."""
+    from engram_testkit.fakes.openai import FakeOpenAI
+
+    async with FakeOpenAI() as fake:
+        yield fake
+
+
+@pytest_asyncio.fixture
+async def fake_anthropic() -> AsyncIterator[FakeAnthropic]:
+    """A fake Anthropic, likewise for `anthropic/…` models."""
+    from engram_testkit.fakes.anthropic import FakeAnthropic
+
+    async with FakeAnthropic() as fake:
+        yield fake
+
+
+@pytest_asyncio.fixture
+async def mesh(
+    request: pytest.FixtureRequest, tmp_path: Path, fake_openai: FakeOpenAI, fake_anthropic: FakeAnthropic
+) -> AsyncIterator[Mesh]:
+    """The whole mesh in this process, wired to both fakes; `@pytest.mark.mesh(proxied=["recall"])` changes it."""
+    from engram_testkit.mesh import Mesh
+
+    async with Mesh(tmp_path, **_arguments(request, fake_openai, fake_anthropic)) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def process_mesh(
+    request: pytest.FixtureRequest, tmp_path: Path, fake_openai: FakeOpenAI, fake_anthropic: FakeAnthropic
+) -> AsyncIterator[ProcessMesh]:
+    """The whole mesh as processes, likewise. It takes seconds to start."""
+    from engram_testkit.processes import ProcessMesh
+
+    async with ProcessMesh(tmp_path, **_arguments(request, fake_openai, fake_anthropic)) as running:
+        yield running
+
+
+def _arguments(request: pytest.FixtureRequest, openai: FakeOpenAI, anthropic: FakeAnthropic) -> dict[str, Any]:
+    given: dict[str, Any] = {"openai_base_url": openai.base_url, "anthropic_base_url": anthropic.base_url}
+    for marker in request.node.iter_markers("mesh"):
+        given |= marker.kwargs
+    return given

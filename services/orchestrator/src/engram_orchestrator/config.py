@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from engram_kit.config import ServerConfig
 
@@ -48,7 +48,7 @@ class Config(ServerConfig):
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
         """The settings from the environment."""
         config = super().from_env(env)
-        given = {
+        given: dict[str, Any] = {
             name: env[variable]
             for name, variable in _PROVIDER_VARIABLES.items()
             if env.get(variable) and getattr(config, name) is None

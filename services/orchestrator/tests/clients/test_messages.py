@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from engram.types.v1 import message_pb2 as pb
-from engram_orchestrator.clients.messages import (
+from engram_orchestrator.convert.messages import (
     message_from_proto,
     message_to_proto,
     tool_return_from_proto,

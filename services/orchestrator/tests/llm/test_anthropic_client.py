@@ -1,4 +1,4 @@
-"""The Anthropic adapter through the real SDK against a server that speaks the real protocol, and breaks in every way."""
+"""The Anthropic adapter through the real SDK against a server that speaks the real protocol and breaks."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ import pytest
 from engram_orchestrator.llm import errors
 from engram_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
 from engram_orchestrator.llm.attempts import CallLimits
-from engram_orchestrator.llm.port import FinishReason, LlmAnswer, ReasoningDelta, TextDelta, ToolCallDelta
+from engram_orchestrator.llm.port import FinishReason, LlmAnswer, LlmEvent, ReasoningDelta, TextDelta, ToolCallDelta
 from engram_orchestrator.model import messages as model
 from engram_orchestrator.model.messages import ReasoningPart, RedactedReasoningPart, TextPart
 from engram_testkit.fakes.anthropic import FakeAnthropic
@@ -29,7 +29,7 @@ from engram_testkit.fakes.script import (
     status,
 )
 
-from .windows import CLAUDE, everything, hello, tool
+from .windows import CLAUDE, collect, everything, hello, tool
 
 KEY = "sk-ant-test-0123456789abcdef"
 
@@ -197,10 +197,9 @@ async def test_after_the_first_delta_a_cut_is_final(
     fake: FakeAnthropic, client: AnthropicMessagesClient, fault: Fault
 ) -> None:
     fake.script = lambda _: fault
-    seen: list[object] = []
+    seen: list[LlmEvent] = []
     with pytest.raises(errors.ProviderUnavailable):
-        async for event in client.stream(REQUEST):
-            seen.append(event)
+        await collect(client, REQUEST, seen)
     assert seen
     assert not any(isinstance(event, LlmAnswer) for event in seen)
     assert len(fake.requests) == 1

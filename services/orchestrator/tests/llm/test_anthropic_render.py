@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
 from engram_orchestrator.llm.anthropic_messages.render import CLOSING, OPENING, render_body
 from engram_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
 from engram_orchestrator.llm.wire import encode_body

@@ -13,6 +13,7 @@ from engram_orchestrator.llm.openai_chat import OpenAiChatClient
 from engram_orchestrator.llm.port import (
     FinishReason,
     LlmAnswer,
+    LlmEvent,
     ReasoningDelta,
     TextDelta,
     ToolCallDelta,
@@ -39,7 +40,7 @@ from engram_testkit.fakes.script import (
     status,
 )
 
-from .windows import everything, hello, tool
+from .windows import collect, everything, hello, tool
 
 KEY = "sk-test-0123456789abcdef"
 
@@ -312,10 +313,9 @@ async def test_after_the_first_delta_a_cut_is_final(
     fake: FakeOpenAI, client: OpenAiChatClient, naps: Naps, fault: Fault
 ) -> None:
     fake.script = lambda _: fault
-    seen: list[object] = []
+    seen: list[LlmEvent] = []
     with pytest.raises(errors.ProviderUnavailable):
-        async for event in client.stream(hello()):
-            seen.append(event)
+        await collect(client, hello(), seen)
     assert seen
     assert not any(isinstance(event, LlmAnswer) for event in seen)
     assert len(fake.requests) == 1
@@ -346,10 +346,9 @@ async def test_a_stream_that_stalls_times_out(fake: FakeOpenAI) -> None:
     first.set()
     fake.script = [Reply(text="one piece and another", gates=[first, never])]
     adapter = OpenAiChatClient(base_url=fake.base_url, limits=CallLimits(total_seconds=0.2))
-    seen: list[object] = []
+    seen: list[LlmEvent] = []
     with pytest.raises(errors.ProviderTimeout):
-        async for event in adapter.stream(hello()):
-            seen.append(event)
+        await collect(adapter, hello(), seen)
     assert seen == [TextDelta("one piec")]
     await adapter.close()
 

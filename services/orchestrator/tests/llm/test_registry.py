@@ -4,10 +4,9 @@ import subprocess
 import sys
 
 import pytest
-from engram_testkit.fakes.openai import FakeOpenAI
-
 from engram_orchestrator.llm.errors import ModelUnknown
 from engram_orchestrator.llm.registry import Providers, ProviderSettings
+from engram_testkit.fakes.openai import FakeOpenAI
 
 from .windows import everything, hello
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
 from engram_orchestrator.llm.port import AnsweredCall, TextDelta, ToolCallDelta, ToolChoice, ToolChoiceKind
 from engram_orchestrator.llm.registry import Providers, ProviderSettings
 from engram_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
@@ -114,7 +113,7 @@ class Agent:
                 else self._set(f"{self.human}\n{given['insert_text']}")
             ),
             "memory_rethink": lambda: self._set(given["new_memory"]),
-            "archival_memory_insert": lambda: str(self.archive.append(given["content"])),
+            "archival_memory_insert": lambda: self._store(given["content"]),
             "archival_memory_search": lambda: repr(
                 [{"timestamp": "2026-01-20T10:00:00", "content": text, "tags": []} for text in self.archive]
             ),
@@ -130,6 +129,10 @@ class Agent:
             if each.role is Role.USER and query.lower() in each.text.lower()
         ]
         return json.dumps({"message": f"Showing {len(rows)} results:", "results": rows})
+
+    def _store(self, text: str) -> str:
+        self.archive.append(text)
+        return "None"
 
     def _set(self, value: str) -> str:
         self.human = value
@@ -219,11 +222,11 @@ async def test_several_sentences_chain_one_tool_a_step(v2: bool) -> None:
         "archival_memory_search",
         "conversation_search",
     ]
-    assert agent.archive == ["the key is under the mat."]
+    assert agent.archive == ["the key is under the mat"]
     lines = reply.split("\n")
     assert "I wrote your name, Ada" in lines[1]
-    assert "I stored this in archival memory: the key is under the mat." in lines[2]
-    assert "the key is under the mat." in lines[4]
+    assert "I stored this in archival memory: the key is under the mat" in lines[2]
+    assert "the key is under the mat" in lines[4]
     assert "The sea was calm when I said something about the harbour." in reply
     assert lines[-1] == "Your name is Ada (from core memory, block human)."
 

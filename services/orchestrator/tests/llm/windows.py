@@ -67,3 +67,9 @@ async def everything(client: LlmClient, request: LlmRequest) -> tuple[list[LlmEv
     assert isinstance(answer, LlmAnswer)
     assert not any(isinstance(event, LlmAnswer) for event in events)
     return events, answer
+
+
+async def collect(client: LlmClient, request: LlmRequest, seen: list[LlmEvent]) -> None:
+    """Puts the events of a stream into `seen`, for streams that fail in the middle."""
+    async for event in client.stream(request):
+        seen.append(event)

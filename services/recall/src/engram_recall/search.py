@@ -98,7 +98,7 @@ def _id(point_id: UUID) -> str:
 def _filter(scope: SearchScope) -> Filter:
     roles = tuple(role.value for role in scope.roles or SEARCHABLE_ROLES)
     return all_of(
-        Match("organization_id", scope.organization_id),
+        Match("organization_id", scope.organization_id) if scope.agent_id is None else None,
         Match("agent_id", scope.agent_id) if scope.agent_id is not None else None,
         Match("conversation_id", scope.conversation_id) if scope.conversation_id is not None else None,
         MatchAny("role", roles) if scope.roles else None,

@@ -16,15 +16,21 @@ FIRST_AGENT_TAG: Final = "first-agent"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What the options before the command say; handed on as the context's object."""
+    """What the options before the command and the environment say; handed on as the context's object."""
 
     target: str | None = None
+    token: str | None = None
+    key_file: str | None = None
+
+    @classmethod
+    def from_env(cls, target: str | None) -> Connection:
+        """With ENGRAM_TOKEN, or signing with ENGRAM_AUTH_KEY_FILE, or neither."""
+        token = os.environ.get("ENGRAM_TOKEN") or None
+        return cls(target, token, None if token else os.environ.get("ENGRAM_AUTH_KEY_FILE") or None)
 
     def open(self) -> Engram:
-        """A client: with ENGRAM_TOKEN, or signing with ENGRAM_AUTH_KEY_FILE, or neither."""
-        token = os.environ.get("ENGRAM_TOKEN") or None
-        key_file = None if token else os.environ.get("ENGRAM_AUTH_KEY_FILE") or None
-        return Engram(self.target, token=token, auth_key_file=key_file)
+        """A client."""
+        return Engram(self.target, token=self.token, auth_key_file=self.key_file)
 
 
 async def first_agent(engram: Engram) -> Agent | None:

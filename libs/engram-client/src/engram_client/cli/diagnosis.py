@@ -13,14 +13,24 @@ from dataclasses import dataclass
 from typing import Final
 
 from engram_kit.config import StartupError
+from engram_kit.errors import EngramError, Unavailable
 
 from engram_client.addresses import Addresses
-from engram_client.cli.models import choose_model, how_to_change
+from engram_client.cli.connection import Connection
+from engram_client.cli.explain import explain
+from engram_client.cli.first_agent import REHEARSAL
 from engram_client.supervisor import health
 from engram_client.supervisor.instance import holder_of
 from engram_client.supervisor.settings import ROOMS, MeshConfig, module_of
 
-_NEWEST_PYTHON: Final = (3, 13)
+_TOO_NEW_PYTHON: Final = (3, 13)
+_MODEL_VARIABLES: Final = (
+    "ENGRAM_MODEL",
+    "OPENAI_BASE_URL",
+    "OPENAI_API_KEY",
+    "ANTHROPIC_BASE_URL",
+    "ANTHROPIC_API_KEY",
+)
 _LITTLE_SPACE: Final = 500 * 1024 * 1024
 _OFFLINE_EMBEDDER: Final = "engram/wordllama-256"
 
@@ -49,15 +59,22 @@ class Finding:
         return {"ok": "", "note": "dim", "problem": "red"}[self.state]
 
 
-async def examine(config: MeshConfig, target: str | None, env: Mapping[str, str]) -> list[Finding]:
-    """Everything that can be told from here, about this machine's mesh or the one at `target`."""
-    findings = [_python(), _data_dir(config), await _model(env), _embedder(config)]
+async def examine(config: MeshConfig, connection: Connection, env: Mapping[str, str]) -> list[Finding]:
+    """Everything that can be told from here, about this machine's mesh or the one that is connected to."""
+    findings = [_python(), _data_dir(config), _embedder(config)]
     findings += [finding for room in ROOMS if (finding := _installed(room)) is not None]
-    addresses = _addresses(config, target, env)
+    addresses = _addresses(config, connection.target, env)
     states = await asyncio.gather(*(health.status(address) for address in addresses.values()))
     running = any(state == "SERVING" for state in states)
     findings += [_room(room, addresses[room], state, running) for room, state in zip(addresses, states, strict=True)]
-    return findings
+    return [*findings, await _model(addresses["orchestrator"], connection, env)]
+
+
+def how_to_change(model: str) -> str:
+    """What a person can do to get another model."""
+    if model == REHEARSAL:
+        return "no LLM; set OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENAI_BASE_URL for a real one"
+    return "change it with ENGRAM_MODEL=provider/model"
 
 
 def _addresses(config: MeshConfig, target: str | None, env: Mapping[str, str]) -> dict[str, str]:
@@ -68,7 +85,7 @@ def _addresses(config: MeshConfig, target: str | None, env: Mapping[str, str]) -
 
 def _python() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
-    if not (3, 11) <= sys.version_info[:2] < _NEWEST_PYTHON:
+    if not (3, 11) <= sys.version_info[:2] < _TOO_NEW_PYTHON:
         return Finding("python", f"{version}; engram needs 3.11 or 3.12", "problem")
     return Finding("python", f"{version} at {sys.executable}")
 
@@ -87,11 +104,15 @@ def _data_dir(config: MeshConfig) -> Finding:
     return Finding("data", f"{directory}, {use}, {free // 2**30} GB free")
 
 
-async def _model(env: Mapping[str, str]) -> Finding:
-    try:
-        model = await choose_model(env)
-    except StartupError as error:
-        return Finding("model", str(error), "problem")
+async def _model(address: str, connection: Connection, env: Mapping[str, str]) -> Finding:
+    async with Connection(address, connection.token, connection.key_file).open() as engram:
+        try:
+            model = (await engram.models.default()).handle
+        except Unavailable:
+            given = [name for name in _MODEL_VARIABLES if env.get(name)]
+            return Finding("model", f"chosen by {', '.join(given)}" if given else REHEARSAL, "note")
+        except EngramError as error:
+            return Finding("model", explain(error), "problem")
     return Finding("model", f"{model} ({how_to_change(model)})")
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from engram_kit.errors import RequestIdReused
+from engram_kit.errors import NotFound, RequestIdReused
 
 from engram_client.agent import Agent
 from engram_client.cli.connection import FIRST_AGENT_TAG, first_agent
 from engram_client.engram import Engram
 from engram_client.inputs import new_request_id
 
+REHEARSAL: Final = "engram/rehearsal"
 _PENDING: Final = "first-agent.request"
 _NAME: Final = "engram"
 _PERSONA: Final = (
@@ -21,20 +22,34 @@ _PERSONA: Final = (
 _HUMAN: Final = "I have not learned anything about this person yet."
 
 
-async def ensure_first_agent(engram: Engram, model: str, directory: Path) -> tuple[Agent, str]:
+async def ensure_first_agent(engram: Engram, model: str, directory: Path, *, insist: bool) -> tuple[Agent, str]:
     """The first agent, and one line on what became of it: found, made, or given another model.
 
     A creation that was interrupted is taken up again under the request id that `directory` keeps until it is done.
+
+    Args:
+        engram: the mesh.
+        model: the mesh's default model.
+        directory: the mesh's data directory.
+        insist: give it that model whatever it had; otherwise only where it had none, or one that is gone.
     """
     agent = await first_agent(engram)
     if agent is None:
         agent = await _create(engram, model, PendingRequest(directory / _PENDING))
         return agent, f"made a first agent, {agent.name} ({agent.id})"
-    if agent.model != model:
-        before = agent.model
+    before = agent.model
+    if before != model and (insist or before == REHEARSAL or not await _is_served(engram, before)):
         await agent.update(model=model)
         return agent, f"going on with {agent.name} ({agent.id}), now on {model} instead of {before}"
-    return agent, f"going on with {agent.name} ({agent.id})"
+    return agent, f"going on with {agent.name} ({agent.id}, {before})"
+
+
+async def _is_served(engram: Engram, model: str) -> bool:
+    try:
+        await engram.models.get(model)
+    except NotFound:
+        return False
+    return True
 
 
 class PendingRequest:

@@ -30,7 +30,7 @@ def connection(
     ] = None,
 ) -> None:
     """Options of every command."""
-    context.obj = Connection(target)
+    context.obj = Connection.from_env(target)
 
 
 app.command("up")(up.up)

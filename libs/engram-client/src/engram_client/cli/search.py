@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from engram.types.v1 import message_pb2
@@ -13,6 +13,8 @@ from rich.text import Text
 from engram_client.agent import Agent
 from engram_client.cli.connection import Connection, choose_agent
 from engram_client.cli.terminal import output
+
+_LONGEST: Final = 300
 
 
 class Tier(StrEnum):
@@ -63,4 +65,6 @@ async def _passages(agent: Agent, query: str, limit: int) -> int:
 
 
 def _line(time: str, kind: str, text: str) -> None:
+    text = " ".join(text.split())
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     output().print(Text(time[:16].replace("T", " "), style="dim"), Text(f"{kind:9}", style="cyan"), Text(text))

@@ -13,10 +13,10 @@ from typing import Annotated, Final
 
 import typer
 from engram_kit.config import StartupError
+from engram_kit.errors import NotFound
 
 from engram_client.cli import diagnosis
 from engram_client.cli.first_agent import ensure_first_agent
-from engram_client.cli.models import choose_model, how_to_change
 from engram_client.cli.talk import converse
 from engram_client.cli.terminal import complain, notice, output
 from engram_client.engram import Engram
@@ -70,7 +70,7 @@ def doctor(
     data_dir: DataDir = None,
 ) -> None:
     """Look into a mesh: Python, data directory, ports, each service's health, model and embedder."""
-    findings = asyncio.run(diagnosis.examine(_config(data_dir), context.obj.target, os.environ))
+    findings = asyncio.run(diagnosis.examine(_config(data_dir), context.obj, os.environ))
     console = output()
     for finding in findings:
         console.print(f"{finding.mark} {finding.subject:13} {finding.text}", style=finding.style, markup=False)
@@ -84,14 +84,18 @@ async def _up(config: MeshConfig, chat: bool) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, task.cancel)
     started = time.monotonic()
-    model = await choose_model(os.environ)
     mesh = Mesh(config, notice)
     await mesh.start()
     try:
-        _announce(config, model, time.monotonic() - started)
-        if chat:
-            return await _chat(config, model)
-        notice("stop with Ctrl-C; talk to an agent with `engram chat`")
+        async with _client(config) as engram:
+            model = await _default_model(engram)
+            _announce(config, model, time.monotonic() - started)
+            mesh.declare_ready()
+            if chat:
+                insist = bool(os.environ.get("ENGRAM_MODEL"))
+                agent, what = await ensure_first_agent(engram, model, config.data_path, insist=insist)
+                notice(what)
+                return await converse(engram, agent)
         return await asyncio.Future()
     finally:
         notice("stopping")
@@ -101,25 +105,31 @@ async def _up(config: MeshConfig, chat: bool) -> int:
             mesh.kill()
 
 
-async def _chat(config: MeshConfig, model: str) -> int:
-    async with Engram(
+def _client(config: MeshConfig) -> Engram:
+    return Engram(
         config.address("orchestrator"),
         blocks=config.address("blocks"),
         recall=config.address("recall"),
         archival=config.address("archival"),
         tools=config.address("tools"),
         auth_key_file=config.auth_key_file,
-    ) as engram:
-        agent, what = await ensure_first_agent(engram, model, config.data_path)
-        notice(what)
-        return await converse(engram, agent)
+    )
+
+
+async def _default_model(engram: Engram) -> str:
+    """The model of new agents, as the orchestrator chose it; ENGRAM_MODEL may name one that nobody serves."""
+    try:
+        return (await engram.models.default()).handle
+    except NotFound as error:
+        raise StartupError(f"ENGRAM_MODEL cannot be used. {error.message}") from error
 
 
 def _announce(config: MeshConfig, model: str, seconds: float) -> None:
     rooms = ", ".join(f"{room} {config.port(room)}" for room in ROOMS)
     notice(f"ready after {seconds:.1f} s, listening on {config.host}: {rooms}")
-    notice(f"model {model} ({how_to_change(model)})")
+    notice(f"model {model} ({diagnosis.how_to_change(model)})")
     notice(f"embedder {config.embedder} (change it with ENGRAM_EMBEDDER=provider/model)")
+    notice("`engram chat` talks to an agent; Ctrl-C here or `engram down` stops the mesh")
 
 
 def _in_background(config: MeshConfig) -> int:

@@ -54,7 +54,11 @@ class Mesh:
             await self.stop()
             raise
         self._keepers = [asyncio.create_task(self._keep(service)) for service in self.services.values()]
-        self._instance.tell(ready=True)
+
+    def declare_ready(self) -> None:
+        """Tells who looks at the data directory that the mesh answers."""
+        if self._instance is not None:
+            self._instance.tell(ready=True)
 
     async def stop(self) -> None:
         """Stops the orchestrator, then the rooms that it calls; returns when no process is left."""

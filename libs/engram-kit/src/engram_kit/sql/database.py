@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from typing import Protocol, Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
 import sqlalchemy as sa
 
 from engram_kit.config import ConfigError, StartupError
 
 T = TypeVar("T")
+
+TRANSACTIONS: Final[Counter[str]] = Counter()
+"""Transactions that this process has begun, by kind ("read", "write"): for its metrics."""
 
 
 class Engine(Protocol):
@@ -76,6 +80,7 @@ class Database:
 
     async def read(self, fn: Callable[[sa.Connection], T]) -> T:
         """Runs `fn` on one consistent snapshot. Writes fail."""
+        TRANSACTIONS["read"] += 1
         return await self._engine.read(fn)
 
     async def write(self, fn: Callable[[sa.Connection], T]) -> T:
@@ -84,6 +89,7 @@ class Database:
         An exception from `fn` rolls everything back. A conflict with another writer runs the whole of `fn` again, so
         it must not count on running once. A caller that is cancelled may still have committed.
         """
+        TRANSACTIONS["write"] += 1
         return await self._engine.write(fn)
 
     async def migrate(self, package: str) -> None:

@@ -1,6 +1,7 @@
 """A fake OpenAI for benchmarks: zero latency and next to no CPU, on a bare asyncio protocol.
 
 It never parses a request: what to answer follows from counting tool messages behind the last user message in its bytes.
+A model named after a script follows that script, whatever the server was started with.
 """
 
 import argparse
@@ -10,17 +11,22 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import uvloop
 
 _SAID: Final = "Here is what I found: everything is in its place, and nothing was lost on the way."
 _LENGTH: Final = re.compile(rb"(?i)\r\ncontent-length:\s*(\d+)")
 _TOOL_MESSAGE: Final = re.compile(rb'"role":\s?"tool"')
+_LINE: Final = "The lean fake was here."
+_SCRIPTS: Final = {"one-step": 0, "five-tools": 5}
+# The last takes back what the first did, so that turn follows turn on the same block.
 _TOOLS: Final = (
-    (b'"archival_memory_insert"', "archival_memory_insert", {"content": "The lean fake was here."}),
+    (b'"memory_insert"', "memory_insert", {"label": "human", "new_str": _LINE}),
+    (b'"archival_memory_insert"', "archival_memory_insert", {"content": _LINE}),
     (b'"archival_memory_search"', "archival_memory_search", {"query": "lean fake"}),
     (b'"conversation_search"', "conversation_search", {"query": "what was said"}),
+    (b'"memory_replace"', "memory_replace", {"label": "human", "old_str": f"\n{_LINE}", "new_str": ""}),
 )
 _HEAD: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
@@ -39,8 +45,7 @@ class LeanProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keeps the transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by class
 
     def data_received(self, data: bytes) -> None:
         """Collects a request by its length, then answers it."""
@@ -66,7 +71,7 @@ class LeanProtocol(asyncio.Protocol):
             models = {"object": "list", "data": [{"id": "lean", "object": "model", "created": 0, "owned_by": "fake"}]}
             return _HEAD.replace(b"text/event-stream", b"application/json") % _sized(json.dumps(models).encode())
         done = len(_TOOL_MESSAGE.findall(request, max(0, request.rfind(b"user_message"))))
-        tool = self._tool(request, done) if done < self._steps else None
+        tool = self._tool(request, done) if done < self._steps_of(request) else None
         extra: dict[str, Any] = {}
         if b'"thinking"' in request:
             extra["thinking"] = "As the script says."
@@ -76,6 +81,10 @@ class LeanProtocol(asyncio.Protocol):
         if b'"name":"send_message"' in request or b'"name": "send_message"' in request:
             return _HEAD % _sized(_call(next(self._counter), "send_message", {**extra, "message": _SAID}))
         return _HEAD % _sized(_text(next(self._counter)))
+
+    def _steps_of(self, request: bytes) -> int:
+        head = request[: request.find(b'"messages"')]
+        return next((steps for name, steps in _SCRIPTS.items() if f'"{name}"'.encode() in head), self._steps)
 
     @staticmethod
     def _tool(request: bytes, done: int) -> tuple[bytes, str, dict[str, str]] | None:
@@ -135,9 +144,9 @@ def main() -> None:
     """Reads the arguments and serves."""
     parser = argparse.ArgumentParser(prog="python -m engram_testkit.fakes.openai", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    parser.add_argument("--script", choices=("one-step", "five-tools"), default="one-step")
+    parser.add_argument("--script", choices=tuple(_SCRIPTS), default="one-step")
     given = parser.parse_args()
     try:
-        uvloop.run(serve(given.port, 5 if given.script == "five-tools" else 0))
+        uvloop.run(serve(given.port, _SCRIPTS[given.script]))
     except KeyboardInterrupt:
         sys.exit(0)

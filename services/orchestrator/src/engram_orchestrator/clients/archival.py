@@ -11,7 +11,7 @@ from engram.archival.v1.passages_service_pb2_grpc import PassageServiceStub
 from engram_kit.errors import FailedPrecondition
 
 from engram_orchestrator.clients import deadlines
-from engram_orchestrator.clients.messages import moment
+from engram_orchestrator.convert.messages import moment
 from engram_orchestrator.model.memory import ArchivalSummary, PassageHit
 
 

@@ -10,7 +10,7 @@ from engram.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from engram_orchestrator.clients import deadlines
-from engram_orchestrator.clients.messages import moment
+from engram_orchestrator.convert.messages import moment
 from engram_orchestrator.model.memory import Block, CoreMemory
 from engram_orchestrator.ports import (
     AgentAuthor,

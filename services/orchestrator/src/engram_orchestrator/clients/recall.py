@@ -9,7 +9,7 @@ from engram.recall.v1 import messages_service_pb2 as rpc
 from engram.recall.v1.messages_service_pb2_grpc import MessageServiceStub
 
 from engram_orchestrator.clients import deadlines
-from engram_orchestrator.clients.messages import ROLE_TO_PROTO, message_from_proto, message_to_proto
+from engram_orchestrator.convert.messages import ROLE_TO_PROTO, message_from_proto, message_to_proto
 from engram_orchestrator.model.memory import CommitOutcome, MessageHit, Window
 from engram_orchestrator.model.messages import Message, Role
 from engram_orchestrator.ports import StepCommit

@@ -12,8 +12,9 @@ from engram.types.v1 import audit_pb2
 from engram_kit.errors import InvalidArgument, Unimplemented
 from engram_kit.ids import require_id
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message as ProtoMessage
 
-from engram_orchestrator.clients.messages import message_to_proto, timestamp
+from engram_orchestrator.convert.messages import message_to_proto, timestamp
 from engram_orchestrator.convert.rules import rule_from_proto, rule_to_proto
 from engram_orchestrator.convert.runs import STOP_REASONS, inputs_from_proto
 from engram_orchestrator.model.agents import (
@@ -140,7 +141,7 @@ def settings_from_proto(settings: pb.ModelSettings, field: str) -> ModelSettings
     Raises:
         InvalidArgument: naming the setting.
     """
-    given = {f.name: getattr(settings, f.name) for f in fields(ModelSettings) if settings.HasField(f.name)}
+    given = present(settings, *(f.name for f in fields(ModelSettings)))
     for name in ("context_window", "max_output_tokens"):
         if given.get(name, 1) < 1:
             raise InvalidArgument(f"{field}.{name} must be positive.", field=f"{field}.{name}")
@@ -332,7 +333,7 @@ def compaction_from_proto(agent: pb.Agent) -> CompactionSettings | None:
         mode=_MODES_BACK[given.mode],
         model_settings=settings,
         sliding_window_percentage=share,
-        **{name: getattr(given, name) for name in plain if given.HasField(name)},
+        **present(given, *plain),
     )
 
 
@@ -376,7 +377,7 @@ def provenance_from_proto(agent: pb.Agent) -> Provenance:
     """The ids that a client keeps with an agent; authorship is the server's."""
     carried = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
     given = agent.provenance
-    return Provenance(**{name: getattr(given, name) for name in carried if given.HasField(name)})
+    return Provenance(**present(given, *carried))
 
 
 def filter_from_proto(given: rpc.AgentFilter) -> AgentFilter:
@@ -386,9 +387,8 @@ def filter_from_proto(given: rpc.AgentFilter) -> AgentFilter:
         Unimplemented: of a filter that this server does not know yet.
     """
     unanswered = ("identity_id", "identifier_key", "project_id", "template_id", "base_template_id", "created_by_id")
-    for name in (*unanswered, "tool_id"):
-        if given.HasField(name):
-            raise Unimplemented(f"This server does not filter by {name} yet.", field=f"filter.{name}")
+    for name in present(given, *unanswered, "tool_id"):
+        raise Unimplemented(f"This server does not filter by {name} yet.", field=f"filter.{name}")
     reason = given.last_stop_reason if given.HasField("last_stop_reason") else None
     return AgentFilter(
         agent_ids=tuple(require_id(agent_id, "agent", "filter.agent_ids") for agent_id in given.agent_ids),
@@ -450,6 +450,12 @@ def window_to_proto(report: WindowReport) -> pb.ContextWindow:
         recall_message_count=window.agent_message_count,
         archival_passage_count=report.passage_count,
     )
+
+
+def present(message: ProtoMessage, *names: str) -> dict[str, Any]:
+    """The optional fields among `names` that a message carries."""
+    given: Any = message
+    return {name: getattr(given, name) for name in names if given.HasField(name)}
 
 
 def _present(record: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from engram.agents.v1 import runs_pb2 as pb
 
-from engram_orchestrator.clients.messages import (
+from engram_orchestrator.convert.messages import (
     part_to_proto,
     timestamp,
     tool_call_to_proto,

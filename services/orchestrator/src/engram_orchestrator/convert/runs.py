@@ -11,7 +11,7 @@ from engram_kit.errors import InvalidArgument, Unimplemented
 from engram_kit.ids import derive_id, is_id, require_id
 from google.protobuf.duration_pb2 import Duration
 
-from engram_orchestrator.clients.messages import part_to_proto, parts_from_proto, timestamp, usage_to_proto
+from engram_orchestrator.convert.messages import part_to_proto, parts_from_proto, timestamp, usage_to_proto
 from engram_orchestrator.model.messages import ContentPart, ImagePart, Role, TextPart
 from engram_orchestrator.model.runs import (
     InputMessage,

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 
-from engram_orchestrator.llm.errors import ProviderRateLimited, ProviderUnavailable
+from engram_orchestrator.llm.errors import ProviderError
 from engram_orchestrator.llm.port import LlmEvent
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -53,9 +53,10 @@ async def with_retries(
                     has_begun = True
                     yield event
             return
-        except (ProviderRateLimited, ProviderUnavailable) as error:
+        except ProviderError as error:
             wait = _wait(error, attempt)
-            if has_begun or attempt == limits.attempts or waited + wait > limits.retry_budget_seconds:
+            is_final = has_begun or not error.is_retryable or attempt == limits.attempts
+            if is_final or waited + wait > limits.retry_budget_seconds:
                 raise
         waited += wait
         await sleep(wait)
@@ -77,7 +78,7 @@ async def in_time(items: AsyncIterator[T], seconds: float) -> AsyncIterator[T]:
         yield item
 
 
-def _wait(error: ProviderRateLimited | ProviderUnavailable, attempt: int) -> float:
+def _wait(error: ProviderError, attempt: int) -> float:
     if error.retry_after is not None:
         return error.retry_after
     return min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** (attempt - 1)) * random.uniform(0.75, 1.0)  # noqa: S311

@@ -28,18 +28,29 @@ class ProviderError(EngramError):
     """A call to a provider failed.
 
     `is_retryable` says that the same request may succeed a moment later, so an adapter asks again within its budget
-    as long as nothing was streamed.
+    as long as nothing was streamed. `retry_after` is the provider's own figure in seconds, where it gave one.
     """
 
     code = Unavailable.code
     reason = "PROVIDER_UNAVAILABLE"
     is_retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, /, *, provider: str, status: int | None = None, **metadata: str) -> None:
+    def __init__(
+        self,
+        message: str,
+        /,
+        *,
+        provider: str,
+        status: int | None = None,
+        retry_after: float | None = None,
+        **metadata: str,
+    ) -> None:
         stated = {} if status is None else {"status": str(status)}
-        super().__init__(message, provider=provider, **stated, **metadata)
+        hint = {} if retry_after is None else {"retry_after_seconds": f"{retry_after:g}"}
+        super().__init__(message, provider=provider, **stated, **hint, **metadata)
         self.provider = provider
         self.status = status
+        self.retry_after = retry_after
 
 
 class ProviderAuth(ProviderError):
@@ -79,25 +90,11 @@ class ContextOverflow(ProviderRefused):
 
 
 class ProviderRateLimited(ProviderError):
-    """Too many requests or tokens. `retry_after` is the provider's own figure in seconds, where it gave one."""
+    """Too many requests or tokens for now."""
 
     code = ResourceExhausted.code
     reason = "PROVIDER_RATE_LIMITED"
     is_retryable = True
-
-    def __init__(
-        self,
-        message: str,
-        /,
-        *,
-        provider: str,
-        status: int | None = None,
-        retry_after: float | None = None,
-        **metadata: str,
-    ) -> None:
-        hint = {} if retry_after is None else {"retry_after_seconds": f"{retry_after:g}"}
-        super().__init__(message, provider=provider, status=status, **hint, **metadata)
-        self.retry_after = retry_after
 
 
 class ProviderUnavailable(ProviderError):
@@ -105,19 +102,6 @@ class ProviderUnavailable(ProviderError):
 
     reason = "PROVIDER_UNAVAILABLE"
     is_retryable = True
-
-    def __init__(
-        self,
-        message: str,
-        /,
-        *,
-        provider: str,
-        status: int | None = None,
-        retry_after: float | None = None,
-        **metadata: str,
-    ) -> None:
-        super().__init__(message, provider=provider, status=status, **metadata)
-        self.retry_after = retry_after
 
 
 class ProviderTimeout(ProviderError):

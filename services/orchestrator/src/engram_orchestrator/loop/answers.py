@@ -8,7 +8,7 @@ from typing import Any
 
 from engram_kit.ids import derive_id
 
-from engram_orchestrator.builtin.arguments import ParseFailure, check, parse
+from engram_orchestrator.builtin.arguments import ParseFailure, check, parse, storable
 from engram_orchestrator.llm.port import FinishReason, LlmAnswer
 from engram_orchestrator.loop.shown import shown_answer
 from engram_orchestrator.loop.toolbox import Toolbox
@@ -124,13 +124,13 @@ def without_loop_arguments(
 ) -> Message:
     """The answer as it is stored: thinking is reasoning, and request_heartbeat says what was decided.
 
-    Calls whose arguments could not be used are kept to the letter.
+    Arguments that could not be used are kept in a form that a message can carry.
     """
     thoughts = tuple(ReasoningPart(item.thinking) for item in planned if item.thinking)
     calls = []
     for item in planned:
         if item.problem is not None:
-            calls.append(item.call)
+            calls.append(replace(item.call, arguments=storable(item.call.arguments)))
             continue
         decided = {"request_heartbeat": heartbeat} if takes_heartbeat(item.call.name) else {}
         calls.append(replace(item.call, arguments=json.dumps({**item.arguments, **decided}, ensure_ascii=False)))

@@ -79,8 +79,8 @@ class ToolExecution:
             if parallel:
                 done = await asyncio.gather(*(self._one(turn, step, item) for item in items))
                 carried.extend(done)
-                for item in done:
-                    turn.solver = turn.solver.after(item.planned.call.name, item.returned.text)
+                for each in done:
+                    turn.solver = turn.solver.after(each.planned.call.name, each.returned.text)
                 continue
             for item in items:
                 result = await self._one(turn, step, item)

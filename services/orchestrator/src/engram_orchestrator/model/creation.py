@@ -1,4 +1,4 @@
-"""What an agent is made from: the request with every default filled in and every id chosen, so that anybody can finish it."""
+"""What an agent is made from: the whole request, kept until all its parts stand, so that anybody can finish it."""
 
 from dataclasses import dataclass
 

@@ -2,11 +2,15 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
+from weakref import WeakValueDictionary
 
 import structlog
 from engram_kit.clock import Clock
+from engram_kit.deadline import set_remaining
 from engram_kit.errors import EngramError, typed
+from engram_kit.idempotency import RequestKey
 from engram_kit.principal import Principal, as_principal
 
 from engram_orchestrator.builtin.executor import BuiltinTools
@@ -32,7 +36,7 @@ from engram_orchestrator.model.events import DurableBody, Failed, RunEvent, Stop
 from engram_orchestrator.model.runs import JournalEntry, Run, RunError, StopReason, status_of
 from engram_orchestrator.ports import RecallPort
 from engram_orchestrator.runs.hub import EventHub
-from engram_orchestrator.store.base import Claim, RunStore
+from engram_orchestrator.store.base import Claim, RunStore, StartedRun
 
 _log = structlog.get_logger("engram.runs")
 
@@ -83,17 +87,32 @@ class Conductor:
         self._patience = patience
         self._clock = clock
         self._active: dict[str, _Active] = {}
+        # Held between a claim and its beginning: to the store, a run that this process has claimed and not begun looks
+        # like one that it left behind in a crash.
+        self._claiming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._stopping = False
 
-    def begin(self, claim: Claim) -> None:
-        """Carries out a claimed run. Its task belongs to the process, not to whoever asked."""
+    async def start(self, key: RequestKey | None, run: Run, *, reject_busy: bool) -> StartedRun:
+        """Stores a run, and begins it where its conversation is idle. Raises as RunStore.start does."""
+        async with self._claim_of(run.conversation_id):
+            started = await self._store.start(key, run, self.owner, reject_busy=reject_busy)
+            if started.claim is not None:
+                self._begin(started.claim, copy_context())
+            return started
+
+    def _claim_of(self, conversation_id: str) -> asyncio.Lock:
+        lock = self._claiming.get(conversation_id)
+        if lock is None:
+            lock = self._claiming[conversation_id] = asyncio.Lock()
+        return lock
+
+    def _begin(self, claim: Claim, context: Context) -> None:
+        """Carries out a claimed run. Its task belongs to the process, not to whoever asked, nor to their deadline."""
+        context.run(set_remaining, None)
         active = _Active(claim)
         self._active[claim.run.id] = active
-        active.task = asyncio.get_running_loop().create_task(self._conduct(active), name=claim.run.id)
-
-    def is_active(self, run_id: str) -> bool:
-        """This process carries the run out now."""
-        return run_id in self._active
+        loop = asyncio.get_running_loop()
+        active.task = loop.create_task(self._conduct(active), name=claim.run.id, context=context)
 
     def tell(self, events: Sequence[RunEvent]) -> None:
         """Tells the followers of a run that ended without having begun."""
@@ -121,11 +140,13 @@ class Conductor:
 
     async def kick(self, conversation_id: str) -> None:
         """Claims and begins the next run of a conversation, if there is one to be had."""
-        if self._stopping or any(a.claim.run.conversation_id == conversation_id for a in self._active.values()):
-            return
-        claim = await self._store.claim_next(conversation_id, self.owner)
-        if claim is not None:
-            self.begin(claim)
+        async with self._claim_of(conversation_id):
+            busy = any(active.claim.run.conversation_id == conversation_id for active in self._active.values())
+            if self._stopping or busy:
+                return
+            claim = await self._store.claim_next(conversation_id, self.owner)
+            if claim is not None:
+                self._begin(claim, Context())
 
     async def recover(self) -> None:
         """For ever: takes up runs that nobody holds, such as those of this process before it was killed."""
@@ -141,8 +162,10 @@ class Conductor:
         """For ever: puts off the expiry of the leases that this process holds."""
         while True:
             await asyncio.sleep(RENEWAL_SECONDS)
-            if self._active:
+            try:
                 await self._store.renew([active.claim.lease for active in self._active.values()])
+            except EngramError as error:
+                _log.warning("renewing leases failed", error=error.message)
 
     async def stop(self) -> None:
         """Lets go of every run where it stands; the next process of this owner takes it up."""
@@ -255,7 +278,7 @@ class Conductor:
         return await (self._patience.with_tier(gather) if claim.taken_up else gather())
 
     def _model(self, run: Run, agent: Agent, conversation: Conversation, spec: AgentTypeSpec) -> CalledModel:
-        """The model of a run: its own override, the conversation's, or the agent's; settings laid over in that order."""
+        """The model of a run: its own override, else the conversation's, else the agent's; settings likewise."""
         info, client = self._models.resolve(run.config.override_model or conversation.model or agent.model)
         settings = agent.model_settings.over(info.defaults)
         if conversation.model_settings is not None:

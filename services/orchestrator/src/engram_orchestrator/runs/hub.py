@@ -20,15 +20,15 @@ class Subscription:
         """Hands over an event, or the end."""
         self._queue.put_nowait(event)
 
-    async def next(self, timeout: float) -> RunEvent | None:
+    async def next(self, patience_seconds: float) -> RunEvent | None:
         """The next event, or None at the end.
 
         Raises:
-            TimeoutError: nothing happened for that many seconds.
+            TimeoutError: nothing happened for that long.
         """
         if not self._queue.empty():
             return self._queue.get_nowait()
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(patience_seconds):
             return await self._queue.get()
 
     def close(self) -> None:

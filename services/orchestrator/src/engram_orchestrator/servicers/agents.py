@@ -31,7 +31,7 @@ _ORDERS: Final = {
 
 
 def _optional(name: str) -> Callable[[pb.Agent], Any]:
-    return lambda agent: getattr(agent, name) if agent.HasField(name) else None
+    return lambda agent: convert.present(agent, name).get(name)
 
 
 _CHANGES: Final[Mapping[str, Callable[[pb.Agent], Any]]] = {

@@ -1,5 +1,6 @@
 """Agents and conversations in SQL."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -112,11 +113,7 @@ class SqlAgentStore:
 
     async def get(self, organization_id: str, agent_id: str) -> Agent:
         """See AgentStore."""
-        query = sa.select(agents).where(_visible(organization_id), agents.c.id == agent_id)
-        row = await self._database.read(lambda conn: conn.execute(query).first())
-        if row is None:
-            raise agent_missing(agent_id)
-        return decode_agent(row)
+        return await self._database.read(lambda conn: _active(conn, organization_id, agent_id))
 
     async def list(self, organization_id: str, where: AgentFilter, order_by: str, page: PageQuery) -> Page[Agent]:
         """See AgentStore."""
@@ -134,22 +131,23 @@ class SqlAgentStore:
         query = query.where(_visible(organization_id), *_conditions(organization_id, where))
         return await self._database.read(lambda conn: int(conn.execute(query).scalar_one()))
 
-    async def update(self, key: RequestKey | None, agent: Agent) -> None:
+    async def update(
+        self, key: RequestKey | None, organization_id: str, agent_id: str, change: Callable[[Agent], Agent]
+    ) -> Agent:
         """See AgentStore."""
 
         def effect(conn: sa.Connection) -> list[str]:
-            changed = conn.execute(
-                agents.update()
-                .where(_visible(agent.organization_id), agents.c.id == agent.id)
-                .values(**_columns(replace(agent, state=AgentState.ACTIVE)))
-            )
-            if changed.rowcount == 0:
-                raise agent_missing(agent.id)
-            conn.execute(agent_tags.delete().where(agent_tags.c.agent_id == agent.id))
+            agent = change(_active(conn, organization_id, agent_id))
+            conn.execute(agents.update().where(agents.c.id == agent_id).values(**_columns(agent)))
+            conn.execute(agent_tags.delete().where(agent_tags.c.agent_id == agent_id))
             _write_tags(conn, agent)
-            return [agent.id]
+            return [agent_id]
 
-        await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn)))
+        def write(conn: sa.Connection) -> Agent:
+            self._ledger.once(conn, key, lambda: effect(conn))
+            return _active(conn, organization_id, agent_id)
+
+        return await self._database.write(write)
 
     async def begin_deletion(self, organization_id: str, agent_id: str) -> bool:
         """See AgentStore."""
@@ -189,6 +187,13 @@ class SqlAgentStore:
         found = await self._database.read(lambda conn: conn.execute(query).scalars().all())
         shown = tuple(found[: page.limit])
         return Page(shown, Cursor(shown[-1], shown[-1]) if len(found) > page.limit else None)
+
+
+def _active(conn: sa.Connection, organization_id: str, agent_id: str) -> Agent:
+    row = conn.execute(sa.select(agents).where(_visible(organization_id), agents.c.id == agent_id)).first()
+    if row is None:
+        raise agent_missing(agent_id)
+    return decode_agent(row)
 
 
 def _visible(organization_id: str) -> sa.ColumnElement[bool]:

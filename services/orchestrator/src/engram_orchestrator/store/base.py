@@ -1,6 +1,6 @@
 """The store's contract: each method is one transaction, and within one organization unless it says otherwise."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -116,8 +116,12 @@ class AgentStore(Protocol):
         """How many agents match."""
         ...
 
-    async def update(self, key: RequestKey | None, agent: Agent) -> None:
-        """Writes an ACTIVE agent's record.
+    async def update(
+        self, key: RequestKey | None, organization_id: str, agent_id: str, change: Callable[[Agent], Agent]
+    ) -> Agent:
+        """Applies a pure function to an ACTIVE agent's record and stores the result; a repeat changes nothing.
+
+        What `change` raises changes nothing.
 
         Raises:
             NotFound: it is not ACTIVE.

@@ -118,17 +118,19 @@ class AgentService:
     async def update(
         self, principal: Principal, key: RequestKey | None, agent_id: str, change: Callable[[Agent], Agent]
     ) -> Agent:
-        """Applies a change to the agent's record.
+        """Applies a change to the agent's record as it stands at that moment.
 
         Raises:
             NotFound, ModelUnknown
         """
-        agent = change(await self.get(principal, agent_id))
-        self._models.resolve(agent.model)
-        provenance = replace(agent.provenance, last_updated_by_id=principal.subject_id)
-        agent = replace(agent, provenance=provenance, updated_at=self._clock.now())
-        await self._store.update(key, agent)
-        return await self.get(principal, agent_id)
+
+        def stamped(agent: Agent) -> Agent:
+            changed = change(agent)
+            self._models.resolve(changed.model)
+            provenance = replace(changed.provenance, last_updated_by_id=principal.subject_id)
+            return replace(changed, provenance=provenance, updated_at=self._clock.now())
+
+        return await self._store.update(key, principal.organization_id, agent_id, stamped)
 
     async def attach_tool(
         self, principal: Principal, key: RequestKey | None, agent_id: str, tool_id: str | None, name: str | None
@@ -168,7 +170,7 @@ class AgentService:
     async def recompile(
         self, principal: Principal, request_id: str, agent_id: str, *, dry_run: bool
     ) -> tuple[str, bool]:
-        """Renders the default conversation's system message anew; the text, and whether it differs from the stored one."""
+        """Renders the default conversation's system message anew; the text, and whether it differs."""
         agent = await self.get(principal, agent_id)
         window = await self.window(agent)
         text = await self._system_text(agent, window)

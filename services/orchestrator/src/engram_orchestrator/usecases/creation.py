@@ -75,10 +75,11 @@ class AgentBirth:
 
         Raises:
             ModelUnknown, NotFound: of the model, a tool, a block or an archive. Nothing is left behind.
-            Unavailable: a tier is away. The creation goes on by itself; asking again under the same key gives its result.
+            Unavailable: a tier is away. The creation goes on by itself; asking again under the same key gives
+                its result.
         """
         agent = await self._first_record(principal, draft)
-        creation = Creation(draft, key and key.method, key and key.request_id)
+        creation = Creation(draft, *((key.method, key.request_id) if key is not None else (None, None)))
         agent_id, replayed = await self._store.begin_creation(key, agent, msgspec.json.encode(creation))
         if replayed:
             under_way = await self._store.creation(principal.organization_id, agent_id)

@@ -12,7 +12,7 @@ from engram_kit.paging import Page, PageQuery
 from engram_kit.principal import Principal
 
 from engram_orchestrator.llm.registry import Providers
-from engram_orchestrator.model.events import RunEvent, Stopped, UsageReported
+from engram_orchestrator.model.events import DurableBody, RunEvent, Stopped, UsageReported
 from engram_orchestrator.model.messages import Usage
 from engram_orchestrator.model.runs import (
     InputMessage,
@@ -86,8 +86,6 @@ class RunService:
             async for event in self.follow(principal, started.run.id, 0, config.keepalive_seconds, replayed=True):
                 yield event
             return
-        if started.claim is not None:
-            self._conductor.begin(started.claim)
         stream = self._follower.follow(
             started.run, subscription, fresh=True, keepalive_seconds=config.keepalive_seconds
         )
@@ -106,8 +104,6 @@ class RunService:
         """Stores a run and begins it in the background. Raises as `send` does."""
         run = self._new_run(principal, agent_id, conversation_id, messages, config, background=True)
         started = await self._start(key, run)
-        if started.claim is not None:
-            self._conductor.begin(started.claim)
         return started.run
 
     def _new_run(
@@ -137,8 +133,7 @@ class RunService:
         )
 
     async def _start(self, key: RequestKey | None, run: Run) -> StartedRun:
-        rejects = run.config.on_busy is OnBusy.REJECT
-        return await self._store.start(key, run, self._conductor.owner, reject_busy=rejects)
+        return await self._conductor.start(key, run, reject_busy=run.config.on_busy is OnBusy.REJECT)
 
     async def follow(
         self, principal: Principal, run_id: str, after: int, keepalive_seconds: int, *, replayed: bool = False
@@ -194,7 +189,10 @@ class RunService:
         if run.status is RunStatus.CREATED:
             now = self._clock.now()
             ended = replace(run, status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED, completed_at=now)
-            bodies = (Stopped(StopReason.CANCELLED, RunStatus.CANCELLED), UsageReported(Usage(), 0))
+            bodies: tuple[DurableBody, ...] = (
+                Stopped(StopReason.CANCELLED, RunStatus.CANCELLED),
+                UsageReported(Usage(), 0),
+            )
             events = [RunEvent(run.id, now, body, number) for number, body in enumerate(bodies, 1)]
             if await self._store.cancel_waiting(replace(ended, last_sequence=len(events)), events):
                 self._conductor.tell(events)

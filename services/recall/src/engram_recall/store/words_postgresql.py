@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,7 +12,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, TSQUERY
 from engram_recall.commands import SearchScope
 from engram_recall.store.documents import Document
 from engram_recall.store.filters import searched
-from engram_recall.store.tables import agents, messages
+from engram_recall.store.tables import messages
 
 _PUT: Final = sa.text(
     """
@@ -27,10 +28,19 @@ _REMOVE: Final = sa.text("DELETE FROM message_words WHERE row_id = ANY(CAST(:row
 _REMOVE_AGENT: Final = sa.text(
     "DELETE FROM message_words USING messages WHERE message_words.row_id = messages.row_id AND agent_id = :agent_id"
 )
-_TERMS: Final = sa.text(
+MOST_CANDIDATES: Final = 2_000
+"""So many messages are ranked at most. A term that more have is no reason to look at one, if there is another term."""
+
+# Planned without statistics, the word index would be passed over for a scan.
+_BY_INDEX: Final = sa.text("SET LOCAL enable_seqscan = off")
+_COUNTED: Final = sa.text(
     """
-    SELECT CAST(query AS text) FROM (
-        SELECT phraseto_tsquery('engram_words', term) AS query FROM unnest(CAST(:terms AS text[])) AS term) AS parsed
+    SELECT CAST(query AS text) AS term,
+        (SELECT count(*) FROM (
+            SELECT 1 FROM message_words WHERE words @@ (query && CAST(:scope AS tsquery)) LIMIT :most) AS having) AS count,
+        (SELECT coalesce(sum(message_count), 0) FROM agents WHERE organization_id = :organization
+            AND (CAST(:agent AS text) IS NULL OR agent_id = :agent)) AS size
+    FROM (SELECT phraseto_tsquery('engram_words', term) AS query FROM unnest(CAST(:terms AS text[])) AS term) AS parsed
     WHERE numnode(query) > 0
     """
 )
@@ -63,12 +73,33 @@ class PostgresWords:
         self, conn: sa.Connection, scope: SearchScope, terms: Sequence[str], limit: int
     ) -> list[tuple[str, float]]:
         """See WordIndex.search."""
-        parsed = list(conn.execute(_TERMS, {"terms": list(terms)}).scalars())
-        if not parsed:
+        narrow = _scopes(scope)
+        conn.execute(_BY_INDEX)
+        asked = {
+            "terms": list(terms),
+            "scope": narrow,
+            "most": MOST_CANDIDATES + 1,
+            "organization": scope.organization_id,
+            "agent": scope.agent_id,
+        }
+        counted = sorted((row for row in conn.execute(_COUNTED, asked) if row.count), key=lambda row: row.count)
+        if not counted:
             return []
-        match = f"({' | '.join(f'({term})' for term in parsed)}) & {_scopes(scope)}"
-        statement = _ranked(scope, limit)
-        return [(row.id, row.score) for row in conn.execute(statement, {"match": match, "terms": parsed})]
+        telling = [row.term for row in counted if row.count <= MOST_CANDIDATES] or [counted[0].term]
+        found = conn.execute(
+            _ranked(scope, limit),
+            {
+                "match": f"({' | '.join(f'({term})' for term in telling)}) & {narrow}",
+                "terms": [row.term for row in counted],
+                "weights": [_rarity(row.count, row.size) for row in counted],
+            },
+        )
+        return [(row.id, row.score) for row in found]
+
+
+def _rarity(count: int, size: int) -> float:
+    """BM25's inverse document frequency."""
+    return math.log(1 + (max(size, count) - count + 0.5) / (count + 0.5))
 
 
 def _ranked(scope: SearchScope, limit: int) -> sa.Select[tuple[str, float]]:
@@ -77,37 +108,24 @@ def _ranked(scope: SearchScope, limit: int) -> sa.Select[tuple[str, float]]:
         sa.select(messages.c.id, messages.c.row_id, _TABLE.c.words)
         .join_from(_TABLE, messages, _TABLE.c.row_id == messages.c.row_id)
         .where(_TABLE.c.words.op("@@")(sa.cast(sa.bindparam("match", type_=sa.Text), TSQUERY)), *searched(scope))
+        .order_by(_TABLE.c.row_id.desc())
+        .limit(MOST_CANDIDATES)
         .cte("found")
     )
-    given = sa.cast(sa.bindparam("terms", type_=ARRAY(sa.Text)), ARRAY(sa.Text))
-    terms = sa.select(sa.func.unnest(given).cast(TSQUERY).label("query")).cte("terms")
-    matches = (
-        sa.select(found.c.id, found.c.row_id, found.c.words, terms.c.query)
-        .join_from(found, terms, found.c.words.op("@@")(terms.c.query))
-        .cte("matches")
+    given = (sa.cast(sa.bindparam("terms"), ARRAY(sa.Text)), sa.cast(sa.bindparam("weights"), ARRAY(sa.Double)))
+    terms = (
+        sa.func.unnest(*given).table_valued(sa.column("term", sa.Text), sa.column("weight", sa.Double)).render_derived()
     )
-    count = sa.cast(sa.func.count(), sa.Double)
-    rarity = sa.func.ln(1 + (_size(scope, found) - count + 0.5) / (count + 0.5))
-    weights = sa.select(matches.c.query, rarity.label("weight")).group_by(matches.c.query).cte("weights")
-    share = sa.func.ts_rank(sa.text("'{0, 0, 0.5, 1}'"), matches.c.words, matches.c.query, 1)
-    score = sa.func.sum(weights.c.weight * share, type_=sa.Double).label("score")
+    query = sa.cast(terms.c.term, TSQUERY)
+    share = sa.func.ts_rank(sa.text("'{0, 0, 0.5, 1}'"), found.c.words, query, 1)
+    score = sa.func.sum(terms.c.weight * share, type_=sa.Double).label("score")
     return (
-        sa.select(matches.c.id, score)
-        .join_from(matches, weights, matches.c.query == weights.c.query)
-        .group_by(matches.c.id, matches.c.row_id)
-        .order_by(score.desc(), matches.c.row_id.desc())
+        sa.select(found.c.id, score)
+        .join_from(found, terms, found.c.words.op("@@")(query))
+        .group_by(found.c.id, found.c.row_id)
+        .order_by(score.desc(), found.c.row_id.desc())
         .limit(limit)
     )
-
-
-def _size(scope: SearchScope, found: sa.CTE) -> sa.ColumnElement[float]:
-    """How many messages there are to be rare among."""
-    within = [agents.c.organization_id == scope.organization_id]
-    if scope.agent_id is not None:
-        within.append(agents.c.agent_id == scope.agent_id)
-    hits = sa.select(sa.func.count()).select_from(found).scalar_subquery()
-    size = sa.func.greatest(sa.func.coalesce(sa.func.sum(agents.c.message_count), 0), hits)
-    return sa.select(sa.cast(size, sa.Double)).where(*within).scalar_subquery()
 
 
 def _scope(item: Document) -> list[str]:

@@ -128,13 +128,12 @@ class AgentServiceAsyncStub(AgentServiceStub):
     ExportAgent: _aio.UnaryStreamMultiCallable[_agents_service_pb2.ExportAgentRequest, _agents_service_pb2.ExportAgentResponse]  # type: ignore[assignment]
     ImportAgent: _aio.StreamUnaryMultiCallable[_agents_service_pb2.ImportAgentRequest, _agents_service_pb2.ImportAgentResponse]  # type: ignore[assignment]
 
-class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
+class AgentServiceServicer:
     """Agents. What an agent remembers is in the tiers: its blocks in
     BlockService, its messages in MessageService, its passages in
     PassageService, all under the agent's id.
     """
 
-    @_abc_1.abstractmethod
     def CreateAgent(
         self,
         request: _agents_service_pb2.CreateAgentRequest,
@@ -147,14 +146,12 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         MODEL_UNKNOWN, NOT_FOUND (a tool or block), BLOCK_LABEL_TAKEN.
         """
 
-    @_abc_1.abstractmethod
     def GetAgent(
         self,
         request: _agents_service_pb2.GetAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.GetAgentResponse, _abc.Awaitable[_agents_service_pb2.GetAgentResponse]]: ...
 
-    @_abc_1.abstractmethod
     def ListAgents(
         self,
         request: _agents_service_pb2.ListAgentsRequest,
@@ -162,21 +159,18 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agents_service_pb2.ListAgentsResponse, _abc.Awaitable[_agents_service_pb2.ListAgentsResponse]]:
         """Order UNSPECIFIED is descending."""
 
-    @_abc_1.abstractmethod
     def CountAgents(
         self,
         request: _agents_service_pb2.CountAgentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.CountAgentsResponse, _abc.Awaitable[_agents_service_pb2.CountAgentsResponse]]: ...
 
-    @_abc_1.abstractmethod
     def UpdateAgent(
         self,
         request: _agents_service_pb2.UpdateAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.UpdateAgentResponse, _abc.Awaitable[_agents_service_pb2.UpdateAgentResponse]]: ...
 
-    @_abc_1.abstractmethod
     def DeleteAgent(
         self,
         request: _agents_service_pb2.DeleteAgentRequest,
@@ -186,7 +180,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         archives, tools and folders that others hold stay. A repeat succeeds.
         """
 
-    @_abc_1.abstractmethod
     def AttachTool(
         self,
         request: _agents_service_pb2.AttachToolRequest,
@@ -196,14 +189,12 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         success that changes nothing.
         """
 
-    @_abc_1.abstractmethod
     def DetachTool(
         self,
         request: _agents_service_pb2.DetachToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.DetachToolResponse, _abc.Awaitable[_agents_service_pb2.DetachToolResponse]]: ...
 
-    @_abc_1.abstractmethod
     def SetToolApproval(
         self,
         request: _agents_service_pb2.SetToolApprovalRequest,
@@ -211,7 +202,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agents_service_pb2.SetToolApprovalResponse, _abc.Awaitable[_agents_service_pb2.SetToolApprovalResponse]]:
         """Whether calls of the tool by this agent wait for a person."""
 
-    @_abc_1.abstractmethod
     def RunTool(
         self,
         request: _agents_service_pb2.RunToolRequest,
@@ -219,7 +209,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agents_service_pb2.RunToolResponse, _abc.Awaitable[_agents_service_pb2.RunToolResponse]]:
         """Runs any attached tool by name outside of a turn."""
 
-    @_abc_1.abstractmethod
     def GetContextWindow(
         self,
         request: _agents_service_pb2.GetContextWindowRequest,
@@ -227,7 +216,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agents_service_pb2.GetContextWindowResponse, _abc.Awaitable[_agents_service_pb2.GetContextWindowResponse]]:
         """What the model sees: texts, messages, and token counts by section."""
 
-    @_abc_1.abstractmethod
     def PreviewRequest(
         self,
         request: _agents_service_pb2.PreviewRequestRequest,
@@ -235,7 +223,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agents_service_pb2.PreviewRequestResponse, _abc.Awaitable[_agents_service_pb2.PreviewRequestResponse]]:
         """The provider request that a message would cause, without effect."""
 
-    @_abc_1.abstractmethod
     def RecompileAgent(
         self,
         request: _agents_service_pb2.RecompileAgentRequest,
@@ -243,7 +230,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agents_service_pb2.RecompileAgentResponse, _abc.Awaitable[_agents_service_pb2.RecompileAgentResponse]]:
         """Renders the system message anew; with dry_run only returns it."""
 
-    @_abc_1.abstractmethod
     def ResetMessages(
         self,
         request: _agents_service_pb2.ResetMessagesRequest,
@@ -253,7 +239,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         in recall.
         """
 
-    @_abc_1.abstractmethod
     def CompactConversation(
         self,
         request: _agents_service_pb2.CompactConversationRequest,
@@ -261,7 +246,6 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agents_service_pb2.CompactConversationResponse, _abc.Awaitable[_agents_service_pb2.CompactConversationResponse]]:
         """NOTHING_TO_COMPACT where nothing shrinks."""
 
-    @_abc_1.abstractmethod
     def ListTags(
         self,
         request: _agents_service_pb2.ListTagsRequest,
@@ -269,14 +253,12 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agents_service_pb2.ListTagsResponse, _abc.Awaitable[_agents_service_pb2.ListTagsResponse]]:
         """Every tag in use, by the alphabet."""
 
-    @_abc_1.abstractmethod
     def ExportAgent(
         self,
         request: _agents_service_pb2.ExportAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agents_service_pb2.ExportAgentResponse], _abc.AsyncIterator[_agents_service_pb2.ExportAgentResponse]]: ...
 
-    @_abc_1.abstractmethod
     def ImportAgent(
         self,
         request_iterator: _MaybeAsyncIterator[_agents_service_pb2.ImportAgentRequest],

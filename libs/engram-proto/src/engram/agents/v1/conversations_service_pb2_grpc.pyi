@@ -72,12 +72,11 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     system message.
     """
 
-class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
+class ConversationServiceServicer:
     """Threads of agents. Wherever a conversation is named, "default" with an
     agent id, or the agent's id alone, stands for its default conversation.
     """
 
-    @_abc_1.abstractmethod
     def CreateConversation(
         self,
         request: _conversations_service_pb2.CreateConversationRequest,
@@ -87,14 +86,12 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
         message.
         """
 
-    @_abc_1.abstractmethod
     def GetConversation(
         self,
         request: _conversations_service_pb2.GetConversationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversations_service_pb2.GetConversationResponse, _abc.Awaitable[_conversations_service_pb2.GetConversationResponse]]: ...
 
-    @_abc_1.abstractmethod
     def ListConversations(
         self,
         request: _conversations_service_pb2.ListConversationsRequest,
@@ -102,14 +99,12 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_conversations_service_pb2.ListConversationsResponse, _abc.Awaitable[_conversations_service_pb2.ListConversationsResponse]]:
         """Order UNSPECIFIED is descending."""
 
-    @_abc_1.abstractmethod
     def UpdateConversation(
         self,
         request: _conversations_service_pb2.UpdateConversationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversations_service_pb2.UpdateConversationResponse, _abc.Awaitable[_conversations_service_pb2.UpdateConversationResponse]]: ...
 
-    @_abc_1.abstractmethod
     def DeleteConversation(
         self,
         request: _conversations_service_pb2.DeleteConversationRequest,
@@ -117,7 +112,6 @@ class ConversationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_conversations_service_pb2.DeleteConversationResponse, _abc.Awaitable[_conversations_service_pb2.DeleteConversationResponse]]:
         """The default conversation goes with its agent only: FAILED_PRECONDITION."""
 
-    @_abc_1.abstractmethod
     def ForkConversation(
         self,
         request: _conversations_service_pb2.ForkConversationRequest,

@@ -96,7 +96,7 @@ class GroupServiceAsyncStub(GroupServiceStub):
     for the runs under way, to the deadline. CONVERSATION_BUSY.
     """
 
-class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
+class GroupServiceServicer:
     """Groups of agents. What is sent to a group is a run: RunService.
 
     Mutating calls take a request_id: the same id with the same content gives
@@ -104,7 +104,6 @@ class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
     REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
-    @_abc_1.abstractmethod
     def CreateGroup(
         self,
         request: _groups_service_pb2.CreateGroupRequest,
@@ -114,14 +113,12 @@ class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
         INVALID_ARGUMENT (the manager is a member, a member is named twice).
         """
 
-    @_abc_1.abstractmethod
     def GetGroup(
         self,
         request: _groups_service_pb2.GetGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_service_pb2.GetGroupResponse, _abc.Awaitable[_groups_service_pb2.GetGroupResponse]]: ...
 
-    @_abc_1.abstractmethod
     def ListGroups(
         self,
         request: _groups_service_pb2.ListGroupsRequest,
@@ -129,14 +126,12 @@ class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_groups_service_pb2.ListGroupsResponse, _abc.Awaitable[_groups_service_pb2.ListGroupsResponse]]:
         """Order UNSPECIFIED is ascending."""
 
-    @_abc_1.abstractmethod
     def CountGroups(
         self,
         request: _groups_service_pb2.CountGroupsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_service_pb2.CountGroupsResponse, _abc.Awaitable[_groups_service_pb2.CountGroupsResponse]]: ...
 
-    @_abc_1.abstractmethod
     def UpdateGroup(
         self,
         request: _groups_service_pb2.UpdateGroupRequest,
@@ -144,7 +139,6 @@ class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_groups_service_pb2.UpdateGroupResponse, _abc.Awaitable[_groups_service_pb2.UpdateGroupResponse]]:
         """Changes the fields in the mask. A run under way ends as it began."""
 
-    @_abc_1.abstractmethod
     def DeleteGroup(
         self,
         request: _groups_service_pb2.DeleteGroupRequest,
@@ -154,7 +148,6 @@ class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
         succeeds.
         """
 
-    @_abc_1.abstractmethod
     def ListGroupMessages(
         self,
         request: _groups_service_pb2.ListGroupMessagesRequest,
@@ -164,7 +157,6 @@ class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
         the order asked for; UNSPECIFIED is ascending.
         """
 
-    @_abc_1.abstractmethod
     def ResetGroupMessages(
         self,
         request: _groups_service_pb2.ResetGroupMessagesRequest,

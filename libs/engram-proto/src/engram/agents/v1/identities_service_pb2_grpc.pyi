@@ -106,7 +106,7 @@ class IdentityServiceAsyncStub(IdentityServiceStub):
     ListIdentityBlocks: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.ListIdentityBlocksRequest, _identities_service_pb2.ListIdentityBlocksResponse]  # type: ignore[assignment]
     """The blocks of an identity, by block id."""
 
-class IdentityServiceServicer(metaclass=_abc_1.ABCMeta):
+class IdentityServiceServicer:
     """Identities and what is attached to them.
 
     Mutating calls take a request_id: the same id with the same content gives
@@ -114,7 +114,6 @@ class IdentityServiceServicer(metaclass=_abc_1.ABCMeta):
     REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
-    @_abc_1.abstractmethod
     def CreateIdentity(
         self,
         request: _identities_service_pb2.CreateIdentityRequest,
@@ -122,7 +121,6 @@ class IdentityServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_identities_service_pb2.CreateIdentityResponse, _abc.Awaitable[_identities_service_pb2.CreateIdentityResponse]]:
         """ALREADY_EXISTS (identifier_key), NOT_FOUND (an agent or block)."""
 
-    @_abc_1.abstractmethod
     def UpsertIdentity(
         self,
         request: _identities_service_pb2.UpsertIdentityRequest,
@@ -132,14 +130,12 @@ class IdentityServiceServicer(metaclass=_abc_1.ABCMeta):
         project so; its id stays. What is attached stays, and is added to.
         """
 
-    @_abc_1.abstractmethod
     def GetIdentity(
         self,
         request: _identities_service_pb2.GetIdentityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_identities_service_pb2.GetIdentityResponse, _abc.Awaitable[_identities_service_pb2.GetIdentityResponse]]: ...
 
-    @_abc_1.abstractmethod
     def ListIdentities(
         self,
         request: _identities_service_pb2.ListIdentitiesRequest,
@@ -147,14 +143,12 @@ class IdentityServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_identities_service_pb2.ListIdentitiesResponse, _abc.Awaitable[_identities_service_pb2.ListIdentitiesResponse]]:
         """Order UNSPECIFIED is ascending."""
 
-    @_abc_1.abstractmethod
     def CountIdentities(
         self,
         request: _identities_service_pb2.CountIdentitiesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_identities_service_pb2.CountIdentitiesResponse, _abc.Awaitable[_identities_service_pb2.CountIdentitiesResponse]]: ...
 
-    @_abc_1.abstractmethod
     def UpdateIdentity(
         self,
         request: _identities_service_pb2.UpdateIdentityRequest,
@@ -162,7 +156,6 @@ class IdentityServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_identities_service_pb2.UpdateIdentityResponse, _abc.Awaitable[_identities_service_pb2.UpdateIdentityResponse]]:
         """Changes the fields in the mask. ALREADY_EXISTS (identifier_key)."""
 
-    @_abc_1.abstractmethod
     def UpsertIdentityProperties(
         self,
         request: _identities_service_pb2.UpsertIdentityPropertiesRequest,
@@ -170,7 +163,6 @@ class IdentityServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_identities_service_pb2.UpsertIdentityPropertiesResponse, _abc.Awaitable[_identities_service_pb2.UpsertIdentityPropertiesResponse]]:
         """Sets the properties given, key by key; the others stay."""
 
-    @_abc_1.abstractmethod
     def DeleteIdentity(
         self,
         request: _identities_service_pb2.DeleteIdentityRequest,
@@ -180,7 +172,6 @@ class IdentityServiceServicer(metaclass=_abc_1.ABCMeta):
         A repeat succeeds.
         """
 
-    @_abc_1.abstractmethod
     def AttachIdentity(
         self,
         request: _identities_service_pb2.AttachIdentityRequest,
@@ -190,7 +181,6 @@ class IdentityServiceServicer(metaclass=_abc_1.ABCMeta):
         success that changes nothing. NOT_FOUND.
         """
 
-    @_abc_1.abstractmethod
     def DetachIdentity(
         self,
         request: _identities_service_pb2.DetachIdentityRequest,
@@ -198,7 +188,6 @@ class IdentityServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_identities_service_pb2.DetachIdentityResponse, _abc.Awaitable[_identities_service_pb2.DetachIdentityResponse]]:
         """Detaching one that is not attached is NOT_FOUND."""
 
-    @_abc_1.abstractmethod
     def ListIdentityAgents(
         self,
         request: _identities_service_pb2.ListIdentityAgentsRequest,
@@ -206,7 +195,6 @@ class IdentityServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_identities_service_pb2.ListIdentityAgentsResponse, _abc.Awaitable[_identities_service_pb2.ListIdentityAgentsResponse]]:
         """The agents of an identity, by agent id."""
 
-    @_abc_1.abstractmethod
     def ListIdentityBlocks(
         self,
         request: _identities_service_pb2.ListIdentityBlocksRequest,

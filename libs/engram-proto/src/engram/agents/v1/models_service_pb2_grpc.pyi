@@ -128,7 +128,7 @@ class ModelServiceAsyncStub(ModelServiceStub):
     PROVIDER_UNAVAILABLE, PROVIDER_TIMEOUT, PROVIDER_BAD_ANSWER.
     """
 
-class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
+class ModelServiceServicer:
     """Models, embedders, and the providers that serve them.
 
     Mutating calls take a request_id: the same id with the same content gives
@@ -136,7 +136,6 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
     REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
-    @_abc_1.abstractmethod
     def ListModels(
         self,
         request: _models_service_pb2.ListModelsRequest,
@@ -146,7 +145,6 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         ascending. after_id and before_id are handles.
         """
 
-    @_abc_1.abstractmethod
     def GetModel(
         self,
         request: _models_service_pb2.GetModelRequest,
@@ -154,7 +152,6 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_models_service_pb2.GetModelResponse, _abc.Awaitable[_models_service_pb2.GetModelResponse]]:
         """MODEL_UNKNOWN."""
 
-    @_abc_1.abstractmethod
     def UpdateModel(
         self,
         request: _models_service_pb2.UpdateModelRequest,
@@ -165,7 +162,6 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         MODEL_UNKNOWN.
         """
 
-    @_abc_1.abstractmethod
     def ListEmbeddingModels(
         self,
         request: _models_service_pb2.ListEmbeddingModelsRequest,
@@ -173,7 +169,6 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_models_service_pb2.ListEmbeddingModelsResponse, _abc.Awaitable[_models_service_pb2.ListEmbeddingModelsResponse]]:
         """Order UNSPECIFIED is ascending. after_id and before_id are handles."""
 
-    @_abc_1.abstractmethod
     def CreateProvider(
         self,
         request: _models_service_pb2.CreateProviderRequest,
@@ -184,14 +179,12 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         last_refresh_error says so. ALREADY_EXISTS (name).
         """
 
-    @_abc_1.abstractmethod
     def GetProvider(
         self,
         request: _models_service_pb2.GetProviderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_models_service_pb2.GetProviderResponse, _abc.Awaitable[_models_service_pb2.GetProviderResponse]]: ...
 
-    @_abc_1.abstractmethod
     def ListProviders(
         self,
         request: _models_service_pb2.ListProvidersRequest,
@@ -199,7 +192,6 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_models_service_pb2.ListProvidersResponse, _abc.Awaitable[_models_service_pb2.ListProvidersResponse]]:
         """Order UNSPECIFIED is ascending."""
 
-    @_abc_1.abstractmethod
     def UpdateProvider(
         self,
         request: _models_service_pb2.UpdateProviderRequest,
@@ -209,7 +201,6 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         provider is FAILED_PRECONDITION.
         """
 
-    @_abc_1.abstractmethod
     def DeleteProvider(
         self,
         request: _models_service_pb2.DeleteProviderRequest,
@@ -220,7 +211,6 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         FAILED_PRECONDITION. A repeat succeeds.
         """
 
-    @_abc_1.abstractmethod
     def RefreshProvider(
         self,
         request: _models_service_pb2.RefreshProviderRequest,
@@ -230,7 +220,6 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         PROVIDER_TIMEOUT, PROVIDER_BAD_ANSWER.
         """
 
-    @_abc_1.abstractmethod
     def CheckProvider(
         self,
         request: _models_service_pb2.CheckProviderRequest,

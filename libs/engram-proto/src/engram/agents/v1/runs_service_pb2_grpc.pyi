@@ -120,7 +120,7 @@ class RunServiceAsyncStub(RunServiceStub):
     SetStepFeedback: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.SetStepFeedbackRequest, _runs_service_pb2.SetStepFeedbackResponse]  # type: ignore[assignment]
     """A verdict on a step, for those who collect them."""
 
-class RunServiceServicer(metaclass=_abc_1.ABCMeta):
+class RunServiceServicer:
     """Turns of agents.
 
     A run, its input and its request_id are stored before the model is asked.
@@ -129,7 +129,6 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
     what was done is not done again.
     """
 
-    @_abc_1.abstractmethod
     def SendMessage(
         self,
         request: _runs_service_pb2.SendMessageRequest,
@@ -140,7 +139,6 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
         NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN.
         """
 
-    @_abc_1.abstractmethod
     def StartRun(
         self,
         request: _runs_service_pb2.StartRunRequest,
@@ -148,7 +146,6 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_runs_service_pb2.StartRunResponse, _abc.Awaitable[_runs_service_pb2.StartRunResponse]]:
         """The same in the background; follow it with StreamRun."""
 
-    @_abc_1.abstractmethod
     def AnswerApproval(
         self,
         request: _runs_service_pb2.AnswerApprovalRequest,
@@ -159,14 +156,12 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
         NO_PENDING_APPROVAL, APPROVAL_MISMATCH.
         """
 
-    @_abc_1.abstractmethod
     def GetRun(
         self,
         request: _runs_service_pb2.GetRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.GetRunResponse, _abc.Awaitable[_runs_service_pb2.GetRunResponse]]: ...
 
-    @_abc_1.abstractmethod
     def ListRuns(
         self,
         request: _runs_service_pb2.ListRunsRequest,
@@ -174,7 +169,6 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_runs_service_pb2.ListRunsResponse, _abc.Awaitable[_runs_service_pb2.ListRunsResponse]]:
         """Order UNSPECIFIED is descending."""
 
-    @_abc_1.abstractmethod
     def CancelRuns(
         self,
         request: _runs_service_pb2.CancelRunsRequest,
@@ -184,7 +178,6 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
         as it is.
         """
 
-    @_abc_1.abstractmethod
     def RetryRun(
         self,
         request: _runs_service_pb2.RetryRunRequest,
@@ -192,7 +185,6 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_runs_service_pb2.RetryRunResponse, _abc.Awaitable[_runs_service_pb2.RetryRunResponse]]:
         """Takes the input of a failed run up again as a new run."""
 
-    @_abc_1.abstractmethod
     def DeleteRun(
         self,
         request: _runs_service_pb2.DeleteRunRequest,
@@ -200,7 +192,6 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_runs_service_pb2.DeleteRunResponse, _abc.Awaitable[_runs_service_pb2.DeleteRunResponse]]:
         """Deletes the record of an ended run; its messages stay."""
 
-    @_abc_1.abstractmethod
     def StreamRun(
         self,
         request: _runs_service_pb2.StreamRunRequest,
@@ -208,7 +199,6 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_runs_service_pb2.StreamRunResponse], _abc.AsyncIterator[_runs_service_pb2.StreamRunResponse]]:
         """Replays the events behind a number, then follows the run to its end."""
 
-    @_abc_1.abstractmethod
     def ListSteps(
         self,
         request: _runs_service_pb2.ListStepsRequest,
@@ -216,14 +206,12 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_runs_service_pb2.ListStepsResponse, _abc.Awaitable[_runs_service_pb2.ListStepsResponse]]:
         """Order UNSPECIFIED is ascending."""
 
-    @_abc_1.abstractmethod
     def GetStep(
         self,
         request: _runs_service_pb2.GetStepRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.GetStepResponse, _abc.Awaitable[_runs_service_pb2.GetStepResponse]]: ...
 
-    @_abc_1.abstractmethod
     def GetStepTrace(
         self,
         request: _runs_service_pb2.GetStepTraceRequest,
@@ -233,7 +221,6 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
         keys.
         """
 
-    @_abc_1.abstractmethod
     def SetStepFeedback(
         self,
         request: _runs_service_pb2.SetStepFeedbackRequest,

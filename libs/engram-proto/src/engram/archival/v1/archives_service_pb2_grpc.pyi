@@ -82,10 +82,9 @@ class ArchiveServiceAsyncStub(ArchiveServiceStub):
     """
     ListArchiveAgents: _aio.UnaryUnaryMultiCallable[_archives_service_pb2.ListArchiveAgentsRequest, _archives_service_pb2.ListArchiveAgentsResponse]  # type: ignore[assignment]
 
-class ArchiveServiceServicer(metaclass=_abc_1.ABCMeta):
+class ArchiveServiceServicer:
     """The registry of archives, and which agent holds which."""
 
-    @_abc_1.abstractmethod
     def CreateArchive(
         self,
         request: _archives_service_pb2.CreateArchiveRequest,
@@ -93,14 +92,12 @@ class ArchiveServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_archives_service_pb2.CreateArchiveResponse, _abc.Awaitable[_archives_service_pb2.CreateArchiveResponse]]:
         """EMBEDDER_UNKNOWN."""
 
-    @_abc_1.abstractmethod
     def GetArchive(
         self,
         request: _archives_service_pb2.GetArchiveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_archives_service_pb2.GetArchiveResponse, _abc.Awaitable[_archives_service_pb2.GetArchiveResponse]]: ...
 
-    @_abc_1.abstractmethod
     def ListArchives(
         self,
         request: _archives_service_pb2.ListArchivesRequest,
@@ -108,14 +105,12 @@ class ArchiveServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_archives_service_pb2.ListArchivesResponse, _abc.Awaitable[_archives_service_pb2.ListArchivesResponse]]:
         """Order UNSPECIFIED is descending."""
 
-    @_abc_1.abstractmethod
     def CountArchives(
         self,
         request: _archives_service_pb2.CountArchivesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_archives_service_pb2.CountArchivesResponse, _abc.Awaitable[_archives_service_pb2.CountArchivesResponse]]: ...
 
-    @_abc_1.abstractmethod
     def UpdateArchive(
         self,
         request: _archives_service_pb2.UpdateArchiveRequest,
@@ -125,7 +120,6 @@ class ArchiveServiceServicer(metaclass=_abc_1.ABCMeta):
         serve.
         """
 
-    @_abc_1.abstractmethod
     def DeleteArchive(
         self,
         request: _archives_service_pb2.DeleteArchiveRequest,
@@ -135,7 +129,6 @@ class ArchiveServiceServicer(metaclass=_abc_1.ABCMeta):
         repeat succeeds.
         """
 
-    @_abc_1.abstractmethod
     def AttachArchive(
         self,
         request: _archives_service_pb2.AttachArchiveRequest,
@@ -143,7 +136,6 @@ class ArchiveServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_archives_service_pb2.AttachArchiveResponse, _abc.Awaitable[_archives_service_pb2.AttachArchiveResponse]]:
         """Gives an archive to an agent. One that it holds already is a success."""
 
-    @_abc_1.abstractmethod
     def DetachArchive(
         self,
         request: _archives_service_pb2.DetachArchiveRequest,
@@ -153,7 +145,6 @@ class ArchiveServiceServicer(metaclass=_abc_1.ABCMeta):
         not hold it.
         """
 
-    @_abc_1.abstractmethod
     def ListArchiveAgents(
         self,
         request: _archives_service_pb2.ListArchiveAgentsRequest,

@@ -96,10 +96,9 @@ class PassageServiceAsyncStub(PassageServiceStub):
     where asked to. Late writes for the agent are refused with ERASED.
     """
 
-class PassageServiceServicer(metaclass=_abc_1.ABCMeta):
+class PassageServiceServicer:
     """The passages of archives."""
 
-    @_abc_1.abstractmethod
     def InsertPassages(
         self,
         request: _passages_service_pb2.InsertPassagesRequest,
@@ -112,14 +111,12 @@ class PassageServiceServicer(metaclass=_abc_1.ABCMeta):
         ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, ERASED.
         """
 
-    @_abc_1.abstractmethod
     def GetPassage(
         self,
         request: _passages_service_pb2.GetPassageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_passages_service_pb2.GetPassageResponse, _abc.Awaitable[_passages_service_pb2.GetPassageResponse]]: ...
 
-    @_abc_1.abstractmethod
     def ListPassages(
         self,
         request: _passages_service_pb2.ListPassagesRequest,
@@ -127,7 +124,6 @@ class PassageServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_passages_service_pb2.ListPassagesResponse, _abc.Awaitable[_passages_service_pb2.ListPassagesResponse]]:
         """Order UNSPECIFIED is descending."""
 
-    @_abc_1.abstractmethod
     def UpdatePassage(
         self,
         request: _passages_service_pb2.UpdatePassageRequest,
@@ -135,7 +131,6 @@ class PassageServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_passages_service_pb2.UpdatePassageResponse, _abc.Awaitable[_passages_service_pb2.UpdatePassageResponse]]:
         """Changes the fields in the mask; a changed text is embedded anew."""
 
-    @_abc_1.abstractmethod
     def DeletePassage(
         self,
         request: _passages_service_pb2.DeletePassageRequest,
@@ -143,7 +138,6 @@ class PassageServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_passages_service_pb2.DeletePassageResponse, _abc.Awaitable[_passages_service_pb2.DeletePassageResponse]]:
         """A repeat succeeds."""
 
-    @_abc_1.abstractmethod
     def SearchPassages(
         self,
         request: _passages_service_pb2.SearchPassagesRequest,
@@ -154,7 +148,6 @@ class PassageServiceServicer(metaclass=_abc_1.ABCMeta):
         newest. EMBEDDER_UNAVAILABLE for VECTOR; HYBRID goes on with words alone.
         """
 
-    @_abc_1.abstractmethod
     def GetArchivalSummary(
         self,
         request: _passages_service_pb2.GetArchivalSummaryRequest,
@@ -164,7 +157,6 @@ class PassageServiceServicer(metaclass=_abc_1.ABCMeta):
         memory_metadata says. With if_revision, not_modified where it holds.
         """
 
-    @_abc_1.abstractmethod
     def EraseAgent(
         self,
         request: _passages_service_pb2.EraseAgentRequest,

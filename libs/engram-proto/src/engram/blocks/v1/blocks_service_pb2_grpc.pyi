@@ -158,7 +158,7 @@ class BlockServiceAsyncStub(BlockServiceStub):
     holds when asked to, and refuses late writes for the agent with ERASED.
     """
 
-class BlockServiceServicer(metaclass=_abc_1.ABCMeta):
+class BlockServiceServicer:
     """Core memory. Every rule of a block (limit, read-only, unique label,
     uniqueness of the replaced text, refusal of line-number prefixes) is kept
     here, whoever calls.
@@ -168,7 +168,6 @@ class BlockServiceServicer(metaclass=_abc_1.ABCMeta):
     REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
-    @_abc_1.abstractmethod
     def CreateBlock(
         self,
         request: _blocks_service_pb2.CreateBlockRequest,
@@ -178,14 +177,12 @@ class BlockServiceServicer(metaclass=_abc_1.ABCMeta):
         BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN.
         """
 
-    @_abc_1.abstractmethod
     def GetBlock(
         self,
         request: _blocks_service_pb2.GetBlockRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.GetBlockResponse, _abc.Awaitable[_blocks_service_pb2.GetBlockResponse]]: ...
 
-    @_abc_1.abstractmethod
     def ListBlocks(
         self,
         request: _blocks_service_pb2.ListBlocksRequest,
@@ -193,14 +190,12 @@ class BlockServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_blocks_service_pb2.ListBlocksResponse, _abc.Awaitable[_blocks_service_pb2.ListBlocksResponse]]:
         """Order UNSPECIFIED is ascending."""
 
-    @_abc_1.abstractmethod
     def CountBlocks(
         self,
         request: _blocks_service_pb2.CountBlocksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.CountBlocksResponse, _abc.Awaitable[_blocks_service_pb2.CountBlocksResponse]]: ...
 
-    @_abc_1.abstractmethod
     def UpdateBlock(
         self,
         request: _blocks_service_pb2.UpdateBlockRequest,
@@ -211,7 +206,6 @@ class BlockServiceServicer(metaclass=_abc_1.ABCMeta):
         named. With base_revision, BLOCK_REVISION_MISMATCH where it moved.
         """
 
-    @_abc_1.abstractmethod
     def DeleteBlock(
         self,
         request: _blocks_service_pb2.DeleteBlockRequest,
@@ -219,7 +213,6 @@ class BlockServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_blocks_service_pb2.DeleteBlockResponse, _abc.Awaitable[_blocks_service_pb2.DeleteBlockResponse]]:
         """Deletes the block and detaches it everywhere. A repeat succeeds."""
 
-    @_abc_1.abstractmethod
     def AttachBlock(
         self,
         request: _blocks_service_pb2.AttachBlockRequest,
@@ -230,7 +223,6 @@ class BlockServiceServicer(metaclass=_abc_1.ABCMeta):
         same label is BLOCK_LABEL_TAKEN.
         """
 
-    @_abc_1.abstractmethod
     def DetachBlock(
         self,
         request: _blocks_service_pb2.DetachBlockRequest,
@@ -240,7 +232,6 @@ class BlockServiceServicer(metaclass=_abc_1.ABCMeta):
         agent does not hold is NOT_FOUND.
         """
 
-    @_abc_1.abstractmethod
     def ListBlockAgents(
         self,
         request: _blocks_service_pb2.ListBlockAgentsRequest,
@@ -248,7 +239,6 @@ class BlockServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_blocks_service_pb2.ListBlockAgentsResponse, _abc.Awaitable[_blocks_service_pb2.ListBlockAgentsResponse]]:
         """The agents that hold a block, by agent id."""
 
-    @_abc_1.abstractmethod
     def GetCoreMemory(
         self,
         request: _blocks_service_pb2.GetCoreMemoryRequest,
@@ -258,7 +248,6 @@ class BlockServiceServicer(metaclass=_abc_1.ABCMeta):
         that never held a block has revision 0 and no blocks.
         """
 
-    @_abc_1.abstractmethod
     def BatchGetCoreMemory(
         self,
         request: _blocks_service_pb2.BatchGetCoreMemoryRequest,
@@ -266,7 +255,6 @@ class BlockServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_blocks_service_pb2.BatchGetCoreMemoryResponse, _abc.Awaitable[_blocks_service_pb2.BatchGetCoreMemoryResponse]]:
         """The same for up to 1000 agents, in the order asked for."""
 
-    @_abc_1.abstractmethod
     def EditBlock(
         self,
         request: _blocks_service_pb2.EditBlockRequest,
@@ -280,7 +268,6 @@ class BlockServiceServicer(metaclass=_abc_1.ABCMeta):
         BLOCK_LINE_OUT_OF_RANGE, BLOCK_PATCH_FAILED, BLOCK_REVISION_MISMATCH.
         """
 
-    @_abc_1.abstractmethod
     def ListBlockRevisions(
         self,
         request: _blocks_service_pb2.ListBlockRevisionsRequest,
@@ -290,7 +277,6 @@ class BlockServiceServicer(metaclass=_abc_1.ABCMeta):
         revision numbers in decimal.
         """
 
-    @_abc_1.abstractmethod
     def RevertBlock(
         self,
         request: _blocks_service_pb2.RevertBlockRequest,
@@ -300,7 +286,6 @@ class BlockServiceServicer(metaclass=_abc_1.ABCMeta):
         back (undo) or forth (redo). BLOCK_NO_HISTORY, BLOCK_REVISION_MISMATCH.
         """
 
-    @_abc_1.abstractmethod
     def EraseAgent(
         self,
         request: _blocks_service_pb2.EraseAgentRequest,

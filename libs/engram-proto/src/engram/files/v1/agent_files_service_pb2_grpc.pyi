@@ -158,7 +158,7 @@ class AgentFileServiceAsyncStub(AgentFileServiceStub):
     agent with ERASED. The folders stay.
     """
 
-class AgentFileServiceServicer(metaclass=_abc_1.ABCMeta):
+class AgentFileServiceServicer:
     """What agents hold and see of files. The rules of the open windows (how many
     files, how many characters, the least recently used is closed first) are
     kept here, whoever calls.
@@ -168,7 +168,6 @@ class AgentFileServiceServicer(metaclass=_abc_1.ABCMeta):
     REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
-    @_abc_1.abstractmethod
     def AttachFolder(
         self,
         request: _agent_files_service_pb2.AttachFolderRequest,
@@ -178,7 +177,6 @@ class AgentFileServiceServicer(metaclass=_abc_1.ABCMeta):
         Attaching one that the agent holds is a success that changes nothing.
         """
 
-    @_abc_1.abstractmethod
     def DetachFolder(
         self,
         request: _agent_files_service_pb2.DetachFolderRequest,
@@ -188,7 +186,6 @@ class AgentFileServiceServicer(metaclass=_abc_1.ABCMeta):
         one that the agent does not hold is NOT_FOUND.
         """
 
-    @_abc_1.abstractmethod
     def ListAgentFolders(
         self,
         request: _agent_files_service_pb2.ListAgentFoldersRequest,
@@ -196,7 +193,6 @@ class AgentFileServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_files_service_pb2.ListAgentFoldersResponse, _abc.Awaitable[_agent_files_service_pb2.ListAgentFoldersResponse]]:
         """In the order of attachment where order is UNSPECIFIED."""
 
-    @_abc_1.abstractmethod
     def ListAgentFiles(
         self,
         request: _agent_files_service_pb2.ListAgentFilesRequest,
@@ -204,7 +200,6 @@ class AgentFileServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_files_service_pb2.ListAgentFilesResponse, _abc.Awaitable[_agent_files_service_pb2.ListAgentFilesResponse]]:
         """Order UNSPECIFIED is ascending. after_id and before_id are file ids."""
 
-    @_abc_1.abstractmethod
     def OpenFiles(
         self,
         request: _agent_files_service_pb2.OpenFilesRequest,
@@ -219,7 +214,6 @@ class AgentFileServiceServicer(metaclass=_abc_1.ABCMeta):
         file_name, status).
         """
 
-    @_abc_1.abstractmethod
     def CloseFiles(
         self,
         request: _agent_files_service_pb2.CloseFilesRequest,
@@ -229,7 +223,6 @@ class AgentFileServiceServicer(metaclass=_abc_1.ABCMeta):
         does not hold is NOT_FOUND.
         """
 
-    @_abc_1.abstractmethod
     def GrepFiles(
         self,
         request: _agent_files_service_pb2.GrepFilesRequest,
@@ -242,7 +235,6 @@ class AgentFileServiceServicer(metaclass=_abc_1.ABCMeta):
         answer says so and has what was found until then.
         """
 
-    @_abc_1.abstractmethod
     def SearchFiles(
         self,
         request: _agent_files_service_pb2.SearchFilesRequest,
@@ -253,7 +245,6 @@ class AgentFileServiceServicer(metaclass=_abc_1.ABCMeta):
         away it goes on with words alone.
         """
 
-    @_abc_1.abstractmethod
     def GetDirectories(
         self,
         request: _agent_files_service_pb2.GetDirectoriesRequest,
@@ -263,7 +254,6 @@ class AgentFileServiceServicer(metaclass=_abc_1.ABCMeta):
         An agent that never held a folder has revision 0 and no directories.
         """
 
-    @_abc_1.abstractmethod
     def BatchGetDirectories(
         self,
         request: _agent_files_service_pb2.BatchGetDirectoriesRequest,
@@ -271,7 +261,6 @@ class AgentFileServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agent_files_service_pb2.BatchGetDirectoriesResponse, _abc.Awaitable[_agent_files_service_pb2.BatchGetDirectoriesResponse]]:
         """The same for up to 1000 agents, in the order asked for."""
 
-    @_abc_1.abstractmethod
     def SetFileLimits(
         self,
         request: _agent_files_service_pb2.SetFileLimitsRequest,
@@ -282,7 +271,6 @@ class AgentFileServiceServicer(metaclass=_abc_1.ABCMeta):
         files and 50000 characters.
         """
 
-    @_abc_1.abstractmethod
     def EraseAgent(
         self,
         request: _agent_files_service_pb2.EraseAgentRequest,

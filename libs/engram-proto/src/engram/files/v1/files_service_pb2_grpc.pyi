@@ -106,7 +106,7 @@ class FileServiceAsyncStub(FileServiceStub):
     changes nothing.
     """
 
-class FileServiceServicer(metaclass=_abc_1.ABCMeta):
+class FileServiceServicer:
     """Files: upload, processing in the background, and their content. Passages of
     a file are read in the archival service, by its archive and file ids.
 
@@ -115,7 +115,6 @@ class FileServiceServicer(metaclass=_abc_1.ABCMeta):
     REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
-    @_abc_1.abstractmethod
     def UploadFile(
         self,
         request_iterator: _MaybeAsyncIterator[_files_service_pb2.UploadFileRequest],
@@ -129,14 +128,12 @@ class FileServiceServicer(metaclass=_abc_1.ABCMeta):
         size or hash), RESOURCE_EXHAUSTED (the server's bound of a file).
         """
 
-    @_abc_1.abstractmethod
     def GetFile(
         self,
         request: _files_service_pb2.GetFileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_files_service_pb2.GetFileResponse, _abc.Awaitable[_files_service_pb2.GetFileResponse]]: ...
 
-    @_abc_1.abstractmethod
     def ListFiles(
         self,
         request: _files_service_pb2.ListFilesRequest,
@@ -144,14 +141,12 @@ class FileServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_files_service_pb2.ListFilesResponse, _abc.Awaitable[_files_service_pb2.ListFilesResponse]]:
         """Order UNSPECIFIED is ascending."""
 
-    @_abc_1.abstractmethod
     def CountFiles(
         self,
         request: _files_service_pb2.CountFilesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_files_service_pb2.CountFilesResponse, _abc.Awaitable[_files_service_pb2.CountFilesResponse]]: ...
 
-    @_abc_1.abstractmethod
     def DeleteFile(
         self,
         request: _files_service_pb2.DeleteFileRequest,
@@ -161,7 +156,6 @@ class FileServiceServicer(metaclass=_abc_1.ABCMeta):
         repeat succeeds.
         """
 
-    @_abc_1.abstractmethod
     def GetFileContent(
         self,
         request: _files_service_pb2.GetFileContentRequest,
@@ -169,7 +163,6 @@ class FileServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_files_service_pb2.GetFileContentResponse], _abc.AsyncIterator[_files_service_pb2.GetFileContentResponse]]:
         """The bytes as uploaded: the file first, then data in order."""
 
-    @_abc_1.abstractmethod
     def GetFileText(
         self,
         request: _files_service_pb2.GetFileTextRequest,
@@ -179,7 +172,6 @@ class FileServiceServicer(metaclass=_abc_1.ABCMeta):
         parsed; metadata: status.
         """
 
-    @_abc_1.abstractmethod
     def RetryFile(
         self,
         request: _files_service_pb2.RetryFileRequest,

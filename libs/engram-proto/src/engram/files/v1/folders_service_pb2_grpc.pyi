@@ -86,7 +86,7 @@ class FolderServiceAsyncStub(FolderServiceStub):
     ListFolderAgents: _aio.UnaryUnaryMultiCallable[_folders_service_pb2.ListFolderAgentsRequest, _folders_service_pb2.ListFolderAgentsResponse]  # type: ignore[assignment]
     """The agents that hold a folder, by agent id."""
 
-class FolderServiceServicer(metaclass=_abc_1.ABCMeta):
+class FolderServiceServicer:
     """Folders. Which agent holds a folder is AgentFileService's.
 
     Mutating calls take a request_id: the same id with the same content gives
@@ -94,7 +94,6 @@ class FolderServiceServicer(metaclass=_abc_1.ABCMeta):
     REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
-    @_abc_1.abstractmethod
     def CreateFolder(
         self,
         request: _folders_service_pb2.CreateFolderRequest,
@@ -104,14 +103,12 @@ class FolderServiceServicer(metaclass=_abc_1.ABCMeta):
         EMBEDDER_UNKNOWN.
         """
 
-    @_abc_1.abstractmethod
     def GetFolder(
         self,
         request: _folders_service_pb2.GetFolderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_folders_service_pb2.GetFolderResponse, _abc.Awaitable[_folders_service_pb2.GetFolderResponse]]: ...
 
-    @_abc_1.abstractmethod
     def ListFolders(
         self,
         request: _folders_service_pb2.ListFoldersRequest,
@@ -119,14 +116,12 @@ class FolderServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_folders_service_pb2.ListFoldersResponse, _abc.Awaitable[_folders_service_pb2.ListFoldersResponse]]:
         """Order UNSPECIFIED is ascending."""
 
-    @_abc_1.abstractmethod
     def CountFolders(
         self,
         request: _folders_service_pb2.CountFoldersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_folders_service_pb2.CountFoldersResponse, _abc.Awaitable[_folders_service_pb2.CountFoldersResponse]]: ...
 
-    @_abc_1.abstractmethod
     def UpdateFolder(
         self,
         request: _folders_service_pb2.UpdateFolderRequest,
@@ -136,7 +131,6 @@ class FolderServiceServicer(metaclass=_abc_1.ABCMeta):
         that has the folder. ALREADY_EXISTS (name).
         """
 
-    @_abc_1.abstractmethod
     def DeleteFolder(
         self,
         request: _folders_service_pb2.DeleteFolderRequest,
@@ -146,7 +140,6 @@ class FolderServiceServicer(metaclass=_abc_1.ABCMeta):
         everywhere. A repeat succeeds.
         """
 
-    @_abc_1.abstractmethod
     def ListFolderAgents(
         self,
         request: _folders_service_pb2.ListFolderAgentsRequest,

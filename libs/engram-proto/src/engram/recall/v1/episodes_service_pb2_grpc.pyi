@@ -186,7 +186,7 @@ class EpisodeServiceAsyncStub(EpisodeServiceStub):
     written later is kept.
     """
 
-class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
+class EpisodeServiceServicer:
     """Episodes and facts: what remains of messages that left the window. The
     messages themselves stay in recall. MessageService.EraseAgent erases those
     under an agent's scope as well.
@@ -200,7 +200,6 @@ class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
     moment; absent means now, for both.
     """
 
-    @_abc_1.abstractmethod
     def CommitEpisode(
         self,
         request: _episodes_service_pb2.CommitEpisodeRequest,
@@ -213,14 +212,12 @@ class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
         metadata: fact_id, superseded_by_id where there is one).
         """
 
-    @_abc_1.abstractmethod
     def GetEpisode(
         self,
         request: _episodes_service_pb2.GetEpisodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.GetEpisodeResponse, _abc.Awaitable[_episodes_service_pb2.GetEpisodeResponse]]: ...
 
-    @_abc_1.abstractmethod
     def ListEpisodes(
         self,
         request: _episodes_service_pb2.ListEpisodesRequest,
@@ -228,7 +225,6 @@ class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_episodes_service_pb2.ListEpisodesResponse, _abc.Awaitable[_episodes_service_pb2.ListEpisodesResponse]]:
         """Order UNSPECIFIED is ascending."""
 
-    @_abc_1.abstractmethod
     def SearchEpisodes(
         self,
         request: _episodes_service_pb2.SearchEpisodesRequest,
@@ -238,7 +234,6 @@ class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
         VECTOR; HYBRID goes on with words alone.
         """
 
-    @_abc_1.abstractmethod
     def UpdateEpisode(
         self,
         request: _episodes_service_pb2.UpdateEpisodeRequest,
@@ -246,7 +241,6 @@ class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_episodes_service_pb2.UpdateEpisodeResponse, _abc.Awaitable[_episodes_service_pb2.UpdateEpisodeResponse]]:
         """Changes the fields in the mask."""
 
-    @_abc_1.abstractmethod
     def DeleteEpisode(
         self,
         request: _episodes_service_pb2.DeleteEpisodeRequest,
@@ -254,7 +248,6 @@ class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_episodes_service_pb2.DeleteEpisodeResponse, _abc.Awaitable[_episodes_service_pb2.DeleteEpisodeResponse]]:
         """Erases an episode; the facts drawn from it stay. A repeat succeeds."""
 
-    @_abc_1.abstractmethod
     def CreateFact(
         self,
         request: _episodes_service_pb2.CreateFactRequest,
@@ -264,14 +257,12 @@ class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
         disregard of case and spaces, that one is confirmed and returned.
         """
 
-    @_abc_1.abstractmethod
     def GetFact(
         self,
         request: _episodes_service_pb2.GetFactRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.GetFactResponse, _abc.Awaitable[_episodes_service_pb2.GetFactResponse]]: ...
 
-    @_abc_1.abstractmethod
     def ListFacts(
         self,
         request: _episodes_service_pb2.ListFactsRequest,
@@ -279,7 +270,6 @@ class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_episodes_service_pb2.ListFactsResponse, _abc.Awaitable[_episodes_service_pb2.ListFactsResponse]]:
         """Facts that hold at the times asked for. Order UNSPECIFIED is ascending."""
 
-    @_abc_1.abstractmethod
     def SearchFacts(
         self,
         request: _episodes_service_pb2.SearchFactsRequest,
@@ -290,7 +280,6 @@ class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
         words alone.
         """
 
-    @_abc_1.abstractmethod
     def UpdateFact(
         self,
         request: _episodes_service_pb2.UpdateFactRequest,
@@ -300,7 +289,6 @@ class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
         superseded.
         """
 
-    @_abc_1.abstractmethod
     def SupersedeFact(
         self,
         request: _episodes_service_pb2.SupersedeFactRequest,
@@ -310,7 +298,6 @@ class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
         closed (metadata: superseded_by_id where there is one).
         """
 
-    @_abc_1.abstractmethod
     def InvalidateFact(
         self,
         request: _episodes_service_pb2.InvalidateFactRequest,
@@ -320,7 +307,6 @@ class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
         is and is a success; for another it is FAILED_PRECONDITION.
         """
 
-    @_abc_1.abstractmethod
     def DeleteFact(
         self,
         request: _episodes_service_pb2.DeleteFactRequest,
@@ -330,7 +316,6 @@ class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
         chain stay. A repeat succeeds.
         """
 
-    @_abc_1.abstractmethod
     def ListFactHistory(
         self,
         request: _episodes_service_pb2.ListFactHistoryRequest,
@@ -340,7 +325,6 @@ class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
         it. Oldest first where order is UNSPECIFIED.
         """
 
-    @_abc_1.abstractmethod
     def GetMemoryBundle(
         self,
         request: _episodes_service_pb2.GetMemoryBundleRequest,
@@ -350,7 +334,6 @@ class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
         window.
         """
 
-    @_abc_1.abstractmethod
     def ListMemoryScopes(
         self,
         request: _episodes_service_pb2.ListMemoryScopesRequest,
@@ -360,7 +343,6 @@ class EpisodeServiceServicer(metaclass=_abc_1.ABCMeta):
         after_id and before_id are that id or name.
         """
 
-    @_abc_1.abstractmethod
     def EraseMemoryScope(
         self,
         request: _episodes_service_pb2.EraseMemoryScopeRequest,

@@ -162,7 +162,7 @@ class MessageServiceAsyncStub(MessageServiceStub):
     Late writes for the agent are refused with ERASED.
     """
 
-class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
+class MessageServiceServicer:
     """Recall memory: every message ever, and the context window of each
     conversation.
 
@@ -172,7 +172,6 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
     their order is commit order.
     """
 
-    @_abc_1.abstractmethod
     def CreateContext(
         self,
         request: _messages_service_pb2.CreateContextRequest,
@@ -183,7 +182,6 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
         that has a window otherwise is ALREADY_EXISTS.
         """
 
-    @_abc_1.abstractmethod
     def GetContext(
         self,
         request: _messages_service_pb2.GetContextRequest,
@@ -193,7 +191,6 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
         the caller's version still holds.
         """
 
-    @_abc_1.abstractmethod
     def CommitStep(
         self,
         request: _messages_service_pb2.CommitStepRequest,
@@ -207,7 +204,6 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
         current window, which comes back).
         """
 
-    @_abc_1.abstractmethod
     def ReplaceContext(
         self,
         request: _messages_service_pb2.ReplaceContextRequest,
@@ -218,7 +214,6 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
         named. Messages that leave the window stay in recall.
         """
 
-    @_abc_1.abstractmethod
     def ForkContext(
         self,
         request: _messages_service_pb2.ForkContextRequest,
@@ -228,7 +223,6 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
         under a system message of its own.
         """
 
-    @_abc_1.abstractmethod
     def DeleteContext(
         self,
         request: _messages_service_pb2.DeleteContextRequest,
@@ -238,7 +232,6 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
         those that a fork shows stay always.
         """
 
-    @_abc_1.abstractmethod
     def AppendMessages(
         self,
         request: _messages_service_pb2.AppendMessagesRequest,
@@ -248,7 +241,6 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
         conversation is named. At most 1000 at once, all or none.
         """
 
-    @_abc_1.abstractmethod
     def GetMessages(
         self,
         request: _messages_service_pb2.GetMessagesRequest,
@@ -256,7 +248,6 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_messages_service_pb2.GetMessagesResponse, _abc.Awaitable[_messages_service_pb2.GetMessagesResponse]]:
         """By id, in the order asked for. Unknown ids are left out."""
 
-    @_abc_1.abstractmethod
     def ListMessages(
         self,
         request: _messages_service_pb2.ListMessagesRequest,
@@ -264,7 +255,6 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_messages_service_pb2.ListMessagesResponse, _abc.Awaitable[_messages_service_pb2.ListMessagesResponse]]:
         """Truly in the order asked for; UNSPECIFIED is ascending."""
 
-    @_abc_1.abstractmethod
     def UpdateMessage(
         self,
         request: _messages_service_pb2.UpdateMessageRequest,
@@ -272,7 +262,6 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_messages_service_pb2.UpdateMessageResponse, _abc.Awaitable[_messages_service_pb2.UpdateMessageResponse]]:
         """Changes the content of a stored message."""
 
-    @_abc_1.abstractmethod
     def DeleteMessage(
         self,
         request: _messages_service_pb2.DeleteMessageRequest,
@@ -280,7 +269,6 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_messages_service_pb2.DeleteMessageResponse, _abc.Awaitable[_messages_service_pb2.DeleteMessageResponse]]:
         """Deletes a message everywhere. A repeat succeeds."""
 
-    @_abc_1.abstractmethod
     def SearchMessages(
         self,
         request: _messages_service_pb2.SearchMessagesRequest,
@@ -293,7 +281,6 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
         the newest.
         """
 
-    @_abc_1.abstractmethod
     def EraseAgent(
         self,
         request: _messages_service_pb2.EraseAgentRequest,

@@ -84,7 +84,7 @@ class TraceServiceAsyncStub(TraceServiceStub):
     (metadata: field, record: its 1-based place in the stream).
     """
 
-class TraceServiceServicer(metaclass=_abc_1.ABCMeta):
+class TraceServiceServicer:
     """Turns, tool interactions and raw traces: views of the messages of an agent,
     and their way out and in.
 
@@ -93,7 +93,6 @@ class TraceServiceServicer(metaclass=_abc_1.ABCMeta):
     REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
-    @_abc_1.abstractmethod
     def ListTurns(
         self,
         request: _traces_service_pb2.ListTurnsRequest,
@@ -101,7 +100,6 @@ class TraceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_traces_service_pb2.ListTurnsResponse, _abc.Awaitable[_traces_service_pb2.ListTurnsResponse]]:
         """Order UNSPECIFIED is ascending. after_id and before_id are turn ids."""
 
-    @_abc_1.abstractmethod
     def ListToolInteractions(
         self,
         request: _traces_service_pb2.ListToolInteractionsRequest,
@@ -109,7 +107,6 @@ class TraceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_traces_service_pb2.ListToolInteractionsResponse, _abc.Awaitable[_traces_service_pb2.ListToolInteractionsResponse]]:
         """Order UNSPECIFIED is ascending. after_id and before_id are tool call ids."""
 
-    @_abc_1.abstractmethod
     def ExportTraces(
         self,
         request: _traces_service_pb2.ExportTracesRequest,
@@ -119,7 +116,6 @@ class TraceServiceServicer(metaclass=_abc_1.ABCMeta):
         seq, then episodes and facts by their time of creation, then snapshots.
         """
 
-    @_abc_1.abstractmethod
     def ImportTraces(
         self,
         request_iterator: _MaybeAsyncIterator[_traces_service_pb2.ImportTracesRequest],

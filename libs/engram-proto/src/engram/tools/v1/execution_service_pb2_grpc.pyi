@@ -58,10 +58,9 @@ class ExecutionServiceAsyncStub(ExecutionServiceStub):
     TOOL_ARGUMENTS_INVALID, TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE.
     """
 
-class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
+class ExecutionServiceServicer:
     """Runs user-written tools in the sandbox."""
 
-    @_abc_1.abstractmethod
     def ExecuteTool(
         self,
         request: _execution_service_pb2.ExecuteToolRequest,

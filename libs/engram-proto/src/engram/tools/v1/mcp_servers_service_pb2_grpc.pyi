@@ -126,7 +126,7 @@ class McpServerServiceAsyncStub(McpServerServiceStub):
     settings that are not stored yet. A failed contact is an answer.
     """
 
-class McpServerServiceServicer(metaclass=_abc_1.ABCMeta):
+class McpServerServiceServicer:
     """Servers of the Model Context Protocol and their tools. Tokens, header
     values and environment values go in and never come out.
 
@@ -135,7 +135,6 @@ class McpServerServiceServicer(metaclass=_abc_1.ABCMeta):
     REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
-    @_abc_1.abstractmethod
     def CreateMcpServer(
         self,
         request: _mcp_servers_service_pb2.CreateMcpServerRequest,
@@ -146,14 +145,12 @@ class McpServerServiceServicer(metaclass=_abc_1.ABCMeta):
         ALREADY_EXISTS (name).
         """
 
-    @_abc_1.abstractmethod
     def GetMcpServer(
         self,
         request: _mcp_servers_service_pb2.GetMcpServerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_mcp_servers_service_pb2.GetMcpServerResponse, _abc.Awaitable[_mcp_servers_service_pb2.GetMcpServerResponse]]: ...
 
-    @_abc_1.abstractmethod
     def ListMcpServers(
         self,
         request: _mcp_servers_service_pb2.ListMcpServersRequest,
@@ -161,7 +158,6 @@ class McpServerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_mcp_servers_service_pb2.ListMcpServersResponse, _abc.Awaitable[_mcp_servers_service_pb2.ListMcpServersResponse]]:
         """Order UNSPECIFIED is ascending."""
 
-    @_abc_1.abstractmethod
     def UpdateMcpServer(
         self,
         request: _mcp_servers_service_pb2.UpdateMcpServerRequest,
@@ -171,7 +167,6 @@ class McpServerServiceServicer(metaclass=_abc_1.ABCMeta):
         refresh. ALREADY_EXISTS (name).
         """
 
-    @_abc_1.abstractmethod
     def DeleteMcpServer(
         self,
         request: _mcp_servers_service_pb2.DeleteMcpServerRequest,
@@ -179,7 +174,6 @@ class McpServerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_mcp_servers_service_pb2.DeleteMcpServerResponse, _abc.Awaitable[_mcp_servers_service_pb2.DeleteMcpServerResponse]]:
         """Deletes the server and its tools. A repeat succeeds."""
 
-    @_abc_1.abstractmethod
     def ListMcpServerTools(
         self,
         request: _mcp_servers_service_pb2.ListMcpServerToolsRequest,
@@ -189,7 +183,6 @@ class McpServerServiceServicer(metaclass=_abc_1.ABCMeta):
         UNSPECIFIED is ascending. after_id and before_id are tool ids.
         """
 
-    @_abc_1.abstractmethod
     def GetMcpServerTool(
         self,
         request: _mcp_servers_service_pb2.GetMcpServerToolRequest,
@@ -197,7 +190,6 @@ class McpServerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_mcp_servers_service_pb2.GetMcpServerToolResponse, _abc.Awaitable[_mcp_servers_service_pb2.GetMcpServerToolResponse]]:
         """NOT_FOUND where the server does not offer it."""
 
-    @_abc_1.abstractmethod
     def RefreshMcpServer(
         self,
         request: _mcp_servers_service_pb2.RefreshMcpServerRequest,
@@ -209,7 +201,6 @@ class McpServerServiceServicer(metaclass=_abc_1.ABCMeta):
         is switched off.
         """
 
-    @_abc_1.abstractmethod
     def RunMcpServerTool(
         self,
         request: _mcp_servers_service_pb2.RunMcpServerToolRequest,
@@ -222,7 +213,6 @@ class McpServerServiceServicer(metaclass=_abc_1.ABCMeta):
         FAILED_PRECONDITION (transport switched off).
         """
 
-    @_abc_1.abstractmethod
     def TestMcpServer(
         self,
         request: _mcp_servers_service_pb2.TestMcpServerRequest,

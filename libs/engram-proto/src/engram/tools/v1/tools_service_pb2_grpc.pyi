@@ -90,10 +90,9 @@ class ToolServiceAsyncStub(ToolServiceStub):
     they are listed; restores deleted ones.
     """
 
-class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
+class ToolServiceServicer:
     """Definitions of tools."""
 
-    @_abc_1.abstractmethod
     def CreateTool(
         self,
         request: _tools_service_pb2.CreateToolRequest,
@@ -105,7 +104,6 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         source's is INVALID_ARGUMENT.
         """
 
-    @_abc_1.abstractmethod
     def UpsertTool(
         self,
         request: _tools_service_pb2.UpsertToolRequest,
@@ -113,14 +111,12 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_tools_service_pb2.UpsertToolResponse, _abc.Awaitable[_tools_service_pb2.UpsertToolResponse]]:
         """Creates, or updates by name: the id and what is not given are kept."""
 
-    @_abc_1.abstractmethod
     def GetTool(
         self,
         request: _tools_service_pb2.GetToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.GetToolResponse, _abc.Awaitable[_tools_service_pb2.GetToolResponse]]: ...
 
-    @_abc_1.abstractmethod
     def BatchGetTools(
         self,
         request: _tools_service_pb2.BatchGetToolsRequest,
@@ -128,7 +124,6 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_tools_service_pb2.BatchGetToolsResponse, _abc.Awaitable[_tools_service_pb2.BatchGetToolsResponse]]:
         """By ids and names, in that order; unknown ones are left out."""
 
-    @_abc_1.abstractmethod
     def ListTools(
         self,
         request: _tools_service_pb2.ListToolsRequest,
@@ -136,21 +131,18 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_tools_service_pb2.ListToolsResponse, _abc.Awaitable[_tools_service_pb2.ListToolsResponse]]:
         """Order UNSPECIFIED is descending."""
 
-    @_abc_1.abstractmethod
     def CountTools(
         self,
         request: _tools_service_pb2.CountToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.CountToolsResponse, _abc.Awaitable[_tools_service_pb2.CountToolsResponse]]: ...
 
-    @_abc_1.abstractmethod
     def UpdateTool(
         self,
         request: _tools_service_pb2.UpdateToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.UpdateToolResponse, _abc.Awaitable[_tools_service_pb2.UpdateToolResponse]]: ...
 
-    @_abc_1.abstractmethod
     def DeleteTool(
         self,
         request: _tools_service_pb2.DeleteToolRequest,
@@ -158,7 +150,6 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_tools_service_pb2.DeleteToolResponse, _abc.Awaitable[_tools_service_pb2.DeleteToolResponse]]:
         """A repeat succeeds."""
 
-    @_abc_1.abstractmethod
     def GenerateSchema(
         self,
         request: _tools_service_pb2.GenerateSchemaRequest,
@@ -166,7 +157,6 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_tools_service_pb2.GenerateSchemaResponse, _abc.Awaitable[_tools_service_pb2.GenerateSchemaResponse]]:
         """The schema of source code, without storing anything. TOOL_SOURCE_INVALID."""
 
-    @_abc_1.abstractmethod
     def SearchTools(
         self,
         request: _tools_service_pb2.SearchToolsRequest,
@@ -174,7 +164,6 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_tools_service_pb2.SearchToolsResponse, _abc.Awaitable[_tools_service_pb2.SearchToolsResponse]]:
         """Tools by meaning and words."""
 
-    @_abc_1.abstractmethod
     def EnsureBaseTools(
         self,
         request: _tools_service_pb2.EnsureBaseToolsRequest,

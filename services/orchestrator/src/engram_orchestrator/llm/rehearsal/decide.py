@@ -127,13 +127,11 @@ def _reply(wanted: tuple[Wish, ...], done: Mapping[int, MadeCall], turn: Turn, b
         made = done.get(place)
         if isinstance(wish, SetName) and made is not None and not made.is_error:
             name = wish.name
-        lines.append(_line(wish, made, name, block, turn))
+        lines.append(_line_without_call(wish, name, block) if made is None else _line(wish, made, turn))
     return "\n".join(lines)
 
 
-def _line(wish: Wish, made: MadeCall | None, name: str | None, block: str | None, turn: Turn) -> str:
-    if made is None:
-        return _line_without_call(wish, name, block)
+def _line(wish: Wish, made: MadeCall, turn: Turn) -> str:
     if made.is_error:
         return f"{made.tool} failed: {made.text}"
     match wish:

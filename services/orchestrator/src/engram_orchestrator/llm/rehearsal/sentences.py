@@ -101,7 +101,7 @@ def wishes(text: str) -> tuple[Wish, ...]:
 def _wish(sentence: str) -> Wish | None:
     plain = sentence.replace("’", "'").replace("‘", "'")  # one character for one: positions stay
     if (found := _REMEMBER.search(plain)) and not plain.rstrip().endswith("?"):
-        what = sentence[found.start("what") :].strip()
+        what = sentence[found.start("what") :].strip().rstrip(";；, ")
         return Remember(_unquoted(what)) if _has_words(what) else None
     for pattern, kind in ((_ASK_SAID, AskSaid), (_ASK_KNOWN, AskKnown)):
         if found := pattern.search(plain):

@@ -1,0 +1,141 @@
+"""The whole mesh as real processes, to be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final, Self
+
+from engram_client import Engram
+from engram_client.supervisor.health import until_serving
+from engram_client.supervisor.service import Service
+from engram_kit.channels import Channels
+
+from engram_testkit.faults import FaultyProxy
+from engram_testkit.mesh import EMBEDDER, REHEARSAL
+from engram_testkit.ports import ReservedPort
+from engram_testkit.stubs import ROOMS, Stubs
+
+START_SECONDS: Final = 60.0
+STOP_SECONDS: Final = 15.0
+
+
+class ProcessMesh:
+    """Five processes, `python -m engram_<room>`; an async context manager. Arguments as of `Mesh`.
+
+    The processes end with this one, whatever happens to it. Their logs are `<directory>/<room>.log`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        openai_base_url: str | None = None,
+        anthropic_base_url: str | None = None,
+        model: str = REHEARSAL,
+        embedder: str = EMBEDDER,
+        environment: Mapping[str, str] | None = None,
+        proxied: Sequence[str] = (),
+    ) -> None:
+        self.directory = directory
+        self._ports = {room: ReservedPort() for room in ROOMS}
+        self.proxies = {room: FaultyProxy(self._ports[room].address) for room in proxied}
+        self.addresses = {
+            room: self.proxies[room].address if room in self.proxies else port.address
+            for room, port in self._ports.items()
+        }
+        self.environment = {
+            **_inherited(),
+            "ENGRAM_DATA_DIR": str(directory / "data"),
+            "ENGRAM_EMBEDDER": embedder,
+            "ENGRAM_MODEL": model,
+            **{f"ENGRAM_{room.upper()}_PORT": str(port.number) for room, port in self._ports.items()},
+            **{f"ENGRAM_{room.upper()}_TARGET": address for room, address in self.addresses.items()},
+            **_provider("OPENAI", openai_base_url),
+            **_provider("ANTHROPIC", anthropic_base_url),
+            **(environment or {}),
+        }
+        self._services = {
+            room: Service(room, ("-m", f"engram_{room}"), self.environment, directory / f"{room}.log") for room in ROOMS
+        }
+        self._exits = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Starts every process and waits until all of them serve."""
+        try:
+            for proxy in self.proxies.values():
+                await self._exits.enter_async_context(proxy)
+            await asyncio.gather(*(self.start(room) for room in ROOMS))
+        except BaseException:
+            await self.__aexit__()
+            raise
+        channels = Channels()
+        self._exits.push_async_callback(channels.close)
+        self.stubs = Stubs(self.addresses, channels)
+        own = {room: address for room, address in self.addresses.items() if room != "orchestrator"}
+        self.client = await self._exits.enter_async_context(Engram(self.addresses["orchestrator"], **own))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stops every process; one that does not end by itself is killed."""
+        await self._exits.aclose()
+        await asyncio.gather(*(service.stop(STOP_SECONDS) for service in self._services.values()))
+        for port in self._ports.values():
+            port.release()
+
+    def pid(self, room: str) -> int:
+        """The process id of a room that runs."""
+        pid = self._services[room].pid
+        if pid is None:
+            raise ProcessLookupError(f"{room} does not run")
+        return pid
+
+    async def kill(self, room: str) -> None:
+        """SIGKILL; returns when the process is gone."""
+        self._services[room].kill()
+        await self._services[room].ended()
+
+    async def stop(self, room: str) -> None:
+        """SIGTERM; returns when the process has ended by itself.
+
+        Raises:
+            TimeoutError: it had to be killed.
+        """
+        if not await self._services[room].stop(STOP_SECONDS):
+            raise TimeoutError(f"{room} did not end by itself within {STOP_SECONDS:g} s: {self.log(room)}")
+
+    async def start(self, room: str) -> None:
+        """Starts the process of a room and waits until it says that it serves.
+
+        Raises:
+            RuntimeError: it ended, or did not serve in time; with its log.
+        """
+        service = self._services[room]
+        await service.start()
+        serving = asyncio.create_task(until_serving(self._ports[room].address))
+        ended = asyncio.create_task(service.ended())
+        try:
+            await asyncio.wait((serving, ended), timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                raise RuntimeError(f"{room} does not serve: {self.log(room)}")
+        finally:
+            for task in (serving, ended):
+                task.cancel()
+            await asyncio.gather(serving, ended, return_exceptions=True)
+
+    def log(self, room: str) -> str:
+        """What the process has written."""
+        return (self.directory / f"{room}.log").read_text(errors="replace")
+
+
+def _inherited() -> dict[str, str]:
+    """This process's environment without what would configure engram or a provider."""
+    foreign = ("ENGRAM_", "OPENAI_", "ANTHROPIC_", "OTEL_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+
+
+def _provider(name: str, base_url: str | None) -> dict[str, str]:
+    return {} if base_url is None else {f"{name}_BASE_URL": base_url, f"{name}_API_KEY": "sk-test"}

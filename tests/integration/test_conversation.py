@@ -1,0 +1,82 @@
+"""A conversation that uses every tier of memory, for both loops, with and without token streaming."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from engram_client import Agent
+from engram_testkit.mesh import REHEARSAL, Mesh
+from engram_testkit.turns import assert_whole, stored, turn, window_of
+
+BOTH_LOOPS = pytest.mark.parametrize("kind", ["letta_v1", "memgpt_v2"])
+BOTH_WAYS = pytest.mark.parametrize("stream_tokens", [False, True], ids=["whole", "tokens"])
+
+
+async def create(mesh: Mesh, kind: str) -> Agent:
+    return await mesh.client.agents.create(
+        type=kind, model=REHEARSAL, blocks={"human": "The human has not said anything yet.", "persona": "Kind."}
+    )
+
+
+@BOTH_LOOPS
+@BOTH_WAYS
+async def test_every_tier_is_used_by_plain_sentences(mesh: Mesh, kind: str, stream_tokens: bool) -> None:
+    agent = await create(mesh, kind)
+
+    async def ask(text: str) -> str:
+        heard = await turn(agent, text, stream_tokens=stream_tokens)
+        assert heard.status == "COMPLETED", heard.error
+        assert heard.sequences == list(range(1, len(heard.sequences) + 1))
+        if stream_tokens:
+            assert heard.streamed == heard.said
+        return heard.said
+
+    assert "Ada" in await ask("My name is Ada.")
+    human = next(block for block in (await agent.memory()).blocks if block.label == "human")
+    assert "Ada" in human.value
+    assert "Your name is Ada" in await ask("What is my name?")
+    assert "key is under the mat" in await ask("Remember that the key is under the mat.")
+    assert [passage.text async for passage in agent.passages()] == ["the key is under the mat."]
+    assert "under the mat" in await ask("What do you know about the key?")
+    assert "under the mat" in await ask("What did I say about the key?")
+    several = await ask("My name is Grace. Remember that the cat is called Tom. What do you know about the cat?")
+    assert "Grace" in several
+    assert "Tom" in several
+    assert_whole(await window_of(agent))
+    assert [m.id for m in await stored(agent)] == [m.id for m in await window_of(agent)]
+
+
+@BOTH_LOOPS
+async def test_a_conversation_goes_on_after_a_restart_of_every_room(mesh: Mesh, kind: str) -> None:
+    agent = await create(mesh, kind)
+    await turn(agent, "My name is Ada. Remember that the key is under the mat.")
+    before = [message.id for message in await window_of(agent)]
+    for room in ("blocks", "recall", "archival", "tools", "orchestrator"):
+        await mesh.restart(room)
+    assert [message.id for message in await window_of(agent)] == before
+    heard = await turn(agent, "What is my name? What do you know about the key? What did I say about the key?")
+    assert "Ada" in heard.said
+    assert heard.said.count("under the mat") >= 2
+
+
+async def test_the_users_words_and_the_agents_are_both_found_in_recall(mesh: Mesh) -> None:
+    agent = await create(mesh, "memgpt_v2")
+    await turn(agent, "The orchid needs water on Tuesdays.")
+    hits = await agent.search("orchid")
+    assert [hit.text for hit in hits] == ["The orchid needs water on Tuesdays."]
+    said = await agent.search("not a language model", roles=["assistant"])
+    assert said, "what the agent sent by send_message is not found"
+
+
+async def test_a_run_and_its_steps_are_recorded(mesh: Mesh) -> None:
+    agent = await create(mesh, "letta_v1")
+    heard = await turn(agent, "Remember that the key is under the mat.")
+    run = await mesh.client.runs.get(heard.run_id)
+    steps = [step async for step in mesh.client.runs.steps(run.id)]
+    assert run.agent_id == agent.id
+    assert run.step_count == len(steps) == 2
+    assert [step.number for step in steps] == [1, 2]
+    assert run.last_sequence == heard.sequences[-1]
+    call = heard.calls[0]
+    assert json.loads(call.arguments)["content"] == "the key is under the mat."
