@@ -39,7 +39,8 @@ class SmallOrchestrator(
     runs_service_pb2_grpc.RunServiceServicer,
     models_service_pb2_grpc.ModelServiceServicer,
 ):
-    """Answers a message with its echo; "remember X" edits the human block first; "refuse" is a refused key.
+    """Answers a message with its echo; "remember X" edits the human block first; "refuse" is a refused key,
+    "think forever" never ends its turn.
 
     `break_after` holds, per stream to come, after how many events it is cut off; `can_attach` is whether StreamRun is
     answered.
@@ -54,6 +55,7 @@ class SmallOrchestrator(
         self.break_after: list[int] = []
         self.can_attach = True
         self.attached = 0
+        self.cancelled: list[str] = []
 
     async def CreateAgent(self, request: Any, context: Any) -> agents_service_pb2.CreateAgentResponse:
         if request.request_id in self.created:
@@ -106,6 +108,12 @@ class SmallOrchestrator(
             self.runs[run_id] = await self._turn(agent, run_id, text_of(request.messages[0].content))
         async for event in self._played(run_id, 0):
             yield runs_service_pb2.SendMessageResponse(event=event)
+            if event.HasField("message") and text_of(request.messages[0].content) == "think forever":
+                await asyncio.Future()
+
+    async def CancelRuns(self, request: Any, context: Any) -> runs_service_pb2.CancelRunsResponse:
+        self.cancelled += request.runs.run_ids
+        return runs_service_pb2.CancelRunsResponse()
 
     async def StreamRun(self, request: Any, context: Any) -> AsyncIterator[runs_service_pb2.StreamRunResponse]:
         if not self.can_attach:

@@ -98,6 +98,20 @@ async def test_tool_calls_and_memory_edits_are_shown(terminal: Terminal) -> None
 
 
 @pytest.mark.timeout(60)
+async def test_ctrl_c_in_a_turn_cancels_the_turn_and_not_the_chat(terminal: Terminal, mesh: SmallMesh) -> None:
+    await terminal.see(PROMPT)
+    terminal.type("think forever\r")
+    await terminal.see("You said: think forever")
+    terminal.interrupt()
+
+    await terminal.see("stopped")
+    await terminal.see(PROMPT)
+    terminal.type("hello\r")
+    await terminal.see("You said: hello")
+    assert mesh.orchestrator.cancelled == list(mesh.orchestrator.runs)[:1]
+
+
+@pytest.mark.timeout(60)
 async def test_ctrl_c_at_the_prompt_ends_the_chat_without_a_trace(terminal: Terminal) -> None:
     await terminal.see(PROMPT)
     terminal.interrupt()

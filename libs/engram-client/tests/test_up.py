@@ -46,11 +46,13 @@ class Up:
         out, err = await process.communicate(stdin.encode())
         return process.returncode, out.decode(), err.decode()
 
-    def close(self) -> None:
-        """Ends what still runs."""
+    async def close(self) -> None:
+        """Ends what still runs, in the background too."""
         for process in self._running:
             if process.returncode is None:
                 process.kill()
+                await process.wait()
+        await self.run("down")
 
 
 @pytest_asyncio.fixture
@@ -58,7 +60,7 @@ async def up(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> Asyn
     """A machine of the test's own, so to speak."""
     runs = Up(tmp_path / "data", {room: unused_tcp_port_factory() for room in ROOMS})
     yield runs
-    runs.close()
+    await runs.close()
 
 
 async def test_a_restarted_mesh_goes_on_with_the_same_agent_and_its_memory(up: Up) -> None:

@@ -32,9 +32,9 @@ class Engram:
 
     Parts: `agents`, `runs` and `models` (orchestrator), `blocks`, `messages` (recall), `archives` and `passages`
     (archival), `tools`. What they hand out are the contracts' own messages; lists are asynchronous iterators that
-    fetch their pages by themselves; every call that changes something carries a request_id, so that a repeat after a broken
-    connection has no second effect. Errors are `engram_client.errors.EngramError`s with `code`, `reason` and
-    `metadata`.
+    fetch their pages by themselves; every call that changes something carries a request_id, so that a repeat after
+    a broken connection has no second effect. Errors are `engram_client.errors.EngramError`s with `code`, `reason`
+    and `metadata`.
     """
 
     def __init__(

@@ -32,11 +32,11 @@ from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.loop.engine import Engine
 from engram_orchestrator.loop.execution import ToolExecution
+from engram_orchestrator.loop.hub import EventHub
 from engram_orchestrator.loop.tiers import Patience
 from engram_orchestrator.prompt.prompts import Prompts
 from engram_orchestrator.runs.conductor import Conductor
 from engram_orchestrator.runs.following import Follower
-from engram_orchestrator.runs.hub import EventHub
 from engram_orchestrator.servicers.agents import AgentsServicer
 from engram_orchestrator.servicers.models import ModelsServicer
 from engram_orchestrator.servicers.runs import RunsServicer

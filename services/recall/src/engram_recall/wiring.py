@@ -64,10 +64,10 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
 def _unanswered() -> list[tuple[Callable[[Any, Any], None], Any]]:
     """Services of the contract whose every RPC says UNIMPLEMENTED: the generated classes do."""
     return [
-        (traces_service_pb2_grpc.add_TraceServiceServicer_to_server, traces_service_pb2_grpc.TraceServiceServicer()),  # type: ignore[abstract]
+        (traces_service_pb2_grpc.add_TraceServiceServicer_to_server, traces_service_pb2_grpc.TraceServiceServicer()),
         (
             episodes_service_pb2_grpc.add_EpisodeServiceServicer_to_server,
-            episodes_service_pb2_grpc.EpisodeServiceServicer(),  # type: ignore[abstract]
+            episodes_service_pb2_grpc.EpisodeServiceServicer(),
         ),
     ]
 

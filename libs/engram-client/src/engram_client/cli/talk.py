@@ -48,9 +48,13 @@ async def converse(engram: Engram, agent: Agent) -> int:
     conversation = Conversation(engram, agent)
     if not sys.stdin.isatty():
         return await conversation.run(lines(""))
-    notice(f"talking to {agent.name} ({agent.id}, {agent.model}). {_HELP}")
+    notice(f"this is {agent.name}. {_HELP}")
     with terminal_kept():
-        await conversation.run(lines(_PROMPT))
+        try:
+            await conversation.run(lines(_PROMPT))
+        except asyncio.CancelledError:
+            output().print()  # what is said next begins behind the prompt that nobody answered
+            raise
     return 0
 
 

@@ -128,7 +128,9 @@ def _for_the_account(provider: str, status: int | None, stated: _Stated, message
     """What asking again does not change."""
     is_refusal = status in (None, 400, 413, 422, 500)
     if status == 413 or (is_refusal and (stated.codes & _OVERFLOW_CODES or _OVERFLOW_TEXT.search(stated.words))):
-        return ContextOverflow(message, provider=provider, status=status, **_figures(stated.words))
+        overflow = ContextOverflow(message, provider=provider, status=status)
+        overflow.metadata.update(_figures(stated.words))
+        return overflow
     if status == 402 or stated.codes & _PAYMENT_CODES or _PAYMENT_TEXT.search(stated.words):
         return ProviderPaymentRequired(message, provider=provider, status=status)
     if stated.codes & _FILTER_CODES:

@@ -15,6 +15,7 @@ from engram_orchestrator.loop.answers import PlannedCall
 from engram_orchestrator.loop.context import Assembled, ContextBuilder, extended
 from engram_orchestrator.loop.deltas import DeltaStream
 from engram_orchestrator.loop.execution import Carried, ToolExecution
+from engram_orchestrator.loop.hub import EventHub
 from engram_orchestrator.loop.policy import StepOutcome, Verdict
 from engram_orchestrator.loop.tiers import Patience
 from engram_orchestrator.loop.turn import Turn
@@ -29,7 +30,6 @@ from engram_orchestrator.model.runs import (
     StopReason,
 )
 from engram_orchestrator.ports import RecallPort, StepCommit
-from engram_orchestrator.runs.hub import EventHub
 from engram_orchestrator.store.base import RunStore
 
 _log = structlog.get_logger("engram.loop")

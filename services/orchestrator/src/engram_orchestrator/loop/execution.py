@@ -13,6 +13,7 @@ from engram_kit.ids import derive_id
 
 from engram_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
 from engram_orchestrator.loop.answers import PlannedCall
+from engram_orchestrator.loop.hub import EventHub
 from engram_orchestrator.loop.policy import CallOutcome
 from engram_orchestrator.loop.rules import OutputUnmapped
 from engram_orchestrator.loop.shown import otid
@@ -23,7 +24,6 @@ from engram_orchestrator.model.memory import CustomTool, ToolResult
 from engram_orchestrator.model.messages import ToolReturn, ToolStatus
 from engram_orchestrator.model.runs import EntryKind, JournalEntry
 from engram_orchestrator.ports import AgentAuthor, CoreMemoryPort, Rethink, ToolsPort
-from engram_orchestrator.runs.hub import EventHub
 from engram_orchestrator.store.base import RunStore
 
 INTERRUPTED = "The tool was interrupted, its outcome is unknown. It was not run again; check before you repeat it."

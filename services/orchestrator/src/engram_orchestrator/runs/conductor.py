@@ -25,6 +25,7 @@ from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.loop.answers import input_messages
 from engram_orchestrator.loop.context import ContextBuilder, Gathered
 from engram_orchestrator.loop.engine import Engine
+from engram_orchestrator.loop.hub import EventHub
 from engram_orchestrator.loop.policy import POLICIES
 from engram_orchestrator.loop.rules import RulesSolver
 from engram_orchestrator.loop.tiers import Patience
@@ -35,7 +36,6 @@ from engram_orchestrator.model.agents import Agent, Conversation
 from engram_orchestrator.model.events import DurableBody, Failed, RunEvent, Stopped, UsageReported
 from engram_orchestrator.model.runs import JournalEntry, Run, RunError, StopReason, status_of
 from engram_orchestrator.ports import RecallPort
-from engram_orchestrator.runs.hub import EventHub
 from engram_orchestrator.store.base import Claim, RunStore, StartedRun
 
 _log = structlog.get_logger("engram.runs")

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 from engram_kit.clock import Clock
 
+from engram_orchestrator.loop.hub import EventHub, Subscription
 from engram_orchestrator.model.events import Accepted, Keepalive, RunEvent, UsageReported
 from engram_orchestrator.model.runs import Run
-from engram_orchestrator.runs.hub import EventHub, Subscription
 from engram_orchestrator.store.base import RunStore
 
 _BATCH = 200

@@ -14,8 +14,10 @@ from engram_kit.ids import new_id, require_id
 from engram_kit.paging import next_page_token, page_query
 from engram_kit.principal import current_principal
 
-from engram_orchestrator.convert import agents as convert
+from engram_orchestrator.convert import drafts
+from engram_orchestrator.convert.agents import agent_to_proto, core_memory_to_proto, window_to_proto
 from engram_orchestrator.convert.runs import conversation_from
+from engram_orchestrator.convert.settings import compaction_from_proto, format_from_proto, present, settings_from_proto
 from engram_orchestrator.model.agents import Agent
 from engram_orchestrator.usecases.agents import AgentService
 from engram_orchestrator.usecases.creation import AgentBirth
@@ -31,24 +33,24 @@ _ORDERS: Final = {
 
 
 def _optional(name: str) -> Callable[[pb.Agent], Any]:
-    return lambda agent: convert.present(agent, name).get(name)
+    return lambda agent: present(agent, name).get(name)
 
 
 _CHANGES: Final[Mapping[str, Callable[[pb.Agent], Any]]] = {
-    "name": lambda agent: convert.require_name(agent.name),
+    "name": lambda agent: drafts.require_name(agent.name),
     "description": _optional("description"),
-    "system": convert.system_from_proto,
+    "system": drafts.system_from_proto,
     "model": lambda agent: agent.model,
-    "model_settings": lambda agent: convert.settings_from_proto(agent.model_settings, "agent.model_settings"),
+    "model_settings": lambda agent: settings_from_proto(agent.model_settings, "agent.model_settings"),
     "embedder": _optional("embedder"),
-    "tool_rules": convert.rules_from_proto,
-    "tags": convert.tags_from_proto,
-    "metadata": convert.metadata_from_proto,
-    "time_zone": lambda agent: convert.require_time_zone(agent.time_zone or "UTC"),
-    "prompt_policy": convert.policy_from_proto,
+    "tool_rules": drafts.rules_from_proto,
+    "tags": drafts.tags_from_proto,
+    "metadata": drafts.metadata_from_proto,
+    "time_zone": lambda agent: drafts.require_time_zone(agent.time_zone or "UTC"),
+    "prompt_policy": drafts.policy_from_proto,
     "message_buffer_autoclear": lambda agent: agent.message_buffer_autoclear,
-    "compaction_settings": convert.compaction_from_proto,
-    "response_format": convert.format_from_proto,
+    "compaction_settings": compaction_from_proto,
+    "response_format": format_from_proto,
     "max_files_open": _optional("max_files_open"),
     "per_file_view_window_char_limit": _optional("per_file_view_window_char_limit"),
     "hidden": lambda agent: agent.hidden,
@@ -66,7 +68,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
 
     async def CreateAgent(self, request: rpc.CreateAgentRequest, context: Context) -> rpc.CreateAgentResponse:
         """Makes an agent with all its parts."""
-        draft = convert.draft_from_proto(request)
+        draft = drafts.draft_from_proto(request)
         agent = await self._birth.create(current_principal(), request_key(request, "CreateAgent"), draft)
         return rpc.CreateAgentResponse(agent=self._shown(agent))
 
@@ -79,7 +81,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         answer = rpc.GetAgentResponse(agent=self._shown(agent, message_ids))
         if request.view.blocks:
             core = await self._service.core_memory(agent.id)
-            answer.core_memory.CopyFrom(convert.core_memory_to_proto(core))
+            answer.core_memory.CopyFrom(core_memory_to_proto(core))
         return answer
 
     async def ListAgents(self, request: rpc.ListAgentsRequest, context: Context) -> rpc.ListAgentsResponse:
@@ -87,7 +89,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         if request.order_by not in _ORDERS:
             raise InvalidArgument("order_by is not known.", field="order_by")
         query = page_query(request, default_ascending=False)
-        where = convert.filter_from_proto(request.filter)
+        where = drafts.filter_from_proto(request.filter)
         page = await self._service.list(current_principal(), where, _ORDERS[request.order_by], query)
         answer = rpc.ListAgentsResponse(
             agents=[self._shown(agent) for agent in page.items], next_page_token=next_page_token(query, page)
@@ -95,12 +97,12 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         if request.view.blocks:
             for agent in page.items:
                 core = await self._service.core_memory(agent.id)
-                answer.core_memories.append(convert.core_memory_to_proto(core))
+                answer.core_memories.append(core_memory_to_proto(core))
         return answer
 
     async def CountAgents(self, request: rpc.CountAgentsRequest, context: Context) -> rpc.CountAgentsResponse:
         """How many agents match."""
-        count = await self._service.count(current_principal(), convert.filter_from_proto(request.filter))
+        count = await self._service.count(current_principal(), drafts.filter_from_proto(request.filter))
         return rpc.CountAgentsResponse(count=count)
 
     async def UpdateAgent(self, request: rpc.UpdateAgentRequest, context: Context) -> rpc.UpdateAgentResponse:
@@ -149,7 +151,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         agent_id = _agent_id(request.agent_id)
         conversation_id = conversation_from(agent_id, request.conversation_id or None)
         report = await self._service.report_window(current_principal(), agent_id, conversation_id)
-        return rpc.GetContextWindowResponse(context_window=convert.window_to_proto(report))
+        return rpc.GetContextWindowResponse(context_window=window_to_proto(report))
 
     async def RecompileAgent(self, request: rpc.RecompileAgentRequest, context: Context) -> rpc.RecompileAgentResponse:
         """Renders the system message anew."""
@@ -177,7 +179,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         return rpc.ListTagsResponse(tags=page.items, next_page_token=next_page_token(query, page))
 
     def _shown(self, agent: Agent, message_ids: tuple[str, ...] = ()) -> pb.Agent:
-        return convert.agent_to_proto(agent, self._service.effective_settings(agent), message_ids)
+        return agent_to_proto(agent, self._service.effective_settings(agent), message_ids)
 
 
 def _agent_id(value: str) -> str:

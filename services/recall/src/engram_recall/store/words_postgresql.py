@@ -37,7 +37,8 @@ _COUNTED: Final = sa.text(
     """
     SELECT CAST(query AS text) AS term,
         (SELECT count(*) FROM (
-            SELECT 1 FROM message_words WHERE words @@ (query && CAST(:scope AS tsquery)) LIMIT :most) AS having) AS count,
+            SELECT 1 FROM message_words
+            WHERE words @@ (query && CAST(:scope AS tsquery)) LIMIT :most) AS held) AS holders,
         (SELECT coalesce(sum(message_count), 0) FROM agents WHERE organization_id = :organization
             AND (CAST(:agent AS text) IS NULL OR agent_id = :agent)) AS size
     FROM (SELECT phraseto_tsquery('engram_words', term) AS query FROM unnest(CAST(:terms AS text[])) AS term) AS parsed
@@ -82,16 +83,16 @@ class PostgresWords:
             "organization": scope.organization_id,
             "agent": scope.agent_id,
         }
-        counted = sorted((row for row in conn.execute(_COUNTED, asked) if row.count), key=lambda row: row.count)
+        counted = sorted((row for row in conn.execute(_COUNTED, asked) if row.holders), key=lambda row: row.holders)
         if not counted:
             return []
-        telling = [row.term for row in counted if row.count <= MOST_CANDIDATES] or [counted[0].term]
+        telling = [row.term for row in counted if row.holders <= MOST_CANDIDATES] or [counted[0].term]
         found = conn.execute(
             _ranked(scope, limit),
             {
                 "match": f"({' | '.join(f'({term})' for term in telling)}) & {narrow}",
                 "terms": [row.term for row in counted],
-                "weights": [_rarity(row.count, row.size) for row in counted],
+                "weights": [_rarity(row.holders, int(row.size)) for row in counted],
             },
         )
         return [(row.id, row.score) for row in found]

@@ -581,9 +581,9 @@ class UpdateAgentRequest(_message.Message):
         embedder, tool_rules, tags, metadata, time_zone, prompt_policy,
         message_buffer_autoclear, compaction_settings, response_format,
         enable_sleeptime, max_files_open, per_file_view_window_char_limit,
-        hidden, identity_ids, provenance.project_id and its fellows,
-        message_ids (of the default conversation). A path whose field is absent
-        clears it.
+        hidden, identity_ids, provenance.project_id and its fellows, secrets (the
+        whole set), message_ids (of the default conversation). A path whose field
+        is absent clears it.
         """
 
     def __init__(

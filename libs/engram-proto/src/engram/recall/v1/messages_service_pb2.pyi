@@ -163,6 +163,77 @@ class GetContextResponse(_message.Message):
 Global___GetContextResponse: _TypeAlias = GetContextResponse  # noqa: Y015
 
 @_typing.final
+class BatchGetContextIdsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONVERSATION_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def conversation_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        conversation_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_ids", b"conversation_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchGetContextIdsRequest: _TypeAlias = BatchGetContextIdsRequest  # noqa: Y015
+
+@_typing.final
+class BatchGetContextIdsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTEXTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def contexts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContextIds]: ...
+    def __init__(
+        self,
+        *,
+        contexts: _abc.Iterable[Global___ContextIds] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchGetContextIdsResponse: _TypeAlias = BatchGetContextIdsResponse  # noqa: Y015
+
+@_typing.final
+class ContextIds(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    MESSAGE_IDS_FIELD_NUMBER: _builtins.int
+    conversation_id: _builtins.str
+    agent_id: _builtins.str
+    version: _builtins.int
+    @_builtins.property
+    def message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """In window order, the system message first."""
+
+    def __init__(
+        self,
+        *,
+        conversation_id: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
+        version: _builtins.int = ...,
+        message_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "message_ids", b"message_ids", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ContextIds: _TypeAlias = ContextIds  # noqa: Y015
+
+@_typing.final
 class CommitStepRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -51,6 +51,11 @@ class MessageServiceStub:
                 request_serializer=engram_dot_recall_dot_v1_dot_messages__service__pb2.GetContextRequest.SerializeToString,
                 response_deserializer=engram_dot_recall_dot_v1_dot_messages__service__pb2.GetContextResponse.FromString,
                 _registered_method=True)
+        self.BatchGetContextIds = channel.unary_unary(
+                '/engram.recall.v1.MessageService/BatchGetContextIds',
+                request_serializer=engram_dot_recall_dot_v1_dot_messages__service__pb2.BatchGetContextIdsRequest.SerializeToString,
+                response_deserializer=engram_dot_recall_dot_v1_dot_messages__service__pb2.BatchGetContextIdsResponse.FromString,
+                _registered_method=True)
         self.CommitStep = channel.unary_unary(
                 '/engram.recall.v1.MessageService/CommitStep',
                 request_serializer=engram_dot_recall_dot_v1_dot_messages__service__pb2.CommitStepRequest.SerializeToString,
@@ -130,6 +135,14 @@ class MessageServiceServicer:
     def GetContext(self, request, context):
         """The window as one consistent read. With if_version, not_modified where
         the caller's version still holds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BatchGetContextIds(self, request, context):
+        """Which messages up to 1000 windows hold, without the messages; in the order
+        asked for, unknown conversations left out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -240,6 +253,11 @@ def add_MessageServiceServicer_to_server(servicer, server):
                     servicer.GetContext,
                     request_deserializer=engram_dot_recall_dot_v1_dot_messages__service__pb2.GetContextRequest.FromString,
                     response_serializer=engram_dot_recall_dot_v1_dot_messages__service__pb2.GetContextResponse.SerializeToString,
+            ),
+            'BatchGetContextIds': grpc.unary_unary_rpc_method_handler(
+                    servicer.BatchGetContextIds,
+                    request_deserializer=engram_dot_recall_dot_v1_dot_messages__service__pb2.BatchGetContextIdsRequest.FromString,
+                    response_serializer=engram_dot_recall_dot_v1_dot_messages__service__pb2.BatchGetContextIdsResponse.SerializeToString,
             ),
             'CommitStep': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitStep,
@@ -358,6 +376,33 @@ class MessageService:
             '/engram.recall.v1.MessageService/GetContext',
             engram_dot_recall_dot_v1_dot_messages__service__pb2.GetContextRequest.SerializeToString,
             engram_dot_recall_dot_v1_dot_messages__service__pb2.GetContextResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BatchGetContextIds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/engram.recall.v1.MessageService/BatchGetContextIds',
+            engram_dot_recall_dot_v1_dot_messages__service__pb2.BatchGetContextIdsRequest.SerializeToString,
+            engram_dot_recall_dot_v1_dot_messages__service__pb2.BatchGetContextIdsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,10 @@ class MessageServiceStub:
     """The window as one consistent read. With if_version, not_modified where
     the caller's version still holds.
     """
+    BatchGetContextIds: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.BatchGetContextIdsRequest, _messages_service_pb2.BatchGetContextIdsResponse]
+    """Which messages up to 1000 windows hold, without the messages; in the order
+    asked for, unknown conversations left out.
+    """
     CommitStep: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.CommitStepRequest, _messages_service_pb2.CommitStepResponse]
     """Commits one step in one transaction: stores its messages, rewrites the
     conversation's system message where one is given, and extends the window.
@@ -115,6 +119,10 @@ class MessageServiceAsyncStub(MessageServiceStub):
     GetContext: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.GetContextRequest, _messages_service_pb2.GetContextResponse]  # type: ignore[assignment]
     """The window as one consistent read. With if_version, not_modified where
     the caller's version still holds.
+    """
+    BatchGetContextIds: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.BatchGetContextIdsRequest, _messages_service_pb2.BatchGetContextIdsResponse]  # type: ignore[assignment]
+    """Which messages up to 1000 windows hold, without the messages; in the order
+    asked for, unknown conversations left out.
     """
     CommitStep: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.CommitStepRequest, _messages_service_pb2.CommitStepResponse]  # type: ignore[assignment]
     """Commits one step in one transaction: stores its messages, rewrites the
@@ -189,6 +197,15 @@ class MessageServiceServicer:
     ) -> _typing.Union[_messages_service_pb2.GetContextResponse, _abc.Awaitable[_messages_service_pb2.GetContextResponse]]:
         """The window as one consistent read. With if_version, not_modified where
         the caller's version still holds.
+        """
+
+    def BatchGetContextIds(
+        self,
+        request: _messages_service_pb2.BatchGetContextIdsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_messages_service_pb2.BatchGetContextIdsResponse, _abc.Awaitable[_messages_service_pb2.BatchGetContextIdsResponse]]:
+        """Which messages up to 1000 windows hold, without the messages; in the order
+        asked for, unknown conversations left out.
         """
 
     def CommitStep(

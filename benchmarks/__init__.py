@@ -1,0 +1,1 @@
+"""What measures: a mesh of real processes under a fake model that costs no time."""

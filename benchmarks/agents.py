@@ -1,0 +1,114 @@
+"""Agents to measure: with so many messages stored and so many of them in the window."""
+
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Self
+
+from engram.agents.v1 import agents_pb2, agents_service_pb2, runs_pb2
+from engram.agents.v1.agents_service_pb2_grpc import AgentServiceStub
+from engram.agents.v1.runs_service_pb2_grpc import RunServiceStub
+from engram.blocks.v1 import blocks_pb2
+from engram.recall.v1 import messages_service_pb2 as recall
+from engram.recall.v1.messages_service_pb2_grpc import MessageServiceStub
+from engram.types.v1 import message_pb2
+from engram_client.supervisor.settings import MeshConfig
+from engram_kit.channels import Channels
+from engram_kit.ids import new_id
+
+_BATCH: Final = 500
+_WORDS: Final = tuple(
+    "garden letter winter river coffee window train sister music doctor market paper bridge summer kitchen morning "
+    "ticket engine island school painter planet button harbour lesson mirror orchard pocket quarter shadow tunnel "
+    "violin weather yellow anchor basket candle dragon evening forest guitar hammer insect jacket kettle lantern".split()
+)
+
+
+class Connection:
+    """What the benchmark calls: agents and turns at the orchestrator, history and windows at recall."""
+
+    def __init__(self, config: MeshConfig) -> None:
+        self._channels = Channels(deadline=60.0)
+        orchestrator = self._channels.channel(config.address("orchestrator"))
+        self.agents = AgentServiceStub(orchestrator)
+        self.runs = RunServiceStub(orchestrator)
+        self.recall = MessageServiceStub(self._channels.channel(config.address("recall")))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._channels.close()
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredAgent:
+    """An agent, and the messages that its window began with."""
+
+    id: str
+    conversation_id: str
+    window_ids: tuple[str, ...]
+
+    async def trim(self, connection: Connection) -> None:
+        """Puts the window back to what it began with."""
+        given = recall.GetContextRequest(conversation_id=self.conversation_id)
+        context = (await connection.recall.GetContext(given)).context
+        await connection.recall.ReplaceContext(
+            recall.ReplaceContextRequest(
+                agent_id=self.id,
+                conversation_id=self.conversation_id,
+                base_version=context.version,
+                message_ids=self.window_ids,
+            )
+        )
+
+
+async def make_agent(
+    connection: Connection, *, model: str, stored: int, window: int, policy: str = "v3"
+) -> MeasuredAgent:
+    """Creates an agent with its type's own tools and prompt, two blocks, `stored` messages and a window of `window`."""
+    chance = random.Random(stored * 1000 + window)
+    first = runs_pb2.InputMessage
+    shown = min(window, stored) - 1  # the system message is the first of the window
+    created = await connection.agents.CreateAgent(
+        agents_service_pb2.CreateAgentRequest(
+            agent=agents_pb2.Agent(
+                type=agents_pb2.AGENT_TYPE_LETTA_V1 if policy == "v3" else agents_pb2.AGENT_TYPE_MEMGPT_V2,
+                model=f"openai/{model}",
+            ),
+            blocks=[
+                blocks_pb2.Block(label="human", value="Ada Marlow, a gardener in Lisbon.\nLikes long letters."),
+                blocks_pb2.Block(label="persona", value="A patient companion that remembers what it was told."),
+            ],
+            initial_messages=agents_service_pb2.InitialMessages(
+                messages=[first(role=_role(place), content=[_text(chance)]) for place in range(shown)]
+            ),
+        )
+    )
+    agent_id, conversation_id = created.agent.id, created.agent.default_conversation_id
+    began = datetime.now(UTC) - timedelta(days=30)
+    older = stored - shown - 1
+    for start in range(0, older, _BATCH):
+        places = range(start, min(start + _BATCH, older))
+        messages = [_message(agent_id, place, began + timedelta(minutes=place), chance) for place in places]
+        request = recall.AppendMessagesRequest(agent_id=agent_id, messages=messages)
+        await connection.recall.AppendMessages(request)
+    context = (await connection.recall.GetContext(recall.GetContextRequest(conversation_id=conversation_id))).context
+    return MeasuredAgent(agent_id, conversation_id, tuple(message.id for message in context.messages))
+
+
+def _role(place: int) -> message_pb2.Role:
+    return message_pb2.ROLE_ASSISTANT if place % 2 else message_pb2.ROLE_USER
+
+
+def _text(chance: random.Random) -> message_pb2.ContentPart:
+    words = " ".join(chance.choices(_WORDS, k=18))
+    return message_pb2.ContentPart(text=message_pb2.TextPart(text=f"{words.capitalize()}."))
+
+
+def _message(agent_id: str, place: int, at: datetime, chance: random.Random) -> message_pb2.Message:
+    message = message_pb2.Message(
+        id=new_id("message"), agent_id=agent_id, role=_role(place), content=[_text(chance)]
+    )
+    message.create_time.FromDatetime(at)
+    return message

@@ -1,0 +1,70 @@
+"""What is measured, and how often."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Script = Literal["one-step", "five-tools"]
+
+TURNS_BETWEEN_TRIMS: Final[dict[Script, int]] = {"one-step": 10, "five-tools": 2}
+"""A one-step turn adds two messages to the window (three with send_message), a five-tool turn twelve: after so many
+turns the window is put back, so that it never holds many more than it is said to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Turns of one kind."""
+
+    script: Script
+    agents: int
+    stored: int
+    """Messages of each agent in recall when it begins."""
+    window: int
+    """Messages in the window when it begins, the system message included."""
+    turns: int
+    """Of each agent."""
+    policy: Literal["v2", "v3"] = "v3"
+    streamed: bool = False
+    """Tokens are streamed as they come, beside the whole messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole benchmark."""
+
+    scenarios: tuple[Scenario, ...]
+    counted_turns: int
+    """Turns of each script over which calls and transactions are counted."""
+    warm_up_turns: int
+
+
+def full() -> Plan:
+    """What `make bench` runs: about three minutes on two cores."""
+    alone = [
+        Scenario(script, 1, stored, window, turns)
+        for script, turns in (("one-step", 100), ("five-tools", 30))
+        for stored, window in ((10, 10), (1_000, 20), (10_000, 20), (1_000, 100), (10_000, 100))
+    ]
+    together = [
+        Scenario(script, 16, stored, window, turns)
+        for script, turns in (("one-step", 30), ("five-tools", 8))
+        for stored, window in ((10, 10), (1_000, 20), (1_000, 100))
+    ]
+    others = [
+        Scenario("one-step", 1, 1_000, 20, 100, streamed=True),
+        Scenario("one-step", 1, 1_000, 20, 100, policy="v2"),
+        Scenario("five-tools", 1, 1_000, 20, 30, policy="v2"),
+    ]
+    return Plan((*alone, *others, *together), counted_turns=20, warm_up_turns=10)
+
+
+def quick() -> Plan:
+    """Every kind of scenario once and briefly: shows that it runs, not how fast."""
+    return Plan(
+        (
+            Scenario("one-step", 1, 30, 10, 2, streamed=True),
+            Scenario("five-tools", 1, 10, 10, 1, policy="v2"),
+            Scenario("one-step", 2, 10, 10, 2),
+        ),
+        counted_turns=1,
+        warm_up_turns=1,
+    )

@@ -1,0 +1,64 @@
+"""Turns under the clock: of one agent, or of many at once."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engram.agents.v1 import runs_pb2
+from engram.agents.v1 import runs_service_pb2 as runs
+from engram.types.v1 import message_pb2
+
+from benchmarks.agents import Connection, MeasuredAgent
+
+
+@dataclass(frozen=True, slots=True)
+class TimedTurn:
+    """Milliseconds from the request to its first event, to the first that comes from the model, and to the last."""
+
+    accepted_ms: float
+    model_ms: float
+    whole_ms: float
+
+
+async def turn(connection: Connection, agent: MeasuredAgent, *, streamed: bool = False) -> TimedTurn:
+    """One turn to its end.
+
+    Raises:
+        RuntimeError: the turn did not end as a turn should; a benchmark of failures would measure nothing.
+    """
+    text = message_pb2.ContentPart(text=message_pb2.TextPart(text="Tell me what you found out, and remember it."))
+    request = runs.SendMessageRequest(
+        agent_id=agent.id,
+        messages=[runs_pb2.InputMessage(content=[text])],
+        config=runs_pb2.RunConfig(stream_tokens=streamed),
+    )
+    began = time.perf_counter()
+    accepted = model = 0.0
+    stop = None
+    async for response in connection.runs.SendMessage(request):
+        kind = response.event.WhichOneof("event")
+        if kind == "accepted":
+            accepted = time.perf_counter()
+        elif not model and kind in ("delta", "message"):
+            model = time.perf_counter()
+        elif kind == "error":
+            raise RuntimeError(f"a turn failed: {response.event.error.error.message}")
+        elif kind == "stop":
+            stop = response.event.stop.reason
+    ended = time.perf_counter()
+    if stop not in (runs_pb2.STOP_REASON_END_TURN, runs_pb2.STOP_REASON_TOOL_RULE) or not model:
+        raise RuntimeError(f"a turn ended with {runs_pb2.StopReason.Name(stop or 0)}")
+    return TimedTurn((accepted - began) * 1e3, (model - began) * 1e3, (ended - began) * 1e3)
+
+
+async def wave(
+    connection: Connection, agents: Sequence[MeasuredAgent], each: int, *, streamed: bool = False
+) -> list[TimedTurn]:
+    """`each` turns of every agent: its own one after the other, those of different agents beside each other."""
+
+    async def lane(agent: MeasuredAgent) -> list[TimedTurn]:
+        return [await turn(connection, agent, streamed=streamed) for _ in range(each)]
+
+    lanes = await asyncio.gather(*map(lane, agents))
+    return [timed for timed_lane in lanes for timed in timed_lane]

@@ -1,0 +1,221 @@
+"""What clients ask of agents: drafts, changes and filters, checked field by field."""
+
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from engram.agents.v1 import agents_pb2 as pb
+from engram.agents.v1 import agents_service_pb2 as rpc
+from engram.blocks.v1 import blocks_pb2
+from engram_kit.errors import InvalidArgument, Unimplemented
+from engram_kit.ids import require_id
+
+from engram_orchestrator.convert.agents import AGENT_TYPES, PROMPT_POLICIES
+from engram_orchestrator.convert.rules import rule_from_proto
+from engram_orchestrator.convert.runs import STOP_REASONS, inputs_from_proto
+from engram_orchestrator.convert.settings import (
+    compaction_from_proto,
+    format_from_proto,
+    present,
+    require_json_object,
+    settings_from_proto,
+)
+from engram_orchestrator.model.agents import AgentType, PromptPolicy, Provenance
+from engram_orchestrator.model.creation import AgentDraft, NewBlock
+from engram_orchestrator.model.rules import ToolRule, checked_rules
+from engram_orchestrator.store.base import AgentFilter
+
+_TYPES_BACK: Final = {number: kind for kind, number in AGENT_TYPES.items()} | {
+    pb.AGENT_TYPE_UNSPECIFIED: AgentType.MEMGPT_V2
+}
+_ANSWERED_TYPES: Final = frozenset(
+    {
+        AgentType.MEMGPT_V2,
+        AgentType.LETTA_V1,
+        AgentType.MEMGPT,
+        AgentType.REACT,
+        AgentType.WORKFLOW,
+        AgentType.SPLIT_THREAD,
+        AgentType.SLEEPTIME,
+    }
+)
+_POLICIES_BACK: Final = {number: policy for policy, number in PROMPT_POLICIES.items()} | {
+    pb.PROMPT_POLICY_UNSPECIFIED: PromptPolicy.REBUILD
+}
+_LONGEST_NAME: Final = 512
+_LONGEST_SYSTEM: Final = 1_000_000
+
+
+def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
+    """What a CreateAgentRequest asks for.
+
+    Raises:
+        InvalidArgument: naming the field.
+        Unimplemented: of what this server does not do yet.
+    """
+    _refuse_unanswered(request)
+    agent = request.agent
+    kind = _TYPES_BACK.get(agent.type)
+    if kind is None:
+        raise InvalidArgument("agent.type is not known.", field="agent.type")
+    if kind not in _ANSWERED_TYPES:
+        raise Unimplemented(f"This server does not make agents of type {kind} yet.", field="agent.type")
+    return AgentDraft(
+        type=kind,
+        name=require_name(agent.name),
+        model=agent.model,
+        description=agent.description if agent.HasField("description") else None,
+        system=_system(agent.system) if agent.system else None,
+        model_settings=settings_from_proto(agent.model_settings, "agent.model_settings"),
+        embedder=agent.embedder if agent.HasField("embedder") else None,
+        tool_rules=rules_from_proto(agent),
+        tags=tags_from_proto(agent),
+        metadata=metadata_from_proto(agent),
+        time_zone=require_time_zone(agent.time_zone or "UTC"),
+        prompt_policy=policy_from_proto(agent),
+        message_buffer_autoclear=agent.message_buffer_autoclear,
+        compaction_settings=compaction_from_proto(agent),
+        response_format=format_from_proto(agent),
+        enable_sleeptime=None,
+        max_files_open=agent.max_files_open if agent.HasField("max_files_open") else None,
+        per_file_view_window_char_limit=(
+            agent.per_file_view_window_char_limit if agent.HasField("per_file_view_window_char_limit") else None
+        ),
+        hidden=agent.hidden,
+        identity_ids=tuple(agent.identity_ids),
+        provenance=provenance_from_proto(agent),
+        include_base_tools=request.include_base_tools if request.HasField("include_base_tools") else True,
+        include_base_tool_rules=(
+            request.include_base_tool_rules if request.HasField("include_base_tool_rules") else None
+        ),
+        tool_names=tuple(dict.fromkeys(request.tool_names)),
+        tool_ids=tuple(require_id(tool_id, "tool", "tool_ids") for tool_id in request.tool_ids),
+        tool_sources=tuple(request.tool_sources),
+        blocks=tuple(_block_from_proto(block, place) for place, block in enumerate(request.blocks)),
+        block_ids=tuple(require_id(block_id, "block", "block_ids") for block_id in request.block_ids),
+        archive_ids=tuple(require_id(archive_id, "archive", "archive_ids") for archive_id in request.archive_ids),
+        initial_messages=(
+            inputs_from_proto(request.initial_messages.messages, "initial_messages.messages", any_number=True)
+            if request.HasField("initial_messages")
+            else None
+        ),
+    )
+
+
+def _refuse_unanswered(request: rpc.CreateAgentRequest) -> None:
+    asked = {
+        "secrets": bool(request.secrets),
+        "folder_ids": bool(request.folder_ids),
+        "memory_variables": bool(request.memory_variables),
+        "include_multi_agent_tools": request.include_multi_agent_tools,
+        "include_default_folder": request.include_default_folder,
+        "agent.enable_sleeptime": request.agent.enable_sleeptime,
+    }
+    for field, is_asked in asked.items():
+        if is_asked:
+            raise Unimplemented(f"This server does not answer {field} yet.", field=field)
+
+
+def _block_from_proto(block: blocks_pb2.Block, place: int) -> NewBlock:
+    if not block.label:
+        raise InvalidArgument(f"blocks[{place}].label is required.", field=f"blocks[{place}].label")
+    return NewBlock(
+        label=block.label,
+        value=block.value,
+        description=block.description if block.HasField("description") else None,
+        limit=block.limit,
+        read_only=block.read_only,
+        metadata=block.metadata if block.HasField("metadata") else None,
+        tags=tuple(block.tags),
+    )
+
+
+def require_name(name: str) -> str:
+    """An agent's name, or "" for a made-up one."""
+    if len(name) > _LONGEST_NAME or any(ord(character) < ord(" ") for character in name):
+        raise InvalidArgument(
+            f"agent.name must be at most {_LONGEST_NAME} characters without control characters.", field="agent.name"
+        )
+    return name
+
+
+def _system(text: str) -> str:
+    if len(text) > _LONGEST_SYSTEM or "\0" in text:
+        raise InvalidArgument(
+            f"agent.system must be at most {_LONGEST_SYSTEM} characters, none NUL.", field="agent.system"
+        )
+    return text
+
+
+def system_from_proto(agent: pb.Agent) -> str:
+    """The system prompt's template."""
+    return _system(agent.system)
+
+
+def rules_from_proto(agent: pb.Agent) -> tuple[ToolRule, ...]:
+    """The agent's rules, checked, equal ones once."""
+    return checked_rules(
+        (rule_from_proto(rule, f"agent.tool_rules[{place}]") for place, rule in enumerate(agent.tool_rules)),
+        "agent.tool_rules",
+    )
+
+
+def tags_from_proto(agent: pb.Agent) -> tuple[str, ...]:
+    """The agent's tags, equal ones once."""
+    if any(not tag or len(tag) > _LONGEST_NAME or "\0" in tag for tag in agent.tags):
+        raise InvalidArgument("agent.tags must be 1 to 512 characters each, none NUL.", field="agent.tags")
+    return tuple(dict.fromkeys(agent.tags))
+
+
+def metadata_from_proto(agent: pb.Agent) -> str | None:
+    """The agent's metadata: the text of a JSON object."""
+    if not agent.HasField("metadata"):
+        return None
+    return require_json_object(agent.metadata, "agent.metadata")
+
+
+def require_time_zone(name: str) -> str:
+    """An IANA time zone's name."""
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise InvalidArgument(
+            f"agent.time_zone {name[:64]!r} is no IANA time zone.", field="agent.time_zone"
+        ) from error
+    return name
+
+
+def policy_from_proto(agent: pb.Agent) -> PromptPolicy:
+    """When the stored system message follows memory."""
+    policy = _POLICIES_BACK.get(agent.prompt_policy)
+    if policy is None:
+        raise InvalidArgument("agent.prompt_policy is not known.", field="agent.prompt_policy")
+    return policy
+
+
+def provenance_from_proto(agent: pb.Agent) -> Provenance:
+    """The ids that a client keeps with an agent; authorship is the server's."""
+    carried = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
+    given = agent.provenance
+    return Provenance(**present(given, *carried))
+
+
+def filter_from_proto(given: rpc.AgentFilter) -> AgentFilter:
+    """Which agents a list or count looks at.
+
+    Raises:
+        Unimplemented: of a filter that this server does not know yet.
+    """
+    unanswered = ("identity_id", "identifier_key", "project_id", "template_id", "base_template_id", "created_by_id")
+    for name in present(given, *unanswered, "tool_id"):
+        raise Unimplemented(f"This server does not filter by {name} yet.", field=f"filter.{name}")
+    reason = given.last_stop_reason if given.HasField("last_stop_reason") else None
+    return AgentFilter(
+        agent_ids=tuple(require_id(agent_id, "agent", "filter.agent_ids") for agent_id in given.agent_ids),
+        name=given.name if given.HasField("name") else None,
+        text_search=given.text_search if given.HasField("text_search") else None,
+        tags_any=tuple(given.tags_any),
+        tags_all=tuple(given.tags_all),
+        types=tuple(_TYPES_BACK[kind] for kind in given.types if kind in _TYPES_BACK),
+        hidden=given.hidden if given.HasField("hidden") else None,
+        last_stop_reason=next((str(k) for k, number in STOP_REASONS.items() if number == reason), None),
+    )

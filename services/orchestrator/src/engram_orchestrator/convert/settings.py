@@ -1,0 +1,133 @@
+"""Settings of models, compaction and answers between the domain and the contract, and what optional fields carry."""
+
+import json
+from dataclasses import fields
+from typing import Any, Final
+
+from engram.agents.v1 import agents_pb2 as pb
+from engram_kit.errors import InvalidArgument
+from google.protobuf.message import Message as ProtoMessage
+
+from engram_orchestrator.model.agents import CompactionSettings
+from engram_orchestrator.model.models import ModelSettings, ResponseFormat
+
+_MODES: Final = {
+    "sliding_window": pb.COMPACTION_MODE_SLIDING_WINDOW,
+    "all": pb.COMPACTION_MODE_ALL,
+    "self_compact_sliding_window": pb.COMPACTION_MODE_SELF_COMPACT_SLIDING_WINDOW,
+    "self_compact_all": pb.COMPACTION_MODE_SELF_COMPACT_ALL,
+    "episodic": pb.COMPACTION_MODE_EPISODIC,
+}
+_MODES_BACK: Final = {number: mode for mode, number in _MODES.items()} | {
+    pb.COMPACTION_MODE_UNSPECIFIED: "sliding_window"
+}
+
+
+def present(message: ProtoMessage, *names: str) -> dict[str, Any]:
+    """The optional fields among `names` that a message carries."""
+    given: Any = message
+    return {name: getattr(given, name) for name in names if given.HasField(name)}
+
+
+def plain_values(record: Any) -> dict[str, Any]:
+    """The fields of a record that are plain and not None."""
+    values = {f.name: getattr(record, f.name) for f in fields(record)}
+    return {name: value for name, value in values.items() if isinstance(value, str | int | float | bool)}
+
+
+def require_json_object(text: str, field: str) -> str:
+    """The text, if it is a JSON object.
+
+    Raises:
+        InvalidArgument: naming the field.
+    """
+    try:
+        is_object = isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object or "\0" in text:
+        raise InvalidArgument(f"{field} must be the text of a JSON object.", field=field)
+    return text
+
+
+def settings_to_proto(settings: ModelSettings) -> pb.ModelSettings:
+    """Settings; those that are None stay absent."""
+    return pb.ModelSettings(**plain_values(settings))
+
+
+def settings_from_proto(settings: pb.ModelSettings, field: str) -> ModelSettings:
+    """Settings, checked one by one.
+
+    Raises:
+        InvalidArgument: naming the setting.
+    """
+    given = present(settings, *(f.name for f in fields(ModelSettings)))
+    for name in ("context_window", "max_output_tokens"):
+        if given.get(name, 1) < 1:
+            raise InvalidArgument(f"{field}.{name} must be positive.", field=f"{field}.{name}")
+    if not 0 <= given.get("temperature", 0) <= 2:
+        raise InvalidArgument(f"{field}.temperature must be between 0 and 2.", field=f"{field}.temperature")
+    if "provider_options" in given:
+        require_json_object(given["provider_options"], f"{field}.provider_options")
+    return ModelSettings(**given)
+
+
+def compaction_from_proto(agent: pb.Agent) -> CompactionSettings | None:
+    """The agent's compaction settings, or None for the defaults."""
+    if not agent.HasField("compaction_settings"):
+        return None
+    given = agent.compaction_settings
+    if given.mode not in _MODES_BACK:
+        raise InvalidArgument("agent.compaction_settings.mode is not known.", field="agent.compaction_settings.mode")
+    share = given.sliding_window_percentage if given.HasField("sliding_window_percentage") else None
+    if share is not None and not 0 < share <= 1:
+        field = "agent.compaction_settings.sliding_window_percentage"
+        raise InvalidArgument(f"{field} must be above 0 and at most 1.", field=field)
+    settings = None
+    if given.HasField("model_settings"):
+        settings = settings_from_proto(given.model_settings, "agent.compaction_settings.model_settings")
+    plain = ("model", "prompt", "prompt_acknowledgement", "clip_chars", "trigger_ratio")
+    return CompactionSettings(
+        mode=_MODES_BACK[given.mode],
+        model_settings=settings,
+        sliding_window_percentage=share,
+        **present(given, *plain),
+    )
+
+
+def compaction_to_proto(settings: CompactionSettings | None) -> pb.CompactionSettings | None:
+    """The agent's compaction settings; None stays absent."""
+    if settings is None:
+        return None
+    values = plain_values(settings)
+    values["mode"] = _MODES[settings.mode]
+    if settings.model_settings is not None:
+        values["model_settings"] = settings_to_proto(settings.model_settings)
+    return pb.CompactionSettings(**values)
+
+
+def format_from_proto(agent: pb.Agent) -> ResponseFormat | None:
+    """The agent's response format, or None."""
+    match agent.response_format.WhichOneof("format") if agent.HasField("response_format") else None:
+        case None:
+            return None
+        case "json_schema":
+            given = agent.response_format.json_schema
+            schema = require_json_object(given.schema, "agent.response_format.json_schema.schema")
+            return ResponseFormat("json_schema", given.name, schema, given.strict if given.HasField("strict") else None)
+        case kind:
+            return ResponseFormat(str(kind))
+
+
+def format_to_proto(format_: ResponseFormat | None) -> pb.ResponseFormat | None:
+    """The agent's response format; None stays absent."""
+    match format_:
+        case None:
+            return None
+        case ResponseFormat(kind="json_schema"):
+            schema = pb.JsonSchemaFormat(name=format_.name or "", schema=format_.schema or "", strict=format_.strict)
+            return pb.ResponseFormat(json_schema=schema)
+        case ResponseFormat(kind="json_object"):
+            return pb.ResponseFormat(json_object=pb.JsonObjectFormat())
+        case _:
+            return pb.ResponseFormat(text=pb.TextFormat())

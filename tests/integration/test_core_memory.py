@@ -1,0 +1,99 @@
+"""Core memory inside of turns: shared blocks, and edits that the blocks service refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from engram.blocks.v1 import blocks_pb2
+from engram.types.v1 import message_pb2
+from engram_client import Agent
+from engram_testkit.fakes.openai import FakeOpenAI
+from engram_testkit.fakes.script import Reply
+from engram_testkit.mesh import Mesh
+from engram_testkit.turns import texts, tool_texts, turn
+
+MODEL = "openai/fake-model"
+
+
+async def create(mesh: Mesh, *blocks: blocks_pb2.Block, **options: Any) -> Agent:
+    return await mesh.client.agents.create(model=MODEL, blocks=blocks, **options)
+
+
+async def test_an_agent_sees_what_another_wrote_into_a_shared_block(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    shared = await mesh.client.blocks.create("project", "Nothing is known yet.")
+    writer = await create(mesh, block_ids=[shared.id])
+    reader = await create(mesh, block_ids=[shared.id])
+    fake_openai.script = [
+        "Hello.",
+        Reply(
+            tool_calls=[
+                ("memory_replace", {"label": "project", "old_str": "Nothing is known yet.", "new_str": "Ship Friday."})
+            ]
+        ),
+        "Noted.",
+        "I see it.",
+    ]
+    await turn(reader, "Hello")
+    heard = await turn(writer, "We ship on Friday.")
+    assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_SUCCESS
+    await turn(reader, "What is the plan?")
+
+    first, _, after_the_edit, last = (texts(request.body)[0] for request in fake_openai.requests)
+    assert "Nothing is known yet." in first
+    assert "Ship Friday." in after_the_edit, "the writer does not see its own edit"
+    assert "Ship Friday." in last
+    assert "Nothing is known yet." not in last
+    block = await mesh.client.blocks.get(shared.id)
+    assert block.value == "Ship Friday."
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (("memory_insert", {"label": "notes", "new_str": "x" * 100}), "Exceeds 60 character limit (requested"),
+        (
+            ("memory_replace", {"label": "notes", "old_str": "tea", "new_str": "coffee"}),
+            "Multiple occurrences of old_str `tea` in lines [1, 3]",
+        ),
+        (("memory_replace", {"label": "notes", "old_str": "1→tea first", "new_str": "x"}), "line number prefix"),
+        (("memory_replace", {"label": "notes", "old_str": "Line 1: tea first", "new_str": "x"}), "line number"),
+        (("memory_insert", {"label": "notes", "new_str": "x", "insert_line": 17}), "Invalid `insert_line` parameter"),
+        (("memory_replace", {"label": "notes", "old_str": "nowhere", "new_str": "x"}), "did not appear verbatim"),
+        (("memory_replace", {"label": "fixed", "old_str": "Law", "new_str": "x"}), "read-only"),
+        (("memory_insert", {"label": "fixed", "new_str": "x"}), "read-only"),
+        (("memory_replace", {"label": "missing", "old_str": "a", "new_str": "b"}), "does not exist"),
+    ],
+    ids=["limit", "ambiguous", "arrow", "line", "range", "absent", "read-only", "read-only-insert", "label"],
+)
+async def test_a_refused_edit_is_told_to_the_model_and_changes_nothing(
+    mesh: Mesh, fake_openai: FakeOpenAI, call: tuple[str, dict[str, Any]], told: str
+) -> None:
+    agent = await create(
+        mesh,
+        blocks_pb2.Block(label="notes", value="tea first\nmilk\ntea last", limit=60),
+        blocks_pb2.Block(label="fixed", value="Law.", read_only=True),
+    )
+    before = {block.label: block.value for block in (await agent.memory()).blocks}
+    fake_openai.script = [Reply(tool_calls=[call]), "I could not."]
+
+    heard = await turn(agent, "Change it.")
+
+    assert heard.status == "COMPLETED"
+    assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR
+    assert told.lower() in tool_texts(fake_openai.requests[1].body)[0].lower()
+    assert {block.label: block.value for block in (await agent.memory()).blocks} == before
+
+
+async def test_the_owner_may_write_what_is_read_only_for_the_agent(mesh: Mesh) -> None:
+    agent = await create(mesh, blocks_pb2.Block(label="fixed", value="Law.", read_only=True))
+    await agent.append("fixed", "Amendment.")
+    assert (await agent.memory()).blocks[0].value == "Law.\nAmendment."
+
+
+async def test_blocks_that_others_hold_survive_their_agent(mesh: Mesh) -> None:
+    shared = await mesh.client.blocks.create("project", "Ours.")
+    agent = await create(mesh, blocks_pb2.Block(label="own", value="Mine."), block_ids=[shared.id])
+    other = await create(mesh, block_ids=[shared.id])
+    await agent.delete()
+    assert [block.value for block in (await other.memory()).blocks] == ["Ours."]

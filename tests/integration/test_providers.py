@@ -1,0 +1,265 @@
+"""Providers that misbehave: each leaves a precise stop reason, a window as before, and an agent that goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from engram.types.v1 import message_pb2
+from engram_client import Agent
+from engram_testkit.fakes import script
+from engram_testkit.fakes.anthropic import FakeAnthropic
+from engram_testkit.fakes.openai import FakeOpenAI
+from engram_testkit.fakes.script import Call, Reply
+from engram_testkit.mesh import Mesh
+from engram_testkit.turns import assert_whole, collect, stored, texts, turn, window_of
+
+MODEL = "openai/fake-model"
+
+
+async def create(mesh: Mesh, **options: Any) -> Agent:
+    return await mesh.client.agents.create(**{"model": MODEL, "blocks": {"human": "", "persona": "Kind."}, **options})
+
+
+@pytest.mark.parametrize(
+    ("faults", "attempts"),
+    [
+        ([script.rate_limited(0)], 1),
+        ([script.status(500), script.rate_limited(0)], 1),
+        ([script.overloaded()], 1),
+        ([script.html_page(502)], 1),
+        ([script.cut_stream()], 2),
+        ([script.cut_stream(is_clean=True)], 2),
+    ],
+    ids=["429", "500", "overloaded", "html", "cut", "ended-early"],
+)
+async def test_what_passes_by_itself_is_asked_again(
+    mesh: Mesh, fake_openai: FakeOpenAI, faults: list[Any], attempts: int
+) -> None:
+    agent = await create(mesh)
+    fake_openai.script = [*faults, "Here I am."]
+    heard = await turn(agent, "Are you there?", stream_tokens=True)
+    assert (heard.status, heard.said) == ("COMPLETED", "Here I am.")
+    assert heard.streamed == "Here I am."
+    assert len(fake_openai.requests) == len(faults) + 1
+    assert [e.step_started.attempt for e in heard.events if e.HasField("step_started")][-1] == attempts
+    assert len(await stored(agent)) == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "stop", "reason"),
+    [
+        (script.rate_limited(3600), "LLM_API_ERROR", "PROVIDER_RATE_LIMITED"),
+        (script.status(401, "Incorrect API key"), "LLM_API_ERROR", "PROVIDER_AUTH"),
+        (script.status(402, "No credit"), "INSUFFICIENT_CREDITS", "PROVIDER_PAYMENT_REQUIRED"),
+        (script.status(400, "Bad tools"), "LLM_API_ERROR", "PROVIDER_REFUSED"),
+        (script.context_overflow(40_000, 32_000), "CONTEXT_WINDOW_OVERFLOW", "CONTEXT_WINDOW_OVERFLOW"),
+        (script.garbage(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+        (script.garbage(streamed=False), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+        (script.empty_answer(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+        (Reply(text=None), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
+    ],
+    ids=["429", "401", "402", "400", "overflow", "garbage", "garbage-body", "no-choice", "no-content"],
+)
+async def test_a_failure_leaves_the_window_as_it_was_and_the_agent_usable(
+    mesh: Mesh, fake_openai: FakeOpenAI, fault: Any, stop: str, reason: str
+) -> None:
+    agent = await create(mesh)
+    fake_openai.script = ["Hello.", fault, "I am back."]
+    await turn(agent, "Hello")
+    before = await window_of(agent)
+
+    failed = await turn(agent, "Tell me more.")
+
+    assert (failed.status, failed.stop) == ("FAILED", stop)
+    assert failed.error is not None
+    assert failed.error.reason == reason
+    assert "sk-test" not in str(failed.error)
+    assert await window_of(agent) == before
+    assert len(fake_openai.requests) == 2, "a failure for good was asked again"
+
+    again = await turn(agent, "Once more.")
+    assert again.said == "I am back."
+    assert "Tell me more." not in "".join(texts(fake_openai.requests[2].body))
+
+
+async def test_the_failure_says_when_to_come_back(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    fake_openai.script = [script.rate_limited(3600)]
+    failed = await turn(agent, "Hello")
+    assert failed.error is not None
+    assert failed.error.metadata["retry_after_seconds"] == "3600"
+    assert failed.error.metadata["provider"] == "openai"
+
+
+async def test_a_failed_run_is_taken_up_again_with_its_input(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    fake_openai.script = [script.status(401), "Your key is under the mat."]
+    failed = await turn(agent, "Where is my key?")
+    retried = await mesh.client.runs.retry(failed.run_id)
+    heard = await collect(mesh.client.runs.stream(retried.id))
+    assert heard.said == "Your key is under the mat."
+    assert retried.id != failed.run_id
+    assert retried.retry_of_run_id == failed.run_id
+    assert texts(fake_openai.requests[1].body)[1:] == texts(fake_openai.requests[0].body)[1:]
+    assert [m.role for m in await stored(agent)] == [message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT]
+
+
+async def test_a_run_that_did_not_fail_is_not_taken_up_again(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    fake_openai.script = ["Hello."]
+    done = await turn(agent, "Hello")
+    with pytest.raises(Exception, match=r".") as refused:
+        await mesh.client.runs.retry(done.run_id)
+    assert getattr(refused.value, "reason", None) == "RUN_ENDED"
+
+
+@pytest.mark.parametrize("kind", ["letta_v1", "memgpt_v2"])
+async def test_a_provider_that_repeats_its_call_ids_loses_nothing(
+    mesh: Mesh, fake_openai: FakeOpenAI, kind: str
+) -> None:
+    agent = await create(mesh, type=kind)
+    beat = {"request_heartbeat": True, "thinking": "On."} if kind == "memgpt_v2" else {}
+    facts = [f"Fact number {number}." for number in range(4)]
+    last = (
+        Reply(tool_calls=[Call("send_message", {"message": "Done.", "thinking": "End."}, id="call_1")])
+        if kind == "memgpt_v2"
+        else "Done."
+    )
+    # two calls in one answer under one id, then one each
+    fake_openai.script = [
+        Reply(
+            tool_calls=[Call("archival_memory_insert", {"content": fact, **beat}, id="call_1") for fact in facts[:2]]
+        ),
+        *(
+            Reply(tool_calls=[Call("archival_memory_insert", {"content": fact, **beat}, id="call_1")])
+            for fact in facts[2:]
+        ),
+        last,
+    ]
+    heard = await turn(agent, "Store four facts.")
+
+    assert heard.status == "COMPLETED", heard.error
+    assert heard.said == "Done."
+    assert sorted([passage.text async for passage in agent.passages()]) == facts
+    rows = await stored(agent)
+    assert_whole(rows)
+    assert_whole(await window_of(agent))
+    made = [call.id for message in rows for call in message.tool_calls]
+    inserted = [c for m in rows for c in m.tool_calls if c.name == "archival_memory_insert"]
+    assert len(inserted) == 4
+    assert len(set(made)) == len(made)
+    for request in fake_openai.requests[1:]:
+        assert_valid_for_openai(request.body)
+
+
+async def test_missing_call_ids_are_given(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    fake_openai.script = [
+        Reply(tool_calls=[Call("archival_memory_insert", {"content": "One."}, id=None)]),
+        Reply(tool_calls=[Call("archival_memory_insert", {"content": "Two."}, id="")]),
+        "Done.",
+    ]
+    heard = await turn(agent, "Store two facts.")
+    assert heard.said == "Done."
+    assert_whole(await window_of(agent))
+    assert_valid_for_openai(fake_openai.requests[2].body)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [('{"content": "unfinis', "JSON"), ("[1, 2]", "object"), ("{}", "content"), ('{"content": 5}', "content")],
+    ids=["cut", "list", "missing", "wrong-type"],
+)
+async def test_arguments_that_cannot_be_used_are_told_to_the_model(
+    mesh: Mesh, fake_openai: FakeOpenAI, arguments: str, told: str
+) -> None:
+    agent = await create(mesh)
+    fake_openai.script = [Reply(tool_calls=[("archival_memory_insert", arguments)]), "I see."]
+    heard = await turn(agent, "Store it.")
+    assert heard.status == "COMPLETED", heard.error
+    assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR
+    assert told.lower() in heard.returns[0].content[0].text.text.lower()
+    assert [passage async for passage in agent.passages()] == []
+    assert_valid_for_openai(fake_openai.requests[1].body)
+
+
+async def test_a_tool_that_does_not_exist_is_told_to_the_model(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    fake_openai.script = [Reply(tool_calls=[("launch_rocket", {})]), "There is no rocket."]
+    heard = await turn(agent, "Launch!")
+    assert heard.status == "COMPLETED", heard.error
+    assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR
+    assert_whole(await window_of(agent))
+
+
+async def test_an_agent_that_acts_by_tools_only_stops_where_no_tool_is_called(
+    mesh: Mesh, fake_openai: FakeOpenAI
+) -> None:
+    agent = await create(mesh, type="memgpt_v2")
+    before = await window_of(agent)
+    fake_openai.script = ["Plain text.", Reply(tool_calls=[("send_message", {"message": "Hi.", "thinking": "."})])]
+    failed = await turn(agent, "Hello")
+    assert failed.stop == "NO_TOOL_CALL"
+    assert await window_of(agent) == before
+    assert (await turn(agent, "Hello?")).said == "Hi."
+
+
+@pytest.mark.parametrize(
+    ("fault", "stop"),
+    [
+        (script.rate_limited(3600), "LLM_API_ERROR"),
+        (script.context_overflow(), "CONTEXT_WINDOW_OVERFLOW"),
+        (script.garbage(), "INVALID_LLM_RESPONSE"),
+        (script.empty_answer(), "INVALID_LLM_RESPONSE"),
+    ],
+    ids=["429", "overflow", "garbage", "empty"],
+)
+async def test_anthropic_fails_in_the_same_ways(
+    mesh: Mesh, fake_anthropic: FakeAnthropic, fault: Any, stop: str
+) -> None:
+    agent = await create(mesh, model="anthropic/claude-sonnet-4-5")
+    fake_anthropic.script = [fault, "I am back."]
+    failed = await turn(agent, "Hello")
+    assert (failed.status, failed.stop) == ("FAILED", stop)
+    assert (await turn(agent, "Hello?")).said == "I am back."
+
+
+@pytest.mark.parametrize("stream_tokens", [False, True], ids=["whole", "tokens"])
+async def test_anthropic_thinks_calls_a_tool_and_answers(
+    mesh: Mesh, fake_anthropic: FakeAnthropic, stream_tokens: bool
+) -> None:
+    agent = await create(mesh, model="anthropic/claude-sonnet-4-5")
+    fake_anthropic.script = [
+        Reply(
+            reasoning="The human wants it kept.",
+            signature="sig-1",
+            text="Let me store that.",
+            tool_calls=[("archival_memory_insert", {"content": "The key is under the mat."})],
+        ),
+        "Stored.",
+    ]
+    heard = await turn(agent, "Remember the key.", stream_tokens=stream_tokens)
+    assert heard.status == "COMPLETED", heard.error
+    assert heard.said.splitlines()[-1] == "Stored."
+    second = fake_anthropic.requests[1].body["messages"]
+    assert "sig-1" in str(second), "the signature of the thinking did not go back"
+    assert [block["type"] for block in second[-1]["content"]] == ["tool_result"]
+    assert_whole(await window_of(agent))
+
+
+def assert_valid_for_openai(body: dict[str, Any]) -> None:
+    """Every call of a recorded request has its return right behind it, under the same id, and no id twice."""
+    waiting: list[str] = []
+    seen: set[str] = set()
+    for message in body["messages"]:
+        if message["role"] == "tool":
+            assert message["tool_call_id"] == waiting.pop(0)
+            continue
+        assert not waiting
+        for call in message.get("tool_calls") or ():
+            assert call["id"]
+            assert call["id"] not in seen
+            seen.add(call["id"])
+            waiting.append(call["id"])
+    assert not waiting
