@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
+from typing import Final
 
 from benchmarks.agents import Connection, MeasuredAgent, make_agent
 from benchmarks.mesh import RunningMesh
@@ -12,7 +13,9 @@ from benchmarks.plan import TURNS_BETWEEN_TRIMS, Plan, Scenario, Script
 from benchmarks.processes import difference
 from benchmarks.turns import TimedTurn, wave
 
-_INDEXED_BEHIND_CALLS = ("recall", "archival")
+_INDEXED_BEHIND_CALLS: Final = ("recall", "archival")
+_QUIET_SECONDS: Final = 0.4
+"""Longer than recall gathers messages before it indexes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +67,12 @@ async def measure(mesh: RunningMesh, connection: Connection, fleet: Fleet, scena
     for done in range(0, scenario.turns, each):
         for agent in agents:
             await agent.trim(connection)
-        await mesh.processes.until_idle(_INDEXED_BEHIND_CALLS, quiet_seconds=0.2)
+        await mesh.processes.until_idle(_INDEXED_BEHIND_CALLS, quiet_seconds=_QUIET_SECONDS)
         before, began = mesh.processes.cpu_ms(), time.perf_counter()
         timed += await wave(connection, agents, min(each, scenario.turns - done), streamed=scenario.streamed)
         wall += time.perf_counter() - began
+        # What the turns leave to be indexed behind them is theirs too.
+        await mesh.processes.until_idle(_INDEXED_BEHIND_CALLS, quiet_seconds=_QUIET_SECONDS)
         cpu.update(difference(before, mesh.processes.cpu_ms()))
     return Measured(scenario, timed, wall, {name: total / len(timed) for name, total in cpu.items()})
 

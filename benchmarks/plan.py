@@ -1,6 +1,6 @@
 """What is measured, and how often."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 Script = Literal["one-step", "five-tools"]
@@ -35,6 +35,10 @@ class Plan:
     counted_turns: int
     """Turns of each script over which calls and transactions are counted."""
     warm_up_turns: int
+
+    def only(self, script: str) -> "Plan":
+        """The plan without scenarios of other scripts."""
+        return replace(self, scenarios=tuple(one for one in self.scenarios if one.script == script))
 
 
 def full() -> Plan:

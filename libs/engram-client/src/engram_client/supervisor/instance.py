@@ -18,6 +18,10 @@ from engram_client.supervisor.settings import ROOMS, MeshConfig
 _LOCK: Final = "engram.lock"
 
 
+class PortTaken(StartupError):
+    """Somebody else has a port of the mesh."""
+
+
 class Instance:
     """The hold on a data directory; it ends with the process that has it, however that ends."""
 
@@ -77,7 +81,12 @@ def holder_of(directory: Path) -> dict[str, Any] | None:
 
 
 def require_free_ports(config: MeshConfig) -> None:
-    """Raises StartupError, naming the port and how to choose another, where one of the mesh's is taken."""
+    """Holds the mesh's ports against what else listens here.
+
+    Raises:
+        PortTaken: names the port and how to choose another.
+        StartupError: a port or the host can never be had.
+    """
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     for room in ROOMS:
         port, variable = config.port(room), f"ENGRAM_{room.upper()}_PORT"
@@ -89,7 +98,7 @@ def require_free_ports(config: MeshConfig) -> None:
             raise StartupError(f"{port} is no port; choose one below 65536 with {variable}.") from error
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise StartupError(
+                raise PortTaken(
                     f"Port {port} on {config.host} is already taken; choose another for {room} with {variable}."
                 ) from error
             raise StartupError(f"Cannot listen on {config.host}:{port}: {error.strerror or error}.") from error

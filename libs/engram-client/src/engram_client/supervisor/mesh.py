@@ -11,13 +11,14 @@ from typing import Final
 from engram_kit.config import StartupError
 
 from engram_client.supervisor import health
-from engram_client.supervisor.instance import Instance, require_free_ports
+from engram_client.supervisor.instance import Instance, PortTaken, require_free_ports
 from engram_client.supervisor.service import Service
 from engram_client.supervisor.settings import ROOMS, MeshConfig, module_of, service_environment
 
 _FIRST_WAIT: Final = 0.25
 _LONGEST_WAIT: Final = 30.0
 _STEADY_SECONDS: Final = 60.0
+_PORT_PATIENCE: Final = 1.0
 
 Say = Callable[[str], None]
 
@@ -42,7 +43,7 @@ class Mesh:
         """
         self._instance = Instance.claim(self.config.data_path)
         try:
-            require_free_ports(self.config)
+            await self._free_ports()
             self._say(f"starting; data and logs in {self.config.data_path}")
             modules = {room: module_of(room) for room in self._rooms}
             environment = service_environment(self.config)
@@ -79,6 +80,17 @@ class Mesh:
         """Ends every service at once, for whoever cannot wait for `stop`."""
         for service in self.services.values():
             service.kill()
+
+    async def _free_ports(self) -> None:
+        """Refuses taken ports, after a moment for those of processes that are just ending."""
+        deadline = time.monotonic() + _PORT_PATIENCE
+        while True:
+            try:
+                return require_free_ports(self.config)
+            except PortTaken:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(0.1)
 
     async def _first_start(self) -> None:
         for service in self.services.values():

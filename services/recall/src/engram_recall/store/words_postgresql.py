@@ -105,11 +105,17 @@ def _rarity(count: int, size: int) -> float:
 
 def _ranked(scope: SearchScope, limit: int) -> sa.Select[tuple[str, float]]:
     """Sums over the terms of how rare each is, times how much of it a document has: BM25 in this engine's words."""
+    # The words first, whatever the planner believes: it knows nothing of how rare they are.
+    match = sa.cast(sa.bindparam("match", type_=sa.Text), TSQUERY)
+    having = sa.select(_TABLE).where(_TABLE.c.words.op("@@")(match)).order_by(_TABLE.c.row_id.desc())
+    if not (scope.from_time or scope.before_time or scope.exclude_ids):
+        having = having.limit(MOST_CANDIDATES)
+    words = having.cte("words").prefix_with("MATERIALIZED")
     found = (
-        sa.select(messages.c.id, messages.c.row_id, _TABLE.c.words)
-        .join_from(_TABLE, messages, _TABLE.c.row_id == messages.c.row_id)
-        .where(_TABLE.c.words.op("@@")(sa.cast(sa.bindparam("match", type_=sa.Text), TSQUERY)), *searched(scope))
-        .order_by(_TABLE.c.row_id.desc())
+        sa.select(messages.c.id, messages.c.row_id, words.c.words)
+        .join_from(words, messages, words.c.row_id == messages.c.row_id)
+        .where(*searched(scope))
+        .order_by(words.c.row_id.desc())
         .limit(MOST_CANDIDATES)
         .cte("found")
     )

@@ -1,0 +1,61 @@
+"""Runs the benchmark: `python -m benchmarks [--quick] [--out build/bench.json]`."""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from engram_kit.errors import EngramError
+
+from benchmarks import report
+from benchmarks.agents import Connection
+from benchmarks.measuring import carry_out, count_calls
+from benchmarks.mesh import fake_model, running_mesh
+from benchmarks.plan import Plan, Script, full, quick
+
+_SCRIPTS: tuple[Script, ...] = ("one-step", "five-tools")
+
+
+async def benchmark(plan: Plan, data_dir: Path) -> dict[str, Any]:
+    """Counts on a mesh that is new, then measures on the same one started again: warm, and without metrics."""
+    async with fake_model() as model:
+        async with running_mesh(data_dir, model, metrics=True) as mesh, Connection(mesh.config) as connection:
+            calls = {script: await count_calls(mesh, connection, script, plan.counted_turns) for script in _SCRIPTS}
+        async with running_mesh(data_dir, model) as mesh:
+            measured = await carry_out(mesh, plan)
+            return report.as_json(
+                measured,
+                start_seconds=mesh.start_seconds,
+                resident_mb=mesh.processes.resident_mb(),
+                calls=calls,
+            )
+
+
+def main() -> int:
+    """Reads the arguments, runs, prints and writes."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few turns of each kind: shows that it runs")
+    parser.add_argument("--out", type=Path, default=Path("build/bench.json"), help="where the JSON goes (%(default)s)")
+    parser.add_argument("--only", default="", help="only scenarios of this script: one-step or five-tools")
+    given = parser.parse_args()
+    plan = quick() if given.quick else full()
+    if given.only:
+        plan = plan.only(given.only)
+    with tempfile.TemporaryDirectory(prefix="engram-bench-") as data_dir:
+        try:
+            found = uvloop.run(benchmark(plan, Path(data_dir)))
+        except EngramError as error:
+            print(f"bench: {error.message}", file=sys.stderr)
+            return 1
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(found, indent=2) + "\n")
+    print(report.as_text(found))
+    print(f"\nwritten to {given.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
