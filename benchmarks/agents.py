@@ -17,10 +17,10 @@ from engram_kit.channels import Channels
 from engram_kit.ids import new_id
 
 _BATCH: Final = 500
-_WORDS: Final = tuple(
+_WORDS: Final = (
     "garden letter winter river coffee window train sister music doctor market paper bridge summer kitchen morning "
     "ticket engine island school painter planet button harbour lesson mirror orchard pocket quarter shadow tunnel "
-    "violin weather yellow anchor basket candle dragon evening forest guitar hammer insect jacket kettle lantern".split()
+    "violin weather yellow anchor basket candle dragon evening forest guitar hammer insect jacket kettle lantern"
 )
 
 
@@ -97,18 +97,16 @@ async def make_agent(
     return MeasuredAgent(agent_id, conversation_id, tuple(message.id for message in context.messages))
 
 
-def _role(place: int) -> message_pb2.Role:
+def _role(place: int) -> message_pb2.Role.ValueType:
     return message_pb2.ROLE_ASSISTANT if place % 2 else message_pb2.ROLE_USER
 
 
 def _text(chance: random.Random) -> message_pb2.ContentPart:
-    words = " ".join(chance.choices(_WORDS, k=18))
+    words = " ".join(chance.choices(_WORDS.split(), k=18))
     return message_pb2.ContentPart(text=message_pb2.TextPart(text=f"{words.capitalize()}."))
 
 
 def _message(agent_id: str, place: int, at: datetime, chance: random.Random) -> message_pb2.Message:
-    message = message_pb2.Message(
-        id=new_id("message"), agent_id=agent_id, role=_role(place), content=[_text(chance)]
-    )
+    message = message_pb2.Message(id=new_id("message"), agent_id=agent_id, role=_role(place), content=[_text(chance)])
     message.create_time.FromDatetime(at)
     return message

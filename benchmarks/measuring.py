@@ -1,5 +1,6 @@
 """Carries out a plan on a mesh: latencies, throughput, CPU, and what a turn calls."""
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -57,7 +58,9 @@ class Fleet:
         return made[: scenario.agents]
 
 
-async def measure(mesh: RunningMesh, connection: Connection, fleet: Fleet, scenario: Scenario, warm_up: int) -> Measured:
+async def measure(
+    mesh: RunningMesh, connection: Connection, fleet: Fleet, scenario: Scenario, warm_up: int
+) -> Measured:
     """Runs a scenario in waves, between which windows are put back while the clocks stand."""
     agents = await fleet.agents(scenario)
     each = TURNS_BETWEEN_TRIMS[scenario.script]
@@ -91,7 +94,11 @@ async def carry_out(mesh: RunningMesh, plan: Plan) -> list[Measured]:
     """Every scenario of a plan, in order."""
     async with Connection(mesh.config) as connection:
         fleet = Fleet(mesh, connection)
-        return [await measure(mesh, connection, fleet, scenario, plan.warm_up_turns) for scenario in plan.scenarios]
+        found = []
+        for number, scenario in enumerate(plan.scenarios, 1):
+            print(f"  {number}/{len(plan.scenarios)} {scenario}", file=sys.stderr)
+            found.append(await measure(mesh, connection, fleet, scenario, plan.warm_up_turns))
+        return found
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float]:

@@ -61,11 +61,11 @@ async def running_mesh(data_dir: Path, model: tuple[str, int], *, metrics: bool 
     base_url, model_pid = model
     os.environ["OPENAI_BASE_URL"] = base_url  # the services inherit this process's environment
     ports = _free_ports(len(ROOMS) * 2)
-    config = MeshConfig(
-        data_dir=str(data_dir),
-        metrics_port=ports[len(ROOMS)] if metrics else None,
-        **{f"{room}_port": port for room, port in zip(ROOMS, ports, strict=False)},
-    )
+    settings = {f"ENGRAM_{room.upper()}_PORT": str(port) for room, port in zip(ROOMS, ports, strict=False)}
+    settings["ENGRAM_DATA_DIR"] = str(data_dir)
+    if metrics:
+        settings["ENGRAM_METRICS_PORT"] = str(ports[len(ROOMS)])
+    config = MeshConfig.from_env(settings)
     mesh = Mesh(config, lambda line: print(f"  mesh: {line}", file=sys.stderr))
     began = time.perf_counter()
     await mesh.start()

@@ -43,14 +43,16 @@ class Plan:
 
 def full() -> Plan:
     """What `make bench` runs: about three minutes on two cores."""
+    alone_turns: dict[Script, int] = {"one-step": 100, "five-tools": 30}
+    together_turns: dict[Script, int] = {"one-step": 30, "five-tools": 8}
     alone = [
         Scenario(script, 1, stored, window, turns)
-        for script, turns in (("one-step", 100), ("five-tools", 30))
+        for script, turns in alone_turns.items()
         for stored, window in ((10, 10), (1_000, 20), (10_000, 20), (1_000, 100), (10_000, 100))
     ]
     together = [
         Scenario(script, 16, stored, window, turns)
-        for script, turns in (("one-step", 30), ("five-tools", 8))
+        for script, turns in together_turns.items()
         for stored, window in ((10, 10), (1_000, 20), (1_000, 100))
     ]
     others = [

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engram.agents.v1 import runs_pb2
+from engram.agents.v1 import agents_pb2, runs_pb2
 from engram.agents.v1 import runs_service_pb2 as runs
 from engram.types.v1 import message_pb2
 
@@ -35,9 +35,11 @@ async def turn(connection: Connection, agent: MeasuredAgent, *, streamed: bool =
     )
     began = time.perf_counter()
     accepted = model = 0.0
-    stop = None
+    stop = agents_pb2.STOP_REASON_UNSPECIFIED
     async for response in connection.runs.SendMessage(request):
         kind = response.event.WhichOneof("event")
+        if kind == "message":
+            _require_success(response.event.message)
         if kind == "accepted":
             accepted = time.perf_counter()
         elif not model and kind in ("delta", "message"):
@@ -47,9 +49,15 @@ async def turn(connection: Connection, agent: MeasuredAgent, *, streamed: bool =
         elif kind == "stop":
             stop = response.event.stop.reason
     ended = time.perf_counter()
-    if stop not in (runs_pb2.STOP_REASON_END_TURN, runs_pb2.STOP_REASON_TOOL_RULE) or not model:
-        raise RuntimeError(f"a turn ended with {runs_pb2.StopReason.Name(stop or 0)}")
+    if stop not in (agents_pb2.STOP_REASON_END_TURN, agents_pb2.STOP_REASON_TOOL_RULE) or not model:
+        raise RuntimeError(f"a turn ended with {agents_pb2.StopReason.Name(stop)}")
     return TimedTurn((accepted - began) * 1e3, (model - began) * 1e3, (ended - began) * 1e3)
+
+
+def _require_success(message: runs_pb2.MessageEvent) -> None:
+    for returned in message.tool_return.tool_returns:
+        if returned.status != message_pb2.TOOL_RETURN_STATUS_SUCCESS:
+            raise RuntimeError(f"{returned.name} failed: {returned.content[0].text.text}")
 
 
 async def wave(

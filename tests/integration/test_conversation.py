@@ -43,18 +43,18 @@ async def test_every_tier_is_used_by_plain_sentences(mesh: Mesh, kind: str, stre
     several = await ask("My name is Grace. Remember that the cat is called Tom. What do you know about the cat?")
     assert "Grace" in several
     assert "Tom" in several
-    assert_whole(await window_of(agent))
-    assert [m.id for m in await stored(agent)] == [m.id for m in await window_of(agent)]
+    assert_whole(await window_of(mesh.client, agent))
+    assert [m.id for m in await stored(agent)] == [m.id for m in await window_of(mesh.client, agent)]
 
 
 @BOTH_LOOPS
 async def test_a_conversation_goes_on_after_a_restart_of_every_room(mesh: Mesh, kind: str) -> None:
     agent = await create(mesh, kind)
     await turn(agent, "My name is Ada. Remember that the key is under the mat.")
-    before = [message.id for message in await window_of(agent)]
+    before = [message.id for message in await window_of(mesh.client, agent)]
     for room in ("blocks", "recall", "archival", "tools", "orchestrator"):
         await mesh.restart(room)
-    assert [message.id for message in await window_of(agent)] == before
+    assert [message.id for message in await window_of(mesh.client, agent)] == before
     heard = await turn(agent, "What is my name? What do you know about the key? What did I say about the key?")
     assert "Ada" in heard.said
     assert heard.said.count("under the mat") >= 2

@@ -57,14 +57,14 @@ async def test_an_agent_sees_what_another_wrote_into_a_shared_block(mesh: Mesh, 
             "Multiple occurrences of old_str `tea` in lines [1, 3]",
         ),
         (("memory_replace", {"label": "notes", "old_str": "1→tea first", "new_str": "x"}), "line number prefix"),
-        (("memory_replace", {"label": "notes", "old_str": "Line 1: tea first", "new_str": "x"}), "line number"),
+        (("memory_insert", {"label": "notes", "new_str": "x\n 2→milk"}), "line number prefix"),
         (("memory_insert", {"label": "notes", "new_str": "x", "insert_line": 17}), "Invalid `insert_line` parameter"),
         (("memory_replace", {"label": "notes", "old_str": "nowhere", "new_str": "x"}), "did not appear verbatim"),
         (("memory_replace", {"label": "fixed", "old_str": "Law", "new_str": "x"}), "read-only"),
         (("memory_insert", {"label": "fixed", "new_str": "x"}), "read-only"),
         (("memory_replace", {"label": "missing", "old_str": "a", "new_str": "b"}), "does not exist"),
     ],
-    ids=["limit", "ambiguous", "arrow", "line", "range", "absent", "read-only", "read-only-insert", "label"],
+    ids=["limit", "ambiguous", "arrow", "arrow-insert", "range", "absent", "read-only", "read-only-insert", "label"],
 )
 async def test_a_refused_edit_is_told_to_the_model_and_changes_nothing(
     mesh: Mesh, fake_openai: FakeOpenAI, call: tuple[str, dict[str, Any]], told: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from engram.agents.v1 import agents_pb2
 from engram.types.v1 import message_pb2
 from engram_client import Agent
 from engram_testkit.fakes import script
@@ -67,7 +68,7 @@ async def test_a_failure_leaves_the_window_as_it_was_and_the_agent_usable(
     agent = await create(mesh)
     fake_openai.script = ["Hello.", fault, "I am back."]
     await turn(agent, "Hello")
-    before = await window_of(agent)
+    before = await window_of(mesh.client, agent)
 
     failed = await turn(agent, "Tell me more.")
 
@@ -75,7 +76,7 @@ async def test_a_failure_leaves_the_window_as_it_was_and_the_agent_usable(
     assert failed.error is not None
     assert failed.error.reason == reason
     assert "sk-test" not in str(failed.error)
-    assert await window_of(agent) == before
+    assert await window_of(mesh.client, agent) == before
     assert len(fake_openai.requests) == 2, "a failure for good was asked again"
 
     again = await turn(agent, "Once more.")
@@ -144,7 +145,7 @@ async def test_a_provider_that_repeats_its_call_ids_loses_nothing(
     assert sorted([passage.text async for passage in agent.passages()]) == facts
     rows = await stored(agent)
     assert_whole(rows)
-    assert_whole(await window_of(agent))
+    assert_whole(await window_of(mesh.client, agent))
     made = [call.id for message in rows for call in message.tool_calls]
     inserted = [c for m in rows for c in m.tool_calls if c.name == "archival_memory_insert"]
     assert len(inserted) == 4
@@ -162,7 +163,7 @@ async def test_missing_call_ids_are_given(mesh: Mesh, fake_openai: FakeOpenAI) -
     ]
     heard = await turn(agent, "Store two facts.")
     assert heard.said == "Done."
-    assert_whole(await window_of(agent))
+    assert_whole(await window_of(mesh.client, agent))
     assert_valid_for_openai(fake_openai.requests[2].body)
 
 
@@ -190,18 +191,18 @@ async def test_a_tool_that_does_not_exist_is_told_to_the_model(mesh: Mesh, fake_
     heard = await turn(agent, "Launch!")
     assert heard.status == "COMPLETED", heard.error
     assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR
-    assert_whole(await window_of(agent))
+    assert_whole(await window_of(mesh.client, agent))
 
 
 async def test_an_agent_that_acts_by_tools_only_stops_where_no_tool_is_called(
     mesh: Mesh, fake_openai: FakeOpenAI
 ) -> None:
     agent = await create(mesh, type="memgpt_v2")
-    before = await window_of(agent)
+    before = await window_of(mesh.client, agent)
     fake_openai.script = ["Plain text.", Reply(tool_calls=[("send_message", {"message": "Hi.", "thinking": "."})])]
     failed = await turn(agent, "Hello")
     assert failed.stop == "NO_TOOL_CALL"
-    assert await window_of(agent) == before
+    assert await window_of(mesh.client, agent) == before
     assert (await turn(agent, "Hello?")).said == "Hi."
 
 
@@ -210,7 +211,7 @@ async def test_an_agent_that_acts_by_tools_only_stops_where_no_tool_is_called(
     [
         (script.rate_limited(3600), "LLM_API_ERROR"),
         (script.context_overflow(), "CONTEXT_WINDOW_OVERFLOW"),
-        (script.garbage(), "INVALID_LLM_RESPONSE"),
+        (script.garbage(streamed=False), "INVALID_LLM_RESPONSE"),
         (script.empty_answer(), "INVALID_LLM_RESPONSE"),
     ],
     ids=["429", "overflow", "garbage", "empty"],
@@ -229,7 +230,8 @@ async def test_anthropic_fails_in_the_same_ways(
 async def test_anthropic_thinks_calls_a_tool_and_answers(
     mesh: Mesh, fake_anthropic: FakeAnthropic, stream_tokens: bool
 ) -> None:
-    agent = await create(mesh, model="anthropic/claude-sonnet-4-5")
+    thinks = agents_pb2.ModelSettings(enable_reasoner=True, max_reasoning_tokens=2_048)
+    agent = await create(mesh, model="anthropic/claude-sonnet-4-5", settings=thinks)
     fake_anthropic.script = [
         Reply(
             reasoning="The human wants it kept.",
@@ -245,7 +247,7 @@ async def test_anthropic_thinks_calls_a_tool_and_answers(
     second = fake_anthropic.requests[1].body["messages"]
     assert "sig-1" in str(second), "the signature of the thinking did not go back"
     assert [block["type"] for block in second[-1]["content"]] == ["tool_result"]
-    assert_whole(await window_of(agent))
+    assert_whole(await window_of(mesh.client, agent))
 
 
 def assert_valid_for_openai(body: dict[str, Any]) -> None:

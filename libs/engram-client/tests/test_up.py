@@ -95,6 +95,30 @@ async def test_a_chat_outlives_the_death_of_the_orchestrator(up: Up) -> None:
     assert "orchestrator was ended by SIGKILL; starting it again" in (await chat.stderr.read()).decode()
 
 
+async def test_a_turn_outlives_the_death_of_the_orchestrator_in_the_middle_of_it(up: Up) -> None:
+    asked, asked_again = asyncio.Event(), asyncio.Event()
+
+    async def answer(_: object) -> Reply:
+        if not asked.is_set():
+            asked.set()
+            return Reply(text="Never said.", gates=[asyncio.Event()])
+        asked_again.set()
+        return Reply(text="Here I am.")
+
+    async with FakeOpenAI(answer, models=["small"]) as provider:
+        chat = await up.start("up", "--chat", OPENAI_API_KEY="sk-test", OPENAI_BASE_URL=provider.base_url)
+        assert chat.stdin is not None
+        assert chat.stdout is not None
+        chat.stdin.write(b"Where are you?\n")
+        await asked.wait()
+        os.kill(_child(chat.pid, "engram_orchestrator"), signal.SIGKILL)
+        await asked_again.wait()
+        out, _ = await chat.communicate()
+
+    assert out.decode() == "Here I am.\n"
+    assert chat.returncode == 0
+
+
 async def test_another_model_is_taken_when_there_is_a_key_and_a_refused_key_is_one_line(up: Up) -> None:
     await up.run("up", "--chat", stdin="My name is Ada.\n")
     async with FakeOpenAI([Reply(text="Hello, Ada."), status(401, "No such key.")], models=["small"]) as provider:

@@ -6,7 +6,6 @@ import socket
 from pathlib import Path
 
 import pytest
-
 from engram.archival.v1.archives_pb2 import Passage
 from engram.archival.v1.passages_service_pb2 import (
     PASSAGE_SEARCH_MODE_VECTOR,
@@ -28,24 +27,26 @@ async def test_words_are_found_while_the_embedder_is_away(tmp_path: Path) -> Non
     settings = {"port": 0, "data_dir": str(tmp_path), "embedder_base_url": nobody, "embedder_dimension": 3}
     room = Room(Config(embedder="engram/hashing-256", **settings))  # type: ignore[arg-type]
     await room.start()
-    archive = await room.archive(agent, embedder="acme/embed-1")
-    hybrid = SearchPassagesRequest(query="apple")
-    found = await room.passages.SearchPassages(hybrid)
-    assert (list(found.hits), found.degraded) == ([], True)
-    with pytest.raises(EngramError) as refused:
-        await room.passages.SearchPassages(SearchPassagesRequest(query="apple", mode=PASSAGE_SEARCH_MODE_VECTOR))
-    assert (refused.value.reason, refused.value.metadata["embedder"]) == ("EMBEDDER_UNAVAILABLE", "acme/embed-1")
-    request = InsertPassagesRequest(archive_id=archive, passages=[Passage(text="apple")], request_id="r1")
-    with pytest.raises(EngramError) as refused:
-        await room.passages.InsertPassages(request)
-    assert refused.value.reason == "EMBEDDER_UNAVAILABLE"
-    assert (await room.summary(agent)).passage_count == 0
-    await room.channels.close()
-    await room.stop()
+    try:
+        archive = await room.archive(agent, embedder="acme/embed-1")
+        hybrid = SearchPassagesRequest(query="apple")
+        found = await room.passages.SearchPassages(hybrid)
+        assert (list(found.hits), found.degraded) == ([], True)
+        with pytest.raises(EngramError) as refused:
+            await room.passages.SearchPassages(SearchPassagesRequest(query="apple", mode=PASSAGE_SEARCH_MODE_VECTOR))
+        assert (refused.value.reason, refused.value.metadata["embedder"]) == ("EMBEDDER_UNAVAILABLE", "acme/embed-1")
+        request = InsertPassagesRequest(archive_id=archive, passages=[Passage(text="apple")], request_id="r1")
+        with pytest.raises(EngramError) as refused:
+            await room.passages.InsertPassages(request)
+        assert refused.value.reason == "EMBEDDER_UNAVAILABLE"
+        assert (await room.summary(agent)).passage_count == 0
+    finally:
+        await room.channels.close()
+        await room.stop()
 
 
 async def test_an_embedder_that_cannot_be_made_stops_the_start(tmp_path: Path) -> None:
     room = Room(Config(port=0, data_dir=str(tmp_path), embedder="acme/embed-1"))
-    with pytest.raises(ConfigError, match="ENGRAM_EMBEDDER: .*base URL"):
+    with pytest.raises(ConfigError, match=r"ENGRAM_EMBEDDER: .*base URL"):
         await room.start()
     await room.channels.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from engram.types.v1 import message_pb2 as pb
 from engram_kit.errors import InvalidArgument
-from engram_recall import convert
+from engram_recall.convert import messages as convert
 from engram_recall.model import Message
 from engram_recall.store.codec import COLUMNS, to_message, to_row
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -65,7 +65,7 @@ moments = st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12,
 
 @st.composite
 def messages(draw: st.DrawFn) -> pb.Message:
-    optional = {
+    optional: dict[str, Any] = {
         name: draw(maybe)
         for name in (
             "approval_request_id", "name", "otid", "sender_id", "group_id", "model", "step_id", "run_id", "turn_id",
@@ -75,7 +75,7 @@ def messages(draw: st.DrawFn) -> pb.Message:
     return pb.Message(
         id=draw(text),
         agent_id=draw(text),
-        role=draw(st.sampled_from([1, 2, 3, 4, 5, 6])),
+        role=draw(st.sampled_from([pb.Role.ValueType(number) for number in range(1, 7)])),
         content=draw(st.lists(parts, max_size=3)),
         tool_calls=draw(st.lists(calls, max_size=2)),
         tool_returns=draw(st.lists(returns, max_size=2)),
@@ -105,7 +105,7 @@ def test_a_message_survives_the_wire_the_domain_and_the_rows(message: pb.Message
 
 def test_an_absent_time_is_now() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    assert convert.message_in(pb.Message(role=2), "message", now).created_at == now
+    assert convert.message_in(pb.Message(role=pb.ROLE_USER), "message", now).created_at == now
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,13 @@ def test_an_absent_time_is_now() -> None:
     [
         (pb.Message(), "m.role"),
         (pb.Message(role=17), "m.role"),  # type: ignore[arg-type]
-        (pb.Message(role=2, content=[pb.ContentPart()]), "m.content[0].part"),
-        (pb.Message(role=2, content=[pb.ContentPart(image=pb.ImagePart())]), "m.content[0].image.source"),
-        (pb.Message(role=5, approval_decisions=[pb.ApprovalDecision()]), "m.approval_decisions[0].decision"),
-        (pb.Message(role=2, create_time=Timestamp(seconds=1 << 60)), "m.create_time"),
+        (pb.Message(role=pb.ROLE_USER, content=[pb.ContentPart()]), "m.content[0].part"),
+        (pb.Message(role=pb.ROLE_USER, content=[pb.ContentPart(image=pb.ImagePart())]), "m.content[0].image.source"),
+        (
+            pb.Message(role=pb.ROLE_APPROVAL, approval_decisions=[pb.ApprovalDecision()]),
+            "m.approval_decisions[0].decision",
+        ),
+        (pb.Message(role=pb.ROLE_USER, create_time=Timestamp(seconds=1 << 60)), "m.create_time"),
     ],
 )
 def test_what_no_message_can_be_is_refused_by_field(message: pb.Message, field: str) -> None:

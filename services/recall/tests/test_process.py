@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -65,9 +66,9 @@ async def test_it_serves_and_stops_in_order(tmp_path: Path) -> None:
     async with process(tmp_path) as running:
         address = await address_of(running)
         async with grpc.aio.insecure_channel(address) as channel:
-            check = health_pb2_grpc.HealthStub(channel).Check
+            health: Any = health_pb2_grpc.HealthStub(channel)
             for service in ("", *(f"engram.recall.v1.{name}Service" for name in ("Message", "Trace", "Episode"))):
-                answer = await check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+                answer = await health.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
                 assert answer.status == health_pb2.HealthCheckResponse.SERVING
             episodes = episodes_service_pb2_grpc.EpisodeServiceStub(channel)
             for call in (
@@ -94,7 +95,7 @@ async def test_kill_9_during_commits_loses_and_doubles_nothing(tmp_path: Path) -
     acknowledged: dict[str, rpc.CommitStepResponse] = {}
     enough = asyncio.Event()
 
-    async def commit_until_it_dies(stub: MessageServiceStub, agent: str, conversation: str) -> None:
+    async def commit_until_it_dies(stub: Any, agent: str, conversation: str) -> None:
         try:
             while True:
                 count = len(sent[conversation])
@@ -115,7 +116,7 @@ async def test_kill_9_during_commits_loses_and_doubles_nothing(tmp_path: Path) -
 
     first = Channels(deadline=3.0)
     async with process(tmp_path) as running:
-        stub = MessageServiceStub(first.channel(await address_of(running)))
+        stub: Any = MessageServiceStub(first.channel(await address_of(running)))
         for agent, conversation in agents:
             system = pb.Message(id=new_id("message"), role=pb.ROLE_SYSTEM)
             await stub.CreateContext(

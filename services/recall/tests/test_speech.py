@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -14,11 +15,11 @@ from engram_recall.speech import speech
 from engram_recall.words import indexed, terms
 
 
-def message(role: Role, text: str = "", **more: object) -> Message:
+def message(role: Role, text: str = "", **more: Any) -> Message:
     content = (TextPart(text),) if text else ()
     return Message(
         id="m", agent_id="a", role=role, created_at=datetime(2026, 1, 1, tzinfo=UTC), content=content, **more
-    )  # type: ignore[arg-type]
+    )
 
 
 def call(name: str, **arguments: object) -> ToolCall:

@@ -39,7 +39,7 @@ class Engram:
 
     def __init__(
         self,
-        target: str | None = None,
+        target: str | Addresses | None = None,
         *,
         blocks: str | None = None,
         recall: str | None = None,
@@ -53,7 +53,8 @@ class Engram:
         """Prepares a connection; nothing is sent before the first call.
 
         Args:
-            target: address of the orchestrator; None is ENGRAM_TARGET, or localhost:50050.
+            target: address of the orchestrator, or the addresses of all rooms; None is ENGRAM_TARGET, or
+                localhost:50050.
             blocks: addresses of the other rooms; None is ENGRAM_BLOCKS_TARGET (and so on), or the room's default
                 port on the orchestrator's host.
             recall: see `blocks`.
@@ -64,7 +65,11 @@ class Engram:
             deadline: seconds for one call.
             patience: seconds for which a broken stream is taken up again before it is given up.
         """
-        self.addresses = Addresses.resolve(target, blocks=blocks, recall=recall, archival=archival, tools=tools)
+        self.addresses = (
+            target
+            if isinstance(target, Addresses)
+            else Addresses.resolve(target, blocks=blocks, recall=recall, archival=archival, tools=tools)
+        )
         if token is None and auth_key_file is None:
             token = os.environ.get("ENGRAM_TOKEN") or None
         self._channels = Channels(token=token, auth_key_file=auth_key_file, deadline=deadline)

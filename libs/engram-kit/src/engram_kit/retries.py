@@ -13,10 +13,10 @@ _REPEATABLE: Final = (
     descriptor_pb2.MethodOptions.IDEMPOTENT,
 )
 _POLICY: Final = {
-    "maxAttempts": 4,
+    "maxAttempts": 5,
     "initialBackoff": "0.05s",
     "maxBackoff": "1s",
-    "backoffMultiplier": 2,
+    "backoffMultiplier": 3,
     "retryableStatusCodes": ["UNAVAILABLE"],
 }
 

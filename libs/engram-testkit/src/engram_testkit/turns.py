@@ -9,7 +9,7 @@ from typing import Any
 
 from engram.agents.v1 import agents_pb2, runs_pb2
 from engram.types.v1 import message_pb2
-from engram_client import Agent, text_of
+from engram_client import Agent, Engram, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,10 @@ async def collect(events: AsyncIterator[runs_pb2.RunEvent]) -> Turn:
     return Turn([event async for event in events])
 
 
-async def window_of(agent: Agent) -> list[message_pb2.Message]:
-    """The messages that the model would see now, without the system message."""
-    return list((await agent.context_window()).messages)[1:]
+async def window_of(client: Engram, agent: Agent) -> list[message_pb2.Message]:
+    """The window of the agent's default conversation as recall holds it, without the system message."""
+    window = await client.messages.window(agent.proto.default_conversation_id)
+    return list(window.messages)[1:]
 
 
 async def stored(agent: Agent) -> list[message_pb2.Message]:

@@ -33,8 +33,10 @@ from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.loop.engine import Engine
 from engram_orchestrator.loop.execution import ToolExecution
 from engram_orchestrator.loop.hub import EventHub
+from engram_orchestrator.loop.recording import Recorder
 from engram_orchestrator.loop.tiers import Patience
 from engram_orchestrator.prompt.prompts import Prompts
+from engram_orchestrator.runs.beginning import TurnBuilder
 from engram_orchestrator.runs.conductor import Conductor
 from engram_orchestrator.runs.following import Follower
 from engram_orchestrator.servicers.agents import AgentsServicer
@@ -45,6 +47,7 @@ from engram_orchestrator.store.runs import SqlRunStore
 from engram_orchestrator.usecases.agents import AgentService
 from engram_orchestrator.usecases.creation import AgentBirth, Tiers
 from engram_orchestrator.usecases.runs import RunService
+from engram_orchestrator.usecases.windows import WindowService
 
 PACKAGE = "engram.agents.v1"
 PURGE_SECONDS = 3600.0
@@ -56,6 +59,7 @@ class Parts:
 
     agents: AgentService
     birth: AgentBirth
+    windows: WindowService
     runs: RunService
     models: Providers
     conductor: Conductor
@@ -73,7 +77,10 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     return Assembly(
         name="orchestrator",
         servicers=[
-            (agents_service_pb2_grpc.add_AgentServiceServicer_to_server, AgentsServicer(parts.agents, parts.birth)),
+            (
+                agents_service_pb2_grpc.add_AgentServiceServicer_to_server,
+                AgentsServicer(parts.agents, parts.birth, parts.windows),
+            ),
             (runs_service_pb2_grpc.add_RunServiceServicer_to_server, RunsServicer(parts.runs)),
             (models_service_pb2_grpc.add_ModelServiceServicer_to_server, ModelsServicer(parts.models)),
             # In the contract, and answered UNIMPLEMENTED by the generated servicers until they are built.
@@ -120,26 +127,16 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
     builtin = BuiltinTools(tiers.core_memory, tiers.recall, tiers.archival, clock)
     context = ContextBuilder(tiers.recall, tiers.core_memory, tiers.archival, tiers.tools, RefusingCompactor(), clock)
     hub = EventHub()
-    execution = ToolExecution(run_store, hub, builtin, tiers.tools, tiers.core_memory, patience, clock)
-    engine = Engine(run_store, hub, tiers.recall, context, execution, patience, clock)
-    conductor = Conductor(
-        run_store,
-        hub,
-        engine,
-        context,
-        tiers.recall,
-        models,
-        builtin,
-        patience,
-        clock,
-        owner=_owner(config.data_path / "orchestrator.owner"),
-    )
-    agents = AgentService(
-        agent_store, run_store, tiers.recall, tiers.archival, tiers.tools, builtin, context, models, clock
-    )
+    recorder = Recorder(run_store, hub, clock)
+    execution = ToolExecution(recorder, builtin, tiers.tools, tiers.core_memory, patience, clock)
+    engine = Engine(run_store, recorder, hub, tiers.recall, context, execution, patience, clock)
+    turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
+    conductor = Conductor(run_store, hub, engine, turns, clock, owner=_owner(config.data_path / "orchestrator.owner"))
+    agents = AgentService(agent_store, tiers.tools, builtin, context, models, clock)
+    windows = WindowService(agent_store, run_store, tiers.recall, tiers.archival, tiers.tools, builtin, context, clock)
     birth = AgentBirth(agent_store, tiers, models, prompts, context, conductor, clock, ids)
     runs = RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids)
-    return Parts(agents, birth, runs, models, conductor, lambda: run_store.purge_requests(clock.now() - KEPT))
+    return Parts(agents, birth, windows, runs, models, conductor, lambda: run_store.purge_requests(clock.now() - KEPT))
 
 
 def _owner(path: Path) -> str:

@@ -157,3 +157,20 @@ class Erasure:
 
     messages: int
     contexts: int
+
+
+class NewsKind(StrEnum):
+    """What an outbox row is about."""
+
+    MESSAGE = "message"
+    AGENT = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """News for the vector index: a message, or all messages of an agent, may differ from what it holds."""
+
+    row_id: int
+    kind: NewsKind
+    subject_id: str
+    created_at: datetime

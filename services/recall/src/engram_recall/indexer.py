@@ -13,11 +13,11 @@ from engram_retrieval.errors import EmbedderError, EmbedderUnavailable, Retrieva
 from engram_retrieval.filters import Match
 from engram_retrieval.index import Collection, Point, VectorIndex, instant
 
+from engram_recall.commands import NewsKind, OutboxRow
 from engram_recall.errors import EmbedderAway
 from engram_recall.model import Message
 from engram_recall.speech import speech
 from engram_recall.store.base import RecallStore
-from engram_recall.store.outbox import AGENT, MESSAGE, OutboxRow
 
 BATCH: Final = 32
 """The engine holds the interpreter while it writes: small batches keep the calls of others short."""
@@ -141,10 +141,10 @@ class Indexer:
             done += len(rows)
 
     async def _apply(self, rows: Sequence[OutboxRow], found: dict[str, tuple[str, Message]]) -> None:
-        named = list(dict.fromkeys(row.subject_id for row in rows if row.kind == MESSAGE))
+        named = list(dict.fromkeys(row.subject_id for row in rows if row.kind is NewsKind.MESSAGE))
         await self._put([found[id_] for id_ in named if id_ in found])
         await self._vectors.forget([id_ for id_ in named if id_ not in found])
-        for agent_id in dict.fromkeys(row.subject_id for row in rows if row.kind == AGENT):
+        for agent_id in dict.fromkeys(row.subject_id for row in rows if row.kind is NewsKind.AGENT):
             await self._vectors.forget_agent(agent_id)
 
     async def _put(self, found: Sequence[tuple[str, Message]]) -> None:

@@ -67,15 +67,17 @@ class MessageFinder:
     async def _hits(
         self, wanted: MessageSearch, mode: SearchMode, by_words: list[UUID], by_meaning: list[UUID]
     ) -> list[MessageHit]:
-        # The vector index follows: only what the store still has, in scope, is a hit, and counts for a rank.
+        # The vector index follows: only what the store still has is a hit, and counts for a rank. What a scope asks
+        # of a message (its agent, conversation, role and time) never changes, so the index was right about it.
+        organization_id = wanted.scope.organization_id
         known = set(by_words)
-        there = await self._store.within(wanted.scope, [_id(id_) for id_ in by_meaning if id_ not in known])
+        there = await self._store.searchable(organization_id, [_id(id_) for id_ in by_meaning if id_ not in known])
         by_meaning = [id_ for id_ in by_meaning if id_ in known or _id(id_) in there]
         fused = fuse([(1.0, by_words), (self._vectors.embedder.hybrid_weight, by_meaning)])
         text_ranks = {id_: rank for rank, id_ in enumerate(by_words, start=1)}
         vector_ranks = {id_: rank for rank, id_ in enumerate(by_meaning, start=1)}
         best = fused[: wanted.limit]
-        found = await self._store.get_messages(wanted.scope.organization_id, [_id(id_) for id_, _ in best])
+        found = await self._store.get_messages(organization_id, [_id(id_) for id_, _ in best])
         messages = {message.id: message for message in found}
         return [
             MessageHit(

@@ -12,7 +12,8 @@ from engram_kit.ids import require_id
 from engram_kit.paging import next_page_token, page_query
 from engram_kit.principal import current_principal
 
-from engram_recall import convert, requests
+from engram_recall.convert import messages as convert
+from engram_recall.convert import requests
 from engram_recall.service import MessageService
 
 Call = Any

@@ -15,6 +15,7 @@ import typer
 from engram_kit.config import StartupError
 from engram_kit.errors import NotFound
 
+from engram_client.addresses import Addresses
 from engram_client.cli import diagnosis
 from engram_client.cli.first_agent import ensure_first_agent
 from engram_client.cli.talk import converse
@@ -106,14 +107,8 @@ async def _up(config: MeshConfig, chat: bool) -> int:
 
 
 def _client(config: MeshConfig) -> Engram:
-    return Engram(
-        config.address("orchestrator"),
-        blocks=config.address("blocks"),
-        recall=config.address("recall"),
-        archival=config.address("archival"),
-        tools=config.address("tools"),
-        auth_key_file=config.auth_key_file,
-    )
+    addresses = Addresses(**{room: config.address(room) for room in ROOMS})
+    return Engram(addresses, auth_key_file=config.auth_key_file)
 
 
 async def _default_model(engram: Engram) -> str:

@@ -133,7 +133,7 @@ class Mesh:
             code = await service.ended()
             if time.monotonic() - since > _STEADY_SECONDS:
                 wait = _FIRST_WAIT
-            why = service.last_words() if code == 2 else None
+            why = (service.last_words() or f"see {service.log}") if code > 0 else None
             self._say(f"{service.room} {_how(code)}{f' ({why})' if why else ''}; starting it again")
             await asyncio.sleep(wait)
             wait = min(wait * 2, _LONGEST_WAIT)

@@ -20,7 +20,7 @@ def engine_filter(condition: Filter) -> qe.Filter:
     return qe.Filter(must=[_condition(condition)])
 
 
-def _condition(condition: Filter) -> ConditionType:  # noqa: PLR0911 - one line per kind
+def _condition(condition: Filter) -> ConditionType:
     match condition:
         case Match(field, value):
             return qe.FieldCondition(field, match=qe.MatchValue(value))

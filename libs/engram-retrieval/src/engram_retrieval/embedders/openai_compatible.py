@@ -23,6 +23,8 @@ RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
 class OpenAICompatibleEmbedder:
     """Sends texts in batches, in order; retries what may pass with growing, jittered waits.
 
+    Few attempts by default: the callers of our callers retry too, and the waits would multiply.
+
     The key is sent in the Authorization header and appears in no error and no repr.
     """
 
@@ -38,8 +40,8 @@ class OpenAICompatibleEmbedder:
         dimension: int,
         ask_dimension: bool = False,
         timeout_seconds: float = 30.0,
-        attempts: int = 4,
-        first_wait_seconds: float = 0.5,
+        attempts: int = 3,
+        first_wait_seconds: float = 0.25,
         longest_wait_seconds: float = 8.0,
     ) -> None:
         self.handle = handle

@@ -20,7 +20,7 @@ from engram_orchestrator.model.agents import Agent, AgentState, AgentType, Promp
 from engram_orchestrator.model.memory import CoreMemory
 from engram_orchestrator.model.models import ModelSettings
 from engram_orchestrator.model.runs import StopReason
-from engram_orchestrator.usecases.agents import WindowReport
+from engram_orchestrator.usecases.windows import WindowReport
 
 AGENT_TYPES: Final = {
     AgentType.MEMGPT: pb.AGENT_TYPE_MEMGPT,

@@ -200,6 +200,7 @@ def run_to_proto(run: Run) -> pb.Run:
         step_count=run.step_count,
         error=error_to_proto(run.error) if run.error else None,
         last_sequence=run.last_sequence,
+        retry_of_run_id=run.takes_up[0] if run.takes_up else None,
         input=[input_to_proto(message) for message in run.input],
         time_to_first_token=milliseconds(run.first_token_ms),
         total_duration=milliseconds(run.total_ms),

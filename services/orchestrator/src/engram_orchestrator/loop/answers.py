@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -10,10 +10,12 @@ from engram_kit.ids import derive_id
 
 from engram_orchestrator.builtin.arguments import ParseFailure, check, parse, storable
 from engram_orchestrator.llm.port import FinishReason, LlmAnswer
+from engram_orchestrator.loop.rules import RulesSolver
 from engram_orchestrator.loop.shown import shown_answer
 from engram_orchestrator.loop.toolbox import Toolbox
-from engram_orchestrator.loop.turn import Turn
+from engram_orchestrator.loop.turn import PlannedCall, Turn
 from engram_orchestrator.model.events import Shown
+from engram_orchestrator.model.memory import Window
 from engram_orchestrator.model.messages import (
     ContentPart,
     Message,
@@ -24,20 +26,9 @@ from engram_orchestrator.model.messages import (
     ToolReturn,
     ToolStatus,
 )
+from engram_orchestrator.model.models import ToolSchema
 from engram_orchestrator.model.runs import Run, RunConfig
 from engram_orchestrator.prompt.packaging import heartbeat
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedCall:
-    """A call as it will be carried out: `problem` is set where its arguments cannot be used."""
-
-    ordinal: int
-    call: ToolCall
-    arguments: Mapping[str, Any]
-    heartbeat: bool = False
-    thinking: str | None = None
-    problem: str | None = None
 
 
 def step_id(run_id: str, number: int) -> str:
@@ -55,11 +46,23 @@ def answer_id(step: str) -> str:
     return derive_id("message", step, "answer")
 
 
-def input_messages(run: Run) -> tuple[Message, ...]:
-    """A run's input as the messages that will enter the window; dated when it was sent."""
+def input_id(run_id: str, ordinal: int) -> str:
+    """The id of a message of a run's input."""
+    return derive_id("message", run_id, "input", str(ordinal))
+
+
+def unsaid_input(run: Run, window: Window) -> tuple[Message, ...]:
+    """A run's input as the messages that will enter the window, dated when it was sent.
+
+    None where the window holds them already: a run that is taken up after a
+    crash, or a failed one that another takes up, may have committed its input.
+    """
+    said = {message.id for message in window.messages}
+    if any(input_id(run_id, 0) in said for run_id in (run.id, *run.takes_up)):
+        return ()
     return tuple(
         Message(
-            id=derive_id("message", run.id, "input", str(ordinal)),
+            id=input_id(run.id, ordinal),
             role=message.role,
             created_at=run.created_at,
             content=message.content,
@@ -97,12 +100,20 @@ def answer_message(turn: Turn, step: str, answer: LlmAnswer, now: datetime) -> M
     )
 
 
-def plan(message: Message, toolbox: Toolbox) -> tuple[PlannedCall, ...]:
-    """How each call of an answer is to be carried out. Arguments that the model did not give are never made up."""
-    return tuple(_planned(ordinal, call, toolbox) for ordinal, call in enumerate(message.tool_calls))
+def plan(message: Message, toolbox: Toolbox, solver: RulesSolver) -> tuple[PlannedCall, ...]:
+    """How each call of an answer is to be carried out, with the arguments that rules give in place of the model's.
+
+    Arguments that neither gave are never made up.
+    """
+    planned = []
+    for ordinal, call in enumerate(message.tool_calls):
+        planned.append(_planned(ordinal, call, toolbox, solver.prefilled(call.name)))
+        # What rules give depends on the calls before, not on what they return.
+        solver = solver.after(call.name, "")
+    return tuple(planned)
 
 
-def _planned(ordinal: int, call: ToolCall, toolbox: Toolbox) -> PlannedCall:
+def _planned(ordinal: int, call: ToolCall, toolbox: Toolbox, prefilled: Mapping[str, Any]) -> PlannedCall:
     schema = toolbox.schema(call.name)
     if schema is None:
         known = ", ".join(toolbox.names) or "none"
@@ -110,13 +121,19 @@ def _planned(ordinal: int, call: ToolCall, toolbox: Toolbox) -> PlannedCall:
     parsed = parse(call.arguments, schema)
     if isinstance(parsed, ParseFailure):
         return PlannedCall(ordinal, call, {}, problem=parsed.text)
+    item = PlannedCall(ordinal, call, {**parsed.values, **prefilled}, parsed.request_heartbeat, parsed.thinking)
+    by_rule = check(prefilled, _without_required(schema))
+    if isinstance(by_rule, ParseFailure):
+        return replace(item, problem=f"A tool rule prefills an argument. {by_rule.text}", is_rules_fault=True)
     # Custom tools coerce by their own types, in the tools room.
-    checked = check(parsed.values, schema) if call.name in toolbox.builtin else parsed.values
+    checked = check(item.arguments, schema) if call.name in toolbox.builtin else item.arguments
     if isinstance(checked, ParseFailure):
-        return PlannedCall(
-            ordinal, call, parsed.values, parsed.request_heartbeat, parsed.thinking, problem=checked.text
-        )
-    return PlannedCall(ordinal, call, checked, parsed.request_heartbeat, parsed.thinking)
+        return replace(item, problem=checked.text)
+    return replace(item, arguments=checked)
+
+
+def _without_required(schema: ToolSchema) -> ToolSchema:
+    return replace(schema, parameters={**schema.parameters, "required": []})
 
 
 def without_loop_arguments(
@@ -138,12 +155,13 @@ def without_loop_arguments(
 
 
 def shown(message: Message, planned: Sequence[PlannedCall], config: RunConfig) -> list[Shown]:
-    """The events of an answer; what the speaking tool says is shown as the assistant's words."""
+    """The events of an answer; what the speaking tool says is shown as the assistant's words, if it can be run."""
     speech: dict[str, tuple[ContentPart, ...]] = {}
     for item in planned:
-        text = item.arguments.get(config.assistant_tool_argument)
-        if config.assistant_messages and item.call.name == config.assistant_tool_name and isinstance(text, str):
-            speech[item.call.id] = (TextPart(text),)
+        if config.assistant_messages and item.call.name == config.assistant_tool_name and item.problem is None:
+            text = item.arguments.get(config.assistant_tool_argument)
+            if isinstance(text, str):
+                speech[item.call.id] = (TextPart(text),)
     return shown_answer(without_loop_arguments(message, planned, lambda _: False, heartbeat=False), speech)
 
 

@@ -76,14 +76,18 @@ class ContextBuilder:
         self._memories: OrderedDict[str, CoreMemory] = OrderedDict()
         self._summaries: OrderedDict[str, ArchivalSummary] = OrderedDict()
 
-    async def gather(self, agent_id: str, conversation_id: str, tool_ids: tuple[str, ...]) -> Gathered:
+    async def gather(
+        self, agent_id: str, conversation_id: str, tool_ids: tuple[str, ...], *, whole: bool = False
+    ) -> Gathered:
         """What a turn begins with. Window and core memory are essential; without custom tools the turn goes on.
 
+        Not so where it is wanted `whole`: what a turn has begun with its tools is finished with them.
+
         Raises:
-            Unavailable, DeadlineExceeded: recall or blocks is away.
+            Unavailable, DeadlineExceeded: an essential tier is away.
         """
         window, core, (custom, note) = await asyncio.gather(
-            self.window(conversation_id), self.core_memory(agent_id), self._custom_tools(tool_ids)
+            self.window(conversation_id), self.core_memory(agent_id), self._custom_tools(tool_ids, whole=whole)
         )
         return Gathered(window, core, custom, (note,) if note else ())
 
@@ -103,9 +107,11 @@ class ContextBuilder:
         fresh = await self._core_memory.get(agent_id, known.revision if known else None)
         return _keep(self._memories, agent_id, fresh or _kept(known))
 
-    async def _custom_tools(self, tool_ids: tuple[str, ...]) -> tuple[tuple[CustomTool, ...], str]:
+    async def _custom_tools(self, tool_ids: tuple[str, ...], *, whole: bool) -> tuple[tuple[CustomTool, ...], str]:
         if not tool_ids:
             return (), ""
+        if whole:
+            return await self._tools.definitions(ids=tool_ids), ""
         found, note = await self._or_without(lambda: self._tools.definitions(ids=tool_ids), "Your custom tools")
         return found or (), note
 
@@ -179,12 +185,12 @@ class ContextBuilder:
         return compose(template, memory, metadata)
 
     async def _fit(self, turn: Turn, schemas: tuple[ToolSchema, ...], system_text: str | None) -> None:
-        window = _with_system(turn.window, system_text)
-        fixed = self._tokens.measure(window.messages[:1]) + sum(schema_tokens(schema) for schema in schemas)
-        total = fixed + self._tokens.measure((window.messages[0], *window.messages[1:], *turn.pending))
-        total -= self._tokens.measure(window.messages[:1])
+        window = with_system(turn.window, system_text)
+        offered = sum(schema_tokens(schema) for schema in schemas)
+        total = offered + self._tokens.measure((*window.messages, *turn.pending))
         if total <= turn.model.prompt_limit:
             return
+        fixed = offered + self._tokens.measure(window.messages[:1])
         overflow = Overflow(window, total, turn.model.prompt_limit, fixed)
         turn.window = self.remember(await self._compactor.make_room(turn.agent, turn.lease, overflow))
 
@@ -193,7 +199,7 @@ class ContextBuilder:
     ) -> LlmRequest:
         agent, settings = turn.agent, turn.model.settings
         told = tuple(self._note(turn, note, index) for index, note in enumerate(notes))
-        window = _with_system(turn.window, system_text)
+        window = with_system(turn.window, system_text)
         format_ = agent.response_format
         return LlmRequest(
             model=turn.model.info,
@@ -224,11 +230,12 @@ class ContextBuilder:
 
 def extended(window: Window, version: int, count: int, system_text: str | None, added: tuple[Message, ...]) -> Window:
     """The window as recall holds it after a commit that was not rebased."""
-    base = _with_system(window, system_text)
+    base = with_system(window, system_text)
     return replace(base, version=version, agent_message_count=count, messages=(*base.messages, *added))
 
 
-def _with_system(window: Window, system_text: str | None) -> Window:
+def with_system(window: Window, system_text: str | None) -> Window:
+    """The window with another text of its system message; None leaves it."""
     if system_text is None:
         return window
     head = replace(window.messages[0], content=(TextPart(system_text),))

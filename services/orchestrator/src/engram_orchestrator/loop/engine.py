@@ -2,24 +2,24 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 from engram_kit.clock import Clock
 from engram_kit.errors import Internal
 
-from engram_orchestrator.llm.errors import ProviderUnavailable
+from engram_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
 from engram_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
 from engram_orchestrator.loop import answers
-from engram_orchestrator.loop.answers import PlannedCall
 from engram_orchestrator.loop.context import Assembled, ContextBuilder, extended
 from engram_orchestrator.loop.deltas import DeltaStream
 from engram_orchestrator.loop.execution import Carried, ToolExecution
 from engram_orchestrator.loop.hub import EventHub
 from engram_orchestrator.loop.policy import StepOutcome, Verdict
+from engram_orchestrator.loop.recording import Recorder
 from engram_orchestrator.loop.tiers import Patience
-from engram_orchestrator.loop.turn import Turn
-from engram_orchestrator.model.events import RunEvent, StepStarted
+from engram_orchestrator.loop.turn import Answered, Committing, Turn
+from engram_orchestrator.model.events import Shown, StepStarted
 from engram_orchestrator.model.messages import Message, ToolReturn, ToolStatus, Usage
 from engram_orchestrator.model.runs import (
     EntryKind,
@@ -39,22 +39,13 @@ _ASKED_AT_MOST = 3
 _CANCELLED = "The run was cancelled before this tool was run."
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """A step's answer, and whether the journal holds it already."""
-
-    answer: JournalledAnswer
-    planned: tuple[PlannedCall, ...]
-    journalled: bool
-    step: Step
-
-
 class Engine:
     """Carries out the steps of a turn. What it raises ends the run; everything committed before stands."""
 
     def __init__(
         self,
         store: RunStore,
+        recorder: Recorder,
         hub: EventHub,
         recall: RecallPort,
         context: ContextBuilder,
@@ -63,6 +54,7 @@ class Engine:
         clock: Clock,
     ) -> None:
         self._store = store
+        self._recorder = recorder
         self._hub = hub
         self._recall = recall
         self._context = context
@@ -97,48 +89,55 @@ class Engine:
             self._conclude(turn, answered.step, answered.answer.usage, StopReason.NO_TOOL_CALL, StepStatus.FAILED)
             return Verdict(StopReason.NO_TOOL_CALL)
         if message.tool_calls and not answered.journalled:
-            await self._journal(turn, answered)
+            answered = await self._journal(turn, answered)
         carried = await self._execution.carry_out(turn, step_id, answered.planned)
         return await self._conclude_and_commit(turn, answered, carried, committed=bool(committed))
 
     async def _conclude_and_commit(
         self, turn: Turn, answered: Answered, carried: tuple[Carried, ...], *, committed: bool
     ) -> Verdict:
-        message = answered.answer.message
-        verdict = turn.policy.decide(
+        verdict = self._verdict(turn, answered, carried)
+        if not answered.journalled and verdict.stop is not StopReason.END_TURN:
+            answered = await self._journal(turn, answered)
+        if not committed:
+            await self._commit(turn, answered, self._messages(turn, answered, carried, verdict))
+        turn.pending = ()
+        self._conclude(turn, answered.step, answered.answer.usage, verdict.stop)
+        return verdict
+
+    def _verdict(self, turn: Turn, answered: Answered, carried: tuple[Carried, ...]) -> Verdict:
+        if any(item.planned.is_rules_fault for item in carried):
+            return Verdict(StopReason.INVALID_TOOL_CALL)
+        return turn.policy.decide(
             StepOutcome(
                 calls=tuple(item.outcome for item in carried),
-                has_text=bool(message.text),
                 length_cut=answered.answer.length_cut,
                 last=turn.progress.last,
                 solver=turn.solver,
                 available=turn.toolbox.names,
             )
         )
-        if not message.tool_calls and verdict.goes_on and not answered.journalled:
-            await self._journal(turn, answered)
-        elif not message.tool_calls and not answered.journalled:
-            # The commit holds the answer; its events are stored with the end of the run.
-            self._hub.publish(events := self._answer_events(turn, answered))
-            turn.progress.told.extend(events)
-        messages = self._messages(turn, answered, carried, verdict)
-        if not committed:
-            await self._commit(turn, answered, messages)
-        turn.pending = ()
-        self._conclude(turn, answered.step, answered.answer.usage, verdict.stop)
-        return verdict
 
     async def cancel(self, turn: Turn) -> None:
-        """Leaves a valid history behind: a step whose answer is journalled is committed with what its tools came to."""
-        if turn.progress.number == 0:
+        """Leaves a valid history behind: a step whose answer is journalled is committed with what its tools came to.
+
+        A commit that was cut off is made again: nobody knows whether it took place.
+        """
+        if turn.committing is not None:
+            step = turn.committing
+            await self._commit(turn, step.answered, step.messages)
+            self._conclude(turn, step.answered.step, step.answered.answer.usage, StopReason.CANCELLED)
             return
-        step_id = answers.step_id(turn.run.id, turn.progress.number)
-        journal = {(e.step_id, e.kind, e.ordinal): e for e in await self._store.journal(turn.run.id)}
-        entry = journal.get((step_id, EntryKind.ANSWER, 0))
-        if entry is None or _committed(turn, step_id):
-            return
-        turn.journal = journal
-        answered = self._from_journal(turn, entry)
+        turn.journal = {(e.step_id, e.kind, e.ordinal): e for e in await self._store.journal(turn.run.id)}
+        # Of a run that was taken up the journal may be ahead of what was carried out again.
+        turn.progress.number = max(turn.progress.number, 1)
+        while (entry := turn.entry(answers.step_id(turn.run.id, turn.progress.number), EntryKind.ANSWER)) is not None:
+            if not _committed(turn, entry.step_id):
+                await self._commit_cancelled(turn, entry)
+            turn.progress.number += 1
+
+    async def _commit_cancelled(self, turn: Turn, entry: JournalEntry) -> None:
+        step_id, answered = entry.step_id, self._from_journal(turn, entry)
         carried = []
         for item in answered.planned:
             known = turn.entry(step_id, EntryKind.RESULT, item.ordinal)
@@ -156,9 +155,7 @@ class Engine:
         for message in committed:
             if message.id == answers.answer_id(step_id):
                 answer = JournalledAnswer(message, (), Usage(), turn.window.version, None)
-                events = self._answer_events(turn, Answered(answer, (), journalled=False, step=step))
-                self._hub.publish(events)
-                turn.progress.told.extend(events)
+                self._tell(turn, Answered(answer, (), journalled=False, step=step))
         self._conclude(turn, step, Usage(), StopReason.END_TURN)
         return Verdict(StopReason.END_TURN)
 
@@ -185,6 +182,8 @@ class Engine:
 
     def _answered(self, turn: Turn, assembled: Assembled, answer: LlmAnswer, step: Step) -> Answered:
         message = answers.answer_message(turn, step.id, answer, self._clock.now())
+        if not (message.content or message.tool_calls or answers.ran_into_limit(answer)):
+            raise ProviderBadAnswer("The model's answer was empty.", provider=turn.model.info.provider)
         stored = JournalledAnswer(
             message=message,
             leading=turn.pending,
@@ -195,7 +194,8 @@ class Engine:
             attempts=step.attempts,
             model_ms=step.model_ms or 0,
         )
-        return Answered(stored, answers.plan(message, turn.toolbox), journalled=False, step=step)
+        planned = answers.plan(message, turn.toolbox, turn.solver)
+        return Answered(stored, planned, journalled=False, step=step)
 
     def _from_journal(self, turn: Turn, entry: JournalEntry) -> Answered:
         if entry.answer is None:
@@ -207,7 +207,8 @@ class Engine:
             attempts=answer.attempts,
             model_ms=answer.model_ms,
         )
-        return Answered(answer, answers.plan(answer.message, turn.toolbox), journalled=True, step=step)
+        planned = answers.plan(answer.message, turn.toolbox, turn.solver)
+        return Answered(answer, planned, journalled=True, step=step)
 
     async def _stream(self, turn: Turn, step_id: str, request: LlmRequest) -> LlmAnswer:
         show = self._deltas(turn, step_id) if turn.run.config.stream_tokens else None
@@ -241,16 +242,20 @@ class Engine:
             text_is_reasoning=turn.policy.requires_tool_call,
         )
 
-    async def _journal(self, turn: Turn, answered: Answered) -> None:
+    async def _journal(self, turn: Turn, answered: Answered) -> Answered:
         """Stores the answer before anything that follows from it."""
         entry = JournalEntry(answered.step.id, EntryKind.ANSWER, self._clock.now(), answer=answered.answer)
-        events = self._answer_events(turn, answered)
-        await self._store.write(turn.lease, entries=[entry], events=events, steps=turn.progress.take_steps())
+        await self._recorder.record(turn, answered.step.id, entry, self._shown(turn, answered))
+        return replace(answered, journalled=True)
+
+    def _tell(self, turn: Turn, answered: Answered) -> None:
+        """Tells of an answer that no journal holds, once its commit does; the end of the run stores these events."""
+        events = turn.progress.durable(self._clock.now(), answered.step.id, *self._shown(turn, answered))
+        turn.progress.tell(events)
         self._hub.publish(events)
 
-    def _answer_events(self, turn: Turn, answered: Answered) -> list[RunEvent]:
-        shown = answers.shown(answered.answer.message, answered.planned, turn.run.config)
-        return turn.progress.durable(self._clock.now(), answered.step.id, *shown)
+    def _shown(self, turn: Turn, answered: Answered) -> list[Shown]:
+        return answers.shown(answered.answer.message, answered.planned, turn.run.config)
 
     def _messages(
         self, turn: Turn, answered: Answered, carried: tuple[Carried, ...], verdict: Verdict
@@ -287,6 +292,7 @@ class Engine:
             messages=messages,
             system_text=answer.system_text,
         )
+        turn.committing = Committing(answered, messages)
         outcome = await self._patience.with_tier(lambda: self._recall.commit_step(commit))
         if outcome.window is not None:
             turn.window = outcome.window
@@ -297,6 +303,9 @@ class Engine:
                 turn.window, outcome.version, outcome.agent_message_count, answer.system_text, messages
             )
         self._context.remember(turn.window)
+        turn.committing = None
+        if not answered.journalled:
+            self._tell(turn, answered)
 
     def _conclude(
         self,

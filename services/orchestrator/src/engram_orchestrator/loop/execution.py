@@ -12,19 +12,17 @@ from engram_kit.errors import EngramError, Unavailable
 from engram_kit.ids import derive_id
 
 from engram_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
-from engram_orchestrator.loop.answers import PlannedCall
-from engram_orchestrator.loop.hub import EventHub
 from engram_orchestrator.loop.policy import CallOutcome
+from engram_orchestrator.loop.recording import Recorder
 from engram_orchestrator.loop.rules import OutputUnmapped
 from engram_orchestrator.loop.shown import otid
 from engram_orchestrator.loop.tiers import Patience
-from engram_orchestrator.loop.turn import Turn
+from engram_orchestrator.loop.turn import PlannedCall, Turn
 from engram_orchestrator.model.events import Shown
 from engram_orchestrator.model.memory import CustomTool, ToolResult
 from engram_orchestrator.model.messages import ToolReturn, ToolStatus
 from engram_orchestrator.model.runs import EntryKind, JournalEntry
 from engram_orchestrator.ports import AgentAuthor, CoreMemoryPort, Rethink, ToolsPort
-from engram_orchestrator.store.base import RunStore
 
 INTERRUPTED = "The tool was interrupted, its outcome is unknown. It was not run again; check before you repeat it."
 
@@ -39,6 +37,11 @@ class Carried:
     violation: bool = False
 
     @property
+    def has_run(self) -> bool:
+        """The tool itself was called, whatever it came to; only such calls count for the rules."""
+        return self.planned.problem is None and not self.violation
+
+    @property
     def outcome(self) -> CallOutcome:
         """What the policy wants to know of it."""
         ok = self.returned.status is ToolStatus.SUCCESS
@@ -50,16 +53,14 @@ class ToolExecution:
 
     def __init__(
         self,
-        store: RunStore,
-        hub: EventHub,
+        recorder: Recorder,
         builtin: BuiltinTools,
         tools: ToolsPort,
         core_memory: CoreMemoryPort,
         patience: Patience,
         clock: Clock,
     ) -> None:
-        self._store = store
-        self._hub = hub
+        self._recorder = recorder
         self._builtin = builtin
         self._tools = tools
         self._core_memory = core_memory
@@ -75,19 +76,24 @@ class ToolExecution:
         carried: list[Carried] = []
         free = turn.solver.permits_parallel_calls
         for parallel, group in groupby(planned, key=lambda item: free and self._parallel(turn, item)):
-            items = list(group)
             if parallel:
-                done = await asyncio.gather(*(self._one(turn, step, item) for item in items))
-                carried.extend(done)
-                for each in done:
-                    turn.solver = turn.solver.after(each.planned.call.name, each.returned.text)
+                for result in await self._together(turn, step, list(group)):
+                    carried.append(_counted(turn, result))
                 continue
-            for item in items:
-                result = await self._one(turn, step, item)
-                carried.append(result)
-                if not result.violation:
-                    turn.solver = turn.solver.after(item.call.name, result.returned.text)
+            for item in group:
+                carried.append(_counted(turn, await self._one(turn, step, item)))
         return tuple(carried)
+
+    async def _together(self, turn: Turn, step: str, items: Sequence[PlannedCall]) -> list[Carried]:
+        tasks = [asyncio.ensure_future(self._one(turn, step, item)) for item in items]
+        try:
+            return await asyncio.gather(*tasks)
+        except BaseException:
+            # What ends one of them ends the turn here: the others stop with it.
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
 
     def _parallel(self, turn: Turn, item: PlannedCall) -> bool:
         tool = turn.toolbox.custom_tool(item.call.name)
@@ -118,13 +124,15 @@ class ToolExecution:
         return None if name in allowed else turn.solver.violation_text(name, allowed)
 
     async def _run(self, turn: Turn, step: str, item: PlannedCall) -> ToolResult:
-        arguments = {**item.arguments, **turn.solver.prefilled(item.call.name)}
-        custom = turn.toolbox.custom_tool(item.call.name)
+        name = item.call.name
+        custom = turn.toolbox.custom_tool(name)
+        if self._needs_approval(turn, name, custom):
+            return ToolResult(ok=False, text=f"{name} needs a person's approval, which this server cannot ask for.")
         if custom is not None:
             return await self._run_custom(turn, step, item, custom)
         call = BuiltinCall(
-            name=item.call.name,
-            arguments=arguments,
+            name=name,
+            arguments=item.arguments,
             agent_id=turn.agent.id,
             time_zone=turn.agent.time_zone,
             tool_call_id=item.call.id,
@@ -134,21 +142,17 @@ class ToolExecution:
         return await self._patience.with_tier(lambda: self._builtin.execute(call))
 
     async def _run_custom(self, turn: Turn, step: str, item: PlannedCall, tool: CustomTool) -> ToolResult:
-        if self._needs_approval(turn, tool):
-            return ToolResult(
-                ok=False, text=f"{tool.name} needs a person's approval, which this server cannot ask for."
-            )
         started = turn.entry(step, EntryKind.STARTED, item.ordinal)
         if started is not None and not tool.idempotent:
             return ToolResult(ok=False, text=INTERRUPTED)
         if started is None:
             entry = JournalEntry(step, EntryKind.STARTED, self._clock.now(), item.ordinal)
-            await self._store.write(turn.lease, entries=[entry])
+            await self._recorder.record(turn, step, entry)
         blocks = {block.label: block.value for block in turn.core.blocks}
         try:
             result, changed = await self._tools.execute(
                 tool.id,
-                item.call.arguments if item.problem else _json(item, turn),
+                json.dumps(item.arguments, ensure_ascii=False),
                 agent_id=turn.agent.id,
                 agent_name=turn.agent.name,
                 blocks=blocks,
@@ -161,10 +165,11 @@ class ToolExecution:
         problems = await self._write_blocks(turn, step, item, changed)
         return result if not problems else ToolResult(False, f"{result.text}\n{problems}", result.stdout, result.stderr)
 
-    def _needs_approval(self, turn: Turn, tool: CustomTool) -> bool:
-        attached = turn.agent.tool(tool.name)
-        overridden = attached.requires_approval if attached is not None else None
-        return tool.requires_approval if overridden is None else overridden
+    def _needs_approval(self, turn: Turn, name: str, custom: CustomTool | None) -> bool:
+        attached = turn.agent.tool(name)
+        if attached is not None and attached.requires_approval is not None:
+            return attached.requires_approval
+        return turn.solver.needs_approval(name) or (custom is not None and custom.requires_approval)
 
     async def _write_blocks(self, turn: Turn, step: str, item: PlannedCall, changed: Mapping[str, str]) -> str:
         """Stores the block values that a tool changed; what could not be stored, in words."""
@@ -196,18 +201,15 @@ class ToolExecution:
         )
         at = self._clock.now()
         entry = JournalEntry(step, EntryKind.RESULT, at, item.ordinal, result=returned)
-        # Calls that run beside each other journal one after the other: events are numbered in the order of writing.
-        async with turn.progress.writing:
-            bodies = () if self._is_speech(turn, item) else (shown_return(step, item.ordinal, returned, at),)
-            events = turn.progress.durable(at, step, *bodies)
-            await self._store.write(turn.lease, entries=[entry], events=events, steps=turn.progress.take_steps())
-            self._hub.publish(events)
+        bodies = () if self._is_speech(turn, returned) else (shown_return(step, item.ordinal, returned, at),)
+        await self._recorder.record(turn, step, entry, bodies)
         return Carried(item, returned, at, violation)
 
-    def _is_speech(self, turn: Turn, item: PlannedCall) -> bool:
+    def _is_speech(self, turn: Turn, returned: ToolReturn) -> bool:
         """Speaking succeeded by being shown; its return is noise to a client."""
         config = turn.run.config
-        return config.assistant_messages and item.call.name == config.assistant_tool_name and item.problem is None
+        is_spoken = config.assistant_messages and returned.name == config.assistant_tool_name
+        return is_spoken and returned.status is ToolStatus.SUCCESS
 
 
 def shown_return(step: str, ordinal: int, returned: ToolReturn, at: datetime) -> Shown:
@@ -222,5 +224,7 @@ def shown_return(step: str, ordinal: int, returned: ToolReturn, at: datetime) ->
     )
 
 
-def _json(item: PlannedCall, turn: Turn) -> str:
-    return json.dumps({**item.arguments, **turn.solver.prefilled(item.call.name)}, ensure_ascii=False)
+def _counted(turn: Turn, carried: Carried) -> Carried:
+    if carried.has_run:
+        turn.solver = turn.solver.after(carried.returned.name, carried.returned.text)
+    return carried

@@ -54,10 +54,6 @@ class EventHub:
             for follower in self._followers.get(event.run_id, ()):
                 follower.put(event)
 
-    def followed(self, run_id: str) -> bool:
-        """Somebody listens."""
-        return run_id in self._followers
-
     def end(self, run_id: str) -> None:
         """Tells the followers that no further event will come."""
         for follower in self._followers.pop(run_id, ()):

@@ -25,7 +25,6 @@ class StepOutcome:
     """A step whose tools have run. `solver` knows its calls; `last` says that max_steps is reached."""
 
     calls: tuple[CallOutcome, ...]
-    has_text: bool
     length_cut: bool
     last: bool
     solver: RulesSolver

@@ -9,11 +9,9 @@ from engram_orchestrator.model.messages import (
     OmittedReasoningPart,
     ReasoningPart,
     RedactedReasoningPart,
-    Role,
     SummarizedReasoningPart,
     ToolCall,
 )
-from engram_orchestrator.model.runs import RunConfig
 
 _PARTS = 127
 
@@ -22,13 +20,6 @@ def otid(message_id: str, index: int) -> str:
     """The client's id of a part: the message's UUID with its low 7 bits replaced by the part's index."""
     value = UUID(message_id.partition("-")[2]).int
     return str(UUID(int=(value & ~_PARTS) | min(index, _PARTS)))
-
-
-def spoken(call: ToolCall, argument: str, arguments: dict[str, object]) -> str | None:
-    """What a call of the speaking tool says, or None where it says nothing that is text."""
-    del call
-    text = arguments.get(argument)
-    return text if isinstance(text, str) else None
 
 
 def reasoning_and_words(message: Message) -> list[tuple[str, tuple[ContentPart, ...]]]:
@@ -83,21 +74,3 @@ def shown_answer(message: Message, speech: dict[str, tuple[ContentPart, ...]]) -
     if silent:
         add("tool_call", calls=tuple(silent))
     return pieces
-
-
-def shown_message(message: Message, config: RunConfig) -> list[Shown]:
-    """The events of any other message: what was said, or what tools returned."""
-    del config
-    kind = {Role.TOOL: "tool_return", Role.USER: "user", Role.SYSTEM: "system", Role.SUMMARY: "summary"}[message.role]
-    return [
-        Shown(
-            kind=kind,
-            message_id=message.id,
-            otid=otid(message.id, 0),
-            message_time=message.created_at,
-            content=message.content,
-            tool_returns=message.tool_returns,
-            name=message.name,
-            sender_id=message.sender_id,
-        )
-    ]

@@ -1,9 +1,10 @@
 """The state of one turn while it is carried out."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from engram_orchestrator.llm.port import LlmClient
 from engram_orchestrator.loop.policy import LoopPolicy
@@ -13,9 +14,9 @@ from engram_orchestrator.model.agent_types import AgentTypeSpec
 from engram_orchestrator.model.agents import Agent
 from engram_orchestrator.model.events import DurableBody, EventBody, RunEvent
 from engram_orchestrator.model.memory import CoreMemory, Window
-from engram_orchestrator.model.messages import Message, Usage
+from engram_orchestrator.model.messages import Message, ToolCall, Usage
 from engram_orchestrator.model.models import ModelInfo, ModelSettings
-from engram_orchestrator.model.runs import EntryKind, JournalEntry, Lease, Run, Step
+from engram_orchestrator.model.runs import EntryKind, JournalEntry, JournalledAnswer, Lease, Run, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,23 @@ class CalledModel:
         """Tokens that a request may take, so that the answer fits behind it."""
         window = self.settings.context_window or self.info.context_window
         return window - min(self.settings.max_output_tokens or 0, window // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A call as it will be carried out.
+
+    `problem` is set where its arguments cannot be used; with `is_rules_fault`
+    they are those that a rule gives, which the model cannot mend.
+    """
+
+    ordinal: int
+    call: ToolCall
+    arguments: Mapping[str, Any]
+    heartbeat: bool = False
+    thinking: str | None = None
+    problem: str | None = None
+    is_rules_fault: bool = False
 
 
 @dataclass(slots=True)
@@ -53,7 +71,7 @@ class Progress:
     told: list[RunEvent] = field(default_factory=list)
     """Events that were told and are not stored yet: those of an answer that the commit holds."""
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Calls that run beside each other write one after the other: events are numbered in that order."""
+    """Held from the numbering of events until they are stored."""
 
     @property
     def last(self) -> bool:
@@ -61,21 +79,42 @@ class Progress:
         return self.number >= self.run.config.max_steps
 
     def durable(self, now: datetime, step_id: str | None, *bodies: DurableBody) -> list[RunEvent]:
-        """Numbers events; they must then be stored, in this order."""
-        events = []
-        for body in bodies:
-            self.sequence += 1
-            events.append(RunEvent(self.run.id, now, body, self.sequence, step_id))
-        return events
+        """The next events; they have taken place once they are `recorded` or `tell` knows them."""
+        return [
+            RunEvent(self.run.id, now, body, number, step_id) for number, body in enumerate(bodies, self.sequence + 1)
+        ]
+
+    def recorded(self, events: Sequence[RunEvent], steps: Sequence[Step]) -> None:
+        """Events and steps that are stored."""
+        self.sequence += len(events)
+        self.steps = self.steps[len(steps) :]
+
+    def tell(self, events: Sequence[RunEvent]) -> None:
+        """Events that are stored with the end of the run; until then the commit of their step vouches for them."""
+        self.sequence += len(events)
+        self.told.extend(events)
 
     def live(self, now: datetime, step_id: str | None, body: EventBody) -> RunEvent:
         """An event that is told and not stored."""
         return RunEvent(self.run.id, now, body, None, step_id)
 
-    def take_steps(self) -> list[Step]:
-        """The steps to record; they count as recorded from here on."""
-        taken, self.steps = self.steps, []
-        return taken
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A step's answer, and whether the journal holds it already."""
+
+    answer: JournalledAnswer
+    planned: tuple[PlannedCall, ...]
+    journalled: bool
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Committing:
+    """What a step adds to the window."""
+
+    answered: Answered
+    messages: tuple[Message, ...]
 
 
 @dataclass(slots=True)
@@ -98,6 +137,8 @@ class Turn:
     """Messages that enter the window with the next step: the run's input."""
     notes: tuple[str, ...] = ()
     """What the model is told in this turn's requests only: tiers that are away."""
+    committing: "Committing | None" = None
+    """The commit under way, of which nobody knows yet whether it took place."""
 
     def entry(self, step_id: str, kind: EntryKind, ordinal: int = 0) -> JournalEntry | None:
         """What the journal holds from before a restart."""

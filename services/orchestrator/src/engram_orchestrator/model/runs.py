@@ -119,6 +119,8 @@ class Run:
     completed_at: datetime | None = None
     first_token_ms: int | None = None
     total_ms: int | None = None
+    takes_up: tuple[str, ...] = ()
+    """The runs whose input it takes up again: the one that failed last, then those which that one took up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,27 @@ def shows(system_text: str, template: str, memory: str) -> bool:
     return _METADATA_LINES.fullmatch(system_text, len(before), len(system_text) - len(behind)) is not None
 
 
+def sections(system_text: str) -> tuple[str, str, str]:
+    """What a system message says of core memory, of tool rules, and of the other tiers; "" where it says nothing.
+
+    For looking at: blocks may hold the tags of our own sections, so what is
+    looked for are the outermost ones.
+    """
+    end = system_text.rfind(_METADATA_CLOSE)
+    start = system_text.rfind(_METADATA_OPEN, 0, max(end, 0))
+    metadata = system_text[start : end + len(_METADATA_CLOSE)] if start >= 0 else ""
+    before = system_text[:start] if start >= 0 else system_text
+    blocks = _between(before, "<memory_blocks>\n", "\n</memory_blocks>")
+    rules = before.rfind("\n\n<tool_usage_rules>\n")
+    behind = before[rules:] if rules >= 0 and "\n</memory_blocks>" not in before[rules:] else ""
+    return blocks, _between(behind, "<tool_usage_rules>\n", "\n</tool_usage_rules>"), metadata
+
+
+def _between(text: str, opening: str, closing: str) -> str:
+    start, end = text.find(opening), text.rfind(closing)
+    return text[start : end + len(closing)] if 0 <= start < end else ""
+
+
 def _around_memory(template: str) -> tuple[str, str]:
     head, marker, tail = template.partition(CORE_MEMORY)
     return (head, tail.replace(CORE_MEMORY, "")) if marker else (f"{template}\n\n", "")

@@ -9,84 +9,54 @@ from weakref import WeakValueDictionary
 import structlog
 from engram_kit.clock import Clock
 from engram_kit.deadline import set_remaining
-from engram_kit.errors import EngramError, typed
+from engram_kit.errors import EngramError
 from engram_kit.idempotency import RequestKey
+from engram_kit.paging import PageQuery
 from engram_kit.principal import Principal, as_principal
 
-from engram_orchestrator.builtin.executor import BuiltinTools
-from engram_orchestrator.errors import ContextWindowOverflow, LeaseLost, SystemPromptOverflow
-from engram_orchestrator.llm.errors import (
-    ContextOverflow,
-    ProviderBadAnswer,
-    ProviderError,
-    ProviderPaymentRequired,
-)
-from engram_orchestrator.llm.registry import Providers
-from engram_orchestrator.loop.answers import input_messages
-from engram_orchestrator.loop.context import ContextBuilder, Gathered
+from engram_orchestrator.errors import LeaseLost
 from engram_orchestrator.loop.engine import Engine
 from engram_orchestrator.loop.hub import EventHub
-from engram_orchestrator.loop.policy import POLICIES
-from engram_orchestrator.loop.rules import RulesSolver
-from engram_orchestrator.loop.tiers import Patience
-from engram_orchestrator.loop.toolbox import make_toolbox
-from engram_orchestrator.loop.turn import CalledModel, Progress, Turn
-from engram_orchestrator.model.agent_types import AGENT_TYPES, AgentTypeSpec
-from engram_orchestrator.model.agents import Agent, Conversation
+from engram_orchestrator.loop.recording import settled
+from engram_orchestrator.loop.turn import Progress, Turn
 from engram_orchestrator.model.events import DurableBody, Failed, RunEvent, Stopped, UsageReported
-from engram_orchestrator.model.runs import JournalEntry, Run, RunError, StopReason, status_of
-from engram_orchestrator.ports import RecallPort
-from engram_orchestrator.store.base import Claim, RunStore, StartedRun
+from engram_orchestrator.model.runs import Run, RunError, StopReason, status_of
+from engram_orchestrator.runs.beginning import TurnBuilder
+from engram_orchestrator.runs.outcomes import explanation, failure
+from engram_orchestrator.store.base import Claim, RunFilter, RunStore, StartedRun
 
 _log = structlog.get_logger("engram.runs")
 
 RENEWAL_SECONDS = 10.0
 RECOVERY_SECONDS = 5.0
-
-_STOPS: tuple[tuple[type[EngramError], StopReason], ...] = (
-    (SystemPromptOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT),
-    (ContextWindowOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW),
-    (ContextOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW),
-    (ProviderBadAnswer, StopReason.INVALID_LLM_RESPONSE),
-    (ProviderPaymentRequired, StopReason.INSUFFICIENT_CREDITS),
-    (ProviderError, StopReason.LLM_API_ERROR),
-)
+_ALL = 1_000
 
 
 @dataclass(slots=True)
 class _Active:
     claim: Claim
     task: asyncio.Task[None] | None = None
+    has_begun: bool = False
     cancelled: bool = False
+    ending: bool = False
+    """How the run ended is being recorded; it is too late to cancel it."""
+    ended: StopReason | None = None
 
 
 class Conductor:
     """Carries out the runs that this process holds leases of, each in a task of its own."""
 
     def __init__(
-        self,
-        store: RunStore,
-        hub: EventHub,
-        engine: Engine,
-        context: ContextBuilder,
-        recall: RecallPort,
-        models: Providers,
-        builtin: BuiltinTools,
-        patience: Patience,
-        clock: Clock,
-        owner: str,
+        self, store: RunStore, hub: EventHub, engine: Engine, turns: TurnBuilder, clock: Clock, owner: str
     ) -> None:
         self.owner = owner
         self._store = store
         self._hub = hub
         self._engine = engine
-        self._context = context
-        self._recall = recall
-        self._models = models
-        self._builtin = builtin
-        self._patience = patience
+        self._turns = turns
         self._clock = clock
         self._active: dict[str, _Active] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         # Held between a claim and its beginning: to the store, a run that this process has claimed and not begun looks
         # like one that it left behind in a crash.
         self._claiming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -108,28 +78,49 @@ class Conductor:
 
     def _begin(self, claim: Claim, context: Context) -> None:
         """Carries out a claimed run. Its task belongs to the process, not to whoever asked, nor to their deadline."""
+        if self._stopping:
+            self._hub.end(claim.run.id)  # the next process of this owner takes it up
+            return
         context.run(set_remaining, None)
         active = _Active(claim)
         self._active[claim.run.id] = active
         loop = asyncio.get_running_loop()
         active.task = loop.create_task(self._conduct(active), name=claim.run.id, context=context)
+        self._tasks.add(active.task)
+        active.task.add_done_callback(self._tasks.discard)
+        # A task that is cancelled before its first step never runs its own last one.
+        active.task.add_done_callback(lambda _: self._let_go(active))
+
+    def _let_go(self, active: _Active) -> None:
+        run_id = active.claim.run.id
+        if self._active.get(run_id) is active:
+            del self._active[run_id]
+            self._hub.end(run_id)
 
     def tell(self, events: Sequence[RunEvent]) -> None:
         """Tells the followers of a run that ended without having begun."""
         self._hub.publish(events)
 
-    async def cancel(self, run_id: str) -> bool:
-        """Stops a run of this process and waits until it is recorded; False where it is not here."""
-        active = self._active.get(run_id)
+    async def cancel(self, run: Run) -> bool:
+        """Stops a run that has begun and waits until that is recorded.
+
+        False where it ended before it could be stopped, and where another process carries it out.
+        """
+        if run.id not in self._active:
+            # Nobody may be carrying it out, as after a crash: then it is taken up here, to be ended.
+            await self.kick(run.conversation_id)
+        active = self._active.get(run.id)
         if active is None or active.task is None:
             return False
-        active.cancelled = True
-        active.task.cancel()
+        if not active.cancelled and not active.ending:
+            active.cancelled = True
+            if active.has_begun:
+                active.task.cancel()
         await asyncio.wait([active.task])
-        return True
+        return active.ended is StopReason.CANCELLED
 
-    async def drop(self, agent_id: str) -> None:
-        """Stops the runs of an agent that is being deleted; their leases are gone already."""
+    async def drop(self, organization_id: str, agent_id: str) -> None:
+        """Lets go of the runs of an agent that is being deleted; their leases are gone already."""
         tasks = []
         for active in list(self._active.values()):
             if active.claim.agent.id == agent_id and active.task is not None:
@@ -137,6 +128,10 @@ class Conductor:
                 tasks.append(active.task)
         if tasks:
             await asyncio.wait(tasks)
+        where = RunFilter(agent_ids=(agent_id,), active=True)
+        waiting = await self._store.list(organization_id, where, PageQuery(_ALL, ascending=True))
+        for run in waiting.items:
+            self._hub.end(run.id)
 
     async def kick(self, conversation_id: str) -> None:
         """Claims and begins the next run of a conversation, if there is one to be had."""
@@ -170,13 +165,14 @@ class Conductor:
     async def stop(self) -> None:
         """Lets go of every run where it stands; the next process of this owner takes it up."""
         self._stopping = True
-        tasks = [active.task for active in self._active.values() if active.task is not None]
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
     async def _conduct(self, active: _Active) -> None:
+        active.has_begun = True
         run = active.claim.run
         log = _log.bind(run=run.id, agent=run.agent_id)
         waits = False
@@ -191,101 +187,54 @@ class Conductor:
             # The lease lapses, and the run is taken up from its journal.
             log.exception("the run could not be recorded", error=str(error))
         finally:
-            self._active.pop(run.id, None)
-            self._hub.end(run.id)
+            self._let_go(active)
         if waits:
-            await self.kick(run.conversation_id)
+            await self._next(run.conversation_id)
+
+    async def _next(self, conversation_id: str) -> None:
+        try:
+            await self.kick(conversation_id)
+        except EngramError as error:
+            _log.warning("the next run has to wait to be found", conversation=conversation_id, error=error.message)
 
     async def _to_its_end(self, active: _Active) -> bool:
         """Carries the run out and records how it ended; whether another waits behind it."""
         claim = active.claim
-        progress = Progress(claim.run, claim.lease, self._clock.monotonic())
+        progress = Progress(claim.run, claim.lease, self._clock.monotonic(), sequence=claim.run.last_sequence)
+        reason, error = await self._carried_out(active, progress)
+        active.ending = True
+        waits = await settled(self._finish(progress, reason, error))
+        active.ended = reason
+        return waits
+
+    async def _carried_out(self, active: _Active, progress: Progress) -> tuple[StopReason, RunError | None]:
         turn: Turn | None = None
-        error: RunError | None = None
         try:
-            turn = await self._turn(claim, progress)
-            reason = await self._engine.carry_out(turn)
-            if reason is StopReason.NO_TOOL_CALL:
-                error = RunError(
-                    "PROVIDER_BAD_ANSWER", "The model called no tool; agents of this type act by tools only."
-                )
+            if not active.cancelled:
+                turn = await self._turns.begin(active.claim, progress)
+                reason = await self._engine.carry_out(turn)
+                return reason, explanation(reason)
         except asyncio.CancelledError:
             if not active.cancelled:
                 raise
-            reason = StopReason.CANCELLED
+        except LeaseLost:
+            raise
+        except Exception as error:
+            return failure(error)
+        return StopReason.CANCELLED, await self._cancelled(active.claim, turn, progress)
+
+    async def _cancelled(self, claim: Claim, turn: Turn | None, progress: Progress) -> RunError | None:
+        """Leaves valid history behind a run that is cancelled; what went wrong with it."""
+        try:
+            if turn is None and claim.taken_up:
+                turn = await self._turns.begin(claim, progress)
             if turn is not None:
                 await self._engine.cancel(turn)
         except LeaseLost:
             raise
-        except Exception as failure:
-            reason, error = _failure(failure)
-        return await self._finish(progress, reason, error)
-
-    async def _turn(self, claim: Claim, progress: Progress) -> Turn:
-        """Everything that the first step needs; of a run that was begun before, also what its journal holds."""
-        run, agent = claim.run, claim.agent
-        spec = AGENT_TYPES[agent.type]
-        model = self._model(run, agent, claim.conversation, spec)
-        tool_ids = tuple(tool.tool_id for tool in agent.tools if tool.tool_id is not None)
-        entries: tuple[JournalEntry, ...] = ()
-        if claim.taken_up:
-            entries = await self._store.journal(run.id)
-            progress.sequence = (await self._store.get(run.organization_id, run.id)).last_sequence
-        gathered = await self._gather(claim, tool_ids)
-        window = gathered.window
-        if agent.message_buffer_autoclear and not entries and len(window.messages) > 1:
-            window = await self._recall.replace_context(
-                f"{run.id}/autoclear",
-                agent.id,
-                run.conversation_id,
-                window.version,
-                [window.messages[0].id],
-                run_id=run.id,
-                epoch=claim.lease.epoch,
-            )
-        solver = RulesSolver(agent.tool_rules)
-        policy = POLICIES[spec.policy]
-        return Turn(
-            run=run,
-            agent=agent,
-            lease=claim.lease,
-            progress=progress,
-            spec=spec,
-            policy=policy,
-            model=model,
-            solver=solver,
-            toolbox=make_toolbox(
-                agent,
-                self._builtin,
-                gathered.custom,
-                solver,
-                heartbeat=policy.injects_heartbeat,
-                thinking=bool(model.settings.inner_thoughts_in_kwargs),
-            ),
-            window=window,
-            core=gathered.core,
-            journal={(entry.step_id, entry.kind, entry.ordinal): entry for entry in entries},
-            pending=input_messages(run),
-            notes=gathered.notes,
-        )
-
-    async def _gather(self, claim: Claim, tool_ids: tuple[str, ...]) -> Gathered:
-        """A new run fails fast where an essential tier is away; one that was begun before waits for it."""
-
-        async def gather() -> Gathered:
-            return await self._context.gather(claim.agent.id, claim.run.conversation_id, tool_ids)
-
-        return await (self._patience.with_tier(gather) if claim.taken_up else gather())
-
-    def _model(self, run: Run, agent: Agent, conversation: Conversation, spec: AgentTypeSpec) -> CalledModel:
-        """The model of a run: its own override, else the conversation's, else the agent's; settings likewise."""
-        info, client = self._models.resolve(run.config.override_model or conversation.model or agent.model)
-        settings = agent.model_settings.over(info.defaults)
-        if conversation.model_settings is not None:
-            settings = conversation.model_settings.over(settings)
-        if settings.inner_thoughts_in_kwargs is None:
-            settings = replace(settings, inner_thoughts_in_kwargs=spec.inner_thoughts)
-        return CalledModel(info, settings, client)
+        except EngramError as error:
+            return failure(error)[1]
+        return None
 
     async def _finish(self, progress: Progress, reason: StopReason, error: RunError | None) -> bool:
         now = self._clock.now()
@@ -299,19 +248,11 @@ class Conductor:
             error=error,
             usage=progress.usage,
             step_count=progress.concluded,
-            last_sequence=progress.sequence,
+            last_sequence=progress.sequence + len(events),
             completed_at=now,
             first_token_ms=progress.first_token_ms,
             total_ms=round((self._clock.monotonic() - progress.began) * 1e3),
         )
-        waits = await self._store.finish(progress.lease, ended, (*progress.told, *events), progress.take_steps())
+        waits = await self._store.finish(progress.lease, ended, (*progress.told, *events), progress.steps)
         self._hub.publish(events)
         return waits
-
-
-def _failure(failure: Exception) -> tuple[StopReason, RunError]:
-    known = typed(failure)
-    if not isinstance(failure, EngramError):
-        _log.exception("a run failed by a defect")
-    stop = next((reason for kind, reason in _STOPS if isinstance(known, kind)), StopReason.ERROR)
-    return stop, RunError(known.reason, known.message, dict(known.metadata))

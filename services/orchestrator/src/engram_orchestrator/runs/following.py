@@ -1,6 +1,6 @@
 """Following a run: its stored events behind a number, then what happens live, to its end."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from engram_kit.clock import Clock
 
@@ -33,7 +33,7 @@ class Follower:
         after: int = 0,
         replayed: bool = False,
         keepalive_seconds: int = 30,
-    ) -> AsyncIterator[RunEvent]:
+    ) -> AsyncGenerator[RunEvent, None]:
         """The events of a run behind `after`, each once and in order, up to its usage.
 
         Args:
@@ -54,6 +54,8 @@ class Follower:
                     yield event
                     if isinstance(event.body, UsageReported):
                         return
+                if run.status.ended:
+                    return
             while True:
                 try:
                     live = await subscription.next(keepalive_seconds)
@@ -74,7 +76,7 @@ class Follower:
         finally:
             subscription.close()
 
-    async def _stored(self, run_id: str, after: int) -> AsyncIterator[RunEvent]:
+    async def _stored(self, run_id: str, after: int) -> AsyncGenerator[RunEvent, None]:
         while batch := await self._store.events(run_id, after, _BATCH):
             for event in batch:
                 yield event

@@ -10,7 +10,7 @@ from engram.agents.v1 import agents_service_pb2 as rpc
 from engram.agents.v1 import agents_service_pb2_grpc
 from engram_kit.errors import InvalidArgument
 from engram_kit.idempotency import request_key
-from engram_kit.ids import new_id, require_id
+from engram_kit.ids import require_id
 from engram_kit.paging import next_page_token, page_query
 from engram_kit.principal import current_principal
 
@@ -21,6 +21,7 @@ from engram_orchestrator.convert.settings import compaction_from_proto, format_f
 from engram_orchestrator.model.agents import Agent
 from engram_orchestrator.usecases.agents import AgentService
 from engram_orchestrator.usecases.creation import AgentBirth
+from engram_orchestrator.usecases.windows import WindowService
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -62,8 +63,9 @@ _CHANGES: Final[Mapping[str, Callable[[pb.Agent], Any]]] = {
 class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     """Agents."""
 
-    def __init__(self, service: AgentService, birth: AgentBirth) -> None:
+    def __init__(self, service: AgentService, birth: AgentBirth, windows: WindowService) -> None:
         self._service = service
+        self._windows = windows
         self._birth = birth
 
     async def CreateAgent(self, request: rpc.CreateAgentRequest, context: Context) -> rpc.CreateAgentResponse:
@@ -150,24 +152,24 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         """What the model sees."""
         agent_id = _agent_id(request.agent_id)
         conversation_id = conversation_from(agent_id, request.conversation_id or None)
-        report = await self._service.report_window(current_principal(), agent_id, conversation_id)
+        agent = await self._service.get(current_principal(), agent_id)
+        settings = self._service.effective_settings(agent)
+        report = await self._windows.report(current_principal(), agent_id, conversation_id, settings)
         return rpc.GetContextWindowResponse(context_window=window_to_proto(report))
 
     async def RecompileAgent(self, request: rpc.RecompileAgentRequest, context: Context) -> rpc.RecompileAgentResponse:
         """Renders the system message anew."""
         agent_id = _default_only(request.agent_id, request.conversation_id)
-        request_id = request.request_id or new_id("request")
-        text, changed = await self._service.recompile(
-            current_principal(), request_id, agent_id, dry_run=request.dry_run
-        )
+        key = request_key(request, "RecompileAgent")
+        text, changed = await self._windows.recompile(current_principal(), key, agent_id, dry_run=request.dry_run)
         return rpc.RecompileAgentResponse(system_text=text, changed=changed)
 
     async def ResetMessages(self, request: rpc.ResetMessagesRequest, context: Context) -> rpc.ResetMessagesResponse:
         """Empties the window but for its system message."""
         agent_id = _default_only(request.agent_id, request.conversation_id)
-        request_id = request.request_id or new_id("request")
-        agent = await self._service.reset_messages(
-            current_principal(), request_id, agent_id, add_default=request.add_default_initial_messages
+        key = request_key(request, "ResetMessages")
+        agent = await self._windows.reset(
+            current_principal(), key, agent_id, add_default=request.add_default_initial_messages
         )
         return rpc.ResetMessagesResponse(agent=self._shown(agent))
 

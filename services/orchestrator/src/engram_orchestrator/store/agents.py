@@ -85,21 +85,19 @@ class SqlAgentStore:
         row = await self._database.read(lambda conn: conn.execute(query).first())
         return None if row is None else (decode_agent(row), row.creation)
 
-    async def activate(self, agent: Agent) -> None:
+    async def activate(self, agent: Agent) -> bool:
         """See AgentStore."""
         columns = _columns(replace(agent, state=AgentState.ACTIVE))
+        statement = agents.update().where(_being_created(agent.id)).values(**columns, creation=None)
+        return await self._database.write(lambda conn: conn.execute(statement).rowcount > 0)
 
-        def write(conn: sa.Connection) -> None:
-            conn.execute(agents.update().where(agents.c.id == agent.id).values(**columns, creation=None))
-
-        await self._database.write(write)
-
-    async def forget(self, agent_id: str, key: RequestKey | None = None) -> None:
+    async def abandon(self, agent_id: str, key: RequestKey | None) -> bool:
         """See AgentStore."""
 
-        def write(conn: sa.Connection) -> None:
-            conn.execute(runs.delete().where(runs.c.agent_id == agent_id))
-            conn.execute(agents.delete().where(agents.c.id == agent_id))
+        def write(conn: sa.Connection) -> bool:
+            values = {"state": AgentState.DELETING, "creation": None, "updated_at": self._clock.now()}
+            if conn.execute(agents.update().where(_being_created(agent_id)).values(**values)).rowcount == 0:
+                return False
             if key is not None:
                 conn.execute(
                     request_ledger.delete().where(
@@ -108,6 +106,16 @@ class SqlAgentStore:
                         request_ledger.c.request_id == key.request_id,
                     )
                 )
+            return True
+
+        return await self._database.write(write)
+
+    async def forget(self, agent_id: str) -> None:
+        """See AgentStore."""
+
+        def write(conn: sa.Connection) -> None:
+            conn.execute(runs.delete().where(runs.c.agent_id == agent_id))
+            conn.execute(agents.delete().where(agents.c.id == agent_id))
 
         await self._database.write(write)
 
@@ -149,6 +157,10 @@ class SqlAgentStore:
 
         return await self._database.write(write)
 
+    async def once(self, key: RequestKey | None) -> bool:
+        """See AgentStore."""
+        return await self._database.write(lambda conn: self._ledger.once(conn, key, tuple)[1])
+
     async def begin_deletion(self, organization_id: str, agent_id: str) -> bool:
         """See AgentStore."""
 
@@ -158,13 +170,15 @@ class SqlAgentStore:
                 .where(_visible(organization_id), agents.c.id == agent_id)
                 .values(state=AgentState.DELETING, updated_at=self._clock.now())
             )
+            if marked.rowcount == 0:
+                return False
             # A holder of any lease of the agent loses it here, and its next write tells it so.
             conn.execute(
                 conversations.update()
                 .where(conversations.c.agent_id == agent_id)
                 .values(epoch=conversations.c.epoch + 1, lease_owner=None, lease_run_id=None, lease_expires_at=None)
             )
-            return marked.rowcount > 0
+            return True
 
         return await self._database.write(write)
 
@@ -198,6 +212,10 @@ def _active(conn: sa.Connection, organization_id: str, agent_id: str) -> Agent:
 
 def _visible(organization_id: str) -> sa.ColumnElement[bool]:
     return sa.and_(agents.c.organization_id == organization_id, agents.c.state == AgentState.ACTIVE)
+
+
+def _being_created(agent_id: str) -> sa.ColumnElement[bool]:
+    return sa.and_(agents.c.id == agent_id, agents.c.state == AgentState.CREATING)
 
 
 def _columns(agent: Agent) -> dict[str, Any]:

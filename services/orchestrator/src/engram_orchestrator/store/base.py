@@ -92,12 +92,16 @@ class AgentStore(Protocol):
         """A CREATING agent and its request; None in any other state."""
         ...
 
-    async def activate(self, agent: Agent) -> None:
-        """Writes the agent as ACTIVE."""
+    async def activate(self, agent: Agent) -> bool:
+        """Writes a CREATING agent as ACTIVE; False where it is not CREATING any more, and nothing is written."""
         ...
 
-    async def forget(self, agent_id: str, key: RequestKey | None = None) -> None:
-        """Removes the agent with all that hangs on it, and the record of the request that began it."""
+    async def abandon(self, agent_id: str, key: RequestKey | None) -> bool:
+        """Marks a CREATING agent DELETING and forgets the request that began it; False where it is not CREATING."""
+        ...
+
+    async def forget(self, agent_id: str) -> None:
+        """Removes the agent with all that hangs on it."""
         ...
 
     async def get(self, organization_id: str, agent_id: str) -> Agent:
@@ -128,8 +132,16 @@ class AgentStore(Protocol):
         """
         ...
 
+    async def once(self, key: RequestKey | None) -> bool:
+        """Records a request whose effect lies in another room; whether it had come before.
+
+        Raises:
+            RequestIdReused: with other content.
+        """
+        ...
+
     async def begin_deletion(self, organization_id: str, agent_id: str) -> bool:
-        """Marks the agent DELETING and takes its conversations' leases away; False where it is not there."""
+        """Marks an ACTIVE agent DELETING and takes its conversations' leases away; False where there is none."""
         ...
 
     async def tags(self, organization_id: str, page: PageQuery, text_search: str | None) -> Page[str]:
@@ -155,7 +167,10 @@ class RunStore(Protocol):
         ...
 
     async def claim_next(self, conversation_id: str, owner: str) -> Claim | None:
-        """Claims the lowest unfinished run of a conversation, raising the epoch; None where there is none to be had."""
+        """Claims the lowest unfinished run of a conversation, raising the epoch.
+
+        None where there is none, where another owner's lease holds, or where the agent is not ACTIVE.
+        """
         ...
 
     async def claimable(self, owner: str) -> tuple[str, ...]:
@@ -174,7 +189,10 @@ class RunStore(Protocol):
         events: Sequence[RunEvent] = (),
         steps: Sequence[Step] = (),
     ) -> None:
-        """Writes journal entries, events and finished steps in one transaction."""
+        """Writes journal entries, events and finished steps in one transaction, and puts off the lease's expiry.
+
+        An entry or event that is there already fails the whole; a step that is there already is written anew.
+        """
         ...
 
     async def finish(self, lease: Lease, run: Run, events: Sequence[RunEvent], steps: Sequence[Step]) -> bool:

@@ -53,6 +53,7 @@ class _Document:
 
     input: tuple[InputMessage, ...]
     config: RunConfig
+    takes_up: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,8 @@ class SqlRunStore:
             if before is not None:
                 return StartedRun(before, replayed=True)
             place = _conversation(conn, run.organization_id, run.agent_id, run.conversation_id)
+            if place is None:
+                raise agent_missing(run.agent_id)
             ahead = _first_unfinished(conn, run.conversation_id)
             if ahead is not None and reject_busy:
                 raise ConversationBusy(f"Run {ahead.id} holds the conversation.", run_id=ahead.id)
@@ -128,7 +131,12 @@ class SqlRunStore:
         query = (
             sa.select(runs)
             .join(run_otids, run_otids.c.run_id == runs.c.id)
-            .where(run_otids.c.conversation_id == run.conversation_id, run_otids.c.otid.in_(otids))
+            .where(
+                runs.c.organization_id == run.organization_id,
+                run_otids.c.conversation_id == run.conversation_id,
+                run_otids.c.otid.in_(otids),
+            )
+            .order_by(runs.c.queue_number)
             .limit(1)
         )
         found = conn.execute(query).first()
@@ -159,15 +167,17 @@ class SqlRunStore:
             if first is None:
                 return None
             place = _conversation(conn, first.organization_id, first.agent_id, conversation_id)
-            held = place.lease_owner not in (None, owner) and place.lease_expires_at > self._clock.now()
-            if held:
+            if place is None or self._held_by_another(place, owner):
                 return None
             lease = self._take(conn, place, first.id, owner)
-            run = replace(_decode_run(first), status=RunStatus.RUNNING)
+            run = replace(_decode_run(first), status=RunStatus.RUNNING, last_sequence=_newest_event(conn, first.id))
             taken_up = first.status == RunStatus.RUNNING
             return Claim(run, decode_agent(place), _CONVERSATION.decode(place.thread), lease, taken_up)
 
         return await self._database.write(write)
+
+    def _held_by_another(self, place: Any, owner: str) -> bool:
+        return place.lease_owner not in (None, owner) and place.lease_expires_at > self._clock.now()
 
     async def claimable(self, owner: str) -> tuple[str, ...]:
         """See RunStore."""
@@ -277,8 +287,7 @@ class SqlRunStore:
             run = _decode_run(row)
             if run.status.ended:
                 return run
-            newest = sa.select(sa.func.max(events.c.sequence)).where(events.c.run_id == run_id)
-            return replace(run, last_sequence=conn.execute(newest).scalar() or 0)
+            return replace(run, last_sequence=_newest_event(conn, run_id))
 
         return await self._database.read(read)
 
@@ -363,7 +372,10 @@ class SqlRunStore:
 
 
 def _conversation(conn: sa.Connection, organization_id: str, agent_id: str, conversation_id: str) -> Any:
-    """The conversation's row joined with its ACTIVE agent's; its document is `thread`, its id `conversation_id`."""
+    """The conversation's row joined with its ACTIVE agent's, or None.
+
+    Its document is `thread`, its id `conversation_id`.
+    """
     query = (
         sa.select(
             agents,
@@ -382,15 +394,16 @@ def _conversation(conn: sa.Connection, organization_id: str, agent_id: str, conv
             agents.c.state == AgentState.ACTIVE,
         )
     )
-    row = conn.execute(query).first()
-    if row is None:
-        raise agent_missing(agent_id)
-    return row
+    return conn.execute(query).first()
 
 
 def _first_unfinished(conn: sa.Connection, conversation_id: str) -> Any:
     query = sa.select(runs).where(runs.c.conversation_id == conversation_id, _UNFINISHED)
     return conn.execute(query.order_by(runs.c.queue_number).limit(1)).first()
+
+
+def _newest_event(conn: sa.Connection, run_id: str) -> int:
+    return conn.execute(sa.select(sa.func.max(events.c.sequence)).where(events.c.run_id == run_id)).scalar() or 0
 
 
 def _advance_queue(conn: sa.Connection, place: Any) -> None:
@@ -415,7 +428,7 @@ def _insert_run(conn: sa.Connection, key: RequestKey | None, run: Run, queue_num
             request_method=key and key.method,
             request_id=key and key.request_id,
             request_fingerprint=key and key.fingerprint,
-            document=_ENCODE(_Document(run.input, run.config)),
+            document=_ENCODE(_Document(run.input, run.config, run.takes_up)),
             created_at=run.created_at,
             updated_at=run.updated_at,
         )
@@ -500,6 +513,7 @@ def _decode_run(row: Any) -> Run:
         updated_at=row.updated_at,
         input=fixed.input,
         config=fixed.config,
+        takes_up=fixed.takes_up,
         status=RunStatus(row.status),
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
         background=row.background,

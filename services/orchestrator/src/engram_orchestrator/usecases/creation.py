@@ -1,13 +1,14 @@
 """Making and unmaking agents across the tiers, so that nobody ever sees half of one."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import msgspec
 import structlog
 from engram_kit.clock import Clock
-from engram_kit.errors import DeadlineExceeded, EngramError, Internal, NotFound, Unavailable, Unimplemented
+from engram_kit.errors import DeadlineExceeded, EngramError, Internal, NotFound, RequestIdReused, Unavailable
 from engram_kit.idempotency import RequestKey
 from engram_kit.ids import IdSource, derive_id
 from engram_kit.principal import Principal, as_principal
@@ -20,7 +21,6 @@ from engram_orchestrator.model.agent_types import AGENT_TYPES, base_rules, base_
 from engram_orchestrator.model.agents import Agent, AgentState, AttachedTool
 from engram_orchestrator.model.creation import AgentDraft, Creation
 from engram_orchestrator.model.memory import ArchivalSummary, Block, CustomTool
-from engram_orchestrator.model.rules import RequiresApproval
 from engram_orchestrator.ports import ArchivalPort, CoreMemoryPort, RecallPort, ToolsPort
 from engram_orchestrator.prompt.assembly import memory_section
 from engram_orchestrator.prompt.prompts import Prompts
@@ -89,8 +89,6 @@ class AgentBirth:
         return await self._complete(agent, creation)
 
     async def _first_record(self, principal: Principal, draft: AgentDraft) -> Agent:
-        if any(isinstance(rule, RequiresApproval) for rule in draft.tool_rules):
-            raise Unimplemented("This server does not answer approvals yet.", field="agent.tool_rules")
         spec = AGENT_TYPES[draft.type]
         model = draft.model or await self._models.default_handle()
         self._models.resolve(model)
@@ -133,7 +131,9 @@ class AgentBirth:
         except EngramError:
             await self._undo(agent, creation)
             raise
-        await self._store.activate(complete)
+        if not await self._store.activate(complete):
+            # Somebody else made the same agent ready, and it may have been changed or deleted since.
+            return await self._store.get(agent.organization_id, agent.id)
         return replace(complete, state=AgentState.ACTIVE)
 
     async def _make_parts(self, agent: Agent, draft: AgentDraft) -> Agent:
@@ -150,13 +150,15 @@ class AgentBirth:
         first = FirstWindow(agent, agent.default_conversation_id, "0", agent.created_at)
         given = draft.initial_messages
         rest = first.default() if given is None else first.given(given)
-        messages = [first.system(await self.system_text(agent)), *rest]
-        await self._tiers.recall.create_context(
-            f"{agent.id}/context", agent.id, agent.default_conversation_id, messages
-        )
+        messages = [first.system(await self._system_text(agent)), *rest]
+        # An earlier try that got through may have shown other memory: blocks are shared, and days pass.
+        with suppress(RequestIdReused):
+            await self._tiers.recall.create_context(
+                f"{agent.id}/context", agent.id, agent.default_conversation_id, messages
+            )
         return agent
 
-    async def system_text(self, agent: Agent) -> str:
+    async def _system_text(self, agent: Agent) -> str:
         """The system message of a window that holds nothing else."""
         info, _ = self._models.resolve(agent.model)
         core = await self._context.core_memory(agent.id)
@@ -195,11 +197,14 @@ class AgentBirth:
         return list(found)
 
     async def _undo(self, agent: Agent, creation: Creation) -> None:
-        await self._erase(agent.id)
+        """Takes the agent back, unless somebody else made it ready. Where a tier is away, the sweeper ends it."""
         key = None
         if creation.method is not None and creation.request_id is not None:
             key = RequestKey(agent.organization_id, creation.method, creation.request_id, "")
-        await self._store.forget(agent.id, key)
+        if await self._store.abandon(agent.id, key):
+            with suppress(*_AWAY):
+                await self._erase(agent.id)
+                await self._store.forget(agent.id)
 
     async def delete(self, principal: Principal, agent_id: str) -> None:
         """Deletes an agent and everything that only it has. One that is not there is a success.
@@ -208,7 +213,7 @@ class AgentBirth:
             Unavailable: a tier is away. The agent is gone for everybody; the rest follows by itself.
         """
         if await self._store.begin_deletion(principal.organization_id, agent_id):
-            await self._conductor.drop(agent_id)
+            await self._conductor.drop(principal.organization_id, agent_id)
             await self._erase(agent_id)
             await self._store.forget(agent_id)
 
@@ -221,11 +226,20 @@ class AgentBirth:
         """For ever: finishes creations and deletions that a crash or an absent tier left half done."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
+            await self.finish_all()
+
+    async def finish_all(self) -> None:
+        """Goes over the creations and deletions that are half done, and finishes those that can be."""
+        try:
+            unfinished = await self._store.unfinished()
+        except EngramError as error:
+            _log.warning("looking for unfinished agents failed", error=error.message)
+            return
+        for agent, creation in unfinished:
             try:
-                for agent, creation in await self._store.unfinished():
-                    await self._finish(agent, creation)
+                await self._finish(agent, creation)
             except EngramError as error:
-                _log.warning("an unfinished agent has to wait", error=error.message)
+                _log.warning("an unfinished agent has to wait", agent=agent.id, error=error.message)
 
     async def _finish(self, agent: Agent, creation: bytes) -> None:
         with as_principal(Principal(agent.organization_id, agent.provenance.created_by_id)):

@@ -1,6 +1,7 @@
 """Sending to agents, following and cancelling runs."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from enum import StrEnum
 
@@ -11,6 +12,7 @@ from engram_kit.ids import IdSource, derive_id
 from engram_kit.paging import Page, PageQuery
 from engram_kit.principal import Principal
 
+from engram_orchestrator.errors import RunEnded, RunUnderWay
 from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.model.events import DurableBody, RunEvent, Stopped, UsageReported
 from engram_orchestrator.model.messages import Usage
@@ -65,7 +67,7 @@ class RunService:
         conversation_id: str,
         messages: Sequence[InputMessage],
         config: RunConfig,
-    ) -> AsyncIterator[RunEvent]:
+    ) -> AsyncGenerator[RunEvent, None]:
         """Stores a run and streams it to its end. A repeat under the same key or otid streams the first one again.
 
         Raises:
@@ -83,14 +85,14 @@ class RunService:
             raise
         if started.replayed:
             subscription.close()
-            async for event in self.follow(principal, started.run.id, 0, config.keepalive_seconds, replayed=True):
+            stream = self.follow(principal, started.run.id, 0, config.keepalive_seconds, replayed=True)
+        else:
+            stream = self._follower.follow(
+                started.run, subscription, fresh=True, keepalive_seconds=config.keepalive_seconds
+            )
+        async with aclosing(stream):
+            async for event in stream:
                 yield event
-            return
-        stream = self._follower.follow(
-            started.run, subscription, fresh=True, keepalive_seconds=config.keepalive_seconds
-        )
-        async for event in stream:
-            yield event
 
     async def start(
         self,
@@ -137,7 +139,7 @@ class RunService:
 
     async def follow(
         self, principal: Principal, run_id: str, after: int, keepalive_seconds: int, *, replayed: bool = False
-    ) -> AsyncIterator[RunEvent]:
+    ) -> AsyncGenerator[RunEvent, None]:
         """Replays the events behind a number, then follows the run to its end.
 
         Raises:
@@ -152,8 +154,9 @@ class RunService:
         stream = self._follower.follow(
             run, subscription, after=after, replayed=replayed, keepalive_seconds=keepalive_seconds
         )
-        async for event in stream:
-            yield event
+        async with aclosing(stream):
+            async for event in stream:
+                yield event
 
     async def get(self, principal: Principal, run_id: str) -> Run:
         """A run, or NotFound."""
@@ -164,14 +167,25 @@ class RunService:
         return await self._store.list(principal.organization_id, where, page)
 
     async def retry(self, principal: Principal, key: RequestKey | None, run_id: str) -> Run:
-        """Takes the input of a run that failed up again, as a new run in the background.
+        """Takes the input of a run that failed or was cancelled up again, as a new run in the background.
+
+        What of the input a step had committed already is not said twice.
 
         Raises:
             NotFound
+            RunEnded: it completed.
+            RunUnderWay: it has not ended.
         """
         before = await self._store.get(principal.organization_id, run_id)
+        if not before.status.ended:
+            raise RunUnderWay("The run has not ended.", resource_id=run_id)
+        if before.status is RunStatus.COMPLETED:
+            raise RunEnded("The run completed; there is nothing to take up again.", resource_id=run_id)
         messages = [replace(message, otid=None) for message in before.input]
-        return await self.start(principal, key, before.agent_id, before.conversation_id, messages, before.config)
+        again = self._new_run(
+            principal, before.agent_id, before.conversation_id, messages, before.config, background=True
+        )
+        return (await self._start(key, replace(again, takes_up=(run_id, *before.takes_up)))).run
 
     async def cancel(self, principal: Principal, where: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
         """Cancels runs by id, or every unfinished one that matches; what became of each."""
@@ -197,7 +211,7 @@ class RunService:
             if await self._store.cancel_waiting(replace(ended, last_sequence=len(events)), events):
                 self._conductor.tell(events)
                 return CancelOutcome.CANCELLED
-        if not run.status.ended and await self._conductor.cancel(run_id):
+        if not run.status.ended and await self._conductor.cancel(run):
             return CancelOutcome.CANCELLED
         return CancelOutcome.ENDED_BEFORE
 

@@ -15,13 +15,13 @@ from engram_recall.commands import (
     Fork,
     MessageFilter,
     NewContext,
+    OutboxRow,
     Replacement,
     SearchScope,
     StepCommit,
     StepResult,
 )
 from engram_recall.model import Context, Message
-from engram_recall.store.outbox import OutboxRow
 
 
 class RecallStore(Protocol):
@@ -96,8 +96,8 @@ class RecallStore(Protocol):
         """The searchable messages in scope that were stored last, newest first."""
         ...
 
-    async def within(self, scope: SearchScope, ids: Sequence[str]) -> frozenset[str]:
-        """Those of `ids` that exist, are searchable and are in scope."""
+    async def searchable(self, organization_id: str, ids: Sequence[str]) -> frozenset[str]:
+        """Those of `ids` that are messages of the organization that a search may find."""
         ...
 
     async def erase_agent(self, organization_id: str, agent_id: str, key: RequestKey | None) -> Erasure:

@@ -13,6 +13,30 @@ Condition = sa.ColumnElement[bool]
 _m = messages.c
 
 
+def owned(organization_id: str | sa.BindParameter[str], *, narrowed: bool = True) -> Condition:
+    """The message is the organization's.
+
+    Where something else narrows the query (ids, an agent, a run), the column is kept away from the planner: without
+    statistics it would rather walk the organization's index than look a handful of ids up.
+    """
+    column = _m.organization_id.concat("") if narrowed else _m.organization_id
+    return column == organization_id
+
+
+def narrows(wanted: MessageFilter) -> bool:
+    """Whether a list has a condition with an index of its own."""
+    return bool(
+        wanted.agent_ids
+        or wanted.conversation_ids
+        or wanted.run_id
+        or wanted.step_id
+        or wanted.group_id
+        or wanted.turn_id
+        or wanted.otid
+        or wanted.tool_call_id
+    )
+
+
 def listed(wanted: MessageFilter) -> Iterator[Condition]:
     """What a list asks for, the organization aside."""
     if wanted.agent_ids:
@@ -43,9 +67,9 @@ def listed(wanted: MessageFilter) -> Iterator[Condition]:
         yield _m.created_at <= wanted.until_time
 
 
-def searched(scope: SearchScope) -> Iterator[Condition]:
-    """Where a search looks."""
-    yield _m.organization_id == scope.organization_id
+def searched(scope: SearchScope, *, narrowed: bool = True) -> Iterator[Condition]:
+    """Where a search looks; `narrowed` where ids or words are given too."""
+    yield owned(scope.organization_id, narrowed=narrowed or scope.agent_id is not None)
     if scope.agent_id is not None:
         yield _m.agent_id == scope.agent_id
     if scope.conversation_id is not None:

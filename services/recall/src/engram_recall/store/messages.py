@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from engram_recall.errors import message_exists
 from engram_recall.model import Message
-from engram_recall.store import agents, outbox
+from engram_recall.store import agents, filters, outbox
 from engram_recall.store.codec import COLUMNS, Row, content_columns, to_message, to_row
 from engram_recall.store.documents import COLUMNS as SOURCE_COLUMNS
 from engram_recall.store.documents import Source, index_again, index_new, to_sources
@@ -17,10 +17,12 @@ from engram_recall.store.tables import context_entries, messages, tool_call_rows
 from engram_recall.store.writing import Writing
 
 _m = messages.c
+_ORGANIZATION: Final[sa.BindParameter[Any]] = sa.bindparam("organization")
 _IDS: Final[sa.BindParameter[Any]] = sa.bindparam("ids", expanding=True)
 
 _BY_ID: Final = sa.select(*COLUMNS, _m.organization_id).where(_m.id.in_(_IDS))
-_VISIBLE: Final = sa.select(*COLUMNS).where(_m.organization_id == sa.bindparam("organization"), _m.id.in_(_IDS))
+_VISIBLE: Final = sa.select(*COLUMNS).where(filters.owned(_ORGANIZATION), _m.id.in_(_IDS))
+_FINDABLE: Final = sa.select(_m.id).where(filters.owned(_ORGANIZATION), _m.id.in_(_IDS), _m.search_text.is_not(None))
 _INSERT: Final = sa.insert(messages).returning(_m.id, _m.row_id)
 _SOURCES: Final = sa.select(*SOURCE_COLUMNS).where(_m.id.in_(_IDS))
 _CALLS: Final = sa.insert(tool_call_rows)
@@ -101,6 +103,11 @@ def read(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> tuple
     rows = conn.execute(_VISIBLE, {"organization": organization_id, "ids": list(ids)})
     found = {message.id: message for message in map(to_message, rows)}
     return tuple(found[id_] for id_ in ids if id_ in found)
+
+
+def searchable(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> frozenset[str]:
+    """Those of `ids` that a search of the organization may find."""
+    return frozenset(conn.execute(_FINDABLE, {"organization": organization_id, "ids": list(ids)}).scalars())
 
 
 def rewrite(tx: Writing, changed: Message) -> None:

@@ -3,54 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 import sqlalchemy as sa
 
+from engram_recall.commands import NewsKind, OutboxRow
 from engram_recall.store.tables import index_outbox, messages
-
-MESSAGE: Final = "message"
-AGENT: Final = "agent"
 
 _NOTE: Final = sa.insert(index_outbox)
 _o = index_outbox.c
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxRow:
-    """One thing that may differ from the index: a message, or all messages of an agent."""
-
-    row_id: int
-    kind: str
-    subject_id: str
-    created_at: datetime
-
-
 def note_messages(conn: sa.Connection, ids: Sequence[str], now: datetime) -> None:
     """Notes messages that were stored, changed or deleted."""
     if ids:
-        conn.execute(_NOTE, [{"kind": MESSAGE, "subject_id": id_, "created_at": now} for id_ in ids])
+        conn.execute(_NOTE, [{"kind": NewsKind.MESSAGE.value, "subject_id": id_, "created_at": now} for id_ in ids])
 
 
 def note_all(conn: sa.Connection, now: datetime) -> int:
     """Notes every searchable message; returns how many."""
     searchable = sa.select(
-        sa.literal(MESSAGE), messages.c.id, sa.literal(now, type_=index_outbox.c.created_at.type)
+        sa.literal(NewsKind.MESSAGE.value), messages.c.id, sa.literal(now, type_=index_outbox.c.created_at.type)
     ).where(messages.c.search_text.is_not(None))
     return conn.execute(sa.insert(index_outbox).from_select(["kind", "subject_id", "created_at"], searchable)).rowcount
 
 
 def note_agent(conn: sa.Connection, agent_id: str, now: datetime) -> None:
     """Notes that nothing of an agent may be found any more."""
-    conn.execute(_NOTE, {"kind": AGENT, "subject_id": agent_id, "created_at": now})
+    conn.execute(_NOTE, {"kind": NewsKind.AGENT.value, "subject_id": agent_id, "created_at": now})
 
 
 def pending(conn: sa.Connection, limit: int) -> tuple[OutboxRow, ...]:
     """The oldest rows."""
     rows = conn.execute(sa.select(_o.row_id, _o.kind, _o.subject_id, _o.created_at).order_by(_o.row_id).limit(limit))
-    return tuple(OutboxRow(*row) for row in rows)
+    return tuple(OutboxRow(row.row_id, NewsKind(row.kind), row.subject_id, row.created_at) for row in rows)
 
 
 def settle(conn: sa.Connection, row_ids: Sequence[int]) -> None:

@@ -20,6 +20,8 @@ from engram_recall.commands import (
     Fork,
     MessageFilter,
     NewContext,
+    NewsKind,
+    OutboxRow,
     Replacement,
     SearchScope,
     StepCommit,
@@ -31,7 +33,6 @@ from engram_recall.store import contexts, filters, outbox, steps, windows
 from engram_recall.store import messages as message_rows
 from engram_recall.store.codec import COLUMNS, fingerprint, to_message
 from engram_recall.store.documents import WordIndex
-from engram_recall.store.outbox import OutboxRow
 from engram_recall.store.tables import context_entries, messages, request_ledger
 from engram_recall.store.words_postgresql import PostgresWords
 from engram_recall.store.words_sqlite import SqliteWords
@@ -116,12 +117,14 @@ class SqlRecallStore:
 
     async def list_messages(self, organization_id: str, wanted: MessageFilter, page: PageQuery) -> Page[Message]:
         """See RecallStore."""
-        of_organization = _m.organization_id == organization_id
+        of_organization = filters.owned(organization_id, narrowed=filters.narrows(wanted))
         statement = sa.select(*COLUMNS).where(of_organization, *filters.listed(wanted))
         key = _m.sequence_id if len(wanted.agent_ids) == 1 else _m.row_id
 
         def read(conn: sa.Connection) -> Page[Message]:
-            return paginate(conn, statement, page, key=key, id=_m.id, scope=of_organization).map(to_message)
+            return paginate(conn, statement, page, key=key, id=_m.id, scope=filters.owned(organization_id)).map(
+                to_message
+            )
 
         return await self._database.read(read)
 
@@ -173,15 +176,19 @@ class SqlRecallStore:
     async def newest(self, scope: SearchScope, limit: int) -> list[Message]:
         """See RecallStore."""
         order = _m.row_id if scope.agent_id is None else _m.sequence_id
-        statement = sa.select(*COLUMNS).where(_SEARCHABLE, *filters.searched(scope)).order_by(order.desc()).limit(limit)
+        statement = (
+            sa.select(*COLUMNS)
+            .where(_SEARCHABLE, *filters.searched(scope, narrowed=False))
+            .order_by(order.desc())
+            .limit(limit)
+        )
         return await self._database.read(lambda conn: list(map(to_message, conn.execute(statement))))
 
-    async def within(self, scope: SearchScope, ids: Sequence[str]) -> frozenset[str]:
+    async def searchable(self, organization_id: str, ids: Sequence[str]) -> frozenset[str]:
         """See RecallStore."""
         if not ids:
             return frozenset()
-        statement = sa.select(_m.id).where(_m.id.in_(ids), _SEARCHABLE, *filters.searched(scope))
-        return await self._database.read(lambda conn: frozenset(conn.execute(statement).scalars()))
+        return await self._database.read(lambda conn: message_rows.searchable(conn, organization_id, ids))
 
     async def erase_agent(self, organization_id: str, agent_id: str, key: RequestKey | None) -> Erasure:
         """See RecallStore."""
@@ -198,7 +205,7 @@ class SqlRecallStore:
 
         def read(conn: sa.Connection) -> tuple[tuple[OutboxRow, ...], dict[str, tuple[str, Message]]]:
             rows = outbox.pending(conn, limit)
-            ids = {row.subject_id for row in rows if row.kind == outbox.MESSAGE}
+            ids = {row.subject_id for row in rows if row.kind is NewsKind.MESSAGE}
             if not ids:
                 return rows, {}
             found = conn.execute(sa.select(*COLUMNS, _m.organization_id).where(_m.id.in_(ids), _SEARCHABLE))

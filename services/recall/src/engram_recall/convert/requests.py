@@ -1,4 +1,4 @@
-"""Between the requests on the wire and what the service is asked: ids, bounds and sizes are checked here."""
+"""What requests ask of the service: ids, bounds and sizes are checked here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from engram.recall.v1 import messages_service_pb2 as rpc
 from engram_kit.errors import InvalidArgument
 from engram_kit.ids import require_id
 
-from engram_recall import convert
 from engram_recall.commands import (
     Batch,
     Fork,
@@ -21,6 +20,7 @@ from engram_recall.commands import (
     SearchScope,
     StepCommit,
 )
+from engram_recall.convert import messages as convert
 from engram_recall.dates import end_bound, start_bound, time_zone
 from engram_recall.model import default_conversation_id
 from engram_recall.speech import SEARCHABLE_ROLES

@@ -1,4 +1,4 @@
-"""Between the wire and the domain: messages, windows and hits."""
+"""Messages, windows and hits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from engram_recall import model
 from engram_recall.commands import MessageHit, SearchMode
-from engram_recall.model import Role, ToolStatus
+from engram_recall.convert import parts
+from engram_recall.model import Role
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -28,12 +29,6 @@ _ROLES: Final[dict[int, Role]] = {
     pb.ROLE_SUMMARY: Role.SUMMARY,
 }
 _ROLES_OUT: Final = {role: pb.Role.ValueType(number) for number, role in _ROLES.items()}
-_STATUSES: Final = {
-    pb.TOOL_RETURN_STATUS_UNSPECIFIED: ToolStatus.UNSPECIFIED,
-    pb.TOOL_RETURN_STATUS_SUCCESS: ToolStatus.SUCCESS,
-    pb.TOOL_RETURN_STATUS_ERROR: ToolStatus.ERROR,
-}
-_STATUSES_OUT: Final = {status: number for number, status in _STATUSES.items()}
 _MODES: Final = {
     rpc.SEARCH_MODE_UNSPECIFIED: SearchMode.HYBRID,
     rpc.SEARCH_MODE_HYBRID: SearchMode.HYBRID,
@@ -77,13 +72,13 @@ def message_in(message: pb.Message, field: str, now: datetime) -> model.Message:
         agent_id=message.agent_id,
         role=role,
         created_at=instant(message.create_time, f"{field}.create_time") if message.HasField("create_time") else now,
-        content=_parts_in(message.content, f"{field}.content"),
-        tool_calls=tuple(_call_in(call) for call in message.tool_calls),
+        content=parts.parts_in(message.content, f"{field}.content"),
+        tool_calls=tuple(parts.call_in(call) for call in message.tool_calls),
         tool_returns=tuple(
-            _return_in(item, f"{field}.tool_returns[{index}]") for index, item in enumerate(message.tool_returns)
+            parts.return_in(item, f"{field}.tool_returns[{index}]") for index, item in enumerate(message.tool_returns)
         ),
         approval_decisions=tuple(
-            _decision_in(item, f"{field}.approval_decisions[{index}]")
+            parts.decision_in(item, f"{field}.approval_decisions[{index}]")
             for index, item in enumerate(message.approval_decisions)
         ),
         approval_request_id=message.approval_request_id if message.HasField("approval_request_id") else None,
@@ -114,10 +109,10 @@ def message_out(message: model.Message) -> pb.Message:
         id=message.id,
         agent_id=message.agent_id,
         role=_ROLES_OUT[message.role],
-        content=[_part_out(part) for part in message.content],
-        tool_calls=[_call_out(call) for call in message.tool_calls],
-        tool_returns=[_return_out(item) for item in message.tool_returns],
-        approval_decisions=[_decision_out(item) for item in message.approval_decisions],
+        content=[parts.part_out(part) for part in message.content],
+        tool_calls=[parts.call_out(call) for call in message.tool_calls],
+        tool_returns=[parts.return_out(item) for item in message.tool_returns],
+        approval_decisions=[parts.decision_out(item) for item in message.approval_decisions],
         approval_request_id=message.approval_request_id,
         name=message.name,
         otid=message.otid,
@@ -203,132 +198,6 @@ def _owned(message: model.Message, field: str, agent_id: str, conversation_id: s
     if message.agent_id and message.conversation_id:
         return message
     return replace(message, agent_id=agent_id, conversation_id=conversation_id)
-
-
-def _parts_in(parts: Iterable[pb.ContentPart], field: str) -> tuple[model.ContentPart, ...]:
-    return tuple(_part_in(part, f"{field}[{index}]") for index, part in enumerate(parts))
-
-
-def _part_in(part: pb.ContentPart, field: str) -> model.ContentPart:
-    match part.WhichOneof("part"):
-        case "text":
-            return model.TextPart(part.text.text, part.text.signature if part.text.HasField("signature") else None)
-        case "image":
-            return _image_in(part.image, f"{field}.image")
-        case "reasoning":
-            thought = part.reasoning
-            signature = thought.signature if thought.HasField("signature") else None
-            return model.ReasoningPart(thought.text, thought.is_native, signature)
-        case "redacted_reasoning":
-            return model.RedactedReasoningPart(part.redacted_reasoning.data)
-        case "omitted_reasoning":
-            omitted = part.omitted_reasoning
-            return model.OmittedReasoningPart(omitted.signature if omitted.HasField("signature") else None)
-        case "summarized_reasoning":
-            summarized = part.summarized_reasoning
-            encrypted = summarized.encrypted_content if summarized.HasField("encrypted_content") else None
-            return model.SummarizedReasoningPart(summarized.id, tuple(summarized.summaries), encrypted)
-        case _:
-            raise InvalidArgument(f"{field}.part must be given.", field=f"{field}.part")
-
-
-def _image_in(image: pb.ImagePart, field: str) -> model.ImagePart:
-    source: model.InlineImage | model.ImageUrl | model.ImageFile
-    match image.WhichOneof("source"):
-        case "inline":
-            source = model.InlineImage(image.inline.data, image.inline.media_type)
-        case "url":
-            source = model.ImageUrl(image.url)
-        case "file_id":
-            source = model.ImageFile(image.file_id)
-        case _:
-            raise InvalidArgument(f"{field}.source must be given.", field=f"{field}.source")
-    return model.ImagePart(source, image.detail if image.HasField("detail") else None)
-
-
-def _call_in(call: pb.ToolCall) -> model.ToolCall:
-    provider_id = call.provider_id if call.HasField("provider_id") else None
-    return model.ToolCall(call.id, call.name, call.arguments, provider_id)
-
-
-def _return_in(item: pb.ToolReturn, field: str) -> model.ToolReturn:
-    status = _STATUSES.get(item.status)
-    if status is None:
-        raise InvalidArgument(f"{field}.status is not a status.", field=f"{field}.status")
-    return model.ToolReturn(
-        tool_call_id=item.tool_call_id,
-        name=item.name,
-        status=status,
-        content=_parts_in(item.content, f"{field}.content"),
-        stdout=tuple(item.stdout),
-        stderr=tuple(item.stderr),
-    )
-
-
-def _decision_in(item: pb.ApprovalDecision, field: str) -> model.ApprovalDecision:
-    decision: model.Approve | model.Deny | model.ToolReturn
-    match item.WhichOneof("decision"):
-        case "approve":
-            decision = model.Approve()
-        case "deny":
-            decision = model.Deny(item.deny.reason if item.deny.HasField("reason") else None)
-        case "client_return":
-            decision = _return_in(item.client_return, f"{field}.client_return")
-        case _:
-            raise InvalidArgument(f"{field}.decision must be given.", field=f"{field}.decision")
-    return model.ApprovalDecision(item.tool_call_id, decision)
-
-
-def _part_out(part: model.ContentPart) -> pb.ContentPart:
-    match part:
-        case model.TextPart(text, signature):
-            return pb.ContentPart(text=pb.TextPart(text=text, signature=signature))
-        case model.ImagePart():
-            return pb.ContentPart(image=_image_out(part))
-        case model.ReasoningPart(text, is_native, signature):
-            return pb.ContentPart(reasoning=pb.ReasoningPart(text=text, is_native=is_native, signature=signature))
-        case model.RedactedReasoningPart(data):
-            return pb.ContentPart(redacted_reasoning=pb.RedactedReasoningPart(data=data))
-        case model.OmittedReasoningPart(signature):
-            return pb.ContentPart(omitted_reasoning=pb.OmittedReasoningPart(signature=signature))
-        case model.SummarizedReasoningPart(id_, summaries, encrypted):
-            summarized = pb.SummarizedReasoningPart(id=id_, summaries=summaries, encrypted_content=encrypted)
-            return pb.ContentPart(summarized_reasoning=summarized)
-
-
-def _image_out(image: model.ImagePart) -> pb.ImagePart:
-    match image.source:
-        case model.InlineImage(data, media_type):
-            return pb.ImagePart(inline=pb.InlineImage(data=data, media_type=media_type), detail=image.detail)
-        case model.ImageUrl(url):
-            return pb.ImagePart(url=url, detail=image.detail)
-        case model.ImageFile(file_id):
-            return pb.ImagePart(file_id=file_id, detail=image.detail)
-
-
-def _call_out(call: model.ToolCall) -> pb.ToolCall:
-    return pb.ToolCall(id=call.id, name=call.name, arguments=call.arguments, provider_id=call.provider_id)
-
-
-def _return_out(item: model.ToolReturn) -> pb.ToolReturn:
-    return pb.ToolReturn(
-        tool_call_id=item.tool_call_id,
-        name=item.name,
-        status=_STATUSES_OUT[item.status],
-        content=[_part_out(part) for part in item.content],
-        stdout=item.stdout,
-        stderr=item.stderr,
-    )
-
-
-def _decision_out(item: model.ApprovalDecision) -> pb.ApprovalDecision:
-    match item.decision:
-        case model.Approve():
-            return pb.ApprovalDecision(tool_call_id=item.tool_call_id, approve=pb.Approve())
-        case model.Deny(reason):
-            return pb.ApprovalDecision(tool_call_id=item.tool_call_id, deny=pb.Deny(reason=reason))
-        case model.ToolReturn():
-            return pb.ApprovalDecision(tool_call_id=item.tool_call_id, client_return=_return_out(item.decision))
 
 
 def strings(values: Sequence[str]) -> tuple[str, ...]:

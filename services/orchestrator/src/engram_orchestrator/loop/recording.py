@@ -1,0 +1,55 @@
+"""Writing what happens in a run: its events numbered without a gap, and told only once they are stored."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from engram_kit.clock import Clock
+
+from engram_orchestrator.loop.hub import EventHub
+from engram_orchestrator.loop.turn import Turn
+from engram_orchestrator.model.events import DurableBody
+from engram_orchestrator.model.runs import JournalEntry
+from engram_orchestrator.store.base import RunStore
+
+T = TypeVar("T")
+
+
+class Recorder:
+    """Journal entries and events of runs, each with the steps that were concluded since the last write."""
+
+    def __init__(self, store: RunStore, hub: EventHub, clock: Clock) -> None:
+        self._store = store
+        self._hub = hub
+        self._clock = clock
+
+    async def record(self, turn: Turn, step_id: str, entry: JournalEntry, bodies: Sequence[DurableBody] = ()) -> None:
+        """Stores an entry and what clients are told of it, in one transaction. A cancellation waits for it to end.
+
+        Raises:
+            LeaseLost: somebody else carries the run out now.
+        """
+        await settled(self._record(turn, step_id, entry, bodies))
+
+    async def _record(self, turn: Turn, step_id: str, entry: JournalEntry, bodies: Sequence[DurableBody]) -> None:
+        progress = turn.progress
+        # Calls that run beside each other write one after the other: events are numbered in the order of writing.
+        async with progress.writing:
+            events = progress.durable(self._clock.now(), step_id, *bodies)
+            steps = tuple(progress.steps)
+            await self._store.write(turn.lease, entries=[entry], events=events, steps=steps)
+            progress.recorded(events, steps)
+            self._hub.publish(events)
+
+
+async def settled(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is done to its end before a cancellation is heard: then its effect is known."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # whoever was cancelled does not hear of it
+        raise

@@ -1,0 +1,116 @@
+"""What a turn begins with: model, tools, window and core memory of a claimed run, and its journal where it has one."""
+
+from dataclasses import replace
+
+from engram_orchestrator.builtin.executor import BuiltinTools
+from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.loop.answers import unsaid_input
+from engram_orchestrator.loop.context import ContextBuilder, Gathered
+from engram_orchestrator.loop.policy import POLICIES
+from engram_orchestrator.loop.rules import RulesSolver
+from engram_orchestrator.loop.tiers import Patience
+from engram_orchestrator.loop.toolbox import make_toolbox
+from engram_orchestrator.loop.turn import CalledModel, Progress, Turn
+from engram_orchestrator.model.agent_types import AGENT_TYPES, AgentTypeSpec
+from engram_orchestrator.model.agents import Agent, Conversation
+from engram_orchestrator.model.memory import Window
+from engram_orchestrator.model.runs import Run
+from engram_orchestrator.ports import RecallPort
+from engram_orchestrator.store.base import Claim, RunStore
+
+
+class TurnBuilder:
+    """Makes the turn of a claimed run."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        context: ContextBuilder,
+        recall: RecallPort,
+        models: Providers,
+        builtin: BuiltinTools,
+        patience: Patience,
+    ) -> None:
+        self._store = store
+        self._context = context
+        self._recall = recall
+        self._models = models
+        self._builtin = builtin
+        self._patience = patience
+
+    async def begin(self, claim: Claim, progress: Progress) -> Turn:
+        """Everything that the first step needs; of a run that was begun before, also what its journal holds.
+
+        Raises:
+            Unavailable, DeadlineExceeded: an essential tier is away. A run that was begun before waits for it instead.
+            ModelUnknown: nobody serves the run's model.
+        """
+        run, agent = claim.run, claim.agent
+        spec = AGENT_TYPES[agent.type]
+        model = self._model(run, agent, claim.conversation, spec)
+        entries = await self._store.journal(run.id) if claim.taken_up else ()
+        gathered = await self._gather(claim)
+        solver, policy = RulesSolver(agent.tool_rules), POLICIES[spec.policy]
+        toolbox = make_toolbox(
+            agent,
+            self._builtin,
+            gathered.custom,
+            solver,
+            heartbeat=policy.injects_heartbeat,
+            thinking=bool(model.settings.inner_thoughts_in_kwargs),
+        )
+        return Turn(
+            run=run,
+            agent=agent,
+            lease=claim.lease,
+            progress=progress,
+            spec=spec,
+            policy=policy,
+            model=model,
+            solver=solver,
+            toolbox=toolbox,
+            window=gathered.window,
+            core=gathered.core,
+            journal={(entry.step_id, entry.kind, entry.ordinal): entry for entry in entries},
+            pending=unsaid_input(run, gathered.window),
+            notes=gathered.notes,
+        )
+
+    async def _gather(self, claim: Claim) -> Gathered:
+        agent = claim.agent
+        tool_ids = tuple(tool.tool_id for tool in agent.tools if tool.tool_id is not None)
+
+        async def gather() -> Gathered:
+            gathered = await self._context.gather(agent.id, claim.run.conversation_id, tool_ids, whole=claim.taken_up)
+            if not agent.message_buffer_autoclear:
+                return gathered
+            return replace(gathered, window=await self._cleared(claim, gathered.window))
+
+        return await (self._patience.with_tier(gather) if claim.taken_up else gather())
+
+    async def _cleared(self, claim: Claim, window: Window) -> Window:
+        """The window without what earlier turns left in it; with what this one put there before it was taken up."""
+        run, (system, *rest) = claim.run, window.messages
+        if not rest or any(message.run_id == run.id for message in rest):
+            return window
+        lease = claim.lease
+        cleared = await self._recall.replace_context(
+            f"{run.id}/{lease.epoch}/autoclear",
+            claim.agent.id,
+            run.conversation_id,
+            window.version,
+            [system.id],
+            run_id=run.id,
+            epoch=lease.epoch,
+        )
+        return self._context.remember(cleared)
+
+    def _model(self, run: Run, agent: Agent, conversation: Conversation, spec: AgentTypeSpec) -> CalledModel:
+        """The model of a run: its own override, else the conversation's, else the agent's; settings likewise."""
+        info, client = self._models.resolve(run.config.override_model or conversation.model or agent.model)
+        settings = agent.model_settings.over(info.defaults)
+        if conversation.model_settings is not None:
+            settings = conversation.model_settings.over(settings)
+        if settings.inner_thoughts_in_kwargs is None:
+            settings = replace(settings, inner_thoughts_in_kwargs=spec.inner_thoughts)
+        return CalledModel(info, settings, client)

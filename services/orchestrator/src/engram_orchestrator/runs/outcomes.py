@@ -1,0 +1,49 @@
+"""How a run ends: the stop reason of each failure, and the words for each reason that needs some."""
+
+import structlog
+from engram_kit.errors import EngramError, typed
+
+from engram_orchestrator.errors import ContextWindowOverflow, SystemPromptOverflow
+from engram_orchestrator.llm.errors import (
+    ContextOverflow,
+    ProviderBadAnswer,
+    ProviderError,
+    ProviderPaymentRequired,
+)
+from engram_orchestrator.model.runs import RunError, StopReason
+
+_log = structlog.get_logger("engram.runs")
+
+_STOPS: tuple[tuple[type[EngramError], StopReason], ...] = (
+    (SystemPromptOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT),
+    (ContextWindowOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW),
+    (ContextOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW),
+    (ProviderBadAnswer, StopReason.INVALID_LLM_RESPONSE),
+    (ProviderPaymentRequired, StopReason.INSUFFICIENT_CREDITS),
+    (ProviderError, StopReason.LLM_API_ERROR),
+)
+_EXPLAINED = {
+    StopReason.NO_TOOL_CALL: RunError(
+        "PROVIDER_BAD_ANSWER", "The model called no tool; agents of this type act by tools only."
+    ),
+    StopReason.MAX_TOKENS_EXCEEDED: RunError(
+        "PROVIDER_BAD_ANSWER", "The answer was cut at the model's output limit; raise max_output_tokens."
+    ),
+    StopReason.INVALID_TOOL_CALL: RunError(
+        "FAILED_PRECONDITION", "A tool rule prefills an argument that its tool does not take."
+    ),
+}
+
+
+def explanation(reason: StopReason) -> RunError | None:
+    """What a client is told of a turn that stopped by itself and failed; None of one that did not fail."""
+    return _EXPLAINED.get(reason)
+
+
+def failure(error: Exception) -> tuple[StopReason, RunError]:
+    """The stop reason of a turn that an error ended, and what a client is told of it."""
+    known = typed(error)
+    if not isinstance(error, EngramError):
+        _log.exception("a run failed by a defect")
+    stop = next((reason for kind, reason in _STOPS if isinstance(known, kind)), StopReason.ERROR)
+    return stop, RunError(known.reason, known.message, dict(known.metadata))

@@ -1,0 +1,208 @@
+"""What the model sees of an agent: reported, rendered anew, and emptied."""
+
+from dataclasses import dataclass, replace
+
+from engram_kit.clock import Clock
+from engram_kit.errors import InvalidArgument, RequestIdReused
+from engram_kit.idempotency import RequestKey
+from engram_kit.ids import derive_id, new_id
+from engram_kit.paging import PageQuery
+from engram_kit.principal import Principal
+
+from engram_orchestrator.builtin.executor import BuiltinTools
+from engram_orchestrator.compaction.tokens import message_tokens, schema_tokens, text_tokens
+from engram_orchestrator.errors import ConversationBusy
+from engram_orchestrator.loop.context import ContextBuilder, with_system
+from engram_orchestrator.loop.policy import POLICIES
+from engram_orchestrator.loop.rules import RulesSolver
+from engram_orchestrator.loop.toolbox import make_toolbox
+from engram_orchestrator.model.agent_types import AGENT_TYPES, shows_line_numbers
+from engram_orchestrator.model.agents import Agent, PromptPolicy
+from engram_orchestrator.model.memory import ArchivalSummary, CoreMemory, Window
+from engram_orchestrator.model.messages import Message
+from engram_orchestrator.model.models import ModelSettings, ToolSchema
+from engram_orchestrator.ports import ArchivalPort, RecallPort, ToolsPort
+from engram_orchestrator.prompt.assembly import memory_section, sections, shows
+from engram_orchestrator.store.base import AgentStore, RunFilter, RunStore
+from engram_orchestrator.usecases.first_messages import FirstWindow
+
+
+@dataclass(frozen=True, slots=True)
+class WindowReport:
+    """What the model sees: texts by section, messages and tools, with estimated tokens."""
+
+    size: int
+    system: str
+    core_memory: str
+    tool_rules: str
+    metadata: str
+    window: Window
+    schemas: tuple[ToolSchema, ...]
+    passage_count: int
+    message_tokens: int
+    schema_tokens: int
+
+    @property
+    def section_tokens(self) -> tuple[int, int, int, int]:
+        """Of the system prompt, core memory, tool rules and metadata; they add up to the system message's."""
+        parts = [text_tokens(text) if text else 0 for text in (self.core_memory, self.tool_rules, self.metadata)]
+        whole = message_tokens(self.window.messages[0])
+        return (whole - sum(parts), parts[0], parts[1], parts[2])
+
+    @property
+    def total_tokens(self) -> int:
+        """Of the whole request."""
+        return sum(self.section_tokens) + self.message_tokens + self.schema_tokens
+
+
+class WindowService:
+    """The window of each agent's default conversation."""
+
+    def __init__(
+        self,
+        agents: AgentStore,
+        runs: RunStore,
+        recall: RecallPort,
+        archival: ArchivalPort,
+        tools: ToolsPort,
+        builtin: BuiltinTools,
+        context: ContextBuilder,
+        clock: Clock,
+    ) -> None:
+        self._agents = agents
+        self._runs = runs
+        self._recall = recall
+        self._archival = archival
+        self._tools = tools
+        self._builtin = builtin
+        self._context = context
+        self._clock = clock
+
+    async def report(
+        self, principal: Principal, agent_id: str, conversation_id: str, settings: ModelSettings
+    ) -> WindowReport:
+        """What the model would see of a conversation now; `settings` are the agent's effective ones."""
+        agent = await self._agents.get(principal.organization_id, agent_id)
+        if conversation_id != agent.default_conversation_id:
+            raise InvalidArgument("conversation_id names no conversation of the agent.", field="conversation_id")
+        core, summary = await self._context.core_memory(agent_id), await self._summary(agent_id)
+        window = self._as_seen(agent, core, await self._context.window(conversation_id), summary)
+        schemas = await self._schemas(agent, settings)
+        memory, rules, metadata = sections(window.messages[0].text)
+        return WindowReport(
+            size=settings.context_window or 0,
+            system=agent.system,
+            core_memory=memory,
+            tool_rules=rules,
+            metadata=metadata,
+            window=window,
+            schemas=schemas,
+            passage_count=summary.passage_count,
+            message_tokens=sum(message_tokens(message) for message in window.messages[1:]),
+            schema_tokens=sum(schema_tokens(schema) for schema in schemas),
+        )
+
+    def _as_seen(self, agent: Agent, core: CoreMemory, window: Window, summary: ArchivalSummary) -> Window:
+        """The window with the system message as the next step would send it."""
+        memory = self._memory(agent, core)
+        if agent.prompt_policy is PromptPolicy.CACHE or shows(window.messages[0].text, agent.system, memory):
+            return window
+        text = self._context.render_system(agent.time_zone, agent.system, memory, core, window, summary)
+        return with_system(window, text)
+
+    async def _schemas(self, agent: Agent, settings: ModelSettings) -> tuple[ToolSchema, ...]:
+        ids = tuple(tool.tool_id for tool in agent.tools if tool.tool_id)
+        toolbox = make_toolbox(
+            agent,
+            self._builtin,
+            await self._tools.definitions(ids) if ids else (),
+            RulesSolver(agent.tool_rules),
+            heartbeat=POLICIES[AGENT_TYPES[agent.type].policy].injects_heartbeat,
+            thinking=bool(settings.inner_thoughts_in_kwargs),
+        )
+        return toolbox.schemas
+
+    async def recompile(
+        self, principal: Principal, key: RequestKey | None, agent_id: str, *, dry_run: bool
+    ) -> tuple[str, bool]:
+        """Renders the default conversation's system message anew; the text, and whether it differs.
+
+        Raises:
+            ConversationBusy: a run is under way in it.
+        """
+        agent = await self._agents.get(principal.organization_id, agent_id)
+        window = await self._context.window(agent.default_conversation_id)
+        text = await self._system_text(agent, window)
+        changed = text != window.messages[0].text
+        if changed and not dry_run:
+            await self._replace(principal, key, agent, window, (), text, keeps=window.messages)
+        return text, changed
+
+    async def reset(self, principal: Principal, key: RequestKey | None, agent_id: str, *, add_default: bool) -> Agent:
+        """Empties the default conversation's window but for its system message, rendered anew. The rows stay in recall.
+
+        Raises:
+            ConversationBusy: a run is under way in it.
+        """
+        agent = await self._agents.get(principal.organization_id, agent_id)
+        window = await self._context.window(agent.default_conversation_id)
+        first = FirstWindow(agent, agent.default_conversation_id, str(window.version), self._clock.now())
+        new = first.default() if add_default else ()
+        text = await self._system_text(agent, replace(window, messages=window.messages[:1]))
+        await self._replace(principal, key, agent, window, new, text, keeps=window.messages[:1])
+        return agent
+
+    async def _replace(
+        self,
+        principal: Principal,
+        key: RequestKey | None,
+        agent: Agent,
+        window: Window,
+        new: tuple[Message, ...],
+        text: str,
+        *,
+        keeps: tuple[Message, ...],
+    ) -> None:
+        """Puts another window in place once, however often it is asked for under one key."""
+        await self._require_idle(principal, agent.default_conversation_id)
+        repeated = await self._agents.once(key)
+        request_id = new_id("request") if key is None else derive_id("request", key.method, key.request_id)
+        try:
+            replaced = await self._recall.replace_context(
+                request_id,
+                agent.id,
+                agent.default_conversation_id,
+                window.version,
+                [message.id for message in (*keeps, *new)],
+                new,
+                system_text=text,
+            )
+        except RequestIdReused:
+            if not repeated:
+                raise
+            # The first try got through, and the window has changed since.
+            return
+        self._context.remember(replaced)
+
+    async def _require_idle(self, principal: Principal, conversation_id: str) -> None:
+        where = RunFilter(conversation_id=conversation_id, active=True)
+        busy = await self._runs.list(principal.organization_id, where, PageQuery(1, ascending=True))
+        if busy.items:
+            raise ConversationBusy(f"Run {busy.items[0].id} holds the conversation.", run_id=busy.items[0].id)
+
+    async def _system_text(self, agent: Agent, window: Window) -> str:
+        core, summary = await self._context.core_memory(agent.id), await self._summary(agent.id)
+        memory = self._memory(agent, core)
+        return self._context.render_system(agent.time_zone, agent.system, memory, core, window, summary)
+
+    async def _summary(self, agent_id: str) -> ArchivalSummary:
+        return await self._archival.summary(agent_id) or ArchivalSummary()
+
+    def _memory(self, agent: Agent, core: CoreMemory) -> str:
+        return memory_section(
+            core,
+            RulesSolver(agent.tool_rules).prompt(),
+            # By the handle: an agent whose model is not served any more can still be looked at.
+            numbered=shows_line_numbers(agent.type, agent.model.partition("/")[0]),
+            show_blocks=AGENT_TYPES[agent.type].shows_blocks,
+        )

@@ -1,0 +1,77 @@
+"""The deployment files, read as an engine would read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from engram_kit.config import ServerConfig
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("orchestrator", "blocks", "recall", "archival", "tools")
+VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
+
+
+def interpolated(text: str, given: Mapping[str, str]) -> str:
+    """`text` with ${NAME}, ${NAME:-default} and ${NAME:?complaint} replaced."""
+
+    def value(match: re.Match[str]) -> str:
+        name, kind, rest = match.groups()
+        if given.get(name):
+            return given[name]
+        if kind == "?":
+            raise LookupError(f"{name}: {rest}")
+        return rest or ""
+
+    return VARIABLE.sub(value, text)
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """docker-compose.yml and what it refers to."""
+
+    compose: dict[str, Any]
+    dockerfile: str
+
+    @property
+    def services(self) -> dict[str, dict[str, Any]]:
+        """By name."""
+        return dict(self.compose["services"])
+
+    def environment(self, service: str, given: Mapping[str, str]) -> dict[str, str]:
+        """What a service's process finds in its environment: from the image, then from the compose file."""
+        arguments = {**self.services[service]["build"]["args"], "PATH": ""}
+        lines = self.dockerfile.replace("\\\n", " ").splitlines()
+        settings = [line.removeprefix("ENV ") for line in lines if line.startswith("ENV ")][-1]
+        image = dict(word.split("=", 1) for word in settings.split())
+        own = self.services[service]["environment"]
+        return {
+            **{name: interpolated(value, arguments) for name, value in image.items() if name.startswith("ENGRAM_")},
+            **{name: interpolated(str(value), given) for name, value in own.items()},
+        }
+
+
+@pytest.fixture(scope="session")
+def deployment() -> Deployment:
+    """The files of this repository."""
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    return Deployment(compose, (ROOT / "deploy" / "Dockerfile").read_text())
+
+
+@pytest.fixture(params=ROOMS)
+def room(request: pytest.FixtureRequest) -> str:
+    """Each service of the mesh."""
+    return str(request.param)
+
+
+@pytest.fixture
+def config_class(room: str) -> type[ServerConfig]:
+    """Its settings."""
+    found: type[ServerConfig] = import_module(f"engram_{room}.config").Config
+    return found

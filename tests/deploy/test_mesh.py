@@ -1,0 +1,128 @@
+"""The mesh with the settings that docker-compose.yml gives it: on PostgreSQL, with keys, listening everywhere.
+
+The services are processes here and no containers; everything else is what the files say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from engram.tools.v1 import execution_service_pb2
+from engram_client import Engram, EngramError
+from engram_kit.auth import mint_token, read_keys
+from engram_kit.ids import new_id
+from engram_kit.principal import Principal
+from engram_testkit.postgres import PostgresServer, running_postgres
+from engram_testkit.processes import ProcessMesh
+
+ROOT = Path(__file__).parents[2]
+ADD = '''
+def add(a: int, b: int) -> int:
+    """Adds two numbers.
+
+    Args:
+        a: One.
+        b: The other.
+    """
+    return a + b
+'''
+ROOMS = ("orchestrator", "blocks", "recall", "archival", "tools")
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    """A copy of the deployment in which deploy/prepare.sh has run."""
+    place = tmp_path / "place"
+    shutil.copytree(ROOT / "deploy", place / "deploy", ignore=shutil.ignore_patterns("auth_key"))
+    subprocess.run(["sh", "deploy/prepare.sh"], cwd=place, check=True)
+    return place
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server that nobody else creates databases in."""
+    with running_postgres() as running:
+        yield running
+
+
+def variables(place: Path) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in (place / ".env").read_text().splitlines())
+
+
+def test_prepare_makes_secrets_once(prepared: Path) -> None:
+    key_file = prepared / "deploy/secrets/auth_key"
+    before = key_file.read_bytes(), (prepared / ".env").read_bytes()
+    assert len(read_keys(str(key_file))[0]) == 64
+    assert len(variables(prepared)["ENGRAM_POSTGRES_PASSWORD"]) == 64
+    assert stat.S_IMODE(key_file.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE((prepared / ".env").stat().st_mode) == 0o600
+    subprocess.run(["sh", "deploy/prepare.sh"], cwd=prepared, check=True)
+    assert (key_file.read_bytes(), (prepared / ".env").read_bytes()) == before
+
+
+async def test_a_conversation_on_postgresql_behind_authentication(
+    deployment: Any, prepared: Path, server: PostgresServer, tmp_path: Path
+) -> None:
+    await _make_databases(server)
+    key_file = str(prepared / "deploy/secrets/auth_key")
+    async with ProcessMesh(tmp_path / "mesh", environment=_environment(deployment, prepared, server)) as mesh:
+        rooms = {room: address for room, address in mesh.addresses.items() if room != "orchestrator"}
+        target = mesh.addresses["orchestrator"]
+        with pytest.raises(EngramError) as refused:
+            await mesh.client.agents.create("nobody")
+        assert refused.value.reason == "UNAUTHENTICATED"
+
+        async with Engram(target, **rooms, auth_key_file=key_file) as engram:
+            agent = await engram.agents.create("ada", blocks={"human": "", "persona": ""})
+            said = await agent.ask("My name is Ada. Remember that the launch is on Friday.")
+            assert "core memory" in said
+            assert [hit.passage.text for hit in await agent.search_passages("launch")] == ["the launch is on Friday."]
+            ran = await engram.tools.run(ADD, {"a": 1, "b": 2})
+            assert (ran.status, ran.result) == (execution_service_pb2.EXECUTION_STATUS_SUCCESS, "3")
+
+        for room in ROOMS:
+            await mesh.kill(room)
+        await asyncio.gather(*(mesh.start(room) for room in ROOMS))
+        async with Engram(target, **rooms, auth_key_file=key_file) as engram:
+            assert "Your name is Ada" in await (await engram.agents.find("ada")).ask("What is my name?")
+
+        stranger = mint_token(read_keys(key_file)[0], Principal(new_id("org"), new_id("user")), 60)
+        async with Engram(target, **rooms, token=stranger) as engram:
+            assert [found async for found in engram.agents.list()] == []
+    assert not list((tmp_path / "mesh" / "data").glob("*.db")), "SQL is in PostgreSQL alone"
+
+
+async def _make_databases(server: PostgresServer) -> None:
+    """Runs the script that the PostgreSQL image runs."""
+    script = (ROOT / "deploy/postgres/databases.sql").read_text()
+    statements = [line for line in script.splitlines() if line and not line.startswith("--")]
+    connection = await asyncpg.connect(server.url())
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def _environment(deployment: Any, place: Path, server: PostgresServer) -> dict[str, str]:
+    """Of all services together, with the places of this machine for those of the containers."""
+    merged: dict[str, str] = {}
+    for room in ROOMS:
+        merged |= deployment.environment(room, variables(place))
+    for name in [name for name in merged if name.endswith(("_TARGET", "_PORT", "_DATA_DIR", "_SERVICE"))]:
+        del merged[name]
+    for room in ROOMS:
+        name = f"ENGRAM_{room.upper()}_DATABASE_URL"
+        assert "@postgres:5432/" in merged[name]
+        merged[name] = server.url(merged[name].rpartition("/")[2])
+    assert merged["ENGRAM_AUTH_KEY_FILE"] == "/run/secrets/engram_auth_key"
+    return {**merged, "ENGRAM_AUTH_KEY_FILE": os.fspath(place / "deploy/secrets/auth_key"), "ENGRAM_EMBEDDER": ""}

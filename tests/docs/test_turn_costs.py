@@ -1,0 +1,77 @@
+"""What docs/architecture.md says that a turn costs is what it costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from engram_client import Agent
+from engram_kit.interceptors import Call
+from engram_kit.request_id import current_request_id
+from engram_kit.sql import Database
+from engram_testkit.mesh import Mesh
+
+
+@pytest.fixture
+def cost(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts calls by method, and transactions by kind and database, of the mesh in this process."""
+    counted: Counter[str] = Counter()
+
+    def counting(verb: str) -> Any:
+        real = getattr(Database, verb)
+
+        async def transaction(self: Database, fn: Any) -> Any:
+            if current_request_id():  # what rooms do by themselves, in the background, belongs to no call
+                counted[f"{verb} {self._name.rpartition('/')[2]}"] += 1
+            return await real(self, fn)
+
+        return transaction
+
+    class CountedCall(Call):
+        def __init__(self, method: str, context: Any) -> None:
+            if not method.startswith("/engram.agents."):
+                counted[method.rpartition("/")[2]] += 1
+            super().__init__(method, context)
+
+    for verb in ("read", "write"):
+        monkeypatch.setattr(Database, verb, counting(verb))
+    monkeypatch.setattr("engram_kit.interceptors.Call", CountedCall)
+    return counted
+
+
+async def _turn(agent: Agent, text: str, cost: Counter[str]) -> dict[str, int]:
+    cost.clear()
+    await agent.ask(text)
+    return dict(cost)
+
+
+async def test_a_turn_of_plain_text(mesh: Mesh, cost: Counter[str]) -> None:
+    agent = await mesh.client.agents.create(blocks={"human": "", "persona": ""})
+    await agent.ask("Hello.")
+    assert await _turn(agent, "Hello again.", cost) == {
+        "GetContext": 1,
+        "GetCoreMemory": 1,
+        "CommitStep": 1,
+        "write orchestrator.db": 2,
+        "write recall.db": 1,
+        "read recall.db": 1,
+        "read blocks.db": 1,
+    }
+
+
+async def test_a_turn_that_edits_memory(mesh: Mesh, cost: Counter[str]) -> None:
+    agent = await mesh.client.agents.create(blocks={"human": "", "persona": ""})
+    assert await _turn(agent, "My name is Ada.", cost) == {
+        "GetContext": 1,
+        "GetCoreMemory": 2,
+        "EditBlock": 1,
+        "GetArchivalSummary": 1,
+        "CommitStep": 2,
+        "write orchestrator.db": 4,
+        "write recall.db": 2,
+        "write blocks.db": 1,
+        "read recall.db": 1,
+        "read blocks.db": 2,
+        "read archival.db": 1,
+    }

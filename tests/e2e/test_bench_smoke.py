@@ -1,0 +1,42 @@
+"""The benchmark runs from end to end, and tells what it says it tells. How fast is not a question of this test."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_SERVICES = {"orchestrator", "blocks", "recall", "archival", "tools"}
+
+
+@pytest.mark.timeout(180)
+async def test_a_quick_benchmark_measures_every_kind_of_turn(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    command = (sys.executable, "-m", "benchmarks", "--quick", "--out", str(out))
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=_ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    printed, problems = await process.communicate()
+    assert process.returncode == 0, problems.decode()
+
+    found = json.loads(out.read_text())
+    assert found["start_seconds"] > 0
+    assert found["machine"]["cpus"] >= 1
+    assert set(found["resident_mb"]) == _SERVICES | {"fake model", "load"}
+    assert {(one["script"], one["policy"], one["agents"]) for one in found["scenarios"]} == {
+        ("one-step", "v3", 1),
+        ("five-tools", "v2", 1),
+        ("one-step", "v3", 2),
+    }
+    for one in found["scenarios"]:
+        assert 0 < one["first_event_ms"]["p50"] < one["first_model_event_ms"]["p50"] <= one["turn_ms"]["p50"]
+        assert one["turns_per_second"] > 0
+        assert one["cpu_ms_per_turn"]["orchestrator"] > 0
+    assert f"{found['scenarios'][0]['turn_ms']['p50']:.1f}" in printed.decode()
+
+    calls = found["per_turn"]
+    commits = 'recall engram_rpcs_total{code="OK",method="/engram.recall.v1.MessageService/CommitStep"}'
+    assert calls["one-step"][commits] == 1
+    assert calls["five-tools"][commits] == 6

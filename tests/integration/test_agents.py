@@ -1,0 +1,241 @@
+"""Agents across the tiers: born whole or not at all, gone everywhere, and invisible to other organizations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from engram.agents.v1 import agents_service_pb2, runs_service_pb2
+from engram.archival.v1 import archives_service_pb2, passages_service_pb2
+from engram.blocks.v1 import blocks_pb2, blocks_service_pb2
+from engram.recall.v1 import messages_service_pb2
+from engram.tools.v1 import execution_service_pb2, tools_service_pb2
+from engram_client import Agent
+from engram_client.inputs import input_messages
+from engram_kit.errors import EngramError, NotFound, Unavailable
+from engram_kit.principal import Principal, as_principal
+from engram_testkit import faults
+from engram_testkit.fakes import script
+from engram_testkit.fakes.openai import FakeOpenAI
+from engram_testkit.mesh import REHEARSAL, Mesh
+from engram_testkit.turns import collect, turn
+
+MEMORY = {"human": "The human.", "persona": "Kind."}
+STRANGER = Principal("org-11111111-1111-4111-8111-111111111111", "user-11111111-1111-4111-8111-111111111111")
+
+
+async def test_a_creation_that_is_refused_leaves_nothing_behind(mesh: Mesh) -> None:
+    for broken in (
+        {"tools": ["no_such_tool"]},
+        {"block_ids": ["block-00000000-0000-4000-8000-00000000dead"]},
+        {"archive_ids": ["archive-00000000-0000-4000-8000-00000000dead"]},
+        {"blocks": [blocks_pb2.Block(label="same"), blocks_pb2.Block(label="same")]},
+        {"model": "nobody/knows"},
+    ):
+        with pytest.raises(EngramError) as refused:
+            await mesh.client.agents.create(**{"blocks": MEMORY, **broken}, request_id="again")
+        assert refused.value.reason in {"NOT_FOUND", "ARCHIVE_NOT_FOUND", "BLOCK_LABEL_TAKEN", "MODEL_UNKNOWN"}, broken
+        assert [agent.id async for agent in mesh.client.agents.list()] == []
+        assert [block.id async for block in mesh.client.blocks.list()] == []
+        assert [message.id async for message in mesh.client.messages.list()] == []
+        # the request_id is free for the corrected request
+    agent = await mesh.client.agents.create(blocks=MEMORY, request_id="again")
+    assert len((await agent.memory()).blocks) == 2
+
+
+@pytest.mark.mesh(proxied=["blocks", "recall", "tools"])
+@pytest.mark.parametrize(
+    ("room", "method"),
+    [("blocks", "CreateBlock"), ("recall", "CreateContext"), ("tools", "ListTools")],
+    ids=["blocks", "recall", "tools"],
+)
+@pytest.mark.parametrize("fault", [faults.Unavailable(), faults.ExecuteThenTimeout()], ids=["away", "answer-lost"])
+async def test_a_creation_that_meets_an_absent_tier_is_finished_by_its_repetition(
+    mesh: Mesh, room: str, method: str, fault: faults.Fault
+) -> None:
+    tool = await mesh.client.tools.create('def ping() -> str:\n    """Answers."""\n    return "pong"\n')
+    given: dict[str, Any] = {"name": "ada", "blocks": MEMORY, "tools": [tool.name], "request_id": "birth-1"}
+    mesh.proxies[room].inject("*", fault, times=12)
+    with pytest.raises(EngramError) as away:
+        await mesh.client.agents.create(**given)
+    assert away.value.reason in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
+    mesh.proxies[room].clear()
+    assert [agent.id async for agent in mesh.client.agents.list()] == [], "half an agent is visible"
+
+    agent = await mesh.client.agents.create(**given)
+
+    assert [agent.id async for agent in mesh.client.agents.list()] == [agent.id]
+    assert sorted([block.label async for block in mesh.client.blocks.list()]) == ["human", "persona"]
+    assert tool.name in [attached.name for attached in agent.proto.tools]
+    assert "Your name" in (await turn(agent, "My name is Ada. What is my name?")).said
+
+
+async def test_a_repeated_creation_is_the_same_agent(mesh: Mesh) -> None:
+    created = await asyncio.gather(
+        *(mesh.client.agents.create(name="ada", blocks=MEMORY, request_id="birth-1") for _ in range(5))
+    )
+    assert len({agent.id for agent in created}) == 1
+    assert len([block async for block in mesh.client.blocks.list()]) == 2
+
+
+async def test_a_deleted_agent_is_gone_from_every_tier(mesh: Mesh) -> None:
+    other = await _with_memories(mesh)
+    agent = await _with_memories(mesh)
+    run_ids = [run.id async for run in mesh.client.runs.list(agent_id=agent.id)]
+    await agent.delete()
+
+    with pytest.raises(NotFound):
+        await mesh.client.agents.get(agent.id)
+    with pytest.raises(NotFound):
+        await turn(agent, "Are you there?")
+    with pytest.raises(NotFound):
+        await mesh.client.messages.window(agent.proto.default_conversation_id)
+    assert [message.id async for message in mesh.client.messages.list(agent_id=agent.id)] == []
+    assert await mesh.client.messages.search("key", agent_id=agent.id) == []
+    assert [p.text async for p in mesh.client.passages.list()] == ["the key is under the mat."]
+    assert {block.label async for block in mesh.client.blocks.list()} == {"human", "persona"}
+    assert len([block async for block in mesh.client.blocks.list()]) == 2
+    for run_id in run_ids:
+        with pytest.raises(NotFound):
+            await mesh.client.runs.get(run_id)
+    await agent.delete()  # once more is a success
+    assert "under the mat" in (await turn(other, "What do you know about the key?")).said
+
+
+async def test_a_late_write_for_a_deleted_agent_is_refused(mesh: Mesh) -> None:
+    agent = await _with_memories(mesh)
+    await agent.delete()
+    for write in (
+        lambda: mesh.client.passages.insert("Late.", agent_id=agent.id),
+        lambda: mesh.client.blocks.create("late", "Late.", agent_ids=[agent.id]),
+        lambda: mesh.stubs.messages.AppendMessages(
+            messages_service_pb2.AppendMessagesRequest(agent_id=agent.id, messages=[_message()])
+        ),
+    ):
+        with pytest.raises(EngramError) as refused:
+            await write()
+        assert refused.value.reason == "ERASED"
+
+
+async def test_deleting_an_agent_ends_its_run(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    fake_openai.script = [script.hang()]
+    agent = await mesh.client.agents.create(model="openai/fake-model", blocks=MEMORY)
+    run = await mesh.client.runs.start(agent.id, "Think for ever.")
+    following = asyncio.create_task(collect(mesh.client.runs.stream(run.id)))
+    await agent.delete()
+    async with asyncio.timeout(20):
+        with pytest.raises(NotFound):
+            await following
+    assert [message.id async for message in mesh.client.messages.list(agent_id=agent.id)] == []
+
+
+@pytest.mark.mesh(proxied=["recall"])
+async def test_a_deletion_that_meets_an_absent_tier_hides_the_agent_and_is_finished_later(mesh: Mesh) -> None:
+    agent = await _with_memories(mesh)
+    mesh.proxies["recall"].inject("EraseAgent", faults.Unavailable(), times=12)
+    with pytest.raises(Unavailable):
+        await agent.delete()
+    with pytest.raises(NotFound):
+        await mesh.client.agents.get(agent.id)
+    mesh.proxies["recall"].clear()
+    await agent.delete()
+    assert [message.id async for message in mesh.client.messages.list(agent_id=agent.id)] == []
+
+
+async def test_another_organization_finds_nothing(mesh: Mesh) -> None:
+    agent = await _with_memories(mesh)
+    conversation = agent.proto.default_conversation_id
+    block = (await agent.memory()).blocks[0]
+    message = (await mesh.client.messages.window(conversation)).messages[1]
+    passage = [item async for item in agent.passages()][0]
+    run = [item async for item in mesh.client.runs.list(agent_id=agent.id)][0]
+    step = [item async for item in mesh.client.runs.steps(run.id)][0]
+    tool = await mesh.client.tools.create('def ping() -> str:\n    """Answers."""\n    return "pong"\n')
+    stubs, runs = mesh.stubs, runs_service_pb2
+    asked: list[Callable[[], Any]] = [
+        lambda: stubs.agents.GetAgent(agents_service_pb2.GetAgentRequest(agent_id=agent.id)),
+        lambda: stubs.agents.GetContextWindow(agents_service_pb2.GetContextWindowRequest(agent_id=agent.id)),
+        lambda: stubs.agents.ResetMessages(agents_service_pb2.ResetMessagesRequest(agent_id=agent.id)),
+        lambda: stubs.agents.RecompileAgent(agents_service_pb2.RecompileAgentRequest(agent_id=agent.id)),
+        lambda: stubs.agents.AttachTool(agents_service_pb2.AttachToolRequest(agent_id=agent.id, name="memory")),
+        lambda: agent.update(name="stolen"),
+        lambda: turn(agent, "Who are you?"),
+        lambda: mesh.client.runs.start(agent.id, "Who are you?"),
+        lambda: stubs.runs.GetRun(runs.GetRunRequest(run_id=run.id)),
+        lambda: stubs.runs.RetryRun(runs.RetryRunRequest(run_id=run.id)),
+        lambda: stubs.runs.DeleteRun(runs.DeleteRunRequest(run_id=run.id)),
+        lambda: stubs.runs.GetStep(runs.GetStepRequest(step_id=step.id)),
+        lambda: collect(mesh.client.runs.stream(run.id)),
+        lambda: stubs.blocks.GetBlock(blocks_service_pb2.GetBlockRequest(block_id=block.id)),
+        lambda: stubs.blocks.ListBlockRevisions(blocks_service_pb2.ListBlockRevisionsRequest(block_id=block.id)),
+        lambda: stubs.blocks.ListBlockAgents(blocks_service_pb2.ListBlockAgentsRequest(block_id=block.id)),
+        lambda: agent.append(block.label, "stolen"),
+        lambda: stubs.messages.GetContext(messages_service_pb2.GetContextRequest(conversation_id=conversation)),
+        lambda: stubs.messages.UpdateMessage(_rewriting(message.id)),
+        lambda: stubs.archives.GetArchive(archives_service_pb2.GetArchiveRequest(archive_id=passage.archive_id)),
+        lambda: stubs.passages.GetPassage(passages_service_pb2.GetPassageRequest(passage_id=passage.id)),
+        lambda: stubs.tools.GetTool(tools_service_pb2.GetToolRequest(tool_id=tool.id)),
+        lambda: stubs.execution.ExecuteTool(
+            execution_service_pb2.ExecuteToolRequest(tool_id=tool.id, arguments="{}")
+        ),
+        lambda: mesh.client.agents.create(block_ids=[block.id]),
+        lambda: mesh.client.agents.create(tools=[tool.id]),
+        lambda: mesh.client.agents.create(archive_ids=[passage.archive_id]),
+    ]
+    with as_principal(STRANGER):
+        for ask in asked:
+            with pytest.raises(EngramError) as refused:
+                await ask()
+            assert refused.value.code.name == "NOT_FOUND", refused.value
+        outcomes = await mesh.client.runs.cancel(run.id)
+        assert outcomes == {run.id: runs.CANCEL_OUTCOME_NOT_FOUND}
+        for nothing in (
+            mesh.client.agents.list(),
+            mesh.client.blocks.list(),
+            mesh.client.messages.list(),
+            mesh.client.messages.list(agent_id=agent.id),
+            mesh.client.passages.list(),
+            mesh.client.runs.list(),
+            mesh.client.tools.list(),
+        ):
+            assert [item async for item in nothing] == []
+        assert await mesh.client.messages.get(message.id) == []
+        assert await mesh.client.messages.search("key") == []
+        assert await mesh.client.passages.search("key") == []
+        # what does not exist may be deleted: nothing happens
+        for delete in (agent.delete(), mesh.client.blocks.delete(block.id), mesh.client.passages.delete(passage.id)):
+            try:
+                await delete
+            except NotFound:
+                continue
+    assert (await mesh.client.agents.get(agent.id)).name == agent.name
+    assert "under the mat" in (await turn(agent, "What do you know about the key?")).said
+    assert (await mesh.client.blocks.get(block.id)).value == block.value
+
+
+async def _with_memories(mesh: Mesh) -> Agent:
+    agent = await mesh.client.agents.create(model=REHEARSAL, blocks=MEMORY)
+    await turn(agent, "Remember that the key is under the mat.")
+    return agent
+
+
+def _message() -> Any:
+    from engram.types.v1 import message_pb2
+
+    text = message_pb2.ContentPart(text=message_pb2.TextPart(text="Late."))
+    return message_pb2.Message(
+        id="message-00000000-0000-4000-8000-00000000beef", role=message_pb2.ROLE_USER, content=[text]
+    )
+
+
+def _rewriting(message_id: str) -> Any:
+    request = messages_service_pb2.UpdateMessageRequest(message=_message())
+    request.message.id = message_id
+    request.update_mask.paths.append("content")
+    return request
+
+
+def _request(agent: Agent) -> Any:
+    return runs_service_pb2.SendMessageRequest(agent_id=agent.id, messages=input_messages("Hi"))

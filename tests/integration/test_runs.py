@@ -1,0 +1,288 @@
+"""Runs as their senders see them: repeated, queued, cancelled, followed again, and never lost with a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from engram.agents.v1 import agents_pb2, runs_pb2, runs_service_pb2
+from engram.types.v1 import message_pb2
+from engram_client import Agent
+from engram_client.inputs import text_part
+from engram_kit.errors import Aborted, InvalidArgument
+from engram_testkit.fakes import script
+from engram_testkit.fakes.openai import FakeOpenAI
+from engram_testkit.fakes.script import Reply
+from engram_testkit.mesh import Mesh
+from engram_testkit.turns import assert_whole, collect, stored, texts, turn, window_of
+
+MODEL = "openai/fake-model"
+
+
+async def create(mesh: Mesh, **options: Any) -> Agent:
+    return await mesh.client.agents.create(**{"model": MODEL, "blocks": {"human": "", "persona": "Kind."}, **options})
+
+
+async def test_the_same_request_id_is_the_same_run_during_it_and_after_it(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    gate = asyncio.Event()
+    fake_openai.script = [Reply(text="Only once.", gates=[gate])]
+    sending = [asyncio.create_task(turn(agent, "Hello", request_id="r-1")) for _ in range(5)]
+    await _until_asked(fake_openai)
+    gate.set()
+    heard = await asyncio.gather(*sending)
+    after = await turn(agent, "Hello", request_id="r-1")
+    assert len({item.run_id for item in (*heard, after)}) == 1
+    assert {item.said for item in (*heard, after)} == {"Only once."}
+    assert sum(not item.accepted.replayed for item in heard) == 1
+    assert after.accepted.replayed
+    assert len(fake_openai.requests) == 1
+    assert len(await stored(agent)) == 2
+
+
+async def test_a_request_id_with_other_content_is_refused(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    fake_openai.script = ["Once."]
+    await turn(agent, "Hello", request_id="r-1")
+    with pytest.raises(InvalidArgument) as refused:
+        await turn(agent, "Something else", request_id="r-1")
+    assert refused.value.reason == "REQUEST_ID_REUSED"
+
+
+async def test_the_same_otid_is_the_same_run(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    fake_openai.script = ["Only once.", "Another."]
+    message = runs_pb2.InputMessage(content=[text_part("Hello")], otid="client-1")
+    first = await turn(agent, message)
+    second = await turn(agent, message)
+    assert (second.run_id, second.said) == (first.run_id, "Only once.")
+    assert second.accepted.replayed
+    other = await turn(agent, runs_pb2.InputMessage(content=[text_part("Hello")], otid="client-2"))
+    assert other.run_id != first.run_id
+    assert [m.otid for m in await stored(agent) if m.role == message_pb2.ROLE_USER] == ["client-1", "client-2"]
+
+
+async def test_twenty_senders_are_served_one_after_another(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    at_once = most = 0
+
+    async def answer(body: dict[str, Any]) -> Reply:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0)
+        at_once -= 1
+        return Reply(text=f"Answer {len(fake_openai.requests)}.")
+
+    fake_openai.script = answer
+    heard = await asyncio.gather(*(turn(agent, f"Question {number}.") for number in range(20)))
+    assert most == 1
+    assert [item.status for item in heard] == ["COMPLETED"] * 20
+    assert sorted(item.said for item in heard) == sorted(f"Answer {number}." for number in range(1, 21))
+    rows = await stored(agent)
+    assert [row.role for row in rows] == [message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT] * 20
+    assert [row.sequence_id for row in rows] == sorted({row.sequence_id for row in rows})
+    assert [len(request.body["messages"]) for request in fake_openai.requests] == [2 + 2 * n for n in range(20)]
+    # first in, first out: runs answered in the order in which they were stored
+    runs = [run async for run in mesh.client.runs.list(agent_id=agent.id, order="asc")]
+    by_run = {row.run_id: place for place, row in enumerate(rows)}
+    assert [run.id for run in runs] == sorted((run.id for run in runs), key=lambda run_id: by_run[run_id])
+
+
+async def test_two_agents_run_beside_each_other(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    first, second = await create(mesh), await create(mesh)
+    gate = asyncio.Event()
+    fake_openai.script = lambda body: Reply(text="Slow.", gates=[gate]) if "slow" in str(body) else Reply(text="Quick.")
+    slow = asyncio.create_task(turn(first, "Be slow, slowly."))
+    await _until_asked(fake_openai)
+    assert (await turn(second, "Be quick.")).said == "Quick."
+    assert not slow.done()
+    gate.set()
+    assert (await slow).said == "Slow."
+
+
+async def test_who_rejects_waiting_is_told_which_run_holds_the_conversation(
+    mesh: Mesh, fake_openai: FakeOpenAI
+) -> None:
+    agent = await create(mesh)
+    gate = asyncio.Event()
+    fake_openai.script = [Reply(text="First.", gates=[gate])]
+    first = await mesh.client.runs.start(agent.id, "Hello")
+    with pytest.raises(Aborted) as busy:
+        await turn(agent, "Me too", config=runs_pb2.RunConfig(on_busy=runs_pb2.ON_BUSY_REJECT))
+    assert busy.value.reason == "CONVERSATION_BUSY"
+    assert busy.value.metadata["run_id"] == first.id
+    gate.set()
+    await collect(mesh.client.runs.stream(first.id))
+
+
+async def test_losing_the_stream_does_not_lose_the_run(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    gate = asyncio.Event()
+    fake_openai.script = [
+        Reply(tool_calls=[("archival_memory_insert", {"content": "One."})]),
+        Reply(text="Finished all the same.", gates=[gate]),
+    ]
+    events = agent.send("Hello", stream_tokens=True)
+    run_id = ""
+    async for event in events:
+        run_id = event.run_id
+        if event.HasField("message") and event.message.HasField("tool_return"):
+            break
+    await events.aclose()  # type: ignore[attr-defined]
+    gate.set()
+    rest = await collect(mesh.client.runs.stream(run_id))
+    assert (rest.status, rest.said) == ("COMPLETED", "Finished all the same.")
+    assert_whole(await window_of(mesh.client, agent))
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["ended", "running"])
+async def test_a_run_is_followed_again_from_any_event_without_loss(
+    mesh: Mesh, fake_openai: FakeOpenAI, live: bool
+) -> None:
+    agent = await create(mesh)
+    gate = asyncio.Event()
+    steps: list[Any] = [Reply(tool_calls=[("archival_memory_insert", {"content": f"{n}"})]) for n in range(3)]
+    fake_openai.script = [*steps, Reply(text="Done.", gates=[gate])]
+    run = await mesh.client.runs.start(agent.id, "Store three.")
+    if not live:
+        gate.set()
+        await collect(mesh.client.runs.stream(run.id))
+    following = [asyncio.create_task(_numbers(mesh, run.id, after)) for after in range(8)]
+    await asyncio.sleep(0)
+    gate.set()
+    heard = await asyncio.gather(*following)
+    newest = (await mesh.client.runs.get(run.id)).last_sequence
+    assert newest >= 9
+    assert heard == [list(range(after + 1, newest + 1)) for after in range(8)]
+
+
+async def test_cancelling_during_a_model_call_ends_the_run_and_leaves_the_agent_usable(
+    mesh: Mesh, fake_openai: FakeOpenAI
+) -> None:
+    agent = await create(mesh)
+    fake_openai.script = ["Hello.", script.hang()]
+    await turn(agent, "Hello")
+    before = await window_of(mesh.client, agent)
+    run = await mesh.client.runs.start(agent.id, "Think for ever.")
+    waiting = await mesh.client.runs.start(agent.id, "I wait behind.")
+    await _until_asked(fake_openai, 2)
+
+    outcomes = await mesh.client.runs.cancel(agent_id=agent.id)
+
+    assert outcomes == {
+        run.id: runs_service_pb2.CANCEL_OUTCOME_CANCELLED,
+        waiting.id: runs_service_pb2.CANCEL_OUTCOME_CANCELLED,
+    }
+    for cancelled in (run, waiting):
+        heard = await collect(mesh.client.runs.stream(cancelled.id))
+        assert (heard.status, heard.stop) == ("CANCELLED", "CANCELLED")
+    assert await window_of(mesh.client, agent) == before
+    assert len(fake_openai.requests) == 2, "a cancelled run that waited was begun"
+    fake_openai.script = ["Back."]
+    assert (await turn(agent, "Hello?")).said == "Back."
+    ended = await mesh.client.runs.cancel(run.id)
+    assert ended == {run.id: runs_service_pb2.CANCEL_OUTCOME_ENDED_BEFORE}
+
+
+@pytest.mark.mesh(proxied=["archival"])
+async def test_cancelling_between_the_tools_of_a_step_leaves_a_valid_window(
+    mesh: Mesh, fake_openai: FakeOpenAI
+) -> None:
+    agent = await create(mesh)
+    calls = [("archival_memory_insert", {"content": name}) for name in ("One.", "Two.", "Three.")]
+    fake_openai.script = [Reply(tool_calls=calls), "Never asked.", "Back."]
+    mesh.proxies["archival"].inject("InsertPassages", script_delay())
+    hold = mesh.proxies["archival"].hold("InsertPassages")
+    run = await mesh.client.runs.start(agent.id, "Store three.")
+    await hold.reached.wait()
+    await mesh.client.runs.cancel(run.id)
+    hold.release.set()
+    rows = await window_of(mesh.client, agent)
+    assert_whole(rows)
+    statuses = [item.status for row in rows for item in row.tool_returns]
+    assert statuses == [message_pb2.TOOL_RETURN_STATUS_SUCCESS] + [message_pb2.TOOL_RETURN_STATUS_ERROR] * 2
+    assert len(fake_openai.requests) == 1
+    fake_openai.script = ["Back."]
+    assert (await turn(agent, "Hello?")).said == "Back."
+
+
+async def test_a_window_that_would_overflow_stops_the_run_with_the_figures(
+    mesh: Mesh, fake_openai: FakeOpenAI
+) -> None:
+    agent = await create(mesh, settings=agents_pb2.ModelSettings(context_window=8_000, max_output_tokens=500))
+    fake_openai.script = ["Hello.", "Fresh again."]
+    await turn(agent, "Hello")
+    before = await window_of(mesh.client, agent)
+    failed = await turn(agent, "word " * 9_000)
+    assert (failed.status, failed.stop) == ("FAILED", "CONTEXT_WINDOW_OVERFLOW")
+    assert failed.error is not None
+    assert failed.error.reason == "CONTEXT_WINDOW_OVERFLOW"
+    assert int(failed.error.metadata["tokens"]) > int(failed.error.metadata["limit"]) > 0
+    assert len(fake_openai.requests) == 1, "the provider was asked all the same"
+    assert await window_of(mesh.client, agent) == before
+    await mesh.stubs.agents.ResetMessages(_reset(agent))
+    assert await window_of(mesh.client, agent) == []
+    assert (await turn(agent, "Hello?")).said == "Fresh again."
+    assert "Hello." not in texts(fake_openai.requests[1].body)
+
+
+async def test_a_system_prompt_that_overflows_alone_is_told_apart(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    settings = agents_pb2.ModelSettings(context_window=4_000, max_output_tokens=500)
+    agent = await create(mesh, system="rule " * 6_000, settings=settings)
+    failed = await turn(agent, "Hello")
+    assert failed.stop == "CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT"
+    assert fake_openai.requests == []
+
+
+async def test_max_steps_ends_a_turn(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    fake_openai.script = lambda _: Reply(tool_calls=[("conversation_search", {"query": "x"})])
+    heard = await turn(agent, "Search for ever.", max_steps=3)
+    assert (heard.status, heard.stop) == ("COMPLETED", "MAX_STEPS")
+    assert len(fake_openai.requests) == 3
+    assert_whole(await window_of(mesh.client, agent))
+
+
+@pytest.mark.mesh(proxied=["archival"])
+async def test_a_retry_of_a_run_that_failed_in_its_second_step_doubles_nothing(
+    mesh: Mesh, fake_openai: FakeOpenAI
+) -> None:
+    agent = await create(mesh)
+    fake_openai.script = [
+        Reply(tool_calls=[("archival_memory_insert", {"content": "The key is under the mat."})]),
+        script.status(401),
+        "Stored.",
+    ]
+    failed = await turn(agent, "Remember the key.")
+    assert failed.status == "FAILED"
+    retried = await mesh.client.runs.retry(failed.run_id)
+    assert (await collect(mesh.client.runs.stream(retried.id))).said == "Stored."
+    rows = await stored(agent)
+    assert_whole(rows)
+    assert [row.role for row in rows if row.role == message_pb2.ROLE_USER] == [message_pb2.ROLE_USER]
+
+
+async def _numbers(mesh: Mesh, run_id: str, after: int) -> list[int]:
+    request = runs_service_pb2.StreamRunRequest(run_id=run_id, starting_after=after)
+    return [item.event.sequence async for item in mesh.stubs.runs.StreamRun(request) if item.event.HasField("sequence")]
+
+
+async def _until_asked(fake: FakeOpenAI, times: int = 1) -> None:
+    """Until the fake has had so many requests."""
+    async with asyncio.timeout(20):
+        while len(fake.requests) < times:
+            await asyncio.sleep(0.005)
+
+
+def _reset(agent: Agent) -> Any:
+    from engram.agents.v1 import agents_service_pb2
+
+    return agents_service_pb2.ResetMessagesRequest(agent_id=agent.id)
+
+
+def script_delay() -> Any:
+    from engram_testkit.faults import Delay
+
+    return Delay(0)

@@ -1,0 +1,115 @@
+"""Tiers that go away: before a turn it fails fast; in the middle of one it waits, and nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from engram_client import Agent
+from engram_testkit import faults
+from engram_testkit.fakes.openai import FakeOpenAI
+from engram_testkit.fakes.script import Reply
+from engram_testkit.mesh import Mesh
+from engram_testkit.turns import Turn, assert_whole, collect, stored, turn, window_of
+
+MODEL = "openai/fake-model"
+INSERT = Reply(tool_calls=[("archival_memory_insert", {"content": "The key is under the mat."})])
+EDIT = Reply(tool_calls=[("memory_insert", {"label": "human", "new_str": "Likes tea."})])
+
+
+async def create(mesh: Mesh) -> Agent:
+    return await mesh.client.agents.create(model=MODEL, blocks={"human": "A human."})
+
+
+@pytest.mark.parametrize("room", ["recall", "blocks"])
+async def test_a_new_turn_fails_fast_where_an_essential_tier_is_away(
+    mesh: Mesh, fake_openai: FakeOpenAI, room: str
+) -> None:
+    agent = await create(mesh)
+    fake_openai.script = ["Hello."]
+    await mesh.stop(room)
+    began = time.monotonic()
+    failed = await turn(agent, "Hello?")
+    assert time.monotonic() - began < 8
+    assert failed.status == "FAILED"
+    assert failed.error is not None
+    assert failed.error.reason == "UNAVAILABLE"
+    assert fake_openai.requests == []
+    await mesh.start(room)
+    retried = await mesh.client.runs.retry(failed.run_id)
+    assert (await collect(mesh.client.runs.stream(retried.id))).said == "Hello."
+
+
+async def test_without_archival_the_turn_goes_on(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    await mesh.stop("archival")
+    fake_openai.script = [EDIT, "Noted."]
+    heard = await turn(agent, "I like tea.")
+    assert (heard.status, heard.said) == ("COMPLETED", "Noted.")
+    assert "Likes tea." in (await agent.memory()).blocks[0].value
+
+
+@pytest.mark.parametrize("room", ["recall", "blocks", "archival"])
+async def test_a_turn_waits_for_a_tier_that_goes_away_in_its_middle(
+    mesh: Mesh, fake_openai: FakeOpenAI, room: str
+) -> None:
+    agent = await create(mesh)
+    gate = asyncio.Event()
+    fake_openai.script = [Reply(text="I store both.", tool_calls=[*INSERT.calls, *EDIT.calls], gates=[gate]), "Done."]
+    run = asyncio.create_task(turn(agent, "Store it, and I like tea."))
+    await _until_asked(fake_openai)
+    await mesh.stop(room)
+    gate.set()
+    await _until_waiting(agent, mesh, run)
+    assert not run.done(), run.result().error
+    await mesh.start(room)
+    async with asyncio.timeout(30):
+        heard = await run
+    assert (heard.status, heard.said.splitlines()[-1]) == ("COMPLETED", "Done.")
+    await _assert_done_once(mesh, agent, fake_openai)
+
+
+@pytest.mark.mesh(proxied=["recall", "blocks", "archival"])
+@pytest.mark.parametrize(
+    ("room", "method"),
+    [("blocks", "EditBlock"), ("archival", "InsertPassages"), ("recall", "CommitStep")],
+    ids=["edit", "insert", "commit"],
+)
+@pytest.mark.parametrize(
+    "fault", [faults.ExecuteThenTimeout(), faults.Unavailable(), faults.Delay(0.3)], ids=["lost", "away", "late"]
+)
+async def test_an_effect_whose_answer_is_lost_happens_once(
+    mesh: Mesh, fake_openai: FakeOpenAI, room: str, method: str, fault: faults.Fault
+) -> None:
+    agent = await create(mesh)
+    fake_openai.script = [Reply(text="I store both.", tool_calls=[*INSERT.calls, *EDIT.calls]), "Done."]
+    mesh.proxies[room].inject(method, fault, times=2)
+    heard = await turn(agent, "Store it, and I like tea.")
+    assert heard.status == "COMPLETED", heard.error
+    assert mesh.proxies[room].calls[method] >= 2
+    await _assert_done_once(mesh, agent, fake_openai)
+
+
+async def _assert_done_once(mesh: Mesh, agent: Agent, fake: FakeOpenAI) -> None:
+    assert [passage.text async for passage in agent.passages()] == ["The key is under the mat."]
+    assert (await agent.memory()).blocks[0].value.count("Likes tea.") == 1
+    window = await window_of(mesh.client, agent)
+    assert_whole(window)
+    assert [row.id for row in await stored(agent)] == [row.id for row in window]
+    assert len(window) == 4
+    assert len(fake.requests) == 2, "the provider was asked again for what it had answered"
+
+
+async def _until_asked(fake: FakeOpenAI) -> None:
+    async with asyncio.timeout(20):
+        while not fake.requests:
+            await asyncio.sleep(0.005)
+
+
+async def _until_waiting(agent: Agent, mesh: Mesh, run: asyncio.Task[Turn]) -> None:
+    """Until the answer is journalled: its message is among the stored events of the run."""
+    runs = [item async for item in mesh.client.runs.list(agent_id=agent.id)]
+    async with asyncio.timeout(20):
+        while not run.done() and (await mesh.client.runs.get(runs[0].id)).last_sequence < 1:
+            await asyncio.sleep(0.01)

@@ -1,0 +1,155 @@
+"""Custom tools inside of turns: sandboxed, contained, and dispensable where the tools service is away."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from engram.types.v1 import message_pb2
+from engram_client import Agent
+from engram_testkit.fakes.openai import FakeOpenAI
+from engram_testkit.fakes.script import Reply
+from engram_testkit.mesh import Mesh
+from engram_testkit.turns import assert_whole, texts, tool_texts, turn, window_of
+
+MODEL = "openai/fake-model"
+
+ADD = '''
+def add(a: int, b: int) -> int:
+    """Adds two numbers.
+
+    Args:
+        a: the first.
+        b: the second.
+    """
+    return a + b
+'''
+
+ENVIRONMENT = '''
+def environment() -> str:
+    """Reads whatever it can of the server."""
+    import os
+    found = dict(os.environ)
+    for pid in ["self", "1", *map(str, range(2, 400))]:
+        try:
+            found[pid] = open(f"/proc/{pid}/environ", "rb").read().decode(errors="replace")
+        except OSError:
+            pass
+    return repr(found)
+'''
+
+FORK_BOMB = '''
+def fork_bomb() -> str:
+    """Forks until it is stopped."""
+    import os
+    while True:
+        os.fork()
+'''
+
+TAKES_NOTES = '''
+def take_note(agent_state: "AgentState", note: str) -> str:
+    """Adds a note to the block notes.
+
+    Args:
+        note: the note.
+    """
+    agent_state.memory.update_block_value("notes", agent_state.memory.get_block("notes").value + note)
+    return "noted"
+'''
+
+
+async def create(mesh: Mesh, *sources: str, **options: Any) -> Agent:
+    return await mesh.client.agents.create(model=MODEL, tool_sources=sources, **options)
+
+
+async def test_a_custom_tool_runs_within_a_turn(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh, ADD)
+    fake_openai.script = [Reply(tool_calls=[("add", {"a": 19, "b": 23})]), "42."]
+    heard = await turn(agent, "What is 19 + 23?")
+    assert heard.said == "42."
+    assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_SUCCESS
+    assert '"42"' in tool_texts(fake_openai.requests[1].body)[0]
+    offered = {tool["function"]["name"]: tool["function"] for tool in fake_openai.requests[0].body["tools"]}
+    assert offered["add"]["description"] == "Adds two numbers."
+    assert set(offered["add"]["parameters"]["required"]) == {"a", "b"}
+    assert_whole(await window_of(mesh.client, agent))
+
+
+async def test_a_tool_sees_nothing_of_the_server(
+    mesh: Mesh, fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGRAM_TEST_SECRET", "the-servers-secret")
+    agent = await create(mesh, ENVIRONMENT)
+    fake_openai.script = [Reply(tool_calls=[("environment", {})]), "Nothing."]
+    heard = await turn(agent, "Look around.")
+    returned = heard.returns[0]
+    assert returned.status == message_pb2.TOOL_RETURN_STATUS_SUCCESS
+    assert "the-servers-secret" not in str(returned)
+    assert "sk-test" not in str(returned)
+    assert str(mesh.directory) not in str(returned)
+
+
+async def test_a_fork_bomb_is_contained_and_the_turn_goes_on(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh, FORK_BOMB, ADD)
+    fake_openai.script = [
+        Reply(tool_calls=[("fork_bomb", {})]),
+        Reply(tool_calls=[("add", {"a": 1, "b": 1})]),
+        "Two.",
+    ]
+    heard = await turn(agent, "Boom.")
+    assert heard.said == "Two."
+    assert [item.status for item in heard.returns] == [
+        message_pb2.TOOL_RETURN_STATUS_ERROR,
+        message_pb2.TOOL_RETURN_STATUS_SUCCESS,
+    ]
+    assert not _leftovers("fork_bomb")
+
+
+async def test_a_tool_changes_the_blocks_of_its_agent(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh, TAKES_NOTES, blocks={"notes": "One. "})
+    fake_openai.script = [Reply(tool_calls=[("take_note", {"note": "Two."})]), "Done."]
+    heard = await turn(agent, "Note it.")
+    assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_SUCCESS, heard.returns[0]
+    assert (await agent.memory()).blocks[0].value == "One. Two."
+    assert "One. Two." in texts(fake_openai.requests[1].body)[0]
+
+
+async def test_without_the_tools_service_builtin_tools_work_and_the_model_is_told(
+    mesh: Mesh, fake_openai: FakeOpenAI
+) -> None:
+    agent = await create(mesh, ADD, type="memgpt_v2", blocks={"human": "", "persona": ""})
+    before = texts((await _request_of(mesh, fake_openai, agent)))[0]
+    await mesh.stop("tools")
+    fake_openai.script = [
+        Reply(tool_calls=[("archival_memory_insert", {"content": "Kept.", "request_heartbeat": True, "thinking": "."})]),
+        Reply(tool_calls=[("send_message", {"message": "Still here.", "thinking": "."})]),
+    ]
+    heard = await turn(agent, "Hello?")
+    assert heard.said == "Still here."
+    assert [passage.text async for passage in agent.passages()] == ["Kept."]
+    request = fake_openai.requests[-2].body
+    assert "cannot be reached" in texts(request)[-1]
+    assert "add" not in [tool["function"]["name"] for tool in request["tools"]]
+    assert texts(request)[0] == before, "what is away for a moment was written into the stored system message"
+    assert "cannot be reached" not in str(await window_of(mesh.client, agent))
+
+
+async def _request_of(mesh: Mesh, fake: FakeOpenAI, agent: Agent) -> dict[str, Any]:
+    fake.script = [Reply(tool_calls=[("send_message", {"message": "Hi.", "thinking": "."})])]
+    await turn(agent, "Hello")
+    return fake.requests[-1].body
+
+
+def _leftovers(name: str) -> list[str]:
+    """Command lines of processes of the sandbox that outlived their execution."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                line = file.read().decode(errors="replace")
+        except OSError:
+            continue
+        if name in line:
+            found.append(line)
+    return found
