@@ -48,7 +48,7 @@ async def test_a_creation_that_is_refused_leaves_nothing_behind(mesh: Mesh) -> N
 @pytest.mark.mesh(proxied=["blocks", "recall", "tools"])
 @pytest.mark.parametrize(
     ("room", "method"),
-    [("blocks", "CreateBlock"), ("recall", "CreateContext"), ("tools", "ListTools")],
+    [("blocks", "CreateBlock"), ("recall", "CreateContext"), ("tools", "BatchGetTools")],
     ids=["blocks", "recall", "tools"],
 )
 @pytest.mark.parametrize("fault", [faults.Unavailable(), faults.ExecuteThenTimeout()], ids=["away", "answer-lost"])
@@ -57,7 +57,7 @@ async def test_a_creation_that_meets_an_absent_tier_is_finished_by_its_repetitio
 ) -> None:
     tool = await mesh.client.tools.create('def ping() -> str:\n    """Answers."""\n    return "pong"\n')
     given: dict[str, Any] = {"name": "ada", "blocks": MEMORY, "tools": [tool.name], "request_id": "birth-1"}
-    mesh.proxies[room].inject("*", fault, times=12)
+    mesh.proxies[room].inject(method, fault, times=100)
     with pytest.raises(EngramError) as away:
         await mesh.client.agents.create(**given)
     assert away.value.reason in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
@@ -134,7 +134,7 @@ async def test_deleting_an_agent_ends_its_run(mesh: Mesh, fake_openai: FakeOpenA
 @pytest.mark.mesh(proxied=["recall"])
 async def test_a_deletion_that_meets_an_absent_tier_hides_the_agent_and_is_finished_later(mesh: Mesh) -> None:
     agent = await _with_memories(mesh)
-    mesh.proxies["recall"].inject("EraseAgent", faults.Unavailable(), times=12)
+    mesh.proxies["recall"].inject("EraseAgent", faults.Unavailable(), times=100)
     with pytest.raises(Unavailable):
         await agent.delete()
     with pytest.raises(NotFound):

@@ -87,7 +87,7 @@ async def test_an_effect_whose_answer_is_lost_happens_once(
     mesh.proxies[room].inject(method, fault, times=2)
     heard = await turn(agent, "Store it, and I like tea.")
     assert heard.status == "COMPLETED", heard.error
-    assert mesh.proxies[room].calls[method] >= 2
+    assert mesh.proxies[room].calls[method] >= (1 if isinstance(fault, faults.Delay) else 3)
     await _assert_done_once(mesh, agent, fake_openai)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -36,9 +38,11 @@ async def test_words_are_found_while_the_embedder_is_away(tmp_path: Path) -> Non
             await room.passages.SearchPassages(SearchPassagesRequest(query="apple", mode=PASSAGE_SEARCH_MODE_VECTOR))
         assert (refused.value.reason, refused.value.metadata["embedder"]) == ("EMBEDDER_UNAVAILABLE", "acme/embed-1")
         request = InsertPassagesRequest(archive_id=archive, passages=[Passage(text="apple")], request_id="r1")
+        began = time.monotonic()
         with pytest.raises(EngramError) as refused:
             await room.passages.InsertPassages(request)
         assert refused.value.reason == "EMBEDDER_UNAVAILABLE"
+        assert time.monotonic() - began < 2.0
         assert (await room.summary(agent)).passage_count == 0
     finally:
         await room.channels.close()
@@ -50,3 +54,27 @@ async def test_an_embedder_that_cannot_be_made_stops_the_start(tmp_path: Path) -
     with pytest.raises(ConfigError, match=r"ENGRAM_EMBEDDER: .*base URL"):
         await room.start()
     await room.channels.close()
+
+
+async def test_an_embedder_that_never_answers_is_named_before_the_callers_deadline(tmp_path: Path) -> None:
+    hung_up = asyncio.Event()
+
+    async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await hung_up.wait()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as silent:
+        url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}/v1"
+        settings = {"port": 0, "data_dir": str(tmp_path), "embedder_base_url": url, "embedder_dimension": 3}
+        room = Room(Config(embedder="engram/hashing-256", **settings))  # type: ignore[arg-type]
+        await room.start()
+        try:
+            archive = await room.archive(embedder="acme/embed-1")
+            request = InsertPassagesRequest(archive_id=archive, passages=[Passage(text="apple")])
+            with pytest.raises(EngramError) as refused:
+                await room.passages.InsertPassages(request, timeout=1.5)
+            assert refused.value.reason == "EMBEDDER_UNAVAILABLE"
+        finally:
+            hung_up.set()
+            await room.channels.close()
+            await room.stop()

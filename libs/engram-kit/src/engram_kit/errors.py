@@ -20,6 +20,8 @@ from engram_kit.request_id import current_request_id
 
 DOMAIN: Final = "engram"
 DETAILS_KEY: Final = "grpc-status-details-bin"
+# A server's word on retries in gRPC's own protocol; a negative number means: none.
+PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
 # Clients accept 8 KB of trailers by default, and a message travels in them three times.
 MAX_MESSAGE_BYTES: Final = 1000
 MAX_METADATA_BYTES: Final = 2048
@@ -35,6 +37,8 @@ class EngramError(Exception):
 
     code: grpc.StatusCode = grpc.StatusCode.INTERNAL
     reason: str = "INTERNAL"
+    final: bool = False
+    """Channels do not repeat the call by themselves, though its code would have them: the server has tried enough."""
 
     def __init__(self, message: str, /, *, field: str | None = None, **metadata: str) -> None:
         super().__init__(message)
@@ -186,7 +190,7 @@ def typed(error: BaseException) -> EngramError:
     return Internal(INTERNAL_TEXT, request_id=current_request_id())
 
 
-def to_trailers(error: EngramError) -> tuple[tuple[str, bytes], ...]:
+def to_trailers(error: EngramError) -> tuple[tuple[str, str | bytes], ...]:
     """The trailing metadata that carries `error` as google.rpc details: ErrorInfo, and BadRequest for a field.
 
     Message and metadata values are cut to what every client accepts.
@@ -198,7 +202,8 @@ def to_trailers(error: EngramError) -> tuple[tuple[str, bytes], ...]:
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
         details.append(_packed(error_details_pb2.BadRequest(field_violations=[violation])))
     status = status_pb2.Status(code=error.code.value[0], message=message, details=details)
-    return ((DETAILS_KEY, status.SerializeToString()),)
+    trailers: tuple[tuple[str, str | bytes], ...] = ((DETAILS_KEY, status.SerializeToString()),)
+    return (*trailers, (PUSHBACK_KEY, "-1")) if error.final else trailers
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError, known: Mapping[str, type[EngramError]] = _KIT_REASONS) -> EngramError:

@@ -16,7 +16,7 @@ _POLICY: Final = {
     "maxAttempts": 5,
     "initialBackoff": "0.05s",
     "maxBackoff": "1s",
-    "backoffMultiplier": 3,
+    "backoffMultiplier": 2,
     "retryableStatusCodes": ["UNAVAILABLE"],
 }
 

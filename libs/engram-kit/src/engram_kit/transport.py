@@ -26,7 +26,7 @@ CHANNEL_OPTIONS: Final = (
     *_KEEPALIVE,
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.enable_retries", 1),
 )
 

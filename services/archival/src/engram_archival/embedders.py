@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from engram_kit.deadline import remaining
 from engram_retrieval.embedder import Embedder, Vector
 from engram_retrieval.errors import EmbedderError, EmbedderMisconfigured
 from engram_retrieval.registry import EmbedderSettings, make_embedder
 
 from engram_archival.errors import EmbedderAway, EmbedderUnknown
+
+
+MARGIN_SECONDS = 0.5
+"""How long before the caller's deadline a call gives up on an embedder: a refusal that says why must still arrive."""
 
 
 class Embedders:
@@ -31,12 +36,18 @@ class Embedders:
         return embedder
 
     async def embed(self, handle: str, texts: Sequence[str], *, within: float | None = None) -> list[Vector]:
-        """One vector per text; EmbedderAway if it cannot be done now, or not `within` so many seconds."""
+        """One vector per text; EmbedderAway if it cannot be done now, or not `within` so many seconds.
+
+        Without `within` it is what the caller's own deadline leaves.
+        """
+        left = remaining()
+        if within is None and left is not None:
+            within = max(0.0, left - MARGIN_SECONDS)
         try:
             async with asyncio.timeout(within):
                 return await self.get(handle).embed(texts)
         except TimeoutError as error:
-            raise EmbedderAway(handle, f"no answer within {within} s") from error
+            raise EmbedderAway(handle, "no answer in time") from error
         except EmbedderError as error:
             raise EmbedderAway(handle, str(error)) from error
 

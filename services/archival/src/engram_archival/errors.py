@@ -53,9 +53,10 @@ class AgentErased(FailedPrecondition):
 
 
 class EmbedderAway(Unavailable):
-    """The embedder cannot be reached, or fails."""
+    """The embedder cannot be reached, or fails. It was asked several times already, so channels need not."""
 
     reason = "EMBEDDER_UNAVAILABLE"
+    final = True
 
     def __init__(self, embedder: str, why: str) -> None:
         super().__init__(f"The embedder {embedder} does not work: {why}", embedder=embedder)

@@ -183,6 +183,13 @@ REFUSALS = [
         "content: What the room says.",
     ),
     (
+        "archival_memory_insert",
+        {"content": "x"},
+        remote(errors.Unavailable, "EMBEDDER_UNAVAILABLE", embedder="acme/embed-1"),
+        "Archival memory cannot be used at the moment: its embedding service does not answer. Nothing was stored. "
+        "Try again later.",
+    ),
+    (
         "memory_rethink",
         {"label": "human", "new_memory": "x"},
         remote(errors.Aborted, "ABORTED"),

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 BATCH_TEXTS = 128
 BATCH_CHARACTERS = 200_000
+CONNECT_SECONDS = 1.5
 RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
 
 
 class OpenAICompatibleEmbedder:
     """Sends texts in batches, in order; retries what may pass with growing, jittered waits.
 
-    Few attempts by default: the callers of our callers retry too, and the waits would multiply.
+    Few attempts by default, and short waits: somebody waits for an answer, if only for a refusal. Work in the
+    background tries again by itself. An address where nobody answers at all is not tried again.
 
     The key is sent in the Authorization header and appears in no error and no repr.
     """
@@ -42,7 +44,7 @@ class OpenAICompatibleEmbedder:
         timeout_seconds: float = 30.0,
         attempts: int = 3,
         first_wait_seconds: float = 0.25,
-        longest_wait_seconds: float = 8.0,
+        longest_wait_seconds: float = 4.0,
     ) -> None:
         self.handle = handle
         self.dimension = dimension
@@ -78,7 +80,7 @@ class OpenAICompatibleEmbedder:
             try:
                 return await self._once(body, len(texts))
             except _Again as again:
-                if attempt == self._attempts:
+                if attempt == self._attempts or again.hopeless:
                     raise EmbedderUnavailable(f"embedder {self.handle}: {again} ({attempt} attempts)") from None
                 await asyncio.sleep(self._wait(attempt, again.retry_after))
         raise AssertionError("unreachable: the last attempt returns or raises")
@@ -88,11 +90,13 @@ class OpenAICompatibleEmbedder:
 
         if self._client is None:
             headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
-            self._client = httpx.AsyncClient(headers=headers, timeout=self._timeout)
+            patience = httpx.Timeout(self._timeout, connect=min(self._timeout, CONNECT_SECONDS))
+            self._client = httpx.AsyncClient(headers=headers, timeout=patience)
         try:
             response = await self._client.post(self._url, json=body)
         except httpx.HTTPError as error:
-            raise _Again(f"cannot be reached ({type(error).__name__})") from None
+            away = isinstance(error, httpx.ConnectTimeout)
+            raise _Again(f"cannot be reached ({type(error).__name__})", hopeless=away) from None
         if response.status_code in RETRIED:
             raise _Again(f"answered {response.status_code}", _retry_after(response.headers.get("retry-after")))
         if response.status_code != 200:
@@ -125,9 +129,10 @@ class OpenAICompatibleEmbedder:
 
 
 class _Again(Exception):
-    def __init__(self, what: str, retry_after: float | None = None) -> None:
+    def __init__(self, what: str, retry_after: float | None = None, *, hopeless: bool = False) -> None:
         super().__init__(what)
         self.retry_after = retry_after
+        self.hopeless = hopeless
 
 
 def _batches(texts: Sequence[str]) -> list[list[int]]:

@@ -23,6 +23,9 @@ _CODES: Final = frozenset(
     }
 )
 
+# The tier is there and has tried what it could: waiting for it is waiting for somebody else's service, so the model hears.
+_REASONS: Final = frozenset({"EMBEDDER_UNAVAILABLE"})
+
 # What the tools call the fields of a request.
 _REPLACE: Final = {"old_text": "old_str", "new_text": "new_str"}
 _ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -39,7 +42,7 @@ _ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
 
 def is_told(error: EngramError) -> bool:
     """Whether the error is an answer to the model, rather than a failure of the mesh."""
-    return error.code in _CODES
+    return error.code in _CODES or error.reason in _REASONS
 
 
 def refusal(error: EngramError, call: BuiltinCall) -> str:
@@ -107,6 +110,11 @@ def _label_not_found(error: EngramError, _: BuiltinCall) -> str:
     return f"Block field {_label(error)} does not exist (available sections = {available})"
 
 
+def _embedder_unavailable(_error: EngramError, call: BuiltinCall) -> str:
+    undone = " Nothing was stored." if call.name == "archival_memory_insert" else ""
+    return f"Archival memory cannot be used at the moment: its embedding service does not answer.{undone} Try again later."
+
+
 def _invalid_argument(error: EngramError, call: BuiltinCall) -> str:
     name = _field(error, call)
     if name in ("start_date", "end_date", "start_datetime", "end_datetime"):
@@ -125,4 +133,5 @@ _WORDS: Final[Mapping[str, Callable[[EngramError, BuiltinCall], str]]] = {
     "BLOCK_LIMIT_EXCEEDED": _limit_exceeded,
     "BLOCK_LABEL_NOT_FOUND": _label_not_found,
     "INVALID_ARGUMENT": _invalid_argument,
+    "EMBEDDER_UNAVAILABLE": _embedder_unavailable,
 }

@@ -167,7 +167,11 @@ class SqlAgentStore:
         def write(conn: sa.Connection) -> bool:
             marked = conn.execute(
                 agents.update()
-                .where(_visible(organization_id), agents.c.id == agent_id)
+                .where(
+                    agents.c.organization_id == organization_id,
+                    agents.c.id == agent_id,
+                    agents.c.state != AgentState.CREATING,
+                )
                 .values(state=AgentState.DELETING, updated_at=self._clock.now())
             )
             if marked.rowcount == 0:

@@ -141,7 +141,10 @@ class AgentStore(Protocol):
         ...
 
     async def begin_deletion(self, organization_id: str, agent_id: str) -> bool:
-        """Marks an ACTIVE agent DELETING and takes its conversations' leases away; False where there is none."""
+        """Marks an agent DELETING and takes its conversations' leases away; False where there is none.
+
+        True again for an agent that is DELETING: who asks again takes the deletion up.
+        """
         ...
 
     async def tags(self, organization_id: str, page: PageQuery, text_search: str | None) -> Page[str]:

@@ -28,6 +28,7 @@ from engram_orchestrator.model.runs import (
     Step,
     StopReason,
 )
+from engram_orchestrator.store import statements as sql
 from engram_orchestrator.store.agents import agent_missing, decode_agent
 from engram_orchestrator.store.base import Claim, RunFilter, StartedRun, StepFilter
 from engram_orchestrator.store.tables import (
@@ -36,15 +37,12 @@ from engram_orchestrator.store.tables import (
     events,
     journal,
     request_ledger,
-    run_otids,
     runs,
     steps,
 )
 
 LEASE_TIME = timedelta(seconds=30)
 """How long a lease holds without a write or a renewal."""
-
-_UNFINISHED = sa.text("status IN ('created', 'running')")  # literally the predicate of the partial index
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +91,20 @@ class SqlRunStore:
             before = self._replayed(conn, key, run)
             if before is not None:
                 return StartedRun(before, replayed=True)
-            place = _conversation(conn, run.organization_id, run.agent_id, run.conversation_id)
+            place = _place(conn, run.organization_id, run.agent_id, run.conversation_id)
             if place is None:
                 raise agent_missing(run.agent_id)
             ahead = _first_unfinished(conn, run.conversation_id)
             if ahead is not None and reject_busy:
                 raise ConversationBusy(f"Run {ahead.id} holds the conversation.", run_id=ahead.id)
-            _insert_run(conn, key, run, place.next_queue_number)
+            number = place.next_queue_number
             if ahead is not None:
-                _advance_queue(conn, place)
+                _insert_run(conn, key, run, number)
+                conn.execute(sql.ADVANCE_QUEUE, {"its_id": run.conversation_id, "new_next_queue_number": number + 1})
                 return StartedRun(run)
-            lease = self._take(conn, place, run.id, owner, next_queue_number=place.next_queue_number + 1)
             running = replace(run, status=RunStatus.RUNNING)
+            _insert_run(conn, key, running, number)
+            lease = self._take(conn, place, run.id, owner, number + 1)
             return StartedRun(
                 running, claim=Claim(running, decode_agent(place), _CONVERSATION.decode(place.thread), lease)
             )
@@ -113,12 +113,10 @@ class SqlRunStore:
 
     def _replayed(self, conn: sa.Connection, key: RequestKey | None, run: Run) -> Run | None:
         if key is not None:
-            query = sa.select(runs).where(
-                runs.c.organization_id == key.organization_id,
-                runs.c.request_method == key.method,
-                runs.c.request_id == key.request_id,
-            )
-            found = conn.execute(query).first()
+            asked = {
+                "its_organization": key.organization_id, "its_method": key.method, "its_request": key.request_id
+            }  # fmt: skip
+            found = conn.execute(sql.RUN_BY_REQUEST, asked).first()
             if found is not None and found.request_fingerprint != key.fingerprint:
                 raise RequestIdReused(
                     "This request_id was used before with other content.", field="request_id", request_id=key.request_id
@@ -128,36 +126,25 @@ class SqlRunStore:
         otids = [message.otid for message in run.input if message.otid]
         if not otids:
             return None
-        query = (
-            sa.select(runs)
-            .join(run_otids, run_otids.c.run_id == runs.c.id)
-            .where(
-                runs.c.organization_id == run.organization_id,
-                run_otids.c.conversation_id == run.conversation_id,
-                run_otids.c.otid.in_(otids),
-            )
-            .order_by(runs.c.queue_number)
-            .limit(1)
-        )
-        found = conn.execute(query).first()
+        said = {
+            "its_organization": run.organization_id, "its_conversation": run.conversation_id, "its_otids": otids
+        }  # fmt: skip
+        found = conn.execute(sql.RUN_BY_OTID, said).first()
         return None if found is None else _decode_run(found)
 
-    def _take(self, conn: sa.Connection, place: Any, run_id: str, owner: str, **columns: Any) -> Lease:
-        """Gives the conversation's lease to `owner`, under a new epoch, and marks the run as running."""
-        epoch = place.epoch + 1
-        conn.execute(
-            conversations.update()
-            .where(conversations.c.id == place.conversation_id)
-            .values(
-                epoch=epoch,
-                lease_owner=owner,
-                lease_run_id=run_id,
-                lease_expires_at=self._clock.now() + LEASE_TIME,
-                **columns,
-            )
-        )
-        conn.execute(runs.update().where(runs.c.id == run_id).values(status=RunStatus.RUNNING))
-        return Lease(run_id, place.conversation_id, owner, epoch)
+    def _take(self, conn: sa.Connection, place: Any, run_id: str, owner: str, next_queue_number: int) -> Lease:
+        """Gives the conversation's lease to `owner`, under a new epoch."""
+        lease = Lease(run_id, place.conversation_id, owner, place.epoch + 1)
+        taken = {
+            "its_id": lease.conversation_id,
+            "new_epoch": lease.epoch,
+            "new_lease_owner": owner,
+            "new_lease_run_id": run_id,
+            "new_lease_expires_at": self._clock.now() + LEASE_TIME,
+            "new_next_queue_number": next_queue_number,
+        }
+        conn.execute(sql.TAKE_LEASE, taken)
+        return lease
 
     async def claim_next(self, conversation_id: str, owner: str) -> Claim | None:
         """See RunStore."""
@@ -166,10 +153,11 @@ class SqlRunStore:
             first = _first_unfinished(conn, conversation_id)
             if first is None:
                 return None
-            place = _conversation(conn, first.organization_id, first.agent_id, conversation_id)
+            place = _place(conn, first.organization_id, first.agent_id, conversation_id)
             if place is None or self._held_by_another(place, owner):
                 return None
-            lease = self._take(conn, place, first.id, owner)
+            lease = self._take(conn, place, first.id, owner, place.next_queue_number)
+            conn.execute(sql.MARK_RUNNING, {"its_id": first.id})
             run = replace(_decode_run(first), status=RunStatus.RUNNING, last_sequence=_newest_event(conn, first.id))
             taken_up = first.status == RunStatus.RUNNING
             return Claim(run, decode_agent(place), _CONVERSATION.decode(place.thread), lease, taken_up)
@@ -181,7 +169,7 @@ class SqlRunStore:
 
     async def claimable(self, owner: str) -> tuple[str, ...]:
         """See RunStore."""
-        unfinished = sa.select(runs.c.conversation_id).where(_UNFINISHED).distinct()
+        unfinished = sa.select(runs.c.conversation_id).where(sql.UNFINISHED).distinct()
         query = (
             sa.select(conversations.c.id)
             .join(agents, agents.c.id == conversations.c.agent_id)
@@ -203,7 +191,7 @@ class SqlRunStore:
 
         def write(conn: sa.Connection) -> None:
             for lease in leases:
-                conn.execute(conversations.update().where(_holds(lease)).values(lease_expires_at=expires))
+                conn.execute(sql.EXTEND_LEASE, {**_held(lease), "new_lease_expires_at": expires})
 
         await self._database.write(write)
 
@@ -218,54 +206,31 @@ class SqlRunStore:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> None:
-            self._guard(conn, lease)
-            self._record(conn, lease, entries, events, steps)
+            self._extend(conn, lease)
+            _record(conn, lease, entries, events, steps)
 
         await self._database.write(write)
 
-    def _guard(self, conn: sa.Connection, lease: Lease, **columns: Any) -> None:
-        """Fails where the lease no longer holds; otherwise puts off its expiry, or writes `columns`."""
-        values = columns or {"lease_expires_at": self._clock.now() + LEASE_TIME}
-        if conn.execute(conversations.update().where(_holds(lease)).values(**values)).rowcount == 0:
-            raise LeaseLost(
-                "Another holder took the conversation over.",
-                conversation_id=lease.conversation_id,
-                epoch=str(lease.epoch),
-            )
-
-    def _record(
-        self,
-        conn: sa.Connection,
-        lease: Lease,
-        entries: Sequence[JournalEntry],
-        new_events: Sequence[RunEvent],
-        new_steps: Sequence[Step],
-    ) -> None:
-        if entries:
-            conn.execute(journal.insert(), [_entry_row(lease, entry) for entry in entries])
-        if new_events:
-            conn.execute(events.insert(), [_event_row(event) for event in new_events])
-        if new_steps:
-            organization_id = conn.execute(sa.select(runs.c.organization_id).where(runs.c.id == lease.run_id)).scalar()
-            ids = [step.id for step in new_steps]
-            conn.execute(steps.delete().where(steps.c.id.in_(ids)))
-            conn.execute(steps.insert(), [_step_row(step, organization_id) for step in new_steps])
+    def _extend(self, conn: sa.Connection, lease: Lease) -> None:
+        """Puts off the lease's expiry, or fails where it no longer holds."""
+        expires = {"new_lease_expires_at": self._clock.now() + LEASE_TIME}
+        _require_held(lease, conn.execute(sql.EXTEND_LEASE, {**_held(lease), **expires}))
 
     async def finish(self, lease: Lease, run: Run, events: Sequence[RunEvent], steps: Sequence[Step]) -> bool:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> bool:
-            self._guard(conn, lease, lease_owner=None, lease_run_id=None, lease_expires_at=None)
-            self._record(conn, lease, (), events, steps)
-            conn.execute(runs.update().where(runs.c.id == run.id).values(**_ended_columns(run)))
-            conn.execute(journal.delete().where(journal.c.run_id == run.id))
-            conn.execute(
-                agents.update()
-                .where(agents.c.id == run.agent_id)
-                .values(
-                    last_stop_reason=run.stop_reason, last_run_completed_at=run.completed_at, last_run_ms=run.total_ms
-                )
-            )
+            _require_held(lease, conn.execute(sql.RELEASE_LEASE, _held(lease)))
+            _record(conn, lease, (), events, steps)
+            conn.execute(sql.END_RUN, _ended(run))
+            conn.execute(sql.FORGET_JOURNAL, {"its_run": run.id})
+            last = {
+                "its_id": run.agent_id,
+                "new_last_stop_reason": run.stop_reason,
+                "new_last_run_completed_at": run.completed_at,
+                "new_last_run_ms": run.total_ms,
+            }
+            conn.execute(sql.NOTE_LAST_RUN, last)
             return _first_unfinished(conn, run.conversation_id) is not None
 
         return await self._database.write(write)
@@ -305,10 +270,9 @@ class SqlRunStore:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> bool:
-            waiting = sa.and_(runs.c.id == run.id, runs.c.status == RunStatus.CREATED)
-            if conn.execute(runs.update().where(waiting).values(**_ended_columns(run))).rowcount == 0:
+            if conn.execute(sql.END_RUN.where(runs.c.status == RunStatus.CREATED), _ended(run)).rowcount == 0:
                 return False
-            self._record(conn, Lease(run.id, run.conversation_id, "", 0), (), events, ())
+            _record(conn, Lease(run.id, run.conversation_id, "", 0), (), events, ())
             return True
 
         return await self._database.write(write)
@@ -371,83 +335,74 @@ class SqlRunStore:
         return await self._database.write(lambda conn: self._ledger.purge(conn, before))
 
 
-def _conversation(conn: sa.Connection, organization_id: str, agent_id: str, conversation_id: str) -> Any:
-    """The conversation's row joined with its ACTIVE agent's, or None.
+def _record(
+    conn: sa.Connection,
+    lease: Lease,
+    entries: Sequence[JournalEntry],
+    new_events: Sequence[RunEvent],
+    new_steps: Sequence[Step],
+) -> None:
+    if entries:
+        conn.execute(sql.INSERT_ENTRY, [_entry_row(lease, entry) for entry in entries])
+    if new_events:
+        conn.execute(sql.INSERT_EVENT, [_event_row(event) for event in new_events])
+    if new_steps:
+        conn.execute(sql.DELETE_STEPS, {"its_ids": [step.id for step in new_steps]})
+        conn.execute(sql.INSERT_STEP, [_step_row(step) for step in new_steps])
 
-    Its document is `thread`, its id `conversation_id`.
-    """
-    query = (
-        sa.select(
-            agents,
-            conversations.c.id.label("conversation_id"),
-            conversations.c.document.label("thread"),
-            conversations.c.epoch,
-            conversations.c.lease_owner,
-            conversations.c.lease_expires_at,
-            conversations.c.next_queue_number,
-        )
-        .join(agents, agents.c.id == conversations.c.agent_id)
-        .where(
-            conversations.c.id == conversation_id,
-            agents.c.id == agent_id,
-            agents.c.organization_id == organization_id,
-            agents.c.state == AgentState.ACTIVE,
-        )
-    )
-    return conn.execute(query).first()
+
+def _place(conn: sa.Connection, organization_id: str, agent_id: str, conversation_id: str) -> Any:
+    """See `statements.PLACE`; None where the agent or conversation is not there, or the agent is not ACTIVE."""
+    asked = {"its_organization": organization_id, "its_agent": agent_id, "its_conversation": conversation_id}
+    return conn.execute(sql.PLACE, asked).first()
 
 
 def _first_unfinished(conn: sa.Connection, conversation_id: str) -> Any:
-    query = sa.select(runs).where(runs.c.conversation_id == conversation_id, _UNFINISHED)
-    return conn.execute(query.order_by(runs.c.queue_number).limit(1)).first()
+    return conn.execute(sql.FIRST_UNFINISHED, {"its_conversation": conversation_id}).first()
 
 
 def _newest_event(conn: sa.Connection, run_id: str) -> int:
-    return conn.execute(sa.select(sa.func.max(events.c.sequence)).where(events.c.run_id == run_id)).scalar() or 0
-
-
-def _advance_queue(conn: sa.Connection, place: Any) -> None:
-    conn.execute(
-        conversations.update()
-        .where(conversations.c.id == place.conversation_id)
-        .values(next_queue_number=place.next_queue_number + 1)
-    )
+    return conn.execute(sql.NEWEST_EVENT, {"its_run": run_id}).scalar() or 0
 
 
 def _insert_run(conn: sa.Connection, key: RequestKey | None, run: Run, queue_number: int) -> None:
-    conn.execute(
-        runs.insert().values(
-            id=run.id,
-            organization_id=run.organization_id,
-            subject_id=run.subject_id,
-            agent_id=run.agent_id,
-            conversation_id=run.conversation_id,
-            status=RunStatus.CREATED,
-            background=run.background,
-            queue_number=queue_number,
-            request_method=key and key.method,
-            request_id=key and key.request_id,
-            request_fingerprint=key and key.fingerprint,
-            document=_ENCODE(_Document(run.input, run.config, run.takes_up)),
-            created_at=run.created_at,
-            updated_at=run.updated_at,
-        )
-    )
+    row = {
+        "id": run.id,
+        "organization_id": run.organization_id,
+        "subject_id": run.subject_id,
+        "agent_id": run.agent_id,
+        "conversation_id": run.conversation_id,
+        "status": run.status,
+        "background": run.background,
+        "queue_number": queue_number,
+        "request_method": key and key.method,
+        "request_id": key and key.request_id,
+        "request_fingerprint": key and key.fingerprint,
+        "document": _ENCODE(_Document(run.input, run.config, run.takes_up)),
+        "created_at": run.created_at,
+        "updated_at": run.updated_at,
+    }
+    conn.execute(sql.INSERT_RUN, row)
     otids = {message.otid for message in run.input if message.otid}
     if otids:
         rows = [{"conversation_id": run.conversation_id, "otid": otid, "run_id": run.id} for otid in otids]
-        conn.execute(run_otids.insert(), rows)
+        conn.execute(sql.INSERT_OTID, rows)
 
 
-def _holds(lease: Lease) -> sa.ColumnElement[bool]:
-    return sa.and_(
-        conversations.c.id == lease.conversation_id,
-        conversations.c.epoch == lease.epoch,
-        conversations.c.lease_run_id == lease.run_id,
-    )
+def _held(lease: Lease) -> dict[str, Any]:
+    return {"its_conversation": lease.conversation_id, "its_epoch": lease.epoch, "its_run": lease.run_id}
 
 
-def _ended_columns(run: Run) -> dict[str, Any]:
+def _require_held(lease: Lease, updated: sa.CursorResult[Any]) -> None:
+    if updated.rowcount == 0:
+        raise LeaseLost(
+            "Another holder took the conversation over.",
+            conversation_id=lease.conversation_id,
+            epoch=str(lease.epoch),
+        )
+
+
+def _ended(run: Run) -> dict[str, Any]:
     if run.completed_at is None:
         raise ValueError("an ended run has a completion time")
     outcome = _Outcome(
@@ -460,10 +415,11 @@ def _ended_columns(run: Run) -> dict[str, Any]:
         run.total_ms,
     )
     return {
-        "status": run.status,
-        "stop_reason": run.stop_reason,
-        "outcome": _ENCODE(outcome),
-        "updated_at": run.completed_at,
+        "its_id": run.id,
+        "new_status": run.status,
+        "new_stop_reason": run.stop_reason,
+        "new_outcome": _ENCODE(outcome),
+        "new_updated_at": run.completed_at,
     }
 
 
@@ -488,10 +444,10 @@ def _event_row(event: RunEvent) -> dict[str, Any]:
     }
 
 
-def _step_row(step: Step, organization_id: str | None) -> dict[str, Any]:
+def _step_row(step: Step) -> dict[str, Any]:
     return {
         "id": step.id,
-        "organization_id": organization_id,
+        "its_run": step.run_id,
         "run_id": step.run_id,
         "agent_id": step.agent_id,
         "number": step.number,

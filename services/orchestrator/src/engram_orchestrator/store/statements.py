@@ -1,0 +1,109 @@
+"""The statements of a turn, made once: building one of these takes longer than running it.
+
+Parameters that are not a column's new value are called `its_…`; new values of an update are called `new_…`.
+"""
+
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from engram_orchestrator.model.agents import AgentState
+from engram_orchestrator.model.runs import RunStatus
+from engram_orchestrator.store.tables import agents, conversations, events, journal, run_otids, runs, steps
+
+UNFINISHED: Final = sa.text("status IN ('created', 'running')")  # literally the predicate of the partial indexes
+
+_ID: Final[sa.BindParameter[Any]] = sa.bindparam("its_id")
+_ORGANIZATION: Final[sa.BindParameter[Any]] = sa.bindparam("its_organization")
+_CONVERSATION: Final[sa.BindParameter[Any]] = sa.bindparam("its_conversation")
+_RUN: Final[sa.BindParameter[Any]] = sa.bindparam("its_run")
+
+
+def _new(*columns: sa.Column[Any]) -> dict[str, Any]:
+    return {column.name: sa.bindparam(f"new_{column.name}", type_=column.type) for column in columns}
+
+
+RUN_BY_REQUEST: Final = sa.select(runs).where(
+    runs.c.organization_id == _ORGANIZATION,
+    runs.c.request_method == sa.bindparam("its_method"),
+    runs.c.request_id == sa.bindparam("its_request"),
+)
+RUN_BY_OTID: Final = (
+    sa.select(runs)
+    .join(run_otids, run_otids.c.run_id == runs.c.id)
+    .where(
+        runs.c.organization_id == _ORGANIZATION,
+        run_otids.c.conversation_id == _CONVERSATION,
+        run_otids.c.otid.in_(sa.bindparam("its_otids", expanding=True)),
+    )
+    .order_by(runs.c.queue_number)
+    .limit(1)
+)
+PLACE: Final = (
+    sa.select(
+        agents,
+        conversations.c.id.label("conversation_id"),
+        conversations.c.document.label("thread"),
+        conversations.c.epoch,
+        conversations.c.lease_owner,
+        conversations.c.lease_expires_at,
+        conversations.c.next_queue_number,
+    )
+    .join(agents, agents.c.id == conversations.c.agent_id)
+    .where(
+        conversations.c.id == _CONVERSATION,
+        agents.c.id == sa.bindparam("its_agent"),
+        agents.c.organization_id == _ORGANIZATION,
+        agents.c.state == AgentState.ACTIVE,
+    )
+)
+"""A conversation's row joined with its ACTIVE agent's; its document is `thread`, its id `conversation_id`."""
+FIRST_UNFINISHED: Final = (
+    sa.select(runs).where(runs.c.conversation_id == _CONVERSATION, UNFINISHED).order_by(runs.c.queue_number).limit(1)
+)
+NEWEST_EVENT: Final = sa.select(sa.func.max(events.c.sequence)).where(events.c.run_id == _RUN)
+
+INSERT_RUN: Final = runs.insert()
+INSERT_OTID: Final = run_otids.insert()
+INSERT_ENTRY: Final = journal.insert()
+INSERT_EVENT: Final = events.insert()
+INSERT_STEP: Final = steps.insert().values(
+    organization_id=sa.select(runs.c.organization_id).where(runs.c.id == _RUN).scalar_subquery()
+)
+DELETE_STEPS: Final = steps.delete().where(steps.c.id.in_(sa.bindparam("its_ids", expanding=True)))
+
+ADVANCE_QUEUE: Final = (
+    conversations.update().where(conversations.c.id == _ID).values(_new(conversations.c.next_queue_number))
+)
+TAKE_LEASE: Final = (
+    conversations.update()
+    .where(conversations.c.id == _ID)
+    .values(
+        _new(
+            conversations.c.epoch,
+            conversations.c.lease_owner,
+            conversations.c.lease_run_id,
+            conversations.c.lease_expires_at,
+            conversations.c.next_queue_number,
+        )
+    )
+)
+_HELD: Final = conversations.update().where(
+    conversations.c.id == _CONVERSATION,
+    conversations.c.epoch == sa.bindparam("its_epoch"),
+    conversations.c.lease_run_id == _RUN,
+)
+EXTEND_LEASE: Final = _HELD.values(_new(conversations.c.lease_expires_at))
+RELEASE_LEASE: Final = _HELD.values(lease_owner=None, lease_run_id=None, lease_expires_at=None)
+MARK_RUNNING: Final = runs.update().where(runs.c.id == _ID).values(status=RunStatus.RUNNING)
+END_RUN: Final = (
+    runs.update()
+    .where(runs.c.id == _ID)
+    .values(_new(runs.c.status, runs.c.stop_reason, runs.c.outcome, runs.c.updated_at))
+)
+FORGET_JOURNAL: Final = journal.delete().where(journal.c.run_id == _RUN)
+NOTE_LAST_RUN: Final = (
+    agents.update()
+    .where(agents.c.id == _ID)
+    .values(_new(agents.c.last_stop_reason, agents.c.last_run_completed_at, agents.c.last_run_ms))
+)

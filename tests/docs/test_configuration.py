@@ -1,0 +1,62 @@
+"""Every setting of every service is documented, under its name and with its default; nothing else is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import Field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engram_client.supervisor.settings import MeshConfig
+from engram_kit.config import ServerConfig
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+ROOMS = ("orchestrator", "blocks", "recall", "archival", "tools")
+ROW = re.compile(r"^\| `(ENGRAM_\w+)` \|(.*?)\|", re.MULTILINE)
+
+
+def documented(section: str) -> dict[str, str]:
+    """Variable → default, as a section of the page has them."""
+    text = PAGE.read_text().split(f"\n## {section}\n")[1].split("\n## ")[0]
+    return {name: default.strip() for name, default in ROW.findall(text)}
+
+
+def shown(field: Field[Any]) -> str:
+    return "" if field.default in (None, "") else str(field.default)
+
+
+def own_fields(room: str) -> list[Field[Any]]:
+    """Those that the room adds to what every service has, or defaults otherwise."""
+    shared = {field.name: field.default for field in fields(ServerConfig)}
+    config = import_module(f"engram_{room}.config").Config
+    return [field for field in fields(config) if shared.get(field.name, ...) != field.default]
+
+
+def test_what_every_service_has() -> None:
+    expected = {f"ENGRAM_{field.name.upper()}": shown(field) for field in fields(ServerConfig) if field.name != "port"}
+    assert documented("Every service") == expected
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_what_each_service_has(room: str) -> None:
+    table = documented(room)
+    wanted = {}
+    for field in own_fields(room):
+        names = (f"ENGRAM_{room.upper()}_{field.name.upper()}", f"ENGRAM_{field.name.upper()}")
+        name = next((name for name in names if name in table), names[0])
+        wanted[name] = shown(field)
+    assert table == wanted
+
+
+def test_what_the_supervisor_has() -> None:
+    assert documented("engram up") == {f"ENGRAM_{field.name.upper()}": shown(field) for field in fields(MeshConfig)}
+
+
+def test_the_keys_of_providers_are_read_under_their_usual_names_too() -> None:
+    config = import_module("engram_orchestrator.config").Config
+    usual = sorted(set(re.findall(r"also `(\w+)`", PAGE.read_text())))
+    assert len(usual) == 4
+    for name in usual:
+        assert getattr(config.from_env({name: "given"}), name.lower()) == "given"

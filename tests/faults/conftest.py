@@ -1,0 +1,26 @@
+"""One mesh of processes for all the tests of a file: each test kills and starts rooms of it, and leaves it whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from engram_testkit.fakes.openai import FakeOpenAI
+from engram_testkit.processes import ProcessMesh
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def provider() -> AsyncIterator[FakeOpenAI]:
+    """The provider of the mesh; every call that it makes has the id `call_1`."""
+    async with FakeOpenAI(call_id="call_1") as fake:
+        yield fake
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def mesh(tmp_path_factory: pytest.TempPathFactory, provider: FakeOpenAI) -> AsyncIterator[ProcessMesh]:
+    """The mesh, with proxies before the rooms that hold memory."""
+    directory = tmp_path_factory.mktemp("mesh")
+    proxied = ("blocks", "recall", "archival", "tools")
+    async with ProcessMesh(directory, openai_base_url=provider.base_url, proxied=proxied) as running:
+        yield running
