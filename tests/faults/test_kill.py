@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from engram.types.v1 import message_pb2
 from engram_client import Agent
 from engram_kit.ids import new_id
+from engram_testkit.faults import Delay
 from engram_testkit.fakes.openai import FakeOpenAI
 from engram_testkit.fakes.script import Call, Reply
 from engram_testkit.processes import ProcessMesh
 from engram_testkit.stubs import ROOMS
-from engram_testkit.turns import Turn, assert_whole, stored, turn, window_of
+from engram_testkit.turns import Turn, assert_whole, collect, stored, turn, window_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
 
 MODEL = "openai/fake-model"
 PATIENCE = 60.0
 
-COUNTER = '''
-def count_up(path: str) -> str:
-    """Adds a line to a file.
+DOORS = {"InsertPassages": "archival", "EditBlock": "blocks", "CommitStep": "recall"}
 
-    Args:
-        path: the file.
-    """
-    with open(path, "a") as file:
-        file.write("ran\\n")
-    return "counted"
+SLOW = '''
+def slow() -> str:
+    """Takes very long."""
+    import time
+    time.sleep(170)
+    return "done"
 '''
 
 
@@ -104,7 +105,7 @@ class Killed:
         assert json.dumps(after["tools"]) == json.dumps(before["tools"])
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def killed(mesh: ProcessMesh, provider: FakeOpenAI) -> Killed:
     return Killed(mesh, provider, await create(mesh))
 
@@ -129,40 +130,44 @@ async def test_between_turns(mesh: ProcessMesh, provider: FakeOpenAI, room: str)
     assert json.dumps(messages[: len(request["messages"])]) == json.dumps(request["messages"])
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", ["orchestrator", "recall", "blocks", "archival"])
 async def test_while_the_model_is_asked(mesh: ProcessMesh, killed: Killed, room: str) -> None:
     """The third answer is on its way: two steps are committed, nothing of the third is."""
     running = killed.begin(gates=[killed.gate])
     await _until(lambda: len(killed.provider.requests) - killed.asked == 3)
-    await _kill_and_start(mesh, room, killed.gate)
-    again = 1 if room == "orchestrator" else 0
-    if again:
+    await mesh.kill(room)
+    if room == "orchestrator":
+        # this answer was never journalled: its question is the only one that is asked again
         killed.provider.script = [Reply(text="Both are stored."), "Goodbye."]
+    await mesh.start(room)
     killed.gate.set()
-    await killed.ends_well(running, asked_again=again)
+    await killed.ends_well(running, asked_again=room == "orchestrator")
 
 
-@pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize(
-    ("proxy", "method", "executed", "nth"),
+    ("room", "method", "executed", "nth"),
     [
-        ("archival", "InsertPassages", False, 0),
-        ("archival", "InsertPassages", True, 1),
-        ("blocks", "EditBlock", True, 0),
-        ("recall", "CommitStep", False, 0),
-        ("recall", "CommitStep", True, 1),
+        ("orchestrator", "InsertPassages", False, 0),
+        ("orchestrator", "InsertPassages", True, 1),
+        ("orchestrator", "EditBlock", True, 0),
+        ("orchestrator", "CommitStep", False, 0),
+        ("orchestrator", "CommitStep", True, 1),
+        ("orchestrator", "CommitStep", True, 2),
+        ("archival", "InsertPassages", False, 1),
+        ("archival", "InsertPassages", True, 0),
+        ("blocks", "EditBlock", False, 0),
+        ("blocks", "EditBlock", True, 1),
+        ("recall", "CommitStep", False, 1),
+        ("recall", "CommitStep", True, 0),
+        ("recall", "InsertPassages", True, 0),
     ],
-    ids=["journalled", "insert-done", "edit-done", "before-commit", "commit-done"],
 )
 async def test_in_the_middle_of_a_step(
-    mesh: ProcessMesh, killed: Killed, room: str, proxy: str, method: str, executed: bool, nth: int
+    mesh: ProcessMesh, killed: Killed, room: str, method: str, executed: bool, nth: int
 ) -> None:
-    """The call is held before the room, or done with its answer on the way; then the process dies."""
-    if room == "tools":
-        pytest.skip("tools takes no part in these steps; see the test of its own below")
-    door = mesh.proxies[proxy]
-    for _ in range(nth):
-        door.inject(method, _nothing())
+    """The nth call of the method is held before its room, or done with its answer on the way; then the room dies."""
+    door = mesh.proxies[DOORS[method]]
+    door.inject(method, Delay(0), times=nth)
     hold = door.hold(method, executed=executed)
     running = killed.begin()
     async with asyncio.timeout(PATIENCE):
@@ -173,18 +178,90 @@ async def test_in_the_middle_of_a_step(
     await killed.ends_well(running)
 
 
-async def _kill_and_start(mesh: ProcessMesh, room: str, _gate: asyncio.Event) -> None:
+@pytest.mark.parametrize("room", ["orchestrator", "tools"])
+async def test_a_custom_tool_that_was_interrupted_is_not_run_again(
+    mesh: ProcessMesh, provider: FakeOpenAI, room: str
+) -> None:
+    agent = await create(mesh, tool_sources=[SLOW])
+    provider.script = [Reply(tool_calls=[Call("slow")]), "I cannot tell."]
+    door = mesh.proxies["tools"]
+    before = door.calls["ExecuteTool"]
+    running = asyncio.create_task(turn(agent, "Do it slowly."))
+    tools = mesh.pid("tools")
+    await _until(lambda: len(_descendants(tools)) >= 2)
+    started = _descendants(tools)
     await mesh.kill(room)
     await mesh.start(room)
+    async with asyncio.timeout(PATIENCE):
+        heard = await running
+    assert (heard.status, heard.said) == ("COMPLETED", "I cannot tell."), heard.error
+    assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR
+    assert "outcome is unknown" in heard.returns[0].content[0].text.text
+    assert door.calls["ExecuteTool"] - before == 1
+    await _until(lambda: not started & _alive())
+    assert_whole(await window_of(mesh.client, agent))
 
 
-def _nothing() -> Any:
-    from engram_testkit.faults import Delay
+async def test_all_at_once(mesh: ProcessMesh, killed: Killed) -> None:
+    """The machine loses every process in the middle of a commit."""
+    hold = mesh.proxies["recall"].hold("CommitStep", executed=True)
+    running = killed.begin()
+    async with asyncio.timeout(PATIENCE):
+        await hold.reached.wait()
+    await asyncio.gather(*(mesh.kill(room) for room in ROOMS))
+    hold.release.set()
+    await asyncio.gather(*(mesh.start(room) for room in ROOMS))
+    await killed.ends_well(running)
 
-    return Delay(0)
+
+async def test_an_input_that_was_accepted_is_answered_though_nobody_waits(
+    mesh: ProcessMesh, provider: FakeOpenAI
+) -> None:
+    agent = await create(mesh)
+    gate = asyncio.Event()
+    provider.script = lambda body: Reply(text="Here it is.", gates=[gate])
+    asked = len(provider.requests)
+    first = await mesh.client.runs.start(agent.id, "One.")
+    second = await mesh.client.runs.start(agent.id, "Two.")
+    await _until(lambda: len(provider.requests) > asked)
+    await mesh.kill("orchestrator")
+    gate.set()
+    await mesh.start("orchestrator")
+    for run in (first, second):
+        async with asyncio.timeout(PATIENCE):
+            assert (await collect(mesh.client.runs.stream(run.id))).said == "Here it is."
+    roles = [row.role for row in await stored(agent)]
+    assert roles == [message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT] * 2
 
 
-async def _until(condition: Callable[[], bool], poll: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+def _descendants(pid: int) -> set[int]:
+    """The processes that come from a process: those of the tools that it runs."""
+    parents = _parents()
+    found: set[int] = set()
+    while more := {child for child, parent in parents.items() if parent in {pid, *found}} - found:
+        found |= more
+    return found
+
+
+def _alive() -> set[int]:
+    return set(_parents())
+
+
+def _parents() -> dict[int, int]:
+    """Process → parent, of every process that is no zombie."""
+    parents: dict[int, int] = {}
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue  # it ended meanwhile
+            if state != "Z":
+                parents[int(process.name)] = int(parent)
+    return parents
+
+
+async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():
-            await poll(0.005)
+            await asyncio.sleep(0.005)

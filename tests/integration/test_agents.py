@@ -144,6 +144,21 @@ async def test_a_deletion_that_meets_an_absent_tier_hides_the_agent_and_is_finis
     assert [message.id async for message in mesh.client.messages.list(agent_id=agent.id)] == []
 
 
+async def test_a_list_of_agents_names_the_messages_in_their_windows(mesh: Mesh) -> None:
+    agents = [await mesh.client.agents.create(name=name, blocks=MEMORY) for name in ("ada", "bob")]
+    rpc = agents_service_pb2
+    view = rpc.AgentView(message_ids=True)
+    listed = (await mesh.stubs.agents.ListAgents(rpc.ListAgentsRequest(view=view))).agents
+    assert {agent.id for agent in listed} == {agent.id for agent in agents}
+    for agent in listed:
+        window = await mesh.client.messages.window(agent.default_conversation_id)
+        assert list(agent.message_ids) == [message.id for message in window.messages]
+        one = (await mesh.stubs.agents.GetAgent(rpc.GetAgentRequest(agent_id=agent.id, view=view))).agent
+        assert one.message_ids == agent.message_ids
+    plain = (await mesh.stubs.agents.ListAgents(rpc.ListAgentsRequest())).agents
+    assert not any(agent.message_ids for agent in plain)
+
+
 async def test_another_organization_finds_nothing(mesh: Mesh) -> None:
     agent = await _with_memories(mesh)
     conversation = agent.proto.default_conversation_id

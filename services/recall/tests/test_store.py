@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -18,7 +19,18 @@ from engram_kit.paging import PageQuery
 from engram_kit.sql import Database
 from engram_recall.commands import Batch, Fork, MessageFilter, NewContext, Replacement, SearchScope, StepCommit
 from engram_recall.errors import Erased, LeaseLost, StepConflict, WindowMoved
-from engram_recall.model import Context, Message, Role, TextPart, ToolCall
+from engram_recall.model import (
+    ApprovalDecision,
+    Approve,
+    Context,
+    Message,
+    Role,
+    TextPart,
+    ToolCall,
+    ToolReturn,
+    ToolStatus,
+    WindowIds,
+)
 from engram_recall.store.sql import SqlRecallStore
 
 ORG = "org-00000000-0000-4000-8000-000000000001"
@@ -85,6 +97,23 @@ class RecallStoreSuite:
         await room.open("hello")
         assert (await room.store.get_context(ORG, room.conversation, 1)).messages is None
         assert (await room.store.get_context(ORG, room.conversation, 2)).messages is not None
+
+    async def test_the_ids_of_many_windows_come_at_once(self, room: Room) -> None:
+        other = Room(room.store, room.clock, room.ids)
+        mine, theirs = await room.open("one", "two"), await other.open()
+        assert mine.messages is not None
+        assert theirs.messages is not None
+        await room.store.commit_step(ORG, room.step("three"))
+        shown = (await room.window()).messages
+        assert shown is not None
+        asked = [other.conversation, room.ids.new("conv"), room.conversation]
+        found = await room.store.get_window_ids(ORG, asked)
+        assert found == (
+            WindowIds(other.conversation, other.agent, 1, (theirs.messages[0].id,)),
+            WindowIds(room.conversation, room.agent, 2, tuple(message.id for message in shown)),
+        )
+        assert await room.store.get_window_ids(OTHER, asked) == ()
+        assert await room.store.get_window_ids(ORG, []) == ()
 
     async def test_a_step_is_committed_once(self, room: Room) -> None:
         await room.open()
@@ -181,6 +210,73 @@ class RecallStoreSuite:
         with pytest.raises(InvalidArgument):
             await room.store.replace_context(ORG, window(one.id, system.id), None)
         assert said(await room.window()) == ["prompt", "one"]
+
+    async def test_a_call_without_a_return_is_answered_in_the_window_until_its_return_comes(self, room: Room) -> None:
+        await room.open()
+        calls = (ToolCall("call-1", "dig", "{}"), ToolCall("call-2", "dig", "{}"))
+        asked = room.message("", Role.ASSISTANT, content=(), tool_calls=calls, turn_id="turn-1")
+        dug = room.message("", Role.TOOL, content=(), tool_returns=(ToolReturn("call-1", "dig", ToolStatus.SUCCESS),))
+        await room.store.commit_step(ORG, room.step(messages=(asked, dug, room.message("and?"))))
+        window = await room.window()
+        assert window.messages is not None
+        _, first, repair, *rest = window.messages
+        assert (first.id, [message.id for message in rest][0], said(window)[-1]) == (asked.id, dug.id, "and?")
+        (answer,) = repair.tool_returns
+        assert (repair.role, repair.sequence_id, repair.turn_id) == (Role.TOOL, 0, "turn-1")
+        assert (answer.tool_call_id, answer.name, answer.status) == ("call-2", "dig", ToolStatus.ERROR)
+        assert await room.window() == window
+        assert await room.store.get_messages(ORG, [repair.id]) == ()
+        (ids,) = await room.store.get_window_ids(ORG, [room.conversation])
+        assert ids.message_ids == tuple(message.id for message in window.messages if message is not repair)
+        late = room.message("", Role.TOOL, content=(), tool_returns=(ToolReturn("call-2", "dig", ToolStatus.SUCCESS),))
+        await room.store.commit_step(ORG, room.step(messages=(late,), base=2))
+        healed = (await room.window()).messages
+        assert healed is not None
+        assert repair.id not in {message.id for message in healed}
+
+    async def test_a_call_that_waits_for_approval_waits(self, room: Room) -> None:
+        await room.open()
+        call = ToolCall("call-1", "dig", "{}")
+        request = room.message("", Role.APPROVAL, content=(), tool_calls=(call,))
+        await room.store.commit_step(ORG, room.step(messages=(request,)))
+        assert len((await room.window()).messages or ()) == 2
+        decision = (ApprovalDecision("call-1", Approve()),)
+        answer = room.message(
+            "", Role.APPROVAL, content=(), approval_decisions=decision, approval_request_id=request.id
+        )
+        await room.store.commit_step(ORG, room.step(messages=(answer,), base=2))
+        window = (await room.window()).messages or ()
+        assert [message.role for message in window[1:]] == [Role.APPROVAL, Role.TOOL, Role.APPROVAL]
+
+    async def test_a_repair_that_a_new_window_keeps_is_stored(self, room: Room) -> None:
+        await room.open()
+        asked = room.message("", Role.ASSISTANT, content=(), tool_calls=(ToolCall("call-1", "dig", "{}"),))
+        await room.store.commit_step(ORG, room.step(messages=(asked,)))
+        fork_id = room.ids.new("conv")
+        shown = (await room.window()).messages or ()
+        fork = Fork(
+            source_conversation_id=room.conversation,
+            conversation_id=fork_id,
+            system_message=room.message("fork prompt", Role.SYSTEM, conversation_id=fork_id),
+            until_message_id=shown[-1].id,
+        )
+        forked = (await room.store.fork_context(ORG, fork, None)).messages or ()
+        assert forked[1:] == shown[1:]
+        new = Replacement(
+            agent_id=room.agent,
+            conversation_id=room.conversation,
+            base_version=2,
+            message_ids=tuple(message.id for message in shown),
+        )
+        kept = (await room.store.replace_context(ORG, new, None)).messages or ()
+        assert [message.id for message in kept] == [message.id for message in shown]
+        assert kept[-1].sequence_id == 4
+        assert await room.store.get_messages(ORG, [shown[-1].id]) == (kept[-1],)
+        # The fork shows the same answer to the same call, stored or not.
+        assert ((await room.store.get_context(ORG, fork_id, None)).messages or ())[-1].id == shown[-1].id
+        strange = replace(new, base_version=3, message_ids=(*new.message_ids, room.ids.new("message")))
+        with pytest.raises(NotFound):
+            await room.store.replace_context(ORG, strange, None)
 
     async def test_a_request_id_gives_the_first_result_again(self, room: Room) -> None:
         key = RequestKey(ORG, "CreateContext", "r1", "f1")

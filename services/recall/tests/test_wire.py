@@ -78,6 +78,10 @@ async def test_a_conversation_lives(recall: Any) -> None:
     window = (await recall.GetContext(rpc.GetContextRequest(conversation_id=CONVERSATION))).context
     assert window.messages[0].content[0].text.text == "prompt two"
     assert window.messages[2].tool_calls[0].arguments == '{"message": "hi there"}'
+    asked = rpc.BatchGetContextIdsRequest(conversation_ids=[new_id("conv"), CONVERSATION])
+    listed = (await recall.BatchGetContextIds(asked)).contexts[0]
+    assert (listed.conversation_id, listed.agent_id, listed.version) == (CONVERSATION, AGENT, 2)
+    assert list(listed.message_ids) == [message.id for message in window.messages]
     same = await recall.GetContext(rpc.GetContextRequest(conversation_id=CONVERSATION, if_version=2))
     assert same.not_modified
     assert not same.context.messages
@@ -244,6 +248,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("AppendMessages", append(assistant(arguments="[1]")), "messages[0].tool_calls[0].arguments"),
     ("AppendMessages", append(assistant(arguments='{"a":' * 99_999)), "messages[0].tool_calls[0].arguments"),
     ("AppendMessages", append(assistant(id="")), "messages[0].tool_calls[0].id"),
+    ("BatchGetContextIds", rpc.BatchGetContextIdsRequest(conversation_ids=["x"]), "conversation_ids[0]"),
+    ("BatchGetContextIds", rpc.BatchGetContextIdsRequest(conversation_ids=[CONVERSATION] * 1001), "conversation_ids"),
     ("GetMessages", rpc.GetMessagesRequest(message_ids=["message-x"]), "message_ids[0]"),
     ("GetMessages", rpc.GetMessagesRequest(message_ids=[new_id("message")] * 1001), "message_ids"),
     ("ListMessages", rpc.ListMessagesRequest(page_size=-1), "page_size"),

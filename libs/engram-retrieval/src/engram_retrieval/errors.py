@@ -43,3 +43,7 @@ class CollectionMismatch(VectorIndexError):
 
 class PointInvalid(VectorIndexError):
     """A point that cannot be stored: wrong dimension, a number that is not finite, text that is not Unicode."""
+
+
+class IndexUnavailable(VectorIndexError):
+    """The server of the vector index is away or too slow; the same call may work later."""

@@ -25,6 +25,12 @@ class Config(ServerConfig):
     embedder_api_key: str = field(default="", repr=False)
     embedder_dimension: int = 0
     """The vector length of a model behind that API that engram does not know."""
+    qdrant_url: str = ""
+    """`http://host:6333` of a Qdrant server; by default the vectors are in the data directory."""
+    qdrant_api_key: str = field(default="", repr=False)
+    qdrant_grpc_port: int = 6334
+    qdrant_prefix: str = "archival"
+    """Begins the names of the service's collections, where several deployments share a server."""
     index_flush_seconds: float = 10.0
     """How often the vector index reaches the disk platter: what a loss of power can take."""
 

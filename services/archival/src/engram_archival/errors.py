@@ -62,6 +62,10 @@ class EmbedderAway(Unavailable):
         super().__init__(f"The embedder {embedder} does not work: {why}", embedder=embedder)
 
 
+class IndexAway(Unavailable):
+    """The server of the vector index does not answer."""
+
+
 class EmbedderUnknown(InvalidArgument):
     """No embedder of that name can be built from the configuration."""
 

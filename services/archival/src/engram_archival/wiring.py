@@ -12,8 +12,8 @@ from engram_kit.config import ConfigError, StartupError
 from engram_kit.ids import IdSource, RandomIds
 from engram_kit.service import Assembly
 from engram_kit.sql import Database
-from engram_retrieval.edge import EdgeIndex
-from engram_retrieval.errors import IndexLocked
+from engram_retrieval.errors import VectorIndexError
+from engram_retrieval.index import VectorIndex
 from engram_retrieval.registry import EmbedderSettings
 
 from engram_archival.archives import ArchiveRegistry
@@ -53,8 +53,9 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     finder = PassageFinder(archives, ledger, passages, embedders)
 
     async def recover() -> None:
-        # The embedded index has one process: whatever is unsettled belongs to one that died.
-        await finisher.sweep(everything=True)
+        # The embedded index has one process: whatever is unsettled belongs to one that died. Over a Qdrant server it
+        # may be the work of another replica, as long as that one's claim lasts.
+        await finisher.sweep(everything=not config.qdrant_url)
 
     return Assembly(
         name="archival",
@@ -84,8 +85,28 @@ def _embedders(config: Config) -> Embedders:
     return embedders
 
 
-async def _index(config: Config) -> EdgeIndex:
+async def _index(config: Config) -> VectorIndex:
     try:
-        return await EdgeIndex.open(config.index_path, flush_interval_seconds=config.index_flush_seconds)
-    except IndexLocked as error:
+        return await (_server_index(config) if config.qdrant_url else _embedded_index(config))
+    except VectorIndexError as error:
         raise StartupError(f"{error}.") from error
+
+
+async def _embedded_index(config: Config) -> VectorIndex:
+    from engram_retrieval.edge import EdgeIndex  # noqa: PLC0415 - an engine is imported where it is used
+
+    return await EdgeIndex.open(config.index_path, flush_interval_seconds=config.index_flush_seconds)
+
+
+async def _server_index(config: Config) -> VectorIndex:
+    try:
+        from engram_retrieval.server import ServerIndex, ServerSettings  # noqa: PLC0415 - optional, and heavy
+    except ModuleNotFoundError as error:
+        raise StartupError("ENGRAM_QDRANT_URL is set, but engram-archival[qdrant] is not installed.") from error
+    settings = ServerSettings(
+        url=config.qdrant_url,
+        api_key=config.qdrant_api_key,
+        grpc_port=config.qdrant_grpc_port,
+        prefix=config.qdrant_prefix,
+    )
+    return await ServerIndex.open(settings)

@@ -281,5 +281,19 @@ def _timestamp(moment: datetime) -> Timestamp:
     return timestamp
 
 
+def moment_from(message: Any, field: str) -> datetime | None:
+    """An optional time of a request.
+
+    Raises:
+        InvalidArgument: it is none that the calendar has.
+    """
+    if not message.HasField(field):
+        return None
+    try:
+        return _datetime(getattr(message, field))
+    except (ValueError, OverflowError):
+        raise InvalidArgument(f"{field} is no valid time.", field=field) from None
+
+
 def _datetime(timestamp: Timestamp) -> datetime:
     return timestamp.ToDatetime(tzinfo=UTC)

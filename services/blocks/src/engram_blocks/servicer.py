@@ -36,7 +36,7 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
 
     async def GetBlock(self, request: rpc.GetBlockRequest, context: Context) -> rpc.GetBlockResponse:
         """One block, now or then."""
-        as_of = request.as_of_time.ToDatetime(tzinfo=UTC) if request.HasField("as_of_time") else None
+        as_of = convert.moment_from(request, "as_of_time")
         block = await self._service.get_block(require_id(request.block_id, "block", "block_id"), as_of)
         return rpc.GetBlockResponse(block=convert.block_to(block))
 

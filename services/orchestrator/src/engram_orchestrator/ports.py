@@ -149,6 +149,10 @@ class RecallPort(Protocol):
         """The window, or None where `if_version` still holds."""
         ...
 
+    async def window_ids(self, conversation_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """The ids of the stored messages in windows, by conversation; at most 1000, unknown ones left out."""
+        ...
+
     async def commit_step(self, commit: StepCommit) -> CommitOutcome:
         """Commits a step in one transaction; idempotent by its step id. Raises LEASE_LOST, STEP_CONFLICT."""
         ...

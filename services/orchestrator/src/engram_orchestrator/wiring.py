@@ -133,7 +133,7 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
     turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
     conductor = Conductor(run_store, hub, engine, turns, clock, owner=_owner(config.data_path / "orchestrator.owner"))
     agents = AgentService(agent_store, tiers.tools, builtin, context, models, clock)
-    windows = WindowService(agent_store, run_store, tiers.recall, tiers.archival, tiers.tools, builtin, context, clock)
+    windows = WindowService(agent_store, run_store, tiers.recall, builtin, context, clock)
     birth = AgentBirth(agent_store, tiers, models, prompts, context, conductor, clock, ids)
     runs = RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids)
     return Parts(agents, birth, windows, runs, models, conductor, lambda: run_store.purge_requests(clock.now() - KEPT))

@@ -179,6 +179,10 @@ async def test_a_window_comes_whole_or_not_at_all(room: Room, channel: grpc.aio.
     assert await client.get_context("conv-1", 7) is None
     room.answers["GetContext"] = recall.GetContextResponse(context=CONTEXT)
     assert await client.get_context("conv-1") == made
+    shown = recall.ContextIds(conversation_id="conv-1", message_ids=["message-0", "message-1"])
+    room.answers["BatchGetContextIds"] = recall.BatchGetContextIdsResponse(contexts=[shown])
+    assert await client.window_ids(["conv-0", "conv-1"]) == {"conv-1": ("message-0", "message-1")}
+    assert list(room.asked[-1].conversation_ids) == ["conv-0", "conv-1"]
 
 
 async def test_a_step_carries_its_lease_and_no_request_id_of_its_own(room: Room, channel: grpc.aio.Channel) -> None:

@@ -203,6 +203,16 @@ class Context:
     messages: tuple[Message, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class WindowIds:
+    """Which messages a window holds, the system message first."""
+
+    conversation_id: str
+    agent_id: str
+    version: int
+    message_ids: tuple[str, ...]
+
+
 def default_conversation_id(agent_id: str) -> str:
     """The conversation that agent-level calls mean."""
     return derive_id("conv", agent_id)

@@ -23,7 +23,7 @@ from engram_recall.commands import (
     StepResult,
 )
 from engram_recall.indexer import Indexer
-from engram_recall.model import Context, Message, Role
+from engram_recall.model import Context, Message, Role, WindowIds
 from engram_recall.search import MessageFinder
 from engram_recall.store.base import RecallStore
 from engram_recall.validation import require_message, require_messages, require_text
@@ -53,6 +53,10 @@ class MessageService:
     async def get_context(self, organization_id: str, conversation_id: str, if_version: int | None) -> Context:
         """A window, without messages where its version is `if_version`."""
         return await self._store.get_context(organization_id, conversation_id, if_version)
+
+    async def get_window_ids(self, organization_id: str, conversation_ids: Sequence[str]) -> tuple[WindowIds, ...]:
+        """Which messages windows hold."""
+        return await self._store.get_window_ids(organization_id, conversation_ids)
 
     async def commit_step(self, organization_id: str, step: StepCommit) -> StepResult:
         """Commits a step; see RecallStore.commit_step."""

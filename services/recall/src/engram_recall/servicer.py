@@ -44,6 +44,14 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
         )
         return rpc.GetContextResponse(not_modified=found.messages is None, context=convert.context_out(found))
 
+    async def BatchGetContextIds(
+        self, request: rpc.BatchGetContextIdsRequest, context: Call
+    ) -> rpc.BatchGetContextIdsResponse:
+        """Which messages windows hold."""
+        ids = requests.conversation_ids(request.conversation_ids, "conversation_ids")
+        found = await self._service.get_window_ids(_organization(), ids)
+        return rpc.BatchGetContextIdsResponse(contexts=[convert.window_ids_out(window) for window in found])
+
     async def CommitStep(self, request: rpc.CommitStepRequest, context: Call) -> rpc.CommitStepResponse:
         """Commits one step in one transaction."""
         result = await self._service.commit_step(_organization(), requests.step_commit(request, self._clock.now()))

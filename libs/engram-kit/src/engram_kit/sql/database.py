@@ -9,6 +9,7 @@ from typing import Final, Protocol, Self, TypeVar
 import sqlalchemy as sa
 
 from engram_kit.config import ConfigError, StartupError
+from engram_kit.sql.revisions import is_newest
 
 T = TypeVar("T")
 
@@ -100,10 +101,15 @@ class Database:
         Raises:
             StartupError: the database cannot be reached or opened.
         """
-        from engram_kit.sql.migrations import upgrade  # noqa: PLC0415  (Alembic costs memory, and start-up alone needs it)
+
+        def bring_up(conn: sa.Connection) -> None:
+            if not is_newest(conn, package):
+                from engram_kit.sql.migrations import upgrade  # noqa: PLC0415  (Alembic costs 12 MB and most of a start)
+
+                upgrade(conn, package)
 
         try:
-            await self._engine.alter(lambda conn: upgrade(conn, package))
+            await self._engine.alter(bring_up)
         except (sa.exc.ProgrammingError, sa.exc.IntegrityError):
             raise  # a defect of a migration, not of the place
         except (OSError, sa.exc.DBAPIError) as error:

@@ -1,15 +1,17 @@
-"""Translates the library's filters into the engine's."""
+"""The filters of the library in the engine's words."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import qdrant_edge as qe
 
-from engram_retrieval.edge.words import UNSPACED_RUN
-from engram_retrieval.filters import And, Filter, HasId, HasWords, Match, MatchAll, MatchAny, Not, Or, TimeRange
+from engram_retrieval.filters import Filter, Scalar
 from engram_retrieval.index import instant
+from engram_retrieval.translation import translated
 
 if TYPE_CHECKING:  # the engine declares its unions to type checkers only
     from qdrant_edge import ConditionType
@@ -17,43 +19,38 @@ if TYPE_CHECKING:  # the engine declares its unions to type checkers only
 
 def engine_filter(condition: Filter) -> qe.Filter:
     """A filter of the engine that matches the very same points."""
-    return qe.Filter(must=[_condition(condition)])
+    return qe.Filter(must=[translated(condition, _Vocabulary())])
 
 
-def _condition(condition: Filter) -> ConditionType:
-    match condition:
-        case Match(field, value):
-            return qe.FieldCondition(field, match=qe.MatchValue(value))
-        case MatchAny(_, ()) | Or(()):
-            return qe.HasIdCondition(set())  # no point; an empty `should` would be no condition at all
-        case MatchAny(field, values):
-            return qe.FieldCondition(field, match=qe.MatchAny(list(values)))
-        case MatchAll(field, values):
-            return qe.Filter(must=[qe.FieldCondition(field, match=qe.MatchValue(value)) for value in values])
-        case HasWords(field, text):
-            return _has_words(field, text)
-        case TimeRange(_, None, None):
-            return qe.Filter(must=[])
-        case TimeRange(field, gte, lt):
-            return qe.FieldCondition(field, range=qe.RangeDateTime(gte=_bound(gte), lt=_bound(lt)))
-        case HasId(ids):
-            return qe.HasIdCondition(set(ids))
-        case And(conditions):
-            return qe.Filter(must=[_condition(each) for each in conditions])
-        case Or(conditions):
-            return qe.Filter(should=[_condition(each) for each in conditions])
-        case Not(inner):
-            return qe.Filter(must_not=[_condition(inner)])
+class _Vocabulary:
+    """See Vocabulary."""
 
+    def equals(self, field: str, value: Scalar) -> ConditionType:
+        return qe.FieldCondition(field, match=qe.MatchValue(value))
 
-def _has_words(field: str, text: str) -> ConditionType:
-    """Runs of characters of scripts without spaces must occur as they are; the text index knows no words in them."""
-    runs = UNSPACED_RUN.findall(text)
-    conditions: list[ConditionType] = [qe.FieldCondition(field, match=qe.MatchSubstring(run)) for run in runs]
-    spaced = UNSPACED_RUN.sub(" ", text)
-    if spaced.strip() or not runs:
-        conditions.append(qe.FieldCondition(field, match=qe.MatchText(spaced)))
-    return qe.Filter(must=conditions)
+    def among(self, field: str, values: Sequence[str]) -> ConditionType:
+        return qe.FieldCondition(field, match=qe.MatchAny(list(values)))
+
+    def words(self, field: str, text: str) -> ConditionType:
+        return qe.FieldCondition(field, match=qe.MatchText(text))
+
+    def substring(self, field: str, text: str) -> ConditionType:
+        return qe.FieldCondition(field, match=qe.MatchSubstring(text))
+
+    def between(self, field: str, gte: datetime | None, lt: datetime | None) -> ConditionType:
+        return qe.FieldCondition(field, range=qe.RangeDateTime(gte=_bound(gte), lt=_bound(lt)))
+
+    def ids(self, ids: Sequence[UUID]) -> ConditionType:
+        return qe.HasIdCondition(set(ids))
+
+    def every(self, conditions: Sequence[ConditionType]) -> ConditionType:
+        return qe.Filter(must=list(conditions))
+
+    def some(self, conditions: Sequence[ConditionType]) -> ConditionType:
+        return qe.Filter(should=list(conditions))
+
+    def none(self, condition: ConditionType) -> ConditionType:
+        return qe.Filter(must_not=[condition])
 
 
 def _bound(value: datetime | None) -> str | None:

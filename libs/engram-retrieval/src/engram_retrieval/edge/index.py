@@ -13,7 +13,6 @@ from typing import TypeVar
 from urllib.parse import quote, unquote
 from uuid import UUID
 
-from engram_retrieval.edge.listing import listed_ids
 from engram_retrieval.edge.lock import DirectoryLock
 from engram_retrieval.edge.shard import Shard
 from engram_retrieval.edge.words import Words
@@ -91,7 +90,7 @@ class EdgeIndex:
 
     async def list_points(self, collection: str, query: ListQuery) -> list[StoredPoint]:
         """See VectorIndex.list_points."""
-        return await self._on(collection, lambda shard: shard.get(listed_ids(shard, query), False))
+        return await self._on(collection, lambda shard: shard.list_points(query))
 
     async def scan(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,10 +16,22 @@ import qdrant_edge as qe
 from engram_retrieval.edge.filters import engine_filter
 from engram_retrieval.edge.residence import unmap_untouched
 from engram_retrieval.edge.words import Words
-from engram_retrieval.errors import CollectionMismatch, PointInvalid
+from engram_retrieval.errors import CollectionMismatch
 from engram_retrieval.filters import Filter
-from engram_retrieval.fusion import fuse
-from engram_retrieval.index import Collection, Hit, Payload, Point, SearchMode, SearchQuery, StoredPoint, WriteMode
+from engram_retrieval.index import (
+    Collection,
+    Hit,
+    ListQuery,
+    Payload,
+    Point,
+    Position,
+    SearchMode,
+    SearchQuery,
+    StoredPoint,
+    WriteMode,
+)
+from engram_retrieval.listing import Every, First, listed_ids
+from engram_retrieval.ranking import Scored, best, hits, in_order, query_vector, reach, stored_vector
 
 DENSE = "dense"
 TEXT = "text"
@@ -27,7 +40,7 @@ MODES = {
     WriteMode.INSERT_ABSENT: qe.UpdateMode.InsertOnly,
     WriteMode.UPDATE_PRESENT: qe.UpdateMode.UpdateOnly,
 }
-_Scored = list[tuple[UUID, float]]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Shard:
@@ -92,17 +105,22 @@ class Shard:
 
     def search(self, query: SearchQuery) -> list[Hit]:
         """See VectorIndex.search."""
-        take = query.limit
-        if query.mode is SearchMode.HYBRID:
-            take = query.candidates or max(50, 4 * query.limit)
-        dense = self._dense(query, take) if query.mode is not SearchMode.TEXT else []
-        text = self._text(query, take) if query.mode is not SearchMode.DENSE else []
-        if query.mode is SearchMode.HYBRID:
-            lists = ((query.dense_weight, [id_ for id_, _ in dense]), (query.text_weight, [id_ for id_, _ in text]))
-            best = fuse(lists)[: query.limit]
-        else:
-            best = dense or text
-        return self._hits(best, dense, text)
+        dense = self._dense(query)
+        text = self._text(query) if query.mode is not SearchMode.DENSE else []
+        chosen = best(query, dense, text)
+        payloads = {point.id: point.payload for point in self.get([id_ for id_, _ in chosen], with_vectors=False)}
+        return hits(chosen, dense, text, payloads)
+
+    def list_points(self, query: ListQuery) -> list[StoredPoint]:
+        """See VectorIndex.list_points."""
+        asking = listed_ids(query)
+        answer: list[Position] | None = None
+        while True:
+            try:
+                asked = next(asking) if answer is None else asking.send(answer)
+            except StopIteration as done:
+                return self.get(done.value, with_vectors=False)
+            answer = self._places(asked, query)
 
     def scan(self, condition: Filter, after: UUID | None, limit: int) -> list[UUID]:
         """See VectorIndex.scan."""
@@ -114,14 +132,6 @@ class Shard:
             with_vector=False,
         )
         return [found for record in self.engine.scroll(request)[0] if (found := _uuid(record.id)) != after][:limit]
-
-    def ordered(self, condition: Filter, field: str, descending: bool, limit: int) -> list[tuple[int, UUID]]:
-        """Microseconds since 1970 and ids in the order of a datetime field; ties come in no order."""
-        order = qe.OrderBy(field, qe.Direction.Desc if descending else qe.Direction.Asc)
-        request = qe.ScrollRequest(
-            limit=limit, filter=engine_filter(condition), with_payload=False, with_vector=False, order_by=order
-        )
-        return [(int(record.order_value or 0), _uuid(record.id)) for record in self.engine.scroll(request)[0]]
 
     def count(self, condition: Filter) -> int:
         """See VectorIndex.count."""
@@ -148,53 +158,40 @@ class Shard:
 
     def _engine_point(self, point: Point) -> qe.Point:
         vectors: dict[str, Any] = {}
-        if point.vector is not None:
-            if point.vector.shape != (self._dimension,) or not bool(np.isfinite(point.vector).all()):
-                raise PointInvalid(f"point {point.id}: not a vector of {self._dimension} finite numbers")
-            if point.vector.any():
-                vectors[DENSE] = point.vector.tolist()
+        vector = stored_vector(point, self._dimension)
+        if vector is not None:
+            vectors[DENSE] = vector
         words = self._words.document(point.text)
         if words.indices:
             vectors[TEXT] = words
         return qe.Point(point.id, vectors, dict(point.payload))
 
-    def _dense(self, query: SearchQuery, take: int) -> _Scored:
-        if query.vector is None or not query.vector.any():
-            return []
-        if query.vector.shape != (self._dimension,):
-            raise PointInvalid(f"the query's vector is not of {self._dimension} numbers")
-        return self._nearest(qe.Query.Nearest(query.vector.tolist(), DENSE), query.filter, take)
+    def _dense(self, query: SearchQuery) -> Scored:
+        vector = query_vector(query, self._dimension)
+        return self._nearest(qe.Query.Nearest(vector, DENSE), query) if vector is not None else []
 
-    def _text(self, query: SearchQuery, take: int) -> _Scored:
+    def _text(self, query: SearchQuery) -> Scored:
         words = self._words.query(query.text)
-        if words is None:
-            return []
-        found = self._nearest(qe.Query.Nearest(words, TEXT), query.filter, take)
+        found = self._nearest(qe.Query.Nearest(words, TEXT), query) if words is not None else []
         return [(id_, score) for id_, score in found if score > 0]
 
-    def _nearest(self, nearest: qe.Query, condition: Filter, take: int) -> _Scored:
+    def _nearest(self, nearest: qe.Query, query: SearchQuery) -> Scored:
         request = qe.QueryRequest(
-            limit=take, query=nearest, filter=engine_filter(condition), with_payload=False, with_vector=False
+            limit=reach(query), query=nearest, filter=engine_filter(query.filter), with_payload=False, with_vector=False
         )
-        found = [(_uuid(point.id), point.score) for point in self.engine.query(request)]
-        return sorted(found, key=lambda item: (-item[1], item[0]))
+        return in_order([(_uuid(point.id), point.score) for point in self.engine.query(request)])
 
-    def _hits(self, best: _Scored, dense: _Scored, text: _Scored) -> list[Hit]:
-        payloads = {point.id: point.payload for point in self.get([id_ for id_, _ in best], with_vectors=False)}
-        dense_places = {id_: (rank, score) for rank, (id_, score) in enumerate(dense, start=1)}
-        text_places = {id_: (rank, score) for rank, (id_, score) in enumerate(text, start=1)}
-        return [
-            Hit(
-                id=id_,
-                score=score,
-                payload=payloads[id_],
-                dense_rank=dense_places[id_][0] if id_ in dense_places else None,
-                dense_score=dense_places[id_][1] if id_ in dense_places else None,
-                text_rank=text_places[id_][0] if id_ in text_places else None,
-                text_score=text_places[id_][1] if id_ in text_places else None,
-            )
-            for id_, score in best
-        ]
+    def _places(self, asked: Every | First, query: ListQuery) -> list[Position]:
+        if isinstance(asked, Every):
+            return [Position(EPOCH, id_) for id_ in self.every(asked.condition)]
+        request = qe.ScrollRequest(
+            limit=asked.limit,
+            filter=engine_filter(asked.condition),
+            with_payload=False,
+            with_vector=False,
+            order_by=qe.OrderBy(query.order_by, qe.Direction.Desc if query.descending else qe.Direction.Asc),
+        )
+        return [_place(record) for record in self.engine.scroll(request)[0]]
 
     def every(self, condition: Filter, page: int = 10_000) -> list[UUID]:
         """The ids of all matching points, in the order of their ids."""
@@ -250,6 +247,11 @@ def _stored(record: qe.Record) -> StoredPoint:
         payload=record.payload or {},
         vector=np.asarray(vector, dtype=np.float32) if vector is not None else None,
     )
+
+
+def _place(record: qe.Record) -> Position:
+    """Datetimes are ordered by their microseconds."""
+    return Position(EPOCH + timedelta(microseconds=int(record.order_value or 0)), _uuid(record.id))
 
 
 def _uuid(id_: int | UUID | str) -> UUID:

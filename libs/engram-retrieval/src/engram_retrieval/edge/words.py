@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import qdrant_edge as qe
+
+from engram_retrieval.unspaced import UNSPACED
 
 if TYPE_CHECKING:  # the engine declares its unions to type checkers only
     from qdrant_edge import Stopwords
 
 AVERAGE_WORDS = 64.0
 """The length that BM25 takes for usual: messages and passages are shorter than the pages its default is made for."""
-
-_UNSPACED = "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-UNSPACED = re.compile(f"({_UNSPACED})")
-UNSPACED_RUN = re.compile(f"{_UNSPACED}+")
-"""Kana and Han characters: one, and a run of them."""
 
 
 class Words:

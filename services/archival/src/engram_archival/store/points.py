@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 from engram_retrieval.embedder import Vector
+from engram_retrieval.errors import IndexUnavailable
 from engram_retrieval.filters import Filter, HasWords, Match, MatchAll, MatchAny, TimeRange, all_of
 from engram_retrieval.index import (
     Collection,
@@ -23,9 +25,25 @@ from engram_retrieval.index import (
 )
 
 from engram_archival.embedders import Embedders
+from engram_archival.errors import IndexAway
 from engram_archival.model import Passage, PassageChange, PassageFilter, PassageHit, PassageSource
 
+P = ParamSpec("P")
+T = TypeVar("T")
 KEYWORDS = ("organization_id", "archive_id", "tags", "agent_id", "file_id", "folder_id", "source")
+
+
+def _typed(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """An index that does not answer, in this room's words."""
+
+    @functools.wraps(method)
+    async def asked(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await method(*args, **kwargs)
+        except IndexUnavailable as error:
+            raise IndexAway(f"The vector index is away: {error}.") from error
+
+    return asked
 
 
 class IndexPassageStore:
@@ -37,6 +55,7 @@ class IndexPassageStore:
         self._open: set[str] = set()
         self._opening = asyncio.Lock()
 
+    @_typed
     async def insert(
         self, embedder: str, org: str, pairs: Sequence[tuple[UUID, Passage]], vectors: Sequence[Vector]
     ) -> None:
@@ -47,6 +66,7 @@ class IndexPassageStore:
         ]
         await self._index.write(await self._collection(embedder), points, WriteMode.INSERT_ABSENT)
 
+    @_typed
     async def update(self, embedder: str, point_id: UUID, change: PassageChange, vector: Vector | None) -> None:
         """See PassageStore.update."""
         collection = await self._collection(embedder)
@@ -60,21 +80,25 @@ class IndexPassageStore:
             changed = Point(point_id, vector, change.text, {**stored.payload, **fields})
             await self._index.write(collection, [changed], WriteMode.UPDATE_PRESENT)
 
+    @_typed
     async def delete(self, embedder: str, point_ids: Sequence[UUID]) -> None:
         """See PassageStore.delete."""
         await self._index.delete(await self._collection(embedder), point_ids)
 
+    @_typed
     async def drop_archive(self, embedder: str, org: str, archive_id: str) -> None:
         """See PassageStore.drop_archive."""
         whole = all_of(Match("organization_id", org), Match("archive_id", archive_id))
         await self._index.delete_where(await self._collection(embedder), whole)
 
+    @_typed
     async def get(self, embedder: str, point_ids: Sequence[UUID], *, with_embedding: bool) -> dict[UUID, Passage]:
         """See PassageStore.get."""
         collection = await self._collection(embedder)
         stored = await self._index.get(collection, point_ids, with_vectors=with_embedding)
         return {point.id: _passage(point.payload, point.vector) for point in stored}
 
+    @_typed
     async def search(
         self,
         embedder: str,
@@ -99,6 +123,7 @@ class IndexPassageStore:
         hits = await self._index.search(await self._collection(embedder), query)
         return [PassageHit(_passage(hit.payload), hit.score, hit.dense_rank, hit.text_rank) for hit in hits]
 
+    @_typed
     async def list(
         self,
         embedder: str,

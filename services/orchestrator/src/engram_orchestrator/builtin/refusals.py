@@ -112,7 +112,9 @@ def _label_not_found(error: EngramError, _: BuiltinCall) -> str:
 
 def _embedder_unavailable(_error: EngramError, call: BuiltinCall) -> str:
     undone = " Nothing was stored." if call.name == "archival_memory_insert" else ""
-    return f"Archival memory cannot be used at the moment: its embedding service does not answer.{undone} Try again later."
+    return (
+        f"Archival memory cannot be used at the moment: its embedding service does not answer.{undone} Try again later."
+    )
 
 
 def _invalid_argument(error: EngramError, call: BuiltinCall) -> str:

@@ -46,6 +46,12 @@ class RecallClient:
         response = await self._stub.GetContext(request, timeout=deadlines.READ)
         return None if response.not_modified else window_from_proto(response.context)
 
+    async def window_ids(self, conversation_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """The ids of the stored messages in windows, by conversation; at most 1000, unknown ones left out."""
+        request = rpc.BatchGetContextIdsRequest(conversation_ids=conversation_ids)
+        response = await self._stub.BatchGetContextIds(request, timeout=deadlines.READ)
+        return {window.conversation_id: tuple(window.message_ids) for window in response.contexts}
+
     async def commit_step(self, commit: StepCommit) -> CommitOutcome:
         """Commits a step in one transaction; idempotent by its step id. Raises LEASE_LOST, STEP_CONFLICT.
 

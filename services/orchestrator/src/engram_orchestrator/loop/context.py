@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 from zoneinfo import ZoneInfo
@@ -87,7 +87,7 @@ class ContextBuilder:
             Unavailable, DeadlineExceeded: an essential tier is away.
         """
         window, core, (custom, note) = await asyncio.gather(
-            self.window(conversation_id), self.core_memory(agent_id), self._custom_tools(tool_ids, whole=whole)
+            self.window(conversation_id), self.core_memory(agent_id), self.custom_tools(tool_ids, whole=whole)
         )
         return Gathered(window, core, custom, (note,) if note else ())
 
@@ -96,6 +96,10 @@ class ContextBuilder:
         known = self._windows.get(conversation_id)
         fresh = await self._recall.get_context(conversation_id, known.version if known else None)
         return self.remember(fresh or _kept(known))
+
+    async def window_ids(self, conversation_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """The ids of the messages in windows, by conversation, as they stand now."""
+        return await self._recall.window_ids(conversation_ids) if conversation_ids else {}
 
     def remember(self, window: Window) -> Window:
         """Keeps a window for the next turn of its conversation."""
@@ -107,7 +111,10 @@ class ContextBuilder:
         fresh = await self._core_memory.get(agent_id, known.revision if known else None)
         return _keep(self._memories, agent_id, fresh or _kept(known))
 
-    async def _custom_tools(self, tool_ids: tuple[str, ...], *, whole: bool) -> tuple[tuple[CustomTool, ...], str]:
+    async def custom_tools(
+        self, tool_ids: tuple[str, ...], *, whole: bool = False
+    ) -> tuple[tuple[CustomTool, ...], str]:
+        """Stored tools; none, and a note for the model, where the tools room is away and not wanted `whole`."""
         if not tool_ids:
             return (), ""
         if whole:
@@ -115,7 +122,8 @@ class ContextBuilder:
         found, note = await self._or_without(lambda: self._tools.definitions(ids=tool_ids), "Your custom tools")
         return found or (), note
 
-    async def _summary(self, agent_id: str) -> tuple[ArchivalSummary, str]:
+    async def archival_summary(self, agent_id: str) -> tuple[ArchivalSummary, str]:
+        """How much the agent keeps; what was last known, and a note for the model, where archival is away."""
         known = self._summaries.get(agent_id)
         if_revision = known.revision if known else None
         fresh, note = await self._or_without(
@@ -158,7 +166,7 @@ class ContextBuilder:
         frozen = agent.prompt_policy is PromptPolicy.CACHE and turn.run.config.override_system is None
         if frozen or shows(stored, template, memory):
             return None, ()
-        summary, note = await self._summary(agent.id)
+        summary, note = await self.archival_summary(agent.id)
         return self.render_system(agent.time_zone, template, memory, turn.core, turn.window, summary), (
             (note,) if note else ()
         )

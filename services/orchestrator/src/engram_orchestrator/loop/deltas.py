@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import jiter
 
+from engram_orchestrator.builtin.schemas import THINKING
 from engram_orchestrator.llm.port import LlmEvent, ReasoningDelta, TextDelta, ToolCallDelta
 from engram_orchestrator.loop.shown import otid
 from engram_orchestrator.model.events import Delta
@@ -17,8 +19,10 @@ class DeltaStream:
     """Turns what the model is saying into deltas of the message-to-be, the first at once, then gathered.
 
     Where a tool speaks for the agent (`speaking_tool`), its argument is shown
-    as the assistant's words while its JSON is still incomplete, and a
-    "thinking" argument as reasoning.
+    as the assistant's words while its JSON is still incomplete; so is the
+    "thinking" argument of any tool as reasoning, where the loop adds one
+    (`thinks_in_arguments`). Parts get their otids in the order in which the
+    whole message will have them.
     """
 
     def __init__(
@@ -29,12 +33,14 @@ class DeltaStream:
         speaking_tool: tuple[str, str] | None,
         *,
         text_is_reasoning: bool = False,
+        thinks_in_arguments: bool = False,
     ) -> None:
         self._message_id = message_id
         self._call_id = call_id
         self._publish = publish
         self._speaking = speaking_tool
         self._text_kind = "reasoning" if text_is_reasoning else "assistant"
+        self._thinks = thinks_in_arguments
         self._indexes: dict[str, int] = {}
         self._pending: dict[str, Delta] = {}
         self._offsets: dict[str, int] = {}
@@ -52,22 +58,32 @@ class DeltaStream:
             case ToolCallDelta(index, name, arguments):
                 self._take_call(index, name, arguments)
             case _:
+                for index in self._calls:
+                    self._show_call(index)
                 self.flush()
 
     def _take_call(self, index: int, name: str, arguments: str) -> None:
         known_name, known = self._calls.get(index, ("", ""))
         name, text = known_name or name, known + arguments
         self._calls[index] = (name, text)
-        if self._speaking is None or name != self._speaking[0]:
-            self._add(f"call/{index}", "tool_call", arguments, self._call_id(index), name)
-            return
-        try:
-            partial = jiter.from_json(text.encode(), partial_mode="trailing-strings")
-        except ValueError:
-            return  # not JSON, or not yet: the whole message will show what it was
-        if isinstance(partial, dict):
-            self._grow(index, "reasoning", "reasoning", partial.get("thinking"))
+        partial = _partial(text) if self._thinks or self._speaks(name) else {}
+        if self._thinks:
+            self._grow(index, "reasoning", "reasoning", partial.get(THINKING))
+        if self._speaking is not None and self._speaks(name):
             self._grow(index, f"speech/{index}", "assistant", partial.get(self._speaking[1]))
+        elif not self._thinks or (partial and partial.get(THINKING) != ""):
+            self._show_call(index)
+        # Otherwise nobody knows yet whether the call begins with a thought, whose part comes before it.
+
+    def _speaks(self, name: str) -> bool:
+        return self._speaking is not None and name == self._speaking[0]
+
+    def _show_call(self, index: int) -> None:
+        """Adds what a call has grown by since it was last shown, as it is written."""
+        name, text = self._calls[index]
+        slot = f"call/{index}"
+        if not self._speaks(name) and (len(text) > self._offsets.get(slot, 0) or slot not in self._offsets):
+            self._add(slot, "tool_call", text[self._offsets.get(slot, 0) :], self._call_id(index), name)
 
     def _grow(self, index: int, slot: str, kind: str, text: object) -> None:
         """Adds what an argument has grown by since it was last seen."""
@@ -113,3 +129,12 @@ class DeltaStream:
             self._timer.cancel()
             self._timer = None
         self._send()
+
+
+def _partial(text: str) -> dict[str, Any]:
+    """The arguments as far as they are written; nothing where that is no JSON, or not yet."""
+    try:
+        value = jiter.from_json(text.encode(), partial_mode="trailing-strings")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -240,6 +240,7 @@ class Engine:
             lambda delta: self._hub.publish([turn.progress.live(self._clock.now(), step_id, delta)]),
             (config.assistant_tool_name, config.assistant_tool_argument) if config.assistant_messages else None,
             text_is_reasoning=turn.policy.requires_tool_call,
+            thinks_in_arguments=bool(turn.model.settings.inner_thoughts_in_kwargs),
         )
 
     async def _journal(self, turn: Turn, answered: Answered) -> Answered:

@@ -77,10 +77,8 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     async def GetAgent(self, request: rpc.GetAgentRequest, context: Context) -> rpc.GetAgentResponse:
         """An agent, with the parts that the view asks for."""
         agent = await self._service.get(current_principal(), _agent_id(request.agent_id))
-        message_ids: tuple[str, ...] = ()
-        if request.view.message_ids:
-            message_ids = tuple(message.id for message in (await self._service.window(agent)).messages)
-        answer = rpc.GetAgentResponse(agent=self._shown(agent, message_ids))
+        windows = await self._service.message_ids([agent]) if request.view.message_ids else {}
+        answer = rpc.GetAgentResponse(agent=self._shown(agent, windows.get(agent.id, ())))
         if request.view.blocks:
             core = await self._service.core_memory(agent.id)
             answer.core_memory.CopyFrom(core_memory_to_proto(core))
@@ -93,8 +91,10 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         query = page_query(request, default_ascending=False)
         where = drafts.filter_from_proto(request.filter)
         page = await self._service.list(current_principal(), where, _ORDERS[request.order_by], query)
+        windows = await self._service.message_ids(page.items) if request.view.message_ids else {}
         answer = rpc.ListAgentsResponse(
-            agents=[self._shown(agent) for agent in page.items], next_page_token=next_page_token(query, page)
+            agents=[self._shown(agent, windows.get(agent.id, ())) for agent in page.items],
+            next_page_token=next_page_token(query, page),
         )
         if request.view.blocks:
             for agent in page.items:

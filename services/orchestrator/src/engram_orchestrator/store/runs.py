@@ -347,7 +347,7 @@ def _record(
     if new_events:
         conn.execute(sql.INSERT_EVENT, [_event_row(event) for event in new_events])
     if new_steps:
-        conn.execute(sql.DELETE_STEPS, {"its_ids": [step.id for step in new_steps]})
+        conn.execute(sql.DELETE_STEP, [{"its_id": step.id} for step in new_steps])
         conn.execute(sql.INSERT_STEP, [_step_row(step) for step in new_steps])
 
 

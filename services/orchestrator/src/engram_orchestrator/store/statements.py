@@ -70,7 +70,7 @@ INSERT_EVENT: Final = events.insert()
 INSERT_STEP: Final = steps.insert().values(
     organization_id=sa.select(runs.c.organization_id).where(runs.c.id == _RUN).scalar_subquery()
 )
-DELETE_STEPS: Final = steps.delete().where(steps.c.id.in_(sa.bindparam("its_ids", expanding=True)))
+DELETE_STEP: Final = steps.delete().where(steps.c.id == _ID)
 
 ADVANCE_QUEUE: Final = (
     conversations.update().where(conversations.c.id == _ID).values(_new(conversations.c.next_queue_number))

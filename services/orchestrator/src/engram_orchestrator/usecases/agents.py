@@ -1,6 +1,6 @@
 """Reading and changing agents."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from engram_kit.clock import Clock
@@ -14,7 +14,7 @@ from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.model.agent_types import AGENT_TYPES
 from engram_orchestrator.model.agents import Agent, AttachedTool
-from engram_orchestrator.model.memory import CoreMemory, Window
+from engram_orchestrator.model.memory import CoreMemory
 from engram_orchestrator.model.models import ModelSettings
 from engram_orchestrator.ports import ToolsPort
 from engram_orchestrator.store.base import AgentFilter, AgentStore
@@ -59,9 +59,11 @@ class AgentService:
         """The agent's blocks."""
         return await self._context.core_memory(agent_id)
 
-    async def window(self, agent: Agent) -> Window:
-        """The default conversation's window."""
-        return await self._context.window(agent.default_conversation_id)
+    async def message_ids(self, agents: Sequence[Agent]) -> dict[str, tuple[str, ...]]:
+        """By agent, the ids of the messages in its default conversation's window; one being made may have none."""
+        windows = {agent.default_conversation_id: agent.id for agent in agents}
+        found = await self._context.window_ids(list(windows))
+        return {windows[conversation_id]: ids for conversation_id, ids in found.items()}
 
     def effective_settings(self, agent: Agent) -> ModelSettings:
         """The settings that hold; the agent's own where its model is not served any more."""

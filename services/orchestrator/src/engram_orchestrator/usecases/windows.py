@@ -21,7 +21,7 @@ from engram_orchestrator.model.agents import Agent, PromptPolicy
 from engram_orchestrator.model.memory import ArchivalSummary, CoreMemory, Window
 from engram_orchestrator.model.messages import Message
 from engram_orchestrator.model.models import ModelSettings, ToolSchema
-from engram_orchestrator.ports import ArchivalPort, RecallPort, ToolsPort
+from engram_orchestrator.ports import RecallPort
 from engram_orchestrator.prompt.assembly import memory_section, sections, shows
 from engram_orchestrator.store.base import AgentStore, RunFilter, RunStore
 from engram_orchestrator.usecases.first_messages import FirstWindow
@@ -63,8 +63,6 @@ class WindowService:
         agents: AgentStore,
         runs: RunStore,
         recall: RecallPort,
-        archival: ArchivalPort,
-        tools: ToolsPort,
         builtin: BuiltinTools,
         context: ContextBuilder,
         clock: Clock,
@@ -72,8 +70,6 @@ class WindowService:
         self._agents = agents
         self._runs = runs
         self._recall = recall
-        self._archival = archival
-        self._tools = tools
         self._builtin = builtin
         self._context = context
         self._clock = clock
@@ -111,11 +107,11 @@ class WindowService:
         return with_system(window, text)
 
     async def _schemas(self, agent: Agent, settings: ModelSettings) -> tuple[ToolSchema, ...]:
-        ids = tuple(tool.tool_id for tool in agent.tools if tool.tool_id)
+        custom, _ = await self._context.custom_tools(tuple(tool.tool_id for tool in agent.tools if tool.tool_id))
         toolbox = make_toolbox(
             agent,
             self._builtin,
-            await self._tools.definitions(ids) if ids else (),
+            custom,
             RulesSolver(agent.tool_rules),
             heartbeat=POLICIES[AGENT_TYPES[agent.type].policy].injects_heartbeat,
             thinking=bool(settings.inner_thoughts_in_kwargs),
@@ -196,7 +192,8 @@ class WindowService:
         return self._context.render_system(agent.time_zone, agent.system, memory, core, window, summary)
 
     async def _summary(self, agent_id: str) -> ArchivalSummary:
-        return await self._archival.summary(agent_id) or ArchivalSummary()
+        summary, _ = await self._context.archival_summary(agent_id)
+        return summary
 
     def _memory(self, agent: Agent, core: CoreMemory) -> str:
         return memory_section(

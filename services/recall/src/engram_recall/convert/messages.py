@@ -145,6 +145,16 @@ def context_out(context: model.Context) -> contexts_pb2.Context:
     )
 
 
+def window_ids_out(window: model.WindowIds) -> rpc.ContextIds:
+    """Which messages a window holds, for the wire."""
+    return rpc.ContextIds(
+        conversation_id=window.conversation_id,
+        agent_id=window.agent_id,
+        version=window.version,
+        message_ids=window.message_ids,
+    )
+
+
 def hit_out(hit: MessageHit) -> rpc.MessageHit:
     """A search hit for the wire."""
     return rpc.MessageHit(

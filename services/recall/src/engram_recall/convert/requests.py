@@ -180,6 +180,13 @@ def message_ids(values: Sequence[str], field: str, *, most: int | None = MAX_IDS
     return tuple(require_id(value, "message", f"{field}[{index}]") for index, value in enumerate(values))
 
 
+def conversation_ids(values: Sequence[str], field: str) -> tuple[str, ...]:
+    """Conversation ids of a request, in order."""
+    if len(values) > MAX_IDS:
+        raise InvalidArgument(f"{field} must be at most {MAX_IDS}.", field=field)
+    return tuple(require_id(value, "conv", f"{field}[{index}]") for index, value in enumerate(values))
+
+
 def _conversations(scope: rpc.ConversationScope, agent_ids: Sequence[str]) -> tuple[str, ...]:
     match scope.WhichOneof("scope"):
         case "conversation_id":

@@ -21,7 +21,7 @@ from engram_recall.commands import (
     StepCommit,
     StepResult,
 )
-from engram_recall.model import Context, Message
+from engram_recall.model import Context, Message, WindowIds
 
 
 class RecallStore(Protocol):
@@ -39,7 +39,14 @@ class RecallStore(Protocol):
         ...
 
     async def get_context(self, organization_id: str, conversation_id: str, if_version: int | None) -> Context:
-        """A window as one consistent read; without messages where its version is `if_version`."""
+        """A window as one consistent read; without messages where its version is `if_version`.
+
+        In every window that is given out, a tool call without a return is followed by an error return (orphans.py).
+        """
+        ...
+
+    async def get_window_ids(self, organization_id: str, conversation_ids: Sequence[str]) -> tuple[WindowIds, ...]:
+        """Which stored messages windows hold, as one consistent read, in the order asked for; unknown ones left out."""
         ...
 
     async def commit_step(self, organization_id: str, step: StepCommit) -> StepResult:
@@ -53,7 +60,10 @@ class RecallStore(Protocol):
         ...
 
     async def replace_context(self, organization_id: str, new: Replacement, key: RequestKey | None) -> Context:
-        """Puts a whole new window in place of the current one. LeaseLost, then WindowMoved. NotFound: no such row."""
+        """Puts a whole new window in place of the current one, storing the error returns among its ids.
+
+        Checked in this order: LeaseLost, WindowMoved, NotFound (no such row).
+        """
         ...
 
     async def fork_context(self, organization_id: str, fork: Fork, key: RequestKey | None) -> Context:

@@ -11,6 +11,7 @@ from engram_kit.errors import AlreadyExists, NotFound
 
 from engram_recall.commands import Batch, Erasure, Fork, NewContext
 from engram_recall.model import Context
+from engram_recall.orphans import is_repair
 from engram_recall.store import agents as agent_rows
 from engram_recall.store import messages as message_rows
 from engram_recall.store import outbox, windows
@@ -43,15 +44,17 @@ def fork(tx: Writing, wanted: Fork) -> None:
     conn = tx.conn
     source = windows.head(conn, tx.organization_id, wanted.source_conversation_id)
     _require_free(conn, wanted.conversation_id)
-    shared = windows.shown_ids(conn, wanted.source_conversation_id)[1:]
+    shown = windows.shown(conn, wanted.source_conversation_id)[1:]
     if wanted.until_message_id is not None:
-        if wanted.until_message_id not in shared:
+        ids = message_rows.ids_of(shown)
+        if wanted.until_message_id not in ids:
             raise NotFound(
                 f"The window does not show {wanted.until_message_id}.",
                 field="until_message_id",
                 resource_id=wanted.until_message_id,
             )
-        shared = shared[: shared.index(wanted.until_message_id) + 1]
+        shown = shown[: ids.index(wanted.until_message_id) + 1]
+    shared = message_rows.ids_of(message for message in shown if not is_repair(message))
     system = wanted.system_message
     stored = message_rows.store(tx, source.agent_id, [system])
     state = Context(

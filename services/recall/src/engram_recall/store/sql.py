@@ -28,7 +28,7 @@ from engram_recall.commands import (
     StepResult,
 )
 from engram_recall.errors import no_message
-from engram_recall.model import Context, Message, Role
+from engram_recall.model import Context, Message, Role, WindowIds
 from engram_recall.store import contexts, filters, outbox, steps, windows
 from engram_recall.store import messages as message_rows
 from engram_recall.store.codec import COLUMNS, fingerprint, to_message
@@ -64,6 +64,12 @@ class SqlRecallStore:
     async def get_context(self, organization_id: str, conversation_id: str, if_version: int | None) -> Context:
         """See RecallStore."""
         return await self._database.read(lambda conn: windows.read(conn, organization_id, conversation_id, if_version))
+
+    async def get_window_ids(self, organization_id: str, conversation_ids: Sequence[str]) -> tuple[WindowIds, ...]:
+        """See RecallStore."""
+        if not conversation_ids:
+            return ()
+        return await self._database.read(lambda conn: windows.read_ids(conn, organization_id, conversation_ids))
 
     async def commit_step(self, organization_id: str, step: StepCommit) -> StepResult:
         """See RecallStore."""

@@ -13,6 +13,7 @@ from engram_kit.errors import InvalidArgument, NotFound, RequestIdReused
 from engram_recall.commands import Replacement, StepCommit, StepResult
 from engram_recall.errors import LeaseLost, StepConflict, WindowMoved
 from engram_recall.model import Message, Role
+from engram_recall.orphans import is_repair
 from engram_recall.store import messages, windows
 from engram_recall.store.codec import text_content
 from engram_recall.store.tables import step_commits
@@ -112,7 +113,7 @@ def replace(tx: Writing, new: Replacement) -> None:
         raise LeaseLost(new.conversation_id, state.epoch)
     if new.base_version != state.version:
         raise WindowMoved(new.conversation_id, state.version)
-    messages.store(tx, new.agent_id, new.new_messages)
+    messages.store(tx, new.agent_id, (*new.new_messages, *_repairs(conn, new)))
     _require_window(conn, organization_id, new, state.system_message_id)
     windows.leave(conn, new.conversation_id)
     windows.enter(conn, new.conversation_id, 0, new.message_ids)
@@ -127,6 +128,15 @@ def replace(tx: Writing, new: Replacement) -> None:
         next_position=len(new.message_ids),
         last_message_at=_last(new.new_messages, state.last_message_at),
     )
+
+
+def _repairs(conn: sa.Connection, new: Replacement) -> list[Message]:
+    """The error returns that the window shows without their being stored, and that the new one keeps."""
+    kept = set(new.message_ids).difference(
+        messages.ids_of(new.new_messages), windows.shown_ids(conn, new.conversation_id)
+    )
+    window = windows.shown(conn, new.conversation_id) if kept else ()
+    return [message for message in window if message.id in kept and is_repair(message)]
 
 
 def _require_window(conn: sa.Connection, organization_id: str, new: Replacement, system_message_id: str) -> None:

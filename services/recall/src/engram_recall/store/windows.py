@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from engram_recall.errors import no_conversation
-from engram_recall.model import Context, Message
+from engram_recall.model import Context, Message, WindowIds
+from engram_recall.orphans import repaired
 from engram_recall.store import agents as agent_rows
 from engram_recall.store.codec import COLUMNS, to_message
 from engram_recall.store.tables import agents, context_entries, contexts, messages
@@ -32,6 +34,13 @@ _SHOWN: Final = (
 _SHOWN_IDS: Final = sa.select(_e.message_id).where(_e.conversation_id == _CONVERSATION).order_by(_e.position)
 _SHOWN_AMONG: Final = sa.select(_e.message_id).where(
     _e.conversation_id == _CONVERSATION, _e.message_id.in_(sa.bindparam("ids", expanding=True))
+)
+_CONVERSATIONS: Final[sa.BindParameter[Any]] = sa.bindparam("conversations", expanding=True)
+_IDS_OF: Final = (
+    sa.select(_c.conversation_id, _c.agent_id, _c.version, _e.message_id)
+    .join_from(contexts, context_entries, _e.conversation_id == _c.conversation_id)
+    .where(_c.conversation_id.in_(_CONVERSATIONS), _c.organization_id == _ORGANIZATION)
+    .order_by(_c.conversation_id, _e.position)
 )
 _ENTER: Final = sa.insert(context_entries)
 _MOVE: Final = (
@@ -67,12 +76,12 @@ def head(conn: sa.Connection, organization_id: str, conversation_id: str, agent_
 
 
 def shown(conn: sa.Connection, conversation_id: str) -> tuple[Message, ...]:
-    """The messages of a window, in order."""
-    return tuple(map(to_message, conn.execute(_SHOWN, {"conversation": conversation_id})))
+    """The messages of a window, in order, with error returns for calls that have none."""
+    return repaired([to_message(row) for row in conn.execute(_SHOWN, {"conversation": conversation_id})])
 
 
 def shown_ids(conn: sa.Connection, conversation_id: str) -> tuple[str, ...]:
-    """The ids of a window's messages, in order."""
+    """The ids of a window's stored messages, in order."""
     return tuple(conn.execute(_SHOWN_IDS, {"conversation": conversation_id}).scalars())
 
 
@@ -81,6 +90,17 @@ def read(conn: sa.Connection, organization_id: str, conversation_id: str, if_ver
     state = head(conn, organization_id, conversation_id)
     known = state.version == if_version
     return to_context(state, None if known else shown(conn, conversation_id))
+
+
+def read_ids(conn: sa.Connection, organization_id: str, conversation_ids: Sequence[str]) -> tuple[WindowIds, ...]:
+    """See RecallStore.get_window_ids. No window is without entries: each has its system message."""
+    asked = {"organization": organization_id, "conversations": list(conversation_ids)}
+    rows = conn.execute(_IDS_OF, asked)
+    found = {
+        state[0]: WindowIds(*state, tuple(row.message_id for row in shown))
+        for state, shown in groupby(rows, key=lambda row: (row.conversation_id, row.agent_id, row.version))
+    }
+    return tuple(found[id_] for id_ in conversation_ids if id_ in found)
 
 
 def to_context(state: Head, window: tuple[Message, ...] | None) -> Context:

@@ -355,7 +355,8 @@ class ReplaceContextRequest(_message.Message):
     @_builtins.property
     def message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The whole new window by id, the system message first. Ids of new rows
-        stand in new_messages.
+        stand in new_messages; those of error returns that the window shows for
+        calls without one (see GetContext) may be kept, and are stored.
         """
 
     @_builtins.property
@@ -1006,6 +1007,11 @@ class MessageHit(_message.Message):
     """1-based rank in each list; absent where the list does not hold it."""
     text_rank: _builtins.int
     mode: Global___SearchMode.ValueType
+    """What the search came to, the same for all hits of an answer: as asked, but
+    TEXT where HYBRID had to do without meaning because the embedder is away.
+    UNSPECIFIED where the query was blank and the newest are listed: those
+    have no score and no ranks.
+    """
     @_builtins.property
     def message(self) -> _message_pb2.Message: ...
     def __init__(

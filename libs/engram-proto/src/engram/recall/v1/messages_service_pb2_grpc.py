@@ -29,6 +29,12 @@ class MessageServiceStub:
     """Recall memory: every message ever, and the context window of each
     conversation.
 
+    Every agent has a default conversation, whose id is derived from the
+    agent's: "conv-" and the first 16 bytes of the SHA-256 of "conv", the byte
+    0x1f and the agent's id, written as a UUID whose version bits are set to 4
+    and whose variant bits to 10. It needs no registration, and has a window
+    once CreateContext made it one.
+
     Message ids are chosen by the writer; storing an id again with the same
     content is a success that changes nothing, with other content it is
     ALREADY_EXISTS. Sequence ids are given in the writing transaction, so that
@@ -117,6 +123,12 @@ class MessageServiceServicer:
     """Recall memory: every message ever, and the context window of each
     conversation.
 
+    Every agent has a default conversation, whose id is derived from the
+    agent's: "conv-" and the first 16 bytes of the SHA-256 of "conv", the byte
+    0x1f and the agent's id, written as a UUID whose version bits are set to 4
+    and whose variant bits to 10. It needs no registration, and has a window
+    once CreateContext made it one.
+
     Message ids are chosen by the writer; storing an id again with the same
     content is a success that changes nothing, with other content it is
     ALREADY_EXISTS. Sequence ids are given in the writing transaction, so that
@@ -135,14 +147,22 @@ class MessageServiceServicer:
     def GetContext(self, request, context):
         """The window as one consistent read. With if_version, not_modified where
         the caller's version still holds.
+
+        Every window that is given out is one that a model can be asked with: a
+        tool call that the window holds no return for is followed by a tool
+        message with an error return. A call that waits for an approval is left
+        as it is. Such a message is no stored row: its id is derived from the call
+        message and its sequence_id is 0, GetMessages and lists do not know it,
+        and it goes when the return arrives or the call leaves. Where
+        ReplaceContext names it, it is stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BatchGetContextIds(self, request, context):
-        """Which messages up to 1000 windows hold, without the messages; in the order
-        asked for, unknown conversations left out.
+        """Which stored messages up to 1000 windows hold, without the messages; in
+        the order asked for, unknown conversations left out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -155,6 +175,12 @@ class MessageServiceServicer:
         gives the first result, with other content STEP_CONFLICT), epoch
         (LEASE_LOST), version (where it moved the append is rebased onto the
         current window, which comes back).
+
+        A step's content is its agent, its conversation and what its messages and
+        hidden messages say, each with its id: role, parts, calls, returns,
+        decisions, name, otid, model, and the ids of run, step and turn. Times,
+        system_text, the lease and base_version are no content: a holder that
+        takes the step over renders and stamps anew.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -201,7 +227,9 @@ class MessageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListMessages(self, request, context):
-        """Truly in the order asked for; UNSPECIFIED is ascending.
+        """Truly in the order asked for; UNSPECIFIED is ascending. Of one agent by
+        sequence id; over several agents, whose sequence ids do not compare, in
+        the order of storing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -325,6 +353,12 @@ def add_MessageServiceServicer_to_server(servicer, server):
 class MessageService:
     """Recall memory: every message ever, and the context window of each
     conversation.
+
+    Every agent has a default conversation, whose id is derived from the
+    agent's: "conv-" and the first 16 bytes of the SHA-256 of "conv", the byte
+    0x1f and the agent's id, written as a UUID whose version bits are set to 4
+    and whose variant bits to 10. It needs no registration, and has a window
+    once CreateContext made it one.
 
     Message ids are chosen by the writer; storing an id again with the same
     content is a success that changes nothing, with other content it is

@@ -30,6 +30,12 @@ class MessageServiceStub:
     """Recall memory: every message ever, and the context window of each
     conversation.
 
+    Every agent has a default conversation, whose id is derived from the
+    agent's: "conv-" and the first 16 bytes of the SHA-256 of "conv", the byte
+    0x1f and the agent's id, written as a UUID whose version bits are set to 4
+    and whose variant bits to 10. It needs no registration, and has a window
+    once CreateContext made it one.
+
     Message ids are chosen by the writer; storing an id again with the same
     content is a success that changes nothing, with other content it is
     ALREADY_EXISTS. Sequence ids are given in the writing transaction, so that
@@ -48,10 +54,18 @@ class MessageServiceStub:
     GetContext: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.GetContextRequest, _messages_service_pb2.GetContextResponse]
     """The window as one consistent read. With if_version, not_modified where
     the caller's version still holds.
+
+    Every window that is given out is one that a model can be asked with: a
+    tool call that the window holds no return for is followed by a tool
+    message with an error return. A call that waits for an approval is left
+    as it is. Such a message is no stored row: its id is derived from the call
+    message and its sequence_id is 0, GetMessages and lists do not know it,
+    and it goes when the return arrives or the call leaves. Where
+    ReplaceContext names it, it is stored.
     """
     BatchGetContextIds: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.BatchGetContextIdsRequest, _messages_service_pb2.BatchGetContextIdsResponse]
-    """Which messages up to 1000 windows hold, without the messages; in the order
-    asked for, unknown conversations left out.
+    """Which stored messages up to 1000 windows hold, without the messages; in
+    the order asked for, unknown conversations left out.
     """
     CommitStep: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.CommitStepRequest, _messages_service_pb2.CommitStepResponse]
     """Commits one step in one transaction: stores its messages, rewrites the
@@ -60,6 +74,12 @@ class MessageServiceStub:
     gives the first result, with other content STEP_CONFLICT), epoch
     (LEASE_LOST), version (where it moved the append is rebased onto the
     current window, which comes back).
+
+    A step's content is its agent, its conversation and what its messages and
+    hidden messages say, each with its id: role, parts, calls, returns,
+    decisions, name, otid, model, and the ids of run, step and turn. Times,
+    system_text, the lease and base_version are no content: a holder that
+    takes the step over renders and stamps anew.
     """
     ReplaceContext: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.ReplaceContextRequest, _messages_service_pb2.ReplaceContextResponse]
     """Replaces the window (compaction, reset), storing new messages in the same
@@ -81,7 +101,10 @@ class MessageServiceStub:
     GetMessages: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.GetMessagesRequest, _messages_service_pb2.GetMessagesResponse]
     """By id, in the order asked for. Unknown ids are left out."""
     ListMessages: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.ListMessagesRequest, _messages_service_pb2.ListMessagesResponse]
-    """Truly in the order asked for; UNSPECIFIED is ascending."""
+    """Truly in the order asked for; UNSPECIFIED is ascending. Of one agent by
+    sequence id; over several agents, whose sequence ids do not compare, in
+    the order of storing.
+    """
     UpdateMessage: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.UpdateMessageRequest, _messages_service_pb2.UpdateMessageResponse]
     """Changes the content of a stored message."""
     DeleteMessage: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.DeleteMessageRequest, _messages_service_pb2.DeleteMessageResponse]
@@ -104,6 +127,12 @@ class MessageServiceAsyncStub(MessageServiceStub):
     """Recall memory: every message ever, and the context window of each
     conversation.
 
+    Every agent has a default conversation, whose id is derived from the
+    agent's: "conv-" and the first 16 bytes of the SHA-256 of "conv", the byte
+    0x1f and the agent's id, written as a UUID whose version bits are set to 4
+    and whose variant bits to 10. It needs no registration, and has a window
+    once CreateContext made it one.
+
     Message ids are chosen by the writer; storing an id again with the same
     content is a success that changes nothing, with other content it is
     ALREADY_EXISTS. Sequence ids are given in the writing transaction, so that
@@ -119,10 +148,18 @@ class MessageServiceAsyncStub(MessageServiceStub):
     GetContext: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.GetContextRequest, _messages_service_pb2.GetContextResponse]  # type: ignore[assignment]
     """The window as one consistent read. With if_version, not_modified where
     the caller's version still holds.
+
+    Every window that is given out is one that a model can be asked with: a
+    tool call that the window holds no return for is followed by a tool
+    message with an error return. A call that waits for an approval is left
+    as it is. Such a message is no stored row: its id is derived from the call
+    message and its sequence_id is 0, GetMessages and lists do not know it,
+    and it goes when the return arrives or the call leaves. Where
+    ReplaceContext names it, it is stored.
     """
     BatchGetContextIds: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.BatchGetContextIdsRequest, _messages_service_pb2.BatchGetContextIdsResponse]  # type: ignore[assignment]
-    """Which messages up to 1000 windows hold, without the messages; in the order
-    asked for, unknown conversations left out.
+    """Which stored messages up to 1000 windows hold, without the messages; in
+    the order asked for, unknown conversations left out.
     """
     CommitStep: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.CommitStepRequest, _messages_service_pb2.CommitStepResponse]  # type: ignore[assignment]
     """Commits one step in one transaction: stores its messages, rewrites the
@@ -131,6 +168,12 @@ class MessageServiceAsyncStub(MessageServiceStub):
     gives the first result, with other content STEP_CONFLICT), epoch
     (LEASE_LOST), version (where it moved the append is rebased onto the
     current window, which comes back).
+
+    A step's content is its agent, its conversation and what its messages and
+    hidden messages say, each with its id: role, parts, calls, returns,
+    decisions, name, otid, model, and the ids of run, step and turn. Times,
+    system_text, the lease and base_version are no content: a holder that
+    takes the step over renders and stamps anew.
     """
     ReplaceContext: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.ReplaceContextRequest, _messages_service_pb2.ReplaceContextResponse]  # type: ignore[assignment]
     """Replaces the window (compaction, reset), storing new messages in the same
@@ -152,7 +195,10 @@ class MessageServiceAsyncStub(MessageServiceStub):
     GetMessages: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.GetMessagesRequest, _messages_service_pb2.GetMessagesResponse]  # type: ignore[assignment]
     """By id, in the order asked for. Unknown ids are left out."""
     ListMessages: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.ListMessagesRequest, _messages_service_pb2.ListMessagesResponse]  # type: ignore[assignment]
-    """Truly in the order asked for; UNSPECIFIED is ascending."""
+    """Truly in the order asked for; UNSPECIFIED is ascending. Of one agent by
+    sequence id; over several agents, whose sequence ids do not compare, in
+    the order of storing.
+    """
     UpdateMessage: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.UpdateMessageRequest, _messages_service_pb2.UpdateMessageResponse]  # type: ignore[assignment]
     """Changes the content of a stored message."""
     DeleteMessage: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.DeleteMessageRequest, _messages_service_pb2.DeleteMessageResponse]  # type: ignore[assignment]
@@ -173,6 +219,12 @@ class MessageServiceAsyncStub(MessageServiceStub):
 class MessageServiceServicer:
     """Recall memory: every message ever, and the context window of each
     conversation.
+
+    Every agent has a default conversation, whose id is derived from the
+    agent's: "conv-" and the first 16 bytes of the SHA-256 of "conv", the byte
+    0x1f and the agent's id, written as a UUID whose version bits are set to 4
+    and whose variant bits to 10. It needs no registration, and has a window
+    once CreateContext made it one.
 
     Message ids are chosen by the writer; storing an id again with the same
     content is a success that changes nothing, with other content it is
@@ -197,6 +249,14 @@ class MessageServiceServicer:
     ) -> _typing.Union[_messages_service_pb2.GetContextResponse, _abc.Awaitable[_messages_service_pb2.GetContextResponse]]:
         """The window as one consistent read. With if_version, not_modified where
         the caller's version still holds.
+
+        Every window that is given out is one that a model can be asked with: a
+        tool call that the window holds no return for is followed by a tool
+        message with an error return. A call that waits for an approval is left
+        as it is. Such a message is no stored row: its id is derived from the call
+        message and its sequence_id is 0, GetMessages and lists do not know it,
+        and it goes when the return arrives or the call leaves. Where
+        ReplaceContext names it, it is stored.
         """
 
     def BatchGetContextIds(
@@ -204,8 +264,8 @@ class MessageServiceServicer:
         request: _messages_service_pb2.BatchGetContextIdsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.BatchGetContextIdsResponse, _abc.Awaitable[_messages_service_pb2.BatchGetContextIdsResponse]]:
-        """Which messages up to 1000 windows hold, without the messages; in the order
-        asked for, unknown conversations left out.
+        """Which stored messages up to 1000 windows hold, without the messages; in
+        the order asked for, unknown conversations left out.
         """
 
     def CommitStep(
@@ -219,6 +279,12 @@ class MessageServiceServicer:
         gives the first result, with other content STEP_CONFLICT), epoch
         (LEASE_LOST), version (where it moved the append is rebased onto the
         current window, which comes back).
+
+        A step's content is its agent, its conversation and what its messages and
+        hidden messages say, each with its id: role, parts, calls, returns,
+        decisions, name, otid, model, and the ids of run, step and turn. Times,
+        system_text, the lease and base_version are no content: a holder that
+        takes the step over renders and stamps anew.
         """
 
     def ReplaceContext(
@@ -270,7 +336,10 @@ class MessageServiceServicer:
         request: _messages_service_pb2.ListMessagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.ListMessagesResponse, _abc.Awaitable[_messages_service_pb2.ListMessagesResponse]]:
-        """Truly in the order asked for; UNSPECIFIED is ascending."""
+        """Truly in the order asked for; UNSPECIFIED is ascending. Of one agent by
+        sequence id; over several agents, whose sequence ids do not compare, in
+        the order of storing.
+        """
 
     def UpdateMessage(
         self,

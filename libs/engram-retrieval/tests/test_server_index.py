@@ -1,0 +1,77 @@
+"""The adapter to a Qdrant server under the suite of all vector indexes.
+
+Against a real server where QDRANT_URL is set. Without one, the same cases run against the client's own local mode,
+which takes the same calls but is another implementation: it holds the adapter's calls to the client's types and
+meanings, not to the server's.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+import warnings
+from collections.abc import AsyncIterator
+
+import pytest
+from engram_retrieval.errors import IndexClosed, IndexUnavailable
+from engram_retrieval.server import ServerIndex, ServerSettings
+from engram_retrieval.server.schema import own_name, server_name
+from engram_testkit.suites.vector_index import VectorIndexSuite
+from qdrant_client import AsyncQdrantClient
+
+QDRANT_URL = os.environ.get("QDRANT_URL", "")
+
+
+@pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant")
+class TestServerAdapterOnLocalMode(VectorIndexSuite):
+    @pytest.fixture
+    async def index(self) -> AsyncIterator[ServerIndex]:
+        index = ServerIndex(AsyncQdrantClient(":memory:"), prefix="test")
+        yield index
+        await index.close()
+
+
+if QDRANT_URL:
+
+    class TestServerIndex(VectorIndexSuite):
+        @pytest.fixture
+        async def index(self) -> AsyncIterator[ServerIndex]:
+            settings = ServerSettings(
+                url=QDRANT_URL,
+                api_key=os.environ.get("QDRANT_API_KEY", ""),
+                grpc_port=int(os.environ.get("QDRANT_GRPC_PORT", "6334")),
+                prefix=f"test-{uuid.uuid4().hex}",
+            )
+            index = await ServerIndex.open(settings)
+            yield index
+            for name in await index.collections():
+                await index.drop_collection(name)
+            await index.close()
+
+else:
+
+    @pytest.mark.skip(reason="NO QDRANT SERVER WAS TESTED: set QDRANT_URL to one (docker-compose.yml has it)")
+    def test_the_suite_on_a_server() -> None:
+        """Stands for all cases of VectorIndexSuite."""
+
+
+def test_names_go_to_the_server_and_come_back() -> None:
+    name = "passages:acme/embed=1 é?*"
+    told = server_name("archival", name)
+    assert not set(told) & set('<>:"/\\|?*\0% ')
+    assert own_name("archival", told) == name
+    assert own_name("recall", told) is None
+
+
+async def test_a_server_that_is_not_there_is_unavailable(unused_tcp_port: int) -> None:
+    with pytest.raises(IndexUnavailable, match="cannot be reached|UNAVAILABLE"):
+        await ServerIndex.open(ServerSettings(url=f"http://127.0.0.1:{unused_tcp_port}", grpc_port=unused_tcp_port))
+
+
+async def test_a_closed_index_says_so() -> None:
+    with warnings.catch_warnings():
+        index = ServerIndex(AsyncQdrantClient(":memory:"), prefix="test")
+    await index.close()
+    await index.close()
+    with pytest.raises(IndexClosed):
+        await index.collections()

@@ -1,0 +1,134 @@
+"""Death of the process at every point of a turn: the next life completes it, and nothing is lost or doubled."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engram_kit.paging import PageQuery
+from engram_orchestrator.model.agents import Agent, AgentType
+from engram_orchestrator.model.runs import RunStatus, StopReason
+from engram_orchestrator.store.base import RunFilter
+
+from ..support.faults import Death, Faults
+from ..support.model import by_place, call, say, together
+from ..support.world import ME, Process, World, dead, kinds, lines, opened, require_valid
+
+ONE = PageQuery(1, ascending=False)
+FIVE_TOOLS = (
+    call("archival_memory_insert", content="one"),
+    call("memory_replace", label="human", old_str="Nothing yet.", new_str="Ada"),
+    together(call("archival_memory_insert", content="two"), call("memory_insert", label="human", new_str="of London")),
+    call("archival_memory_search", query="zebra"),
+    say("All done."),
+)
+HEARTBEATS = (
+    call("archival_memory_insert", thinking="Keep.", content="one", request_heartbeat=True),
+    call("memory_replace", label="human", old_str="Nothing yet.", new_str="Ada", request_heartbeat=True),
+    together(
+        call("archival_memory_insert", content="two", request_heartbeat=True),
+        call("memory_insert", label="human", new_str="of London", request_heartbeat=True),
+    ),
+    call("archival_memory_search", query="zebra", request_heartbeat=True),
+    call("send_message", message="All done."),
+)
+
+
+def transcript(world: World, agent: Agent) -> list[str]:
+    """What the window holds, but for the times of events."""
+    return [re.sub(r'"time": "[^"]*"', "", line) for line in lines(world.window(agent).messages[1:])]
+
+
+async def live_and_die(world: World, agent: Agent, point: int | None) -> tuple[Process, bool]:
+    """A life that sends and dies at a point; whether it had stored the run."""
+    world.faults = Faults()
+    world.faults.dies_at = point
+    process = world.process()
+    try:
+        await process.send(agent, "Do it all.", stream_tokens=True)
+    except Death:
+        await dead(process)
+        return process, False
+    await dead(process)
+    return process, True
+
+
+async def next_life(world: World) -> Process:
+    """The same instance again: it holds the leases that its last life left behind."""
+    world.faults = Faults()
+    process = world.process()
+    await process.recover()
+    return process
+
+
+def require_each_effect_once(world: World, agent: Agent) -> None:
+    assert world.archival.texts(agent.id) == ["one", "two"]
+    assert world.blocks.value(agent.id, "human") == "Ada\nof London"
+    assert len(world.blocks.effects) == len(set(world.blocks.effects)) == 2
+
+
+async def points_of(directory: Path, kind: AgentType, script: tuple[Any, ...]) -> tuple[int, list[str]]:
+    """How many points an undisturbed turn has, and its transcript."""
+    directory.mkdir()
+    async with opened(directory) as world:
+        agent = await world.agent(world.process(), kind, include_base_tool_rules=False)
+        world.model.script = by_place(*script)
+        await live_and_die(world, agent, None)
+        require_each_effect_once(world, agent)
+        return world.faults.points, transcript(world, agent)
+
+
+@pytest.mark.parametrize(
+    ("kind", "script"),
+    [(AgentType.LETTA_V1, FIVE_TOOLS), (AgentType.MEMGPT_V2, HEARTBEATS)],
+    ids=["plain", "heartbeats"],
+)
+async def test_a_turn_survives_a_death_at_every_point(
+    tmp_path: Path, kind: AgentType, script: tuple[Any, ...]
+) -> None:
+    points, whole = await points_of(tmp_path / "whole", kind, script)
+    assert points > 60
+    async with opened(tmp_path) as world:
+        world.model.script = by_place(*script)
+        for point in range(points):
+            await survives(world, kind, script, point, whole)
+
+
+async def survives(world: World, kind: AgentType, script: tuple[Any, ...], point: int, whole: list[str]) -> None:
+    world.faults, world.model.requests = Faults(), []
+    world.blocks.effects.clear()
+    agent = await world.agent(world.process(), kind, include_base_tool_rules=False)
+    first, was_stored = await live_and_die(world, agent, point)
+    journalled = await asked_before(first, agent, world)
+    before = len(world.model.requests)
+    second = await next_life(world)
+    runs = (await second.runs.list(ME, RunFilter(agent_ids=(agent.id,)), ONE)).items
+    if not runs:
+        assert not was_stored, f"point {point}: a run that was accepted is gone"
+        assert len(world.window(agent).messages) == (1 if kind is AgentType.LETTA_V1 else 4)
+        return
+    run = runs[0]
+    where = f"point {point}, {world.faults.calls[-3:]}"
+    assert run.status is RunStatus.COMPLETED, (where, run.error)
+    assert run.stop_reason is StopReason.END_TURN, where
+    assert transcript(world, agent) == whole, where
+    require_valid(world.window(agent).messages)
+    require_each_effect_once(world, agent)
+    assert run.step_count == len(script), where
+    # What a journal or a commit holds is not asked for again.
+    assert len(world.model.requests) - before <= len(script) - journalled, where
+    events = await second.follow(run)
+    assert kinds(events)[-2:] == ["Stopped", "UsageReported"], where
+    assert kinds(events).count("tool_return") == (5 if kind is AgentType.LETTA_V1 else 5), where
+    assert len(world.recall.rows[agent.id]) == len(world.window(agent).messages), where
+
+
+async def asked_before(process: Process, agent: Agent, world: World) -> int:
+    """How many answers the dead process had journalled."""
+    world.faults = Faults()
+    reader = world.process()
+    runs = (await reader.runs.list(ME, RunFilter(agent_ids=(agent.id,)), ONE)).items
+    if not runs:
+        return 0
+    entries = await reader.run_store.journal(runs[0].id)
+    return len({entry.step_id for entry in entries if entry.kind == "answer"})

@@ -1,0 +1,264 @@
+"""V2: a tool at every step, send_message to speak, and heartbeats to go on."""
+
+import json
+
+import pytest
+from engram_orchestrator.llm.port import ToolChoiceKind
+from engram_orchestrator.model.agents import Agent, AgentType
+from engram_orchestrator.model.messages import Message, Role, TextPart
+from engram_orchestrator.model.rules import (
+    ConstrainChildTools,
+    ContinueLoop,
+    ExitLoop,
+    MaxCountPerStep,
+    RequiredBeforeExit,
+    ToolRule,
+)
+from engram_orchestrator.model.runs import RunStatus, StopReason
+
+from ..support.model import call, raw_call, say, together
+from ..support.world import Process, World, kinds, lines, require_valid, told
+
+PREFIX = "[This is an automated system message hidden from the user] "
+
+
+async def talker(world: World, process: Process, *rules: ToolRule, **draft: object) -> Agent:
+    """An agent of the heartbeat loop, whose window begins with the system message and four first ones."""
+    draft.setdefault("tool_rules", (ExitLoop("send_message"), *rules))
+    return await world.agent(process, AgentType.MEMGPT_V2, include_base_tool_rules=False, **draft)
+
+
+def reasons(messages: tuple[Message, ...]) -> list[str]:
+    """What the heartbeats among these messages say, without their prefix."""
+    found = []
+    for message in messages:
+        if message.role is Role.USER and '"heartbeat"' in message.text:
+            reason = json.loads(message.text)["reason"]
+            assert reason.startswith(PREFIX)
+            found.append(reason.removeprefix(PREFIX))
+    return found
+
+
+async def test_speaking_ends_the_turn(world: World, process: Process) -> None:
+    agent = await talker(world, process)
+    world.model.follow(call("send_message", thinking="Polite.", message="Hello yourself."))
+    events = await process.send(agent)
+    assert kinds(events) == ["reasoning", "assistant", "Stopped", "UsageReported"]
+    assert told(events)[1].content == (TextPart("Hello yourself."),)  # type: ignore[union-attr]
+    assert lines(world.turn(agent, 5 - 1)) == [
+        "user text: Hello",
+        "assistant thought: Polite.",
+        'assistant calls send_message{"message": "Hello yourself."}',
+        "tool success of send_message: Sent message successfully.",
+    ]
+    run = await process.outcome(agent)
+    assert (run.stop_reason, run.status) == (StopReason.END_TURN, RunStatus.COMPLETED)
+
+
+async def test_a_heartbeat_that_was_asked_for_goes_on(world: World, process: Process) -> None:
+    agent = await talker(world, process)
+    world.model.follow(
+        call("archival_memory_insert", thinking="Keep.", content="tea", request_heartbeat=True),
+        call("send_message", thinking="Tell.", message="Kept.", request_heartbeat=True),
+    )
+    await process.send(agent)
+    turn = world.turn(agent, 4)
+    assert lines(turn[:4])[:4] == [
+        "user text: Hello",
+        "assistant thought: Keep.",
+        'assistant calls archival_memory_insert{"content": "tea", "request_heartbeat": true}',
+        "tool success of archival_memory_insert: None",
+    ]
+    assert reasons(turn) == ["Function called using request_heartbeat=true, returning control"]
+    assert turn[3].step_id == turn[1].step_id
+    # The last call asked for a heartbeat too, and a rule ended the turn.
+    assert (await process.outcome(agent)).stop_reason is StopReason.TOOL_RULE
+    require_valid(world.window(agent).messages)
+
+
+@pytest.mark.parametrize("asked", [True, "true", " True "])
+async def test_a_heartbeat_may_be_asked_for_in_words(world: World, process: Process, asked: object) -> None:
+    agent = await talker(world, process)
+    world.model.follow(
+        call("archival_memory_insert", content="tea", request_heartbeat=asked), call("send_message", message="Kept.")
+    )
+    await process.send(agent)
+    assert len(world.model.requests) == 2
+
+
+async def test_without_a_heartbeat_the_turn_ends(world: World, process: Process) -> None:
+    agent = await talker(world, process)
+    world.model.follow(call("archival_memory_insert", content="tea", request_heartbeat=False))
+    await process.send(agent)
+    assert lines(world.turn(agent, 4))[1] == (
+        'assistant calls archival_memory_insert{"content": "tea", "request_heartbeat": false}'
+    )
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+
+
+async def test_a_rule_that_continues_is_stronger_than_a_heartbeat_not_asked_for(
+    world: World, process: Process
+) -> None:
+    agent = await talker(world, process, ContinueLoop("archival_memory_insert"))
+    world.model.follow(
+        call("archival_memory_insert", content="tea", request_heartbeat=False), call("send_message", message="Kept.")
+    )
+    await process.send(agent)
+    turn = world.turn(agent, 4)
+    assert reasons(turn) == ["Continuing: continue tool rule."]
+    # What is stored is what was decided, not what was asked.
+    assert json.loads(turn[1].tool_calls[0].arguments)["request_heartbeat"] is True
+
+
+async def test_a_parent_makes_its_child_come_next(world: World, process: Process) -> None:
+    agent = await talker(world, process, ConstrainChildTools("archival_memory_search", ("send_message",)))
+    world.model.follow(call("archival_memory_search", query="tea"), call("send_message", message="Nothing."))
+    await process.send(agent)
+    assert reasons(world.turn(agent, 4)) == ["Continuing: child tool rule."]
+    offered = world.model.last
+    assert [tool.name for tool in offered.tools] == ["send_message"]
+    assert (offered.tool_choice.kind, offered.tool_choice.name) == (ToolChoiceKind.NAMED, "send_message")
+
+
+async def test_a_call_against_the_rules_is_refused_with_hints_and_control_returns(
+    world: World, process: Process
+) -> None:
+    agent = await talker(world, process, MaxCountPerStep("archival_memory_insert", 1))
+    insert = call("archival_memory_insert", content="tea", request_heartbeat=True)
+    world.model.follow(insert, insert, call("send_message", message="Once is enough."))
+    await process.send(agent)
+    assert world.archival.texts(agent.id) == ["tea"]
+    refused = [item for message in world.turn(agent, 4) for item in message.tool_returns][1].text
+    assert refused.startswith("[ToolConstraintError] Cannot call archival_memory_insert, valid tools include: [")
+    assert "\t- archival_memory_insert: at most 1 use(s) per response" in refused
+    assert reasons(world.turn(agent, 4))[1] == "Continuing: tool rule violation."
+
+
+async def test_a_count_of_two_permits_two_calls(world: World, process: Process) -> None:
+    agent = await talker(world, process, MaxCountPerStep("archival_memory_insert", 2))
+    world.model.follow(
+        call("archival_memory_insert", content="one", request_heartbeat=True),
+        call("archival_memory_insert", content="two", request_heartbeat=True),
+        call("send_message", message="Kept."),
+    )
+    await process.send(agent)
+    assert world.archival.texts(agent.id) == ["one", "two"]
+    assert "archival_memory_insert" not in [tool.name for tool in world.model.last.tools]
+
+
+async def test_a_required_tool_is_still_expected(world: World, process: Process) -> None:
+    agent = await talker(world, process, RequiredBeforeExit("archival_memory_insert"))
+    world.model.follow(
+        call("send_message", message="Done?"),
+        call("archival_memory_insert", content="tea"),
+        call("send_message", message="Done."),
+    )
+    await process.send(agent)
+    turn = world.turn(agent, 4)
+    assert reasons(turn) == [
+        "Continuing, user expects these tools: [archival_memory_insert] to be called still.",
+    ]
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+
+
+async def test_a_tool_that_failed_returns_control_whatever_was_asked(world: World, process: Process) -> None:
+    agent = await talker(world, process)
+    world.model.follow(
+        call("memory_replace", label="human", old_str="x", new_str="y", request_heartbeat=False),
+        call("send_message", message="I could not."),
+    )
+    await process.send(agent)
+    assert reasons(world.turn(agent, 4)) == ["Function call failed, returning control"]
+
+
+async def test_speaking_without_words_is_tried_again_and_shown_for_what_it_is(world: World, process: Process) -> None:
+    agent = await talker(world, process)
+    world.model.follow(call("send_message", text="Hello"), call("send_message", message="Hello yourself."))
+    events = await process.send(agent)
+    assert reasons(world.turn(agent, 4)) == ["Function call failed, returning control"]
+    returned = [item for message in world.turn(agent, 4) for item in message.tool_returns]
+    assert returned[0].text == "Error: send_message has no argument text (its arguments: message)"
+    # A client sees the failed call as a call, with its return; not as words of the agent.
+    assert kinds(events) == ["tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
+
+
+async def test_words_that_could_not_be_said_are_not_shown_as_said(world: World, process: Process) -> None:
+    agent = await talker(world, process)
+    world.model.follow(
+        call("send_message", message="Hello.", mood="merry"), call("send_message", message="Hello.")
+    )
+    events = await process.send(agent)
+    assert kinds(events) == ["tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
+
+
+async def test_no_call_at_all_fails_the_run_and_nothing_is_kept(world: World, process: Process) -> None:
+    agent = await talker(world, process)
+    before = world.window(agent)
+    world.model.follow(say("I would rather just talk."))
+    events = await process.send(agent)
+    assert kinds(events) == ["Failed", "Stopped", "UsageReported"]
+    run = await process.outcome(agent)
+    assert (run.stop_reason, run.status) == (StopReason.NO_TOOL_CALL, RunStatus.FAILED)
+    assert run.error is not None
+    assert run.error.reason == "PROVIDER_BAD_ANSWER"
+    assert world.window(agent) == before
+
+
+async def test_words_beside_a_call_are_thoughts(world: World, process: Process) -> None:
+    agent = await talker(world, process)
+    world.model.follow(together(call("send_message", message="Hello."), text="I greet back."))
+    events = await process.send(agent)
+    assert kinds(events)[:2] == ["reasoning", "assistant"]
+    assert lines(world.turn(agent, 4))[1] == "assistant thought: I greet back."
+
+
+async def test_the_thinking_argument_is_kept_as_reasoning_and_the_tool_never_sees_it(
+    world: World, process: Process
+) -> None:
+    world.tools.add("probe")
+    agent = await talker(world, process, tool_names=("probe",))
+    world.model.follow(
+        call("probe", thinking="Let me see.", n=1, request_heartbeat=True), call("send_message", message="Seen.")
+    )
+    await process.send(agent)
+    assert world.tools.executed == [("probe", {"n": 1})]
+    schema = next(tool for tool in world.model.requests[0].tools if tool.name == "probe").parameters
+    assert list(schema["properties"]) == ["thinking", "n", "request_heartbeat"]
+    assert {"thinking", "request_heartbeat"} <= set(schema["required"])
+    assert "request_heartbeat" not in next(
+        tool for tool in world.model.requests[0].tools if tool.name == "send_message"
+    ).parameters["properties"]
+
+
+async def test_the_last_step_that_wants_to_go_on_stops_at_max_steps(world: World, process: Process) -> None:
+    agent = await talker(world, process)
+    world.model.script = lambda _: call("archival_memory_insert", content="again", request_heartbeat=True)
+    await process.send(agent, max_steps=2)
+    run = await process.outcome(agent)
+    assert (run.stop_reason, run.status, run.step_count) == (StopReason.MAX_STEPS, RunStatus.COMPLETED, 2)
+    turn = world.turn(agent, 4)
+    assert json.loads(turn[-2].tool_calls[0].arguments)["request_heartbeat"] is False
+    assert turn[-1].role is Role.TOOL
+
+
+async def test_a_call_cut_in_the_middle_goes_back_to_the_model(world: World, process: Process) -> None:
+    agent = await talker(world, process)
+    world.model.follow(raw_call("send_message", '{"message": "Hel'), call("send_message", message="Hello."))
+    events = await process.send(agent)
+    assert kinds(events) == ["tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+
+
+async def test_a_client_may_see_speaking_as_a_tool_call(world: World, process: Process) -> None:
+    agent = await talker(world, process)
+    world.model.follow(call("send_message", message="Hello."))
+    events = await process.send(agent, assistant_messages=False)
+    assert kinds(events) == ["tool_call", "tool_return", "Stopped", "UsageReported"]
+
+
+async def test_every_request_wants_a_tool(world: World, process: Process) -> None:
+    agent = await talker(world, process)
+    world.model.follow(call("send_message", message="Hello."))
+    await process.send(agent)
+    assert world.model.last.tool_choice.kind is ToolChoiceKind.REQUIRED
+    assert not world.model.last.parallel_tool_calls

@@ -1,0 +1,129 @@
+"""A model that refuses, breaks off, or answers nonsense: a precise stop reason, and nothing kept of the step."""
+
+import pytest
+from engram_orchestrator.llm.errors import (
+    ContextOverflow,
+    ProviderAuth,
+    ProviderBadAnswer,
+    ProviderContentFilter,
+    ProviderError,
+    ProviderPaymentRequired,
+    ProviderRateLimited,
+    ProviderRefused,
+    ProviderTimeout,
+    ProviderUnavailable,
+)
+from engram_orchestrator.model.events import Failed, StepStarted
+from engram_orchestrator.model.runs import RunStatus, StopReason
+
+from ..support.model import Cut, call, say
+from ..support.world import ME, Process, World, deltas, kinds, lines, told
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ProviderAuth("scripted answered 401.", provider="scripted", status=401), StopReason.LLM_API_ERROR),
+        (ProviderPaymentRequired("No credit.", provider="scripted", status=402), StopReason.INSUFFICIENT_CREDITS),
+        (ProviderRefused("scripted answered 400.", provider="scripted", status=400), StopReason.LLM_API_ERROR),
+        (ProviderContentFilter("Filtered.", provider="scripted", status=400), StopReason.LLM_API_ERROR),
+        (ContextOverflow("Too long.", provider="scripted", status=400), StopReason.CONTEXT_WINDOW_OVERFLOW),
+        (ProviderRateLimited("Slow down.", provider="scripted", status=429), StopReason.LLM_API_ERROR),
+        (ProviderUnavailable("scripted answered 503.", provider="scripted", status=503), StopReason.LLM_API_ERROR),
+        (ProviderTimeout("Too slow.", provider="scripted"), StopReason.LLM_API_ERROR),
+        (ProviderBadAnswer("No JSON.", provider="scripted"), StopReason.INVALID_LLM_RESPONSE),
+        (RuntimeError("a secret detail"), StopReason.ERROR),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+async def test_each_failure_has_its_stop_reason(
+    world: World, process: Process, error: Exception, reason: StopReason
+) -> None:
+    agent = await world.agent(process)
+    before = world.window(agent)
+    world.model.follow(error)
+    events = await process.send(agent)
+    assert kinds(events) == ["Failed", "Stopped", "UsageReported"]
+    run = await process.outcome(agent)
+    assert (run.stop_reason, run.status) == (reason, RunStatus.FAILED)
+    failed = told(events)[0]
+    assert isinstance(failed, Failed)
+    assert failed.error == run.error
+    if isinstance(error, ProviderError):
+        assert (failed.error.reason, failed.error.message) == (error.reason, error.message)
+    else:
+        assert (failed.error.reason, "secret" in failed.error.message) == ("INTERNAL", False)
+    assert world.window(agent) == before
+
+
+async def test_the_input_of_a_failed_run_can_be_taken_up_again(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(ProviderBadAnswer("No JSON.", provider="scripted"), say("Hello yourself."))
+    await process.send(agent, "Hello")
+    failed = await process.outcome(agent)
+    world.clock.advance(1)
+    again = await process.runs.retry(ME, None, failed.id)
+    await process.follow(again)
+    assert again.id != failed.id
+    assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: Hello yourself."]
+
+
+async def test_what_was_committed_before_a_failure_stays(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(
+        call("archival_memory_insert", content="x"), ProviderRefused("No.", provider="scripted", status=400)
+    )
+    events = await process.send(agent)
+    assert kinds(events) == ["tool_call", "tool_return", "Failed", "Stopped", "UsageReported"]
+    assert lines(world.turn(agent))[-1] == "tool success of archival_memory_insert: None"
+    world.model.follow(say("Where were we?"))
+    await process.send(agent)
+    assert lines(world.turn(agent))[-1] == "assistant text: Where were we?"
+
+
+async def test_an_answer_that_breaks_off_is_asked_for_again_and_announced(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(Cut(say("Hello, wor")), say("Hello, world."))
+    events = await process.send(agent, stream_tokens=True)
+    starts = [(event.body.number, event.body.attempt) for event in events if isinstance(event.body, StepStarted)]
+    assert starts == [(1, 1), (1, 2)]
+    place = next(i for i, event in enumerate(events) if event.body == StepStarted(1, 2))
+    assert "".join(piece.text for piece in deltas(events[:place])) == "Hello, wor"
+    second = deltas(events[place:])
+    assert second[0].offset == 0
+    assert "".join(piece.text for piece in second) == "Hello, world."
+    assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: Hello, world."]
+    assert (await process.outcome(agent)).usage.total_tokens == 110
+
+
+async def test_an_answer_that_always_breaks_off_fails_the_run(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(*[Cut(say("Hello"))] * 3)
+    await process.send(agent)
+    run = await process.outcome(agent)
+    assert (run.stop_reason, len(world.model.requests)) == (StopReason.LLM_API_ERROR, 3)
+    assert len(world.turn(agent)) == 0
+
+
+async def test_a_refusal_is_not_asked_for_again(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(ProviderUnavailable("scripted answered 503.", provider="scripted", status=503))
+    await process.send(agent)
+    assert len(world.model.requests) == 1
+
+
+async def test_a_model_that_nobody_serves_any_more_fails_the_run_and_not_the_agent(
+    world: World, process: Process
+) -> None:
+    agent = await world.agent(process)
+    changed = await process.agent_store.get(ME.organization_id, agent.id)
+    from dataclasses import replace
+
+    await process.agent_store.update(
+        None, ME.organization_id, changed.id, lambda agent: replace(agent, model="gone/model")
+    )
+    await process.send(agent)
+    run = await process.outcome(agent)
+    assert run.error is not None
+    assert (run.stop_reason, run.error.reason) == (StopReason.ERROR, "MODEL_UNKNOWN")
+    assert (await process.agents.get(ME, agent.id)).model == "gone/model"

@@ -1,0 +1,235 @@
+"""V3: plain text ends a turn, and a tool call makes it go on."""
+
+import pytest
+from engram_kit.paging import PageQuery
+from engram_orchestrator.llm.port import FinishReason
+from engram_orchestrator.model.messages import ToolStatus
+from engram_orchestrator.model.models import ModelSettings
+from engram_orchestrator.model.rules import ExitLoop, RequiredBeforeExit
+from engram_orchestrator.model.runs import RunStatus, StopReason
+from engram_orchestrator.store.base import StepFilter
+
+from ..support.model import call, raw_call, say, together
+from ..support.world import ME, Process, World, kinds, lines, require_valid
+
+
+async def test_words_end_the_turn(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(say("Hello yourself.", thought="A greeting."))
+    events = await process.send(agent, "Hello")
+    assert kinds(events) == ["reasoning", "assistant", "Stopped", "UsageReported"]
+    assert lines(world.turn(agent)) == [
+        "user text: Hello",
+        "assistant thought: A greeting.",
+        "assistant text: Hello yourself.",
+    ]
+    run = await process.outcome(agent)
+    assert (run.stop_reason, run.status, run.step_count) == (StopReason.END_TURN, RunStatus.COMPLETED, 1)
+    assert (run.usage.prompt_tokens, run.usage.completion_tokens, run.usage.total_tokens) == (100, 10, 110)
+    assert (await process.agents.get(ME, agent.id)).last_stop_reason == "end_turn"
+
+
+async def test_a_turn_goes_on_after_every_tool_until_it_has_words(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(
+        call("archival_memory_insert", content="Ada likes tea."),
+        call("memory_replace", label="human", old_str="Nothing yet.", new_str="Ada"),
+        call("archival_memory_search", query="tea"),
+        say("Noted."),
+    )
+    events = await process.send(agent, "I am Ada, and I like tea.")
+    assert kinds(events) == ["tool_call", "tool_return"] * 3 + ["assistant", "Stopped", "UsageReported"]
+    assert world.archival.texts(agent.id) == ["Ada likes tea."]
+    assert world.blocks.value(agent.id, "human") == "Ada"
+    turn = lines(world.turn(agent))
+    assert turn[:3] == [
+        "user text: I am Ada, and I like tea.",
+        'assistant calls archival_memory_insert{"content": "Ada likes tea."}',
+        "tool success of archival_memory_insert: None",
+    ]
+    assert [line.partition(":")[0] for line in turn[3:]] == [
+        'assistant calls memory_replace{"label"',
+        "tool success of memory_replace",
+        'assistant calls archival_memory_search{"query"',
+        "tool success of archival_memory_search",
+        "assistant text",
+    ]
+    require_valid(world.window(agent).messages)
+    run = await process.outcome(agent)
+    assert (run.stop_reason, run.step_count, run.usage.total_tokens) == (StopReason.END_TURN, 4, 440)
+
+
+async def test_a_provider_that_repeats_its_call_ids_loses_nothing(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(
+        call("archival_memory_insert", content="one"), call("archival_memory_insert", content="two"), say("Done.")
+    )
+    await process.send(agent)
+    assert world.archival.texts(agent.id) == ["one", "two"]
+    calls = [made for message in world.turn(agent) for made in message.tool_calls]
+    assert {made.provider_id for made in calls} == {"call_1"}
+    assert len({made.id for made in calls}) == 2
+    require_valid(world.window(agent).messages)
+
+
+async def test_calls_of_one_answer_are_one_message_and_their_returns_another_in_order(
+    world: World, process: Process
+) -> None:
+    for name in ("slow", "quick"):
+        world.tools.add(name, f"{name} is done", parallel=True)
+    agent = await world.agent(process, tool_names=("slow", "quick"), model_settings=ModelSettings(parallel_tool_calls=True))
+    world.model.follow(together(call("slow"), call("quick"), call("slow"), text="Both at once."), say("Done."))
+    events = await process.send(agent)
+    assert world.model.requests[0].parallel_tool_calls
+    assert lines(world.turn(agent)) == [
+        "user text: Hello",
+        "assistant text: Both at once.",
+        "assistant calls slow{}",
+        "assistant calls quick{}",
+        "assistant calls slow{}",
+        "tool success of slow: slow is done",
+        "tool success of quick: quick is done",
+        "tool success of slow: slow is done",
+        "assistant text: Done.",
+    ]
+    require_valid(world.window(agent).messages)
+    assert kinds(events)[:2] == ["assistant", "tool_call"]
+    assert kinds(events).count("tool_return") == 3
+
+
+async def test_arguments_that_are_no_json_go_back_to_the_model_and_nothing_runs(world: World, process: Process) -> None:
+    world.tools.add("probe")
+    agent = await world.agent(process, tool_names=("probe",))
+    world.model.follow(raw_call("probe", '{"n": 1'), say("I give up."))
+    await process.send(agent)
+    assert world.tools.executed == []
+    returned = world.turn(agent)[2].tool_returns[0]
+    assert returned.status is ToolStatus.ERROR
+    assert returned.text.startswith("Error: the arguments are not a JSON object")
+    assert world.turn(agent)[1].tool_calls[0].arguments == '{"unreadable_arguments": "{\\"n\\": 1"}'
+
+
+async def test_a_tool_that_is_not_there_is_an_error_for_the_model(world: World, process: Process) -> None:
+    agent = await world.agent(process, include_base_tools=False, tool_names=("memory_insert",))
+    world.model.follow(call("make_coffee"), say("I cannot."))
+    await process.send(agent)
+    assert lines(world.turn(agent))[2] == (
+        "tool error of make_coffee: Error: there is no tool make_coffee (the tools: memory_insert)."
+    )
+
+
+async def test_an_empty_answer_is_a_broken_one_and_nothing_is_kept(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    before = world.window(agent)
+    world.model.follow(say(""), say("Yes."))
+    events = await process.send(agent, "Anything to say?")
+    assert kinds(events) == ["Failed", "Stopped", "UsageReported"]
+    failed = await process.outcome(agent)
+    assert (failed.stop_reason, failed.status) == (StopReason.INVALID_LLM_RESPONSE, RunStatus.FAILED)
+    assert world.window(agent) == before
+    await process.follow(await process.runs.retry(ME, None, failed.id))
+    assert lines(world.turn(agent)) == ["user text: Anything to say?", "assistant text: Yes."]
+
+
+async def test_words_cut_at_the_output_limit_fail_the_run_and_are_kept(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(say("Once upon a", finish=FinishReason.LENGTH))
+    await process.send(agent)
+    run = await process.outcome(agent)
+    assert (run.stop_reason, run.status) == (StopReason.MAX_TOKENS_EXCEEDED, RunStatus.FAILED)
+    assert run.error is not None
+    assert "max_output_tokens" in run.error.message
+    assert lines(world.turn(agent))[-1] == "assistant text: Once upon a"
+
+
+async def test_an_endless_chain_stops_at_max_steps(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.script = lambda _: call("archival_memory_insert", content="again")
+    events = await process.send(agent, max_steps=3)
+    run = await process.outcome(agent)
+    assert (run.stop_reason, run.status, run.step_count) == (StopReason.MAX_STEPS, RunStatus.COMPLETED, 3)
+    assert len(world.model.requests) == 3
+    assert kinds(events).count("tool_return") == 3
+    require_valid(world.window(agent).messages)
+
+
+async def test_a_terminal_tool_ends_the_turn(world: World, process: Process) -> None:
+    world.tools.add("hand_over")
+    agent = await world.agent(process, tool_names=("hand_over",), tool_rules=(ExitLoop("hand_over"),))
+    world.model.follow(call("hand_over"))
+    await process.send(agent)
+    run = await process.outcome(agent)
+    assert (run.stop_reason, run.status) == (StopReason.TOOL_RULE, RunStatus.COMPLETED)
+
+
+async def test_a_terminal_tool_that_failed_does_not_end_the_turn(world: World, process: Process) -> None:
+    agent = await world.agent(process, tool_rules=(ExitLoop("memory_replace"),))
+    world.model.follow(call("memory_replace", label="human", old_str="x", new_str="y"), say("It is not there."))
+    await process.send(agent)
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    assert lines(world.turn(agent))[-1] == "assistant text: It is not there."
+
+
+async def test_words_do_not_end_a_turn_whose_required_tool_was_not_called(world: World, process: Process) -> None:
+    agent = await world.agent(process, tool_rules=(RequiredBeforeExit("archival_memory_insert"),))
+    world.model.follow(say("Done?"), call("archival_memory_insert", content="kept"), say("Done."))
+    events = await process.send(agent)
+    transcript = lines(world.turn(agent))
+    assert transcript[1] == "assistant text: Done?"
+    assert "ToolRuleViolated: You must call archival_memory_insert at least once to exit the loop." in transcript[2]
+    assert '"type": "heartbeat"' in transcript[2]
+    assert transcript[-1] == "assistant text: Done."
+    assert kinds(events) == ["assistant", "tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+
+
+async def test_a_required_tool_is_not_called_by_a_call_that_could_not_run(world: World, process: Process) -> None:
+    agent = await world.agent(process, tool_rules=(RequiredBeforeExit("archival_memory_insert"),))
+    world.model.follow(
+        call("archival_memory_insert"), say("Done?"), call("archival_memory_insert", content="kept"), say("Done.")
+    )
+    await process.send(agent)
+    assert world.archival.texts(agent.id) == ["kept"]
+    assert lines(world.turn(agent))[-1] == "assistant text: Done."
+
+
+async def test_turns_follow_each_other_in_one_window(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(say("One."), say("Two."))
+    await process.send(agent, "First")
+    await process.send(agent, "Second")
+    assert [message.text for message in world.model.last.messages[1:]] == ["First", "One.", "Second"]
+    assert lines(world.turn(agent)) == [
+        "user text: First",
+        "assistant text: One.",
+        "user text: Second",
+        "assistant text: Two.",
+    ]
+
+
+async def test_steps_are_recorded_with_what_they_cost(world: World, process: Process) -> None:
+    async def time_passes(_: str) -> None:
+        world.clock.advance(0.25)
+
+    world.faults.on_call = time_passes
+    agent = await world.agent(process)
+    world.model.follow(call("archival_memory_insert", content="x"), say("Done."))
+    await process.send(agent)
+    run = await process.outcome(agent)
+    page = await process.runs.steps(ME, StepFilter(run_id=run.id), PageQuery(10, ascending=True))
+    assert [(step.number, step.stop_reason, step.usage.total_tokens, step.attempts) for step in page.items] == [
+        (1, None, 110, 1),
+        (2, StopReason.END_TURN, 110, 1),
+    ]
+    assert await process.runs.step(ME, page.items[0].id) == page.items[0]
+    assert {message.step_id for message in world.turn(agent)} == {step.id for step in page.items}
+
+
+@pytest.mark.parametrize("name", ["conversation_search", "archival_memory_search"])
+async def test_a_search_that_finds_nothing_is_a_return_like_any_other(
+    world: World, process: Process, name: str
+) -> None:
+    agent = await world.agent(process)
+    world.model.follow(call(name, query="nothing like it"), say("Nothing."))
+    await process.send(agent)
+    assert world.turn(agent)[2].tool_returns[0].status is ToolStatus.SUCCESS

@@ -1,0 +1,196 @@
+"""Tool rules as a turn obeys them: what is offered, forced, prefilled and refused."""
+
+import json
+
+import pytest
+from engram_orchestrator.llm.port import LlmRequest, ToolChoiceKind
+from engram_orchestrator.model.agents import Agent
+from engram_orchestrator.model.messages import ToolStatus
+from engram_orchestrator.model.models import ModelSettings
+from engram_orchestrator.model.rules import (
+    ChildArguments,
+    Conditional,
+    ConditionalOutcome,
+    ConstrainChildTools,
+    ParentLastTool,
+    RequiresApproval,
+    RunFirst,
+    ToolRule,
+)
+from engram_orchestrator.model.runs import RunStatus, StopReason
+
+from ..support.model import call, say, together
+from ..support.world import Process, World, lines, require_valid
+
+
+async def with_tools(world: World, process: Process, *rules: ToolRule, **results: str) -> Agent:
+    """An agent of the plain loop whose custom tools return what is given."""
+    for name, result in results.items():
+        world.tools.add(name, result)
+    return await world.agent(
+        process, include_base_tools=False, tool_names=tuple(results), tool_rules=rules, model_settings=ModelSettings()
+    )
+
+
+def offered(request: LlmRequest) -> list[str]:
+    return [tool.name for tool in request.tools]
+
+
+async def test_a_first_tool_is_the_only_one_offered_and_forced_by_name(world: World, process: Process) -> None:
+    agent = await with_tools(world, process, RunFirst("look"), look="seen", act="done")
+    world.model.follow(call("look"), say("Done."))
+    await process.send(agent)
+    first, second = world.model.requests
+    assert offered(first) == ["look"]
+    assert (first.tool_choice.kind, first.tool_choice.name) == (ToolChoiceKind.NAMED, "look")
+    assert offered(second) == ["look", "act"]
+    assert second.tool_choice.kind is ToolChoiceKind.AUTO
+
+
+async def test_of_several_first_tools_one_is_required(world: World, process: Process) -> None:
+    agent = await with_tools(world, process, RunFirst("look"), RunFirst("act"), look="seen", act="done", rest="")
+    world.model.follow(call("act"), say("Done."))
+    await process.send(agent)
+    assert offered(world.model.requests[0]) == ["look", "act"]
+    assert world.model.requests[0].tool_choice.kind is ToolChoiceKind.REQUIRED
+
+
+async def test_a_first_tool_whose_arguments_could_not_be_read_is_still_first(world: World, process: Process) -> None:
+    agent = await world.agent(process, tool_rules=(RunFirst("archival_memory_insert"),))
+    world.model.follow(call("archival_memory_insert"), call("archival_memory_insert", content="x"), say("Done."))
+    await process.send(agent)
+    assert offered(world.model.requests[1]) == ["archival_memory_insert"]
+    assert world.archival.texts(agent.id) == ["x"]
+
+
+async def test_a_name_that_no_tool_has_does_not_free_from_a_parent(world: World, process: Process) -> None:
+    agent = await with_tools(world, process, ConstrainChildTools("look", ("act",)), look="seen", act="done", rest="")
+    world.model.follow(call("look"), call("dream"), call("act"), say("Done."))
+    await process.send(agent)
+    assert offered(world.model.requests[2]) == ["act"]
+
+
+async def test_arguments_given_by_a_rule_override_the_models(world: World, process: Process) -> None:
+    agent = await with_tools(world, process, RunFirst("look", '{"n": 7}'), look="seen")
+    world.model.follow(call("look", n=1), call("look", n=1), say("Done."))
+    await process.send(agent)
+    assert world.tools.executed == [("look", {"n": 7}), ("look", {"n": 1})]
+    stored = [json.loads(made.arguments) for message in world.turn(agent) for made in message.tool_calls]
+    assert stored == [{"n": 7}, {"n": 1}]
+
+
+async def test_an_argument_that_a_rule_gives_need_not_come_from_the_model(world: World, process: Process) -> None:
+    agent = await world.agent(
+        process, tool_rules=(RunFirst("archival_memory_insert", '{"content": "by rule", "tags": ["t"]}'),)
+    )
+    world.model.follow(call("archival_memory_insert"), say("Done."))
+    await process.send(agent)
+    assert world.archival.texts(agent.id) == ["by rule"]
+
+
+async def test_a_child_is_prefilled_right_after_its_parent(world: World, process: Process) -> None:
+    rule = ConstrainChildTools("look", ("act",), (ChildArguments("act", '{"n": 2}'),))
+    agent = await with_tools(world, process, rule, look="seen", act="done")
+    world.model.follow(call("look"), call("act"), call("act"), say("Done."))
+    await process.send(agent)
+    assert world.tools.executed == [("look", {}), ("act", {"n": 2}), ("act", {})]
+
+
+@pytest.mark.parametrize("given", ['{"n": "many"}', '{"unknown": 1}'])
+async def test_a_rule_that_gives_what_its_tool_does_not_take_stops_the_run(
+    world: World, process: Process, given: str
+) -> None:
+    agent = await with_tools(world, process, RunFirst("look", given), look="seen")
+    world.model.follow(call("look", n=1))
+    await process.send(agent)
+    run = await process.outcome(agent)
+    assert (run.stop_reason, run.status) == (StopReason.INVALID_TOOL_CALL, RunStatus.FAILED)
+    assert world.tools.executed == []
+    require_valid(world.window(agent).messages)
+
+
+@pytest.mark.parametrize(
+    ("returned", "leads_to"), [("true", "yes"), ("5", "five"), ("1.5", "half"), ("x", "text"), ("else", "other")]
+)
+async def test_what_a_tool_returns_decides_which_is_next(
+    world: World, process: Process, returned: str, leads_to: str
+) -> None:
+    outcomes = (
+        ConditionalOutcome(True, "yes"),
+        ConditionalOutcome(5, "five"),
+        ConditionalOutcome(1.5, "half"),
+        ConditionalOutcome("x", "text"),
+    )
+    rule = Conditional("ask", outcomes, default_child="other")
+    agent = await with_tools(world, process, rule, ask=returned, yes="", five="", half="", text="", other="")
+    world.model.follow(call("ask"), call(leads_to), say("Done."))
+    await process.send(agent)
+    assert offered(world.model.requests[1]) == [leads_to]
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+
+
+async def test_an_unmapped_return_of_a_strict_rule_fails_the_run_with_the_step_kept(
+    world: World, process: Process
+) -> None:
+    rule = Conditional("ask", (ConditionalOutcome("x", "act"),), require_output_mapping=True)
+    agent = await with_tools(world, process, rule, ask="y", act="")
+    world.model.follow(call("ask"))
+    await process.send(agent)
+    run = await process.outcome(agent)
+    assert (run.stop_reason, run.status) == (StopReason.ERROR, RunStatus.FAILED)
+    assert run.error is not None
+    assert "ask returned 'y'" in run.error.message
+    assert lines(world.turn(agent))[-1] == "tool success of ask: y"
+
+
+async def test_children_of_a_last_tool_are_hidden_until_then(world: World, process: Process) -> None:
+    agent = await with_tools(world, process, ParentLastTool("look", ("act",)), look="seen", act="", rest="")
+    world.model.follow(call("look"), call("act"), say("Done."))
+    await process.send(agent)
+    assert [offered(request) for request in world.model.requests] == [["look", "rest"], ["act"], ["look", "rest"]]
+
+
+async def test_a_refused_call_is_told_why_and_the_turn_goes_on(world: World, process: Process) -> None:
+    agent = await with_tools(world, process, ConstrainChildTools("look", ("act",)), look="seen", act="", rest="")
+    world.model.follow(call("look"), call("rest"), call("act"), say("Done."))
+    await process.send(agent)
+    assert [name for name, _ in world.tools.executed] == ["look", "act"]
+    refused = world.turn(agent)[4].tool_returns[0]
+    assert refused.status is ToolStatus.ERROR
+    assert refused.text == (
+        "[ToolConstraintError] Cannot call rest, valid tools include: ['act'].\n"
+        "** Hint: Possible rules that were violated:\n"
+        "\t- After using look, you must use one of these tools: act"
+    )
+
+
+async def test_rules_take_parallel_calls_from_the_provider_and_order_those_that_come(
+    world: World, process: Process
+) -> None:
+    for name in ("look", "act"):
+        world.tools.add(name, parallel=True)
+    agent = await world.agent(
+        process,
+        include_base_tools=False,
+        tool_names=("look", "act"),
+        tool_rules=(ConstrainChildTools("look", ("act",)),),
+        model_settings=ModelSettings(parallel_tool_calls=True),
+    )
+    world.model.follow(together(call("look"), call("look"), call("act")), say("Done."))
+    await process.send(agent)
+    assert not world.model.requests[0].parallel_tool_calls
+    assert [name for name, _ in world.tools.executed] == ["look", "act"]
+    assert [item.status for item in world.turn(agent)[2].tool_returns] == ["success", "error", "success"]
+
+
+@pytest.mark.parametrize("by_rule", [True, False])
+async def test_a_tool_that_needs_approval_is_never_run_without(
+    world: World, process: Process, *, by_rule: bool
+) -> None:
+    world.tools.add("launch", requires_approval=not by_rule)
+    rules = (RequiresApproval("launch"),) if by_rule else ()
+    agent = await world.agent(process, tool_names=("launch",), tool_rules=rules)
+    world.model.follow(call("launch"), say("I may not."))
+    await process.send(agent)
+    assert world.tools.executed == []
+    assert "needs a person's approval" in world.turn(agent)[2].tool_returns[0].text

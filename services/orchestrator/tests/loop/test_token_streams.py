@@ -1,0 +1,109 @@
+"""Live pieces of an answer: in order, without a gap, and the same in the end as what is stored."""
+
+import json
+
+import pytest
+from engram_orchestrator.llm.port import LlmAnswer
+from engram_orchestrator.model.agents import AgentType
+from engram_orchestrator.model.events import Delta, RunEvent, Shown
+from engram_orchestrator.model.messages import ReasoningPart, TextPart
+
+from ..support.model import call, say, together
+from ..support.world import Process, World, deltas, told
+
+
+def joined(pieces: list[Delta]) -> dict[str, tuple[str, str]]:
+    """By otid, the kind and the whole text; offsets must be contiguous."""
+    texts: dict[str, tuple[str, str]] = {}
+    for piece in pieces:
+        kind, text = texts.get(piece.otid, (piece.kind, ""))
+        assert (piece.kind, piece.offset) == (kind, len(text))
+        texts[piece.otid] = (kind, text + piece.text)
+    return texts
+
+
+def shown(events: list[RunEvent]) -> dict[str, tuple[str, str]]:
+    """By otid, what the stored messages say of the same."""
+    texts = {}
+    for body in told(events):
+        if isinstance(body, Shown) and body.kind in ("assistant", "reasoning"):
+            part = body.content[0]
+            assert isinstance(part, TextPart | ReasoningPart)
+            texts[body.otid] = (body.kind, part.text)
+        elif isinstance(body, Shown) and body.kind == "tool_call":
+            texts[body.otid] = ("tool_call", body.tool_calls[0].arguments)
+    return texts
+
+
+async def test_words_and_reasoning_come_in_pieces(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(say("It is a long way to Tipperary, for one who goes there on foot.", thought="How far? Far."))
+    events = await process.send(agent, stream_tokens=True)
+    assert joined(deltas(events)) == shown(events)
+    assert {kind for kind, _ in shown(events).values()} == {"assistant", "reasoning"}
+    ids = {piece.message_id for piece in deltas(events)}
+    assert ids == {world.turn(agent)[-1].id}
+
+
+async def test_what_is_said_by_a_tool_streams_as_words(world: World, process: Process) -> None:
+    agent = await world.agent(process, AgentType.MEMGPT_V2)
+    world.model.follow(
+        call("send_message", thinking="They greet; so do I.", message='Hello "you"\nthere — how \\ are we? 😀')
+    )
+    events = await process.send(agent, stream_tokens=True)
+    assert joined(deltas(events)) == shown(events)
+    assert sorted(kind for kind, _ in joined(deltas(events)).values()) == ["assistant", "reasoning"]
+
+
+@pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
+async def test_calls_stream_as_they_are_written(world: World, process: Process, kind: AgentType) -> None:
+    agent = await world.agent(process, kind)
+    last = say("Done.") if kind is AgentType.LETTA_V1 else call("send_message", message="Done.")
+    added = {} if kind is AgentType.LETTA_V1 else {"thinking": "Keep it.", "request_heartbeat": True}
+    world.model.follow(call("archival_memory_insert", **added, content="tea and biscuits"), last)
+    events = await process.send(agent, stream_tokens=True)
+    pieces = [piece for piece in deltas(events) if piece.kind == "tool_call"]
+    assert {piece.tool_name for piece in pieces} == {"archival_memory_insert"}
+    ((otid, (_, text)),) = joined(pieces).items()
+    assert json.loads(text)["content"] == "tea and biscuits"
+    # The parts have the otids that the stored message gives them, the thought before the call.
+    whole = shown(events)
+    assert whole[otid][0] == "tool_call"
+    assert {key: kind for key, (kind, _) in joined(deltas(events)).items()} == {
+        key: kind for key, (kind, _) in whole.items()
+    }
+    call_ids = {made.id for message in world.window(agent).messages for made in message.tool_calls}
+    assert {piece.tool_call_id for piece in pieces} <= call_ids
+
+
+async def test_calls_beside_each_other_are_told_apart(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(
+        together(
+            call("archival_memory_insert", content="one one one"),
+            call("archival_memory_insert", content="two two two"),
+        ),
+        say("Done."),
+    )
+    events = await process.send(agent, stream_tokens=True)
+    pieces = [piece for piece in deltas(events) if piece.kind == "tool_call"]
+    said = {json.loads(text)["content"] for _, text in joined(pieces).values()}
+    assert said == {"one one one", "two two two"}
+    assert len({piece.tool_call_id for piece in pieces}) == 2
+
+
+async def test_without_being_asked_nothing_comes_in_pieces(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(say("Hello."))
+    assert deltas(await process.send(agent)) == []
+
+
+async def test_pieces_come_before_the_message_that_they_are_of(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    answer: LlmAnswer = say("Hello, world. Hello, world.")
+    world.model.follow(answer)
+    events = await process.send(agent, stream_tokens=True)
+    places = [i for i, event in enumerate(events) if isinstance(event.body, Delta)]
+    whole = next(i for i, event in enumerate(events) if isinstance(event.body, Shown))
+    assert places
+    assert max(places) < whole

@@ -1,0 +1,88 @@
+"""What can happen to a call: the other side is away, its answer is lost, or this process dies."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+from engram_kit.errors import DeadlineExceeded, Unavailable
+
+T = TypeVar("T")
+
+
+class Death(BaseException):
+    """The process died here; nothing that it held goes on."""
+
+
+class Faults:
+    """Stands around every call between the orchestrator and what it stands on.
+
+    Each call has two points: before it, and behind it, where it took effect
+    and nobody heard. `dies_at` names the point at which the process dies;
+    from then on it makes no call any more.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.away: dict[str, int] = {}
+        """Prefixes of calls that fail as Unavailable, and how often they still do."""
+        self.lost: dict[str, int] = {}
+        """Prefixes of calls whose answer is lost, and how often it still is."""
+        self.dies_at: int | None = None
+        self.is_dead = False
+        self.on_call: Callable[[str], Awaitable[None]] | None = None
+
+    @property
+    def points(self) -> int:
+        """How many points were passed."""
+        return 2 * len(self.calls)
+
+    async def around(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Makes a call, or has its fault happen."""
+        await self.before(name)
+        point = self.points - 1
+        result = await call()
+        self.at(point)
+        if _taken(self.lost, name):
+            raise DeadlineExceeded(f"{name} was too slow.")
+        return result
+
+    async def before(self, name: str) -> None:
+        """Notes a call, which may not come to pass."""
+        if self.is_dead:
+            raise Death
+        self.calls.append(name)
+        self.at(self.points - 2)
+        if self.on_call is not None:
+            await self.on_call(name)
+        if _taken(self.away, name):
+            raise Unavailable(f"{name} is away.")
+
+    def at(self, point: int) -> None:
+        """Dies at its point."""
+        if self.is_dead or point == self.dies_at:
+            self.is_dead = True
+            raise Death
+
+
+def watched(target: T, name: str, faults: Faults) -> T:
+    """The same object with `faults` around every coroutine method of it."""
+    return cast("T", _Watched(target, name, faults))
+
+
+class _Watched:
+    def __init__(self, target: Any, name: str, faults: Faults) -> None:
+        self._target, self._name, self._faults = target, name, faults
+
+    def __getattr__(self, method: str) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            made = getattr(self._target, method)
+            return await self._faults.around(f"{self._name}.{method}", lambda: made(*args, **kwargs))
+
+        return call
+
+
+def _taken(counts: dict[str, int], name: str) -> bool:
+    for prefix, left in counts.items():
+        if left and name.startswith(prefix):
+            counts[prefix] = left - 1
+            return True
+    return False

@@ -1,0 +1,168 @@
+"""A model that follows a script, and gives every call the id `call_1`, as some providers do."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from engram_orchestrator.llm.errors import ModelUnknown, ProviderUnavailable
+from engram_orchestrator.llm.port import (
+    AnsweredCall,
+    FinishReason,
+    LlmAnswer,
+    LlmEvent,
+    LlmRequest,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+)
+from engram_orchestrator.model.messages import ReasoningPart, Role, TextPart, Usage
+from engram_orchestrator.model.models import ModelInfo, ModelSettings
+from engram_orchestrator.prompt.packaging import event_type
+
+from .faults import Faults
+
+HANDLE = "scripted/one"
+USAGE = Usage(100, 10, 110)
+_PIECE = 7
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An answer of which only the beginning arrives."""
+
+    answer: LlmAnswer
+
+
+@dataclass
+class Held:
+    """An answer that is given once it is let go; `asked` is set when the model was asked for it."""
+
+    answer: LlmAnswer
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+Item = LlmAnswer | Exception | Cut | Held
+Script = Sequence[Item] | Callable[[LlmRequest], Item]
+
+
+def say(text: str, *, thought: str = "", finish: FinishReason = FinishReason.STOP) -> LlmAnswer:
+    """Plain text, with native reasoning before it."""
+    reasoning = (ReasoningPart(thought, is_native=True),) if thought else ()
+    return LlmAnswer((*reasoning, *((TextPart(text),) if text else ())), (), finish, USAGE)
+
+
+def call(name: str, /, **arguments: Any) -> LlmAnswer:
+    """One tool call."""
+    return raw_call(name, json.dumps(arguments))
+
+
+def raw_call(name: str, arguments: str) -> LlmAnswer:
+    """One tool call whose arguments are any text."""
+    return LlmAnswer((), (AnsweredCall(name, arguments, "call_1"),), FinishReason.TOOL_CALLS, USAGE)
+
+
+def together(*answers: LlmAnswer, text: str = "") -> LlmAnswer:
+    """Several calls in one answer, with words beside them."""
+    calls = tuple(call for answer in answers for call in answer.tool_calls)
+    return replace(answers[0], tool_calls=calls, content=(TextPart(text),) if text else ())
+
+
+def by_place(*answers: LlmAnswer) -> Callable[[LlmRequest], LlmAnswer]:
+    """The same answer at the same place of a turn, however often it is asked for."""
+
+    def choose(request: LlmRequest) -> LlmAnswer:
+        place = 0
+        for message in request.messages:
+            if message.role is Role.ASSISTANT:
+                place += 1
+            elif message.role is Role.USER and event_type(message.text) is None:
+                place = 0
+        return answers[place]
+
+    return choose
+
+
+class ScriptedModel:
+    """An LlmClient."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._place = 0
+        self.script: Script = ()
+        self.requests: list[LlmRequest] = []
+
+    def follow(self, *items: Item) -> None:
+        """Gives these answers, one after the other."""
+        self.script, self._place = items, 0
+
+    @property
+    def last(self) -> LlmRequest:
+        return self.requests[-1]
+
+    def render(self, request: LlmRequest) -> str:
+        return json.dumps([message.text for message in request.messages])
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    async def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
+        await self._faults.before("model.stream")
+        point = self._faults.points - 1
+        self.requests.append(request)
+        item = self._next(request)
+        if isinstance(item, Held):
+            item.asked.set()
+            await item.released.wait()
+            item = item.answer
+        if isinstance(item, Exception):
+            raise item
+        answer = item.answer if isinstance(item, Cut) else item
+        for piece in _pieces(answer):
+            yield piece
+        if isinstance(item, Cut):
+            raise ProviderUnavailable("The connection broke before the answer's end.", provider="scripted")
+        self._faults.at(point)
+        yield answer
+
+    def _next(self, request: LlmRequest) -> Item:
+        if callable(self.script):
+            return self.script(request)
+        assert self._place < len(self.script), "the model was asked once too often"
+        self._place += 1
+        return self.script[self._place - 1]
+
+
+class OneProvider:
+    """Serves the scripted model, and nothing else."""
+
+    def __init__(self, model: ScriptedModel, settings: ModelSettings) -> None:
+        self.model = model
+        self.settings = settings
+
+    async def default_handle(self) -> str:
+        return HANDLE
+
+    def resolve(self, handle: str) -> tuple[ModelInfo, ScriptedModel]:
+        provider, _, name = handle.partition("/")
+        if provider not in ("scripted", "anthropic", "lmstudio_openai"):
+            raise ModelUnknown(f"Nobody serves {handle}.", model=handle)
+        return ModelInfo(handle, provider, name, "openai_chat", self.settings), self.model
+
+
+def _pieces(answer: LlmAnswer) -> list[LlmEvent]:
+    events: list[LlmEvent] = []
+    for part in answer.content:
+        if isinstance(part, ReasoningPart):
+            events += [ReasoningDelta(piece) for piece in _cut(part.text)]
+        elif isinstance(part, TextPart):
+            events += [TextDelta(piece) for piece in _cut(part.text)]
+    for index, made in enumerate(answer.tool_calls):
+        events += [ToolCallDelta(index, made.name, piece) for piece in _cut(made.arguments)]
+    return events
+
+
+def _cut(text: str) -> list[str]:
+    return [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]

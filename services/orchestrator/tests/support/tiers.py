@@ -1,0 +1,374 @@
+"""The other rooms in memory, small and with their real promises: versions, idempotent effects, epochs, rebasing."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from engram_kit.clock import FrozenClock
+from engram_kit.errors import AlreadyExists, EngramError, FailedPrecondition, NotFound, RequestIdReused
+from engram_kit.ids import derive_id
+from engram_orchestrator.errors import LeaseLost, StepConflict, WindowMoved
+from engram_orchestrator.model.memory import (
+    ArchivalSummary,
+    Block,
+    CommitOutcome,
+    CoreMemory,
+    CustomTool,
+    MessageHit,
+    PassageHit,
+    ToolResult,
+    Window,
+)
+from engram_orchestrator.model.messages import Message, TextPart
+from engram_orchestrator.ports import (
+    AgentAuthor,
+    Append,
+    BlockEdit,
+    InsertLine,
+    Patch,
+    ReplaceAll,
+    ReplaceUnique,
+    Rethink,
+    StepCommit,
+)
+
+_NO_TIME = datetime.min.replace(tzinfo=UTC)
+
+
+class Once:
+    """A ledger of requests: an effect takes place once, and its first result is given again."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Any, Any]] = {}
+
+    def __call__(self, request_id: str, content: Any, effect: Callable[[], Any]) -> Any:
+        if request_id in self._known:
+            before, result = self._known[request_id]
+            if before != content:
+                raise RequestIdReused("This request_id was used before with other content.", field="request_id")
+            return result
+        result = effect()
+        self._known[request_id] = (content, result)
+        return result
+
+
+class Blocks:
+    """Core memory."""
+
+    def __init__(self, clock: FrozenClock) -> None:
+        self._clock = clock
+        self._once = Once()
+        self.blocks: dict[str, Block] = {}
+        self.held: dict[str, list[str]] = {}
+        self.revisions: dict[str, int] = {}
+        self.touched: dict[str, datetime] = {}
+        self.effects: list[str] = []
+        self.erased: list[str] = []
+
+    def value(self, agent_id: str, label: str) -> str:
+        return self._held(agent_id, label).value
+
+    async def get(self, agent_id: str, if_revision: int | None = None) -> CoreMemory | None:
+        revision = self.revisions.get(agent_id, 0)
+        if if_revision == revision:
+            return None
+        blocks = tuple(self.blocks[block_id] for block_id in self.held.get(agent_id, ()))
+        return CoreMemory(agent_id, revision, blocks, self.touched.get(agent_id))
+
+    async def edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
+        def effect() -> Block:
+            block = self._held(author.agent_id, label)
+            if block.read_only:
+                raise _refused("BLOCK_READ_ONLY", label=label)
+            value = _edited(block, edit)
+            if len(value) > block.limit:
+                raise _refused("BLOCK_LIMIT_EXCEEDED", label=label, limit=str(block.limit), size=str(len(value)))
+            self.effects.append(request_id)
+            return self.put(replace(block, value=value))
+
+        return self._once(request_id, (author, label, edit), effect)  # type: ignore[no-any-return]
+
+    def put(self, block: Block) -> Block:
+        """Writes a block for all its holders, as an owner may at any time."""
+        block = self.blocks[block.id] = replace(block, revision=block.revision + 1)
+        for agent_id, ids in self.held.items():
+            if block.id in ids:
+                self._touch(agent_id)
+        return block
+
+    async def create(
+        self, request_id: str, agent_id: str, block: Block, metadata: str | None = None, tags: Sequence[str] = ()
+    ) -> Block:
+        def effect() -> Block:
+            made = replace(block, id=derive_id("block", request_id), limit=block.limit or 20_000)
+            self.blocks[made.id] = made
+            self._give(agent_id, made.id)
+            return made
+
+        return self._once(request_id, (agent_id, block), effect)  # type: ignore[no-any-return]
+
+    async def attach(self, request_id: str, agent_id: str, block_id: str) -> None:
+        if block_id not in self.blocks:
+            raise NotFound(f"There is no block {block_id}.", resource_id=block_id)
+        self._once(request_id, (agent_id, block_id), lambda: self._give(agent_id, block_id))
+
+    async def detach(self, request_id: str, agent_id: str, label: str) -> None:
+        def effect() -> None:
+            self.held[agent_id].remove(self._held(agent_id, label).id)
+            self._touch(agent_id)
+
+        self._once(request_id, (agent_id, label), effect)
+
+    async def relabel(self, request_id: str, block_id: str, label: str) -> Block:
+        return self._once(request_id, label, lambda: self.put(replace(self.blocks[block_id], label=label)))  # type: ignore[no-any-return]
+
+    async def describe(self, request_id: str, block_id: str, description: str) -> Block:
+        change = replace(self.blocks[block_id], description=description)
+        return self._once(request_id, description, lambda: self.put(change))  # type: ignore[no-any-return]
+
+    async def erase_agent(self, request_id: str, agent_id: str) -> None:
+        self.held.pop(agent_id, None)
+        self.erased.append(agent_id)
+
+    def _give(self, agent_id: str, block_id: str) -> None:
+        self.held.setdefault(agent_id, []).append(block_id)
+        self._touch(agent_id)
+
+    def _touch(self, agent_id: str) -> None:
+        self.revisions[agent_id] = self.revisions.get(agent_id, 0) + 1
+        self.touched[agent_id] = self._clock.now()
+
+    def _held(self, agent_id: str, label: str) -> Block:
+        for block_id in self.held.get(agent_id, ()):
+            if self.blocks[block_id].label == label:
+                return self.blocks[block_id]
+        labels = ",".join(self.blocks[block_id].label for block_id in self.held.get(agent_id, ()))
+        raise _refused("BLOCK_LABEL_NOT_FOUND", label=label, labels=labels)
+
+
+def _edited(block: Block, edit: BlockEdit) -> str:
+    match edit:
+        case Append(text):
+            return f"{block.value}\n{text}" if block.value else text
+        case ReplaceAll(old, new) | ReplaceUnique(old, new):
+            if block.value.count(old) != 1:
+                reason = "BLOCK_TEXT_AMBIGUOUS" if old in block.value else "BLOCK_TEXT_NOT_FOUND"
+                raise _refused(reason, label=block.label)
+            return block.value.replace(old, new)
+        case InsertLine(line, text):
+            lines = block.value.split("\n") if block.value else []
+            place = len(lines) if line == -1 else line
+            return "\n".join((*lines[:place], text, *lines[place:]))
+        case Rethink(value):
+            return value
+        case Patch():
+            raise NotImplementedError
+
+
+def _refused(reason: str, **metadata: str) -> EngramError:
+    error = FailedPrecondition(reason, **metadata)
+    error.reason = reason
+    return error
+
+
+class Recall:
+    """Windows and messages."""
+
+    def __init__(self) -> None:
+        self._once = Once()
+        self._commits: dict[str, tuple[Any, CommitOutcome]] = {}
+        self.windows: dict[str, Window] = {}
+        self.rows: dict[str, list[Message]] = {}
+        self.erased: list[str] = []
+
+    def window(self, conversation_id: str) -> Window:
+        return self.windows[conversation_id]
+
+    async def create_context(
+        self, request_id: str, agent_id: str, conversation_id: str, messages: Sequence[Message]
+    ) -> Window:
+        def effect() -> Window:
+            if conversation_id in self.windows:
+                raise AlreadyExists("The conversation has a window.")
+            window = Window(conversation_id, agent_id, 1, self._store(agent_id, messages), 0)
+            return self._keep(window)
+
+        return self._once(request_id, (agent_id, conversation_id, tuple(messages)), effect)  # type: ignore[no-any-return]
+
+    async def get_context(self, conversation_id: str, if_version: int | None = None) -> Window | None:
+        if conversation_id not in self.windows:
+            raise NotFound("There is no such conversation.", resource_id=conversation_id)
+        window = self.windows[conversation_id]
+        return None if window.version == if_version else window
+
+    async def window_ids(self, conversation_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        known = (self.windows[id_] for id_ in conversation_ids if id_ in self.windows)
+        return {window.conversation_id: tuple(message.id for message in window.messages) for window in known}
+
+    async def commit_step(self, commit: StepCommit) -> CommitOutcome:
+        content = tuple(replace(message, created_at=_NO_TIME) for message in commit.messages)
+        if commit.step_id in self._commits:
+            before, outcome = self._commits[commit.step_id]
+            if before != content:
+                raise StepConflict("The step was committed before with other content.", step_id=commit.step_id)
+            return replace(outcome, replayed=True)
+        window = self.windows[commit.conversation_id]
+        if commit.epoch < window.epoch:
+            raise LeaseLost("Another holder took the conversation over.", epoch=str(window.epoch))
+        known = {message.id for message in window.messages}
+        stored = [message for message in self._store(commit.agent_id, commit.messages) if message.id not in known]
+        rebased = window.version != commit.base_version
+        system, *rest = window.messages
+        if commit.system_text is not None:
+            system = self._said_anew(commit.agent_id, system, commit.system_text)
+        messages = (system, *rest, *stored)
+        moved = self._keep(replace(window, version=window.version + 1, epoch=commit.epoch, messages=messages))
+        outcome = CommitOutcome(moved.version, moved.agent_message_count, window=moved if rebased else None)
+        self._commits[commit.step_id] = (content, outcome)
+        return outcome
+
+    async def replace_context(
+        self,
+        request_id: str,
+        agent_id: str,
+        conversation_id: str,
+        base_version: int,
+        message_ids: Sequence[str],
+        new_messages: Sequence[Message] = (),
+        system_text: str | None = None,
+        run_id: str | None = None,
+        epoch: int | None = None,
+    ) -> Window:
+        def effect() -> Window:
+            window = self.windows[conversation_id]
+            if epoch is not None and epoch < window.epoch:
+                raise LeaseLost("Another holder took the conversation over.", epoch=str(window.epoch))
+            if base_version != window.version:
+                raise WindowMoved("The window has changed.", version=str(window.version))
+            self._store(agent_id, new_messages)
+            rows = {message.id: message for message in self.rows[agent_id]}
+            messages = tuple(rows[message_id] for message_id in message_ids)
+            if system_text is not None:
+                messages = (self._said_anew(agent_id, messages[0], system_text), *messages[1:])
+            moved = replace(window, version=window.version + 1, messages=messages, epoch=epoch or window.epoch)
+            return self._keep(moved)
+
+        content = (agent_id, base_version, tuple(message_ids), tuple(new_messages), system_text, run_id, epoch)
+        self._once(request_id, content, effect)
+        return self.windows[conversation_id]
+
+    async def append(self, request_id: str, agent_id: str, messages: Sequence[Message]) -> None:
+        self._once(request_id, tuple(messages), lambda: self._store(agent_id, messages))
+
+    async def search(self, agent_id: str, query: str, **options: Any) -> tuple[MessageHit, ...]:
+        found = [message for message in self.rows.get(agent_id, ()) if query.lower() in message.text.lower()]
+        return tuple(MessageHit(message, message.text, 1.0) for message in found)
+
+    async def erase_agent(self, request_id: str, agent_id: str) -> None:
+        self.rows.pop(agent_id, None)
+        self.windows = {key: window for key, window in self.windows.items() if window.agent_id != agent_id}
+        self.erased.append(agent_id)
+
+    def _keep(self, window: Window) -> Window:
+        """With the count of the agent's rows; also of its other windows a new count is a new answer, no new version."""
+        window = replace(window, agent_message_count=len(self.rows[window.agent_id]))
+        self.windows[window.conversation_id] = window
+        return window
+
+    def _store(self, agent_id: str, messages: Sequence[Message]) -> tuple[Message, ...]:
+        rows = self.rows.setdefault(agent_id, [])
+        known = {message.id: message for message in rows}
+        stored = []
+        for message in messages:
+            if message.id in known:
+                if replace(known[message.id], created_at=_NO_TIME) != replace(message, created_at=_NO_TIME):
+                    raise AlreadyExists("There is another message under this id.", resource_id=message.id)
+                stored.append(known[message.id])
+                continue
+            stored.append(replace(message, sequence_id=len(rows) + 1))
+            rows.append(stored[-1])
+        return tuple(stored)
+
+    def _said_anew(self, agent_id: str, system: Message, text: str) -> Message:
+        changed = replace(system, content=(TextPart(text),))
+        self.rows[agent_id] = [changed if message.id == system.id else message for message in self.rows[agent_id]]
+        return changed
+
+
+class Archival:
+    """Passages."""
+
+    def __init__(self, clock: FrozenClock) -> None:
+        self._clock = clock
+        self._once = Once()
+        self.passages: dict[str, list[PassageHit]] = {}
+        self.attached: list[tuple[str, str]] = []
+        self.erased: list[str] = []
+
+    def texts(self, agent_id: str) -> list[str]:
+        return [passage.text for passage in self.passages.get(agent_id, ())]
+
+    async def insert(self, request_id: str, agent_id: str, text: str, tags: Sequence[str] = ()) -> str:
+        def effect() -> str:
+            passage = PassageHit(derive_id("passage", request_id), text, tuple(tags), self._clock.now(), 1.0)
+            self.passages.setdefault(agent_id, []).append(passage)
+            return passage.id
+
+        return self._once(request_id, (agent_id, text, tuple(tags)), effect)  # type: ignore[no-any-return]
+
+    async def search(self, agent_id: str, query: str, **options: Any) -> tuple[PassageHit, ...]:
+        return tuple(hit for hit in self.passages.get(agent_id, ()) if query.lower() in hit.text.lower())
+
+    async def summary(self, agent_id: str, if_revision: int | None = None) -> ArchivalSummary | None:
+        passages = self.passages.get(agent_id, [])
+        tags = tuple(sorted({tag for passage in passages for tag in passage.tags}))
+        return None if if_revision == len(passages) else ArchivalSummary(len(passages), len(passages), tags)
+
+    async def attach(self, request_id: str, agent_id: str, archive_id: str) -> None:
+        self.attached.append((agent_id, archive_id))
+
+    async def erase_agent(self, request_id: str, agent_id: str) -> None:
+        self.passages.pop(agent_id, None)
+        self.erased.append(agent_id)
+
+
+Run = Callable[[Mapping[str, Any], Mapping[str, str]], tuple[ToolResult, Mapping[str, str]]]
+
+
+@dataclass
+class Tools:
+    """Custom tools, each a function of its arguments and the agent's blocks."""
+
+    stored: dict[str, CustomTool] = field(default_factory=dict)
+    functions: dict[str, Run] = field(default_factory=dict)
+    executed: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+
+    def add(self, name: str, run: Run | str = "done", **properties: Any) -> CustomTool:
+        parameters = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": []}
+        schema = {"name": name, "description": f"Does {name}.", "parameters": parameters}
+        tool = CustomTool(derive_id("tool", name), name, json.dumps(schema), **properties)
+        self.stored[tool.id] = tool
+        self.functions[tool.id] = (lambda *_: (ToolResult(ok=True, text=run), {})) if isinstance(run, str) else run
+        return tool
+
+    async def definitions(self, ids: Sequence[str] = (), names: Sequence[str] = ()) -> tuple[CustomTool, ...]:
+        return tuple(tool for tool in self.stored.values() if tool.id in ids or tool.name in names)
+
+    async def upsert_source(self, request_id: str, source_code: str) -> CustomTool:
+        return self.add(source_code.partition("def ")[2].partition("(")[0])
+
+    async def execute(
+        self,
+        tool_id: str,
+        arguments: str,
+        *,
+        agent_id: str,
+        agent_name: str,
+        blocks: Mapping[str, str],
+        environment: Mapping[str, str],
+    ) -> tuple[ToolResult, Mapping[str, str]]:
+        given = json.loads(arguments)
+        self.executed.append((self.stored[tool_id].name, given))
+        return self.functions[tool_id](given, blocks)

@@ -1,0 +1,245 @@
+"""One orchestrator after another on the same database: the real store, hub, loop and conductor over tiers in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from engram_kit.clock import FrozenClock
+from engram_kit.ids import RandomIds
+from engram_kit.paging import PageQuery
+from engram_kit.principal import DEFAULT_PRINCIPAL
+from engram_kit.sql import Database
+from engram_orchestrator.builtin.executor import BuiltinTools
+from engram_orchestrator.compaction.port import RefusingCompactor
+from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.loop.context import ContextBuilder
+from engram_orchestrator.loop.engine import Engine
+from engram_orchestrator.loop.execution import ToolExecution
+from engram_orchestrator.loop.hub import EventHub
+from engram_orchestrator.loop.recording import Recorder
+from engram_orchestrator.loop.tiers import Patience
+from engram_orchestrator.model.agents import Agent, AgentType
+from engram_orchestrator.model.creation import AgentDraft, NewBlock
+from engram_orchestrator.model.events import Delta, DurableBody, RunEvent, Shown
+from engram_orchestrator.model.memory import Window
+from engram_orchestrator.model.messages import Message, Role, TextPart
+from engram_orchestrator.model.models import ModelSettings
+from engram_orchestrator.model.runs import InputMessage, Run, RunConfig
+from engram_orchestrator.prompt.prompts import Prompts
+from engram_orchestrator.runs.beginning import TurnBuilder
+from engram_orchestrator.runs.conductor import Conductor
+from engram_orchestrator.runs.following import Follower
+from engram_orchestrator.store.agents import SqlAgentStore
+from engram_orchestrator.store.base import AgentStore, RunFilter, RunStore
+from engram_orchestrator.store.runs import SqlRunStore
+from engram_orchestrator.usecases.agents import AgentService
+from engram_orchestrator.usecases.creation import AgentBirth, Tiers
+from engram_orchestrator.usecases.runs import RunService
+from engram_orchestrator.usecases.windows import WindowService
+
+from .faults import Death, Faults, watched
+from .model import OneProvider, ScriptedModel
+from .tiers import Archival, Blocks, Recall, Tools
+
+ME = DEFAULT_PRINCIPAL
+SYSTEM = "You are a test.\n{CORE_MEMORY}"
+
+
+@dataclass
+class Process:
+    """One life of the orchestrator."""
+
+    conductor: Conductor
+    hub: EventHub
+    runs: RunService
+    agents: AgentService
+    windows: WindowService
+    birth: AgentBirth
+    agent_store: AgentStore
+    run_store: RunStore
+    clock: FrozenClock
+
+    async def send(
+        self, agent: Agent, text: str = "Hello", *, otid: str | None = None, **config: Any
+    ) -> list[RunEvent]:
+        """Sends a message a second later, and gives all events of its run."""
+        self.clock.advance(1)
+        message = InputMessage((TextPart(text),), otid=otid)
+        stream = self.runs.send(ME, None, agent.id, "", [message], RunConfig(**config))
+        return [event async for event in stream]
+
+    async def start(self, agent: Agent, text: str = "Hello", **config: Any) -> Run:
+        """Sends a message in the background, a second later."""
+        self.clock.advance(1)
+        return await self.runs.start(ME, None, agent.id, "", [InputMessage((TextPart(text),))], RunConfig(**config))
+
+    async def follow(self, run: Run, after: int = 0) -> list[RunEvent]:
+        """The events of a run to its end."""
+        return [event async for event in self.runs.follow(ME, run.id, after, 30)]
+
+    async def outcome(self, agent: Agent) -> Run:
+        """The agent's newest run."""
+        where, newest = RunFilter(agent_ids=(agent.id,)), PageQuery(1, ascending=False)
+        return (await self.runs.list(ME, where, newest)).items[0]
+
+    async def recover(self) -> None:
+        """Takes up what nobody carries out, once, and waits until it is over."""
+        for conversation_id in await self.run_store.claimable(self.conductor.owner):
+            await self.conductor.kick(conversation_id)
+        await self.idle()
+
+    async def idle(self) -> None:
+        """Waits until no run is under way."""
+        while tasks := set(self.conductor._tasks):
+            await asyncio.wait(tasks)
+
+
+@dataclass
+class World:
+    """What outlives a process."""
+
+    database: Database
+    directory: Path
+    clock: FrozenClock = field(default_factory=FrozenClock)
+    faults: Faults = field(default_factory=Faults)
+    settings: ModelSettings = field(default_factory=lambda: ModelSettings(context_window=32_000))
+    waits: list[float] = field(default_factory=list)
+    on_wait: Callable[[], Awaitable[None]] | None = None
+
+    def __post_init__(self) -> None:
+        self.blocks, self.recall = Blocks(self.clock), Recall()
+        self.archival, self.tools = Archival(self.clock), Tools()
+        self.model = ScriptedModel(self.faults)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.clock.advance(seconds)
+        if self.on_wait is not None:
+            await self.on_wait()
+
+    def process(self, owner: str = "owner-1") -> Process:
+        """A new life, with the faults as they stand now."""
+        clock, faults = self.clock, self.faults
+        self.model._faults = faults
+        run_store = watched(SqlRunStore(self.database, clock), "runs", faults)
+        agent_store = watched(SqlAgentStore(self.database, clock), "agents", faults)
+        tiers = Tiers(
+            watched(self.blocks, "blocks", faults),
+            watched(self.recall, "recall", faults),
+            watched(self.archival, "archival", faults),
+            watched(self.tools, "tools", faults),
+        )
+        models = cast("Providers", OneProvider(self.model, self.settings))
+        patience = Patience(clock, 900.0, self._sleep)
+        builtin = BuiltinTools(tiers.core_memory, tiers.recall, tiers.archival, clock)
+        compactor = RefusingCompactor()
+        context = ContextBuilder(tiers.recall, tiers.core_memory, tiers.archival, tiers.tools, compactor, clock)
+        hub = EventHub()
+        recorder = Recorder(run_store, hub, clock)
+        execution = ToolExecution(recorder, builtin, tiers.tools, tiers.core_memory, patience, clock)
+        engine = Engine(run_store, recorder, hub, tiers.recall, context, execution, patience, clock)
+        turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
+        conductor = Conductor(run_store, hub, engine, turns, clock, owner)
+        ids = RandomIds()
+        return Process(
+            conductor,
+            hub,
+            RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids),
+            AgentService(agent_store, tiers.tools, builtin, context, models, clock),
+            WindowService(
+                agent_store, run_store, tiers.recall, builtin, context, clock
+            ),
+            AgentBirth(
+                agent_store, tiers, models, Prompts(self.directory / "prompts"), context, conductor, clock, ids
+            ),
+            agent_store,
+            run_store,
+            clock,
+        )
+
+    async def agent(self, process: Process, kind: AgentType = AgentType.LETTA_V1, **draft: Any) -> Agent:
+        """An agent with a block `human`, made the way a client makes one."""
+        draft.setdefault("blocks", (NewBlock("human", "Nothing yet."),))
+        draft.setdefault("system", SYSTEM)
+        return await process.birth.create(ME, None, AgentDraft(kind, **draft))
+
+    def window(self, agent: Agent) -> Window:
+        """The default conversation's window as recall has it."""
+        return self.recall.window(agent.default_conversation_id)
+
+    def turn(self, agent: Agent, since: int = 1) -> tuple[Message, ...]:
+        """What the window holds behind its first messages."""
+        return self.window(agent).messages[since:]
+
+
+@asynccontextmanager
+async def opened(directory: Path, **given: Any) -> AsyncIterator[World]:
+    """A world on a fresh SQLite file."""
+    database = Database.open(f"sqlite:///{directory / 'orchestrator.db'}")
+    await database.migrate("engram_orchestrator")
+    try:
+        yield World(database, directory, **given)
+    finally:
+        await database.close()
+
+
+def lines(messages: Sequence[Message]) -> list[str]:
+    """Messages as a transcript: one line per part, short enough to be read in a test."""
+    shown = []
+    for message in messages:
+        role = message.role.value
+        for part in message.content:
+            kind = "text" if isinstance(part, TextPart) else "thought"
+            shown.append(f"{role} {kind}: {getattr(part, 'text', part)}")
+        shown += [f"{role} calls {made.name}{made.arguments}" for made in message.tool_calls]
+        shown += [f"{role} {item.status.value} of {item.name}: {item.text}" for item in message.tool_returns]
+    return shown
+
+
+def told(events: Sequence[RunEvent]) -> list[DurableBody]:
+    """The durable events of a stream, whose numbers must be contiguous from 1."""
+    durable = [event for event in events if event.sequence is not None]
+    assert [event.sequence for event in durable] == list(range(1, len(durable) + 1))
+    return [cast("DurableBody", event.body) for event in durable]
+
+
+def kinds(events: Sequence[RunEvent]) -> list[str]:
+    """What was told, by kind."""
+    return [body.kind if isinstance(body, Shown) else type(body).__name__ for body in told(events)]
+
+
+def deltas(events: Sequence[RunEvent]) -> list[Delta]:
+    """The live pieces of a stream."""
+    return [event.body for event in events if isinstance(event.body, Delta)]
+
+
+def require_valid(messages: Sequence[Message]) -> None:
+    """A window that a provider takes: the system message first, each call followed by its one return, no id twice."""
+    assert messages[0].role is Role.SYSTEM
+    ids = [message.id for message in messages]
+    assert len(ids) == len(set(ids)), "a message stands twice"
+    open_calls: list[str] = []
+    seen: set[str] = set()
+    for message in messages:
+        if message.role is Role.TOOL:
+            assert [item.tool_call_id for item in message.tool_returns] == open_calls, "returns fit their calls"
+            open_calls = []
+            continue
+        assert not open_calls, "a call has no return"
+        open_calls = [made.id for made in message.tool_calls]
+        assert not seen & set(open_calls), "a call id stands twice"
+        seen |= set(open_calls)
+    assert not open_calls, "the last call has no return"
+
+
+async def dead(process: Process) -> None:
+    """Waits for the tasks of a process that died, whose only end may be its death."""
+    tasks = set(process.conductor._tasks)
+    if tasks:
+        await asyncio.wait(tasks)
+    for task in tasks:
+        error = None if task.cancelled() else task.exception()
+        assert error is None or isinstance(error, Death), error

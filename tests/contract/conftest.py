@@ -1,0 +1,71 @@
+"""The real mesh on a thread of its own, and pytest-grpc's fixtures turned to it: blocking stubs as other languages have.
+
+`grpc_addr`, `grpc_server` and `grpc_stub_cls` are that plugin's seams; `grpc_channel` and `grpc_stub` follow from them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+from engram_testkit.mesh import Mesh
+from engram_testkit.stubs import SERVICES
+
+
+class MeshThread:
+    """A mesh whose event loop runs beside the test."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="mesh", daemon=True)
+
+    def run(self, work: Any) -> Any:
+        """The result of a coroutine on the mesh's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=60)
+
+    def __enter__(self) -> MeshThread:
+        self._thread.start()
+        self.run(self.mesh.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run(self.mesh.__aexit__())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10)
+        self._loop.close()
+
+
+@pytest.fixture(scope="module")
+def threaded_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshThread]:
+    """A running mesh with the built-in model."""
+    with MeshThread(Mesh(tmp_path_factory.mktemp("mesh"))) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=SERVICES)
+def service(request: pytest.FixtureRequest) -> str:
+    """The full name of each service in turn."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def grpc_addr(service: str, threaded_mesh: MeshThread) -> str:
+    """Where the service is answered."""
+    return threaded_mesh.mesh.addresses[SERVICES[service][0]]
+
+
+@pytest.fixture(scope="module")
+def grpc_server(threaded_mesh: MeshThread) -> MeshThread:
+    """The server runs already."""
+    return threaded_mesh
+
+
+@pytest.fixture(scope="module")
+def grpc_stub_cls(service: str) -> Any:
+    """The generated stub; over a plain channel it blocks."""
+    return getattr(import_module(SERVICES[service][1]), f"{service.rpartition('.')[2]}Stub")

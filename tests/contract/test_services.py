@@ -1,0 +1,117 @@
+"""What any client may rely on, of every service: reflection, health, paging, and errors that say their reason."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from engram_testkit.contract import call, field_of, new_request, reason_of, reads, service_of
+from engram_testkit.stubs import SERVICES
+from google.protobuf.descriptor import MethodDescriptor
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+SOME_ID = "00000000-0000-4000-8000-00000000beef"
+ROOT = Path(__file__).parents[2]
+
+
+def test_reflection_describes_the_service(service: str, grpc_channel: grpc.Channel) -> None:
+    database = ProtoReflectionDescriptorDatabase(grpc_channel)
+    assert service in database.get_services()
+    described = database.FindFileContainingSymbol(service)
+    names = {method.name for item in described.service for method in item.method}
+    assert names >= {method.name for method in service_of(service).methods}
+    for dependency in described.dependency:
+        assert database.FindFileByName(dependency).name == dependency
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["server", "service"])
+def test_health_says_serving(service: str, grpc_channel: grpc.Channel, whole: bool) -> None:
+    request = health_pb2.HealthCheckRequest(service="" if whole else service)
+    answer = health_pb2_grpc.HealthStub(grpc_channel).Check(request, timeout=10)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_an_empty_request_is_answered_or_refused_with_a_reason(service: str, grpc_stub: Any) -> None:
+    for method in service_of(service).methods:
+        error = call(grpc_stub, method, new_request(method))
+        if error is not None:
+            assert reason_of(error), f"{method.full_name}: {error}"
+            assert error.code() not in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN), method.full_name
+
+
+def test_what_is_not_answered_yet_says_so_and_stands_in_the_readme(service: str, grpc_stub: Any) -> None:
+    readme = (ROOT / "services" / SERVICES[service][0] / "README.md").read_text()
+    listed = readme.partition("UNIMPLEMENTED")[2]
+    name = service.rpartition(".")[2]
+    whole = any(name in line and re.search(r"\ball\b", line) for line in listed.splitlines())
+    for method in service_of(service).methods:
+        if _is_unanswered(grpc_stub, method):
+            assert whole or method.name in listed, f"{method.full_name} is unanswered and the README is silent"
+
+
+def test_lists_refuse_pages_that_cannot_be(service: str, grpc_stub: Any) -> None:
+    for method in _lists(service):
+        if _is_unanswered(grpc_stub, method):
+            continue
+        for size in (-1, 1_001):
+            request = _addressed(method)
+            request.page_size = size
+            error = call(grpc_stub, method, request)
+            assert error is not None, f"{method.full_name} takes page_size {size}"
+            assert (reason_of(error), field_of(error)) == ("INVALID_ARGUMENT", "page_size"), method.full_name
+        for token in ("garbage", "e30", "AAAA" * 20, "\u202e"):
+            request = _addressed(method)
+            request.page_token = token
+            error = call(grpc_stub, method, request)
+            assert error is not None, f"{method.full_name} takes the page_token {token!r}"
+            assert (reason_of(error), field_of(error)) == ("PAGE_TOKEN_INVALID", "page_token"), method.full_name
+
+
+def test_every_list_has_the_form_of_all_lists(service: str) -> None:
+    for method in _lists(service):
+        numbers = {field.name: field.number for field in method.input_type.fields}
+        expected = {"page_size": 1, "page_token": 2, "after_id": 3, "before_id": 4, "order": 5, "order_by": 6}
+        assert {name: numbers.get(name) for name in expected} == expected, method.full_name
+        assert all(number >= 10 for name, number in numbers.items() if name not in expected), method.full_name
+        assert "next_page_token" in method.output_type.fields_by_name, method.full_name
+        assert reads(method), f"{method.full_name} is not marked NO_SIDE_EFFECTS"
+
+
+def test_every_call_that_changes_something_carries_a_request_id(service: str) -> None:
+    for method in service_of(service).methods:
+        field = method.input_type.fields_by_name.get("request_id")
+        if reads(method):
+            assert field is None, f"{method.full_name} reads only, and has a request_id"
+        elif method.name != "ExecuteTool":  # what a tool does to the world cannot be made to happen once by a name
+            assert field is not None, f"{method.full_name} has no request_id"
+            assert field.number == 1, method.full_name
+
+
+def test_messages_of_one_call_are_its_own(service: str) -> None:
+    for method in service_of(service).methods:
+        assert method.input_type.name == f"{method.name}Request"
+        assert method.output_type.name == f"{method.name}Response"
+
+
+def _lists(service: str) -> list[MethodDescriptor]:
+    return [m for m in service_of(service).methods if "page_token" in m.input_type.fields_by_name]
+
+
+def _is_unanswered(stub: Any, method: MethodDescriptor) -> bool:
+    error = call(stub, method, new_request(method))
+    return error is not None and error.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def _addressed(method: MethodDescriptor) -> Any:
+    """A request whose ids have the right form."""
+    request = new_request(method)
+    for field in method.input_type.fields:
+        if field.name.endswith("_id") and field.number >= 10 and field.type == field.TYPE_STRING:
+            prefix = {"conversation_id": "conv", "folder_id": "source"}.get(field.name, field.name.removesuffix("_id"))
+            if not field.has_presence:
+                setattr(request, field.name, f"{prefix}-{SOME_ID}")
+    return request
