@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from engram_kit.config import StartupError
 from engram_kit.errors import EngramError
 
 from benchmarks import report
@@ -25,13 +26,14 @@ async def benchmark(plan: Plan, data_dir: Path) -> dict[str, Any]:
         async with running_mesh(data_dir, model, metrics=True) as mesh, Connection(mesh.config) as connection:
             calls = {script: await count_calls(mesh, connection, script, plan.counted_turns) for script in _SCRIPTS}
         async with running_mesh(data_dir, model) as mesh:
+            at_start = mesh.processes.resident_mb()
             measured = await carry_out(mesh, plan)
-            return report.as_json(
-                measured,
-                start_seconds=mesh.start_seconds,
-                resident_mb=mesh.processes.resident_mb(),
-                calls=calls,
-            )
+            memory = {
+                "resident_at_start": at_start,
+                "resident_at_end": mesh.processes.resident_mb(),
+                "proportional_at_end": mesh.processes.proportional_mb(),
+            }
+            return report.as_json(measured, start_seconds=mesh.start_seconds, memory_mb=memory, calls=calls)
 
 
 def main() -> int:
@@ -47,8 +49,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="engram-bench-") as data_dir:
         try:
             found = uvloop.run(benchmark(plan, Path(data_dir)))
-        except EngramError as error:
-            print(f"bench: {error.message}", file=sys.stderr)
+        except (StartupError, EngramError) as error:
+            print(f"bench: {error}", file=sys.stderr)
             return 1
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(found, indent=2) + "\n")

@@ -17,8 +17,12 @@ class Processes:
         return {name: time.clock_gettime_ns(_cpu_clock(pid)) / 1e6 for name, pid in self._pids.items()}
 
     def resident_mb(self) -> dict[str, float]:
-        """Memory of each that is resident now, shared libraries included, in megabytes of 10^6 bytes."""
-        return {name: _resident_kb(pid) * 1024 / 1e6 for name, pid in self._pids.items()}
+        """Memory of each that is resident now, in megabytes of 10^6 bytes; shared libraries count in each process."""
+        return {name: _kilobytes(pid, "Rss") * 1024 / 1e6 for name, pid in self._pids.items()}
+
+    def proportional_mb(self) -> dict[str, float]:
+        """The same, each shared page divided among those that share it: adds up to what the machine gives."""
+        return {name: _kilobytes(pid, "Pss") * 1024 / 1e6 for name, pid in self._pids.items()}
 
     async def until_idle(self, names: tuple[str, ...], *, quiet_seconds: float, at_most: float = 300.0) -> None:
         """Waits until the named ones have used next to no CPU for a while: what they do behind a call is done.
@@ -45,8 +49,8 @@ def _cpu_clock(pid: int) -> int:
     return (~pid << 3) | 2
 
 
-def _resident_kb(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+def _kilobytes(pid: int, figure: str) -> int:
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith(f"{figure}:"):
             return int(line.split()[1])
     raise ProcessLookupError(f"process {pid} has no memory: it has ended")

@@ -15,7 +15,7 @@ def as_json(
     measured: Sequence[Measured],
     *,
     start_seconds: float,
-    resident_mb: Mapping[str, float],
+    memory_mb: Mapping[str, Mapping[str, float]],
     calls: Mapping[Script, Mapping[str, float]],
 ) -> dict[str, Any]:
     """Everything, with what it was measured on."""
@@ -28,7 +28,9 @@ def as_json(
             "load_average": os.getloadavg()[0],
         },
         "start_seconds": round(start_seconds, 2),
-        "resident_mb": {name: round(value, 1) for name, value in resident_mb.items()},
+        "memory_mb": {
+            when: {name: round(value, 1) for name, value in figures.items()} for when, figures in memory_mb.items()
+        },
         "scenarios": [_scenario(one) for one in measured],
         "per_turn": {script: dict(sorted(counts.items())) for script, counts in calls.items()},
     }
@@ -84,7 +86,7 @@ def _turns(scenarios: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cpu(report: Mapping[str, Any]) -> str:
-    names = list(report["resident_mb"])
+    names = list(report["memory_mb"]["resident_at_start"])
     rows = [
         [
             *_name(one),
@@ -103,10 +105,12 @@ def _counts(per_turn: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _whole(report: Mapping[str, Any]) -> str:
-    resident = report["resident_mb"]
-    services = {name: value for name, value in resident.items() if name not in ("fake model", "load")}
-    parts = ", ".join(f"{name} {value:.0f}" for name, value in services.items())
-    return f"ready after {report['start_seconds']:.1f} s; resident {sum(services.values()):.0f} MB ({parts})"
+    lines = [f"ready after {report['start_seconds']:.1f} s"]
+    for when, figures in report["memory_mb"].items():
+        services = {name: value for name, value in figures.items() if name not in ("fake model", "load")}
+        parts = ", ".join(f"{name} {value:.0f}" for name, value in services.items())
+        lines.append(f"{when.replace('_', ' ')}: {sum(services.values()):.0f} MB ({parts})")
+    return "\n".join(lines)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

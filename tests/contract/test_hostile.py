@@ -10,7 +10,7 @@ import pytest
 from engram_testkit.contract import call, hostile_request, reason_of, service_of
 from engram_testkit.mesh import Mesh
 
-EXAMPLES = 60
+EXAMPLES = 20
 OWN_FAULT = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}
 
 
@@ -45,8 +45,10 @@ def test_hostile_requests_are_answered_or_refused(
     service: str, grpc_stub: Any, known: Mapping[str, Sequence[str]]
 ) -> None:
     for method in service_of(service).methods:
+        # what other requests are to find is not deleted
+        ids = {} if method.name.startswith(("Delete", "Erase")) else known
         for seed in range(EXAMPLES):
-            request = hostile_request(method, seed, known)
+            request = hostile_request(method, seed, ids)
             error: Any = call(grpc_stub, method, request)
             if error is None:
                 continue

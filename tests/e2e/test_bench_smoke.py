@@ -24,7 +24,7 @@ async def test_a_quick_benchmark_measures_every_kind_of_turn(tmp_path: Path) -> 
     found = json.loads(out.read_text())
     assert found["start_seconds"] > 0
     assert found["machine"]["cpus"] >= 1
-    assert set(found["resident_mb"]) == _SERVICES | {"fake model", "load"}
+    assert set(found["memory_mb"]["resident_at_end"]) == _SERVICES | {"fake model", "load"}
     assert {(one["script"], one["policy"], one["agents"]) for one in found["scenarios"]} == {
         ("one-step", "v3", 1),
         ("five-tools", "v2", 1),

@@ -140,6 +140,18 @@ async def test_migrations_run_once_and_replicas_may_start_together(database_url:
         await replica.close()
 
 
+async def test_a_database_behind_the_newest_revision_is_brought_up(
+    database: Database, room: str, tmp_path: Path
+) -> None:
+    second = tmp_path / room / "store" / "migrations" / "versions" / "0002_second.py"
+    later = second.rename(tmp_path / "later.py")
+    await database.migrate(room)
+    assert await database.read(lambda c: sa.inspect(c).has_table("second")) is False
+    later.rename(second)
+    await database.migrate(room)
+    assert await database.read(lambda c: sa.inspect(c).has_table("second")) is True
+
+
 async def test_a_failed_migration_leaves_nothing_behind(database: Database, room: str, tmp_path: Path) -> None:
     second = tmp_path / room / "store" / "migrations" / "versions" / "0002_second.py"
     second.write_text(second.read_text() + "    raise RuntimeError('half way')\n")

@@ -220,7 +220,7 @@ class RecallStoreSuite:
         window = await room.window()
         assert window.messages is not None
         _, first, repair, *rest = window.messages
-        assert (first.id, [message.id for message in rest][0], said(window)[-1]) == (asked.id, dug.id, "and?")
+        assert (first.id, next(message.id for message in rest), said(window)[-1]) == (asked.id, dug.id, "and?")
         (answer,) = repair.tool_returns
         assert (repair.role, repair.sequence_id, repair.turn_id) == (Role.TOOL, 0, "turn-1")
         assert (answer.tool_call_id, answer.name, answer.status) == ("call-2", "dig", ToolStatus.ERROR)

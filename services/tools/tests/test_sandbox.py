@@ -26,6 +26,7 @@ from engram_tools.sandbox import (
     SandboxSettings,
     SandboxUnavailable,
     Task,
+    process,
 )
 from engram_tools.sandbox.inside import plan as layer
 from engram_tools.sandbox.isolation import find
@@ -229,6 +230,25 @@ async def test_system_and_interpreter_are_read_only(run: Run) -> None:
     return done
     """
     assert _value(await run(_source(body))) == []
+
+
+async def test_interpreter_below_tmp_costs_no_layer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The sandbox's own /tmp and an environment that lies below the host's /tmp are both there."""
+    granted = (await Sandbox.open(SandboxSettings(minimum=Level.MINIMAL))).isolation
+    library = tmp_path / "environment" / "lib"
+    library.mkdir(parents=True)
+    (library / "marker").write_text("seen")
+    known = process.python_directories()
+    monkeypatch.setattr(process, "python_directories", lambda: [*known, str(library)])
+    sandbox = await Sandbox.open(SandboxSettings(minimum=Level.MINIMAL))
+    assert sandbox.isolation.layers == granted.layers
+    body = """
+    import tempfile
+    tempfile.TemporaryFile().write(b"x")
+    return [open(place).read()]
+    """
+    outcome = await sandbox.run(Task(_source(body, "place"), "tool", {"place": str(library / "marker")}), 20.0)
+    assert _value(outcome) == ["seen"]
 
 
 async def test_standard_library_works_inside(run: Run) -> None:

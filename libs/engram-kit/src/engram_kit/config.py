@@ -29,7 +29,7 @@ class ServerConfig:
     """Where to listen. Anything but loopback needs `auth_key_file`."""
     port: int = 0
     """0 takes a free port."""
-    data_dir: str = ".engram"
+    data_dir: str = "data"
     """The directory of the embedded stores; made when missing, readable by its owner only."""
     log_format: Literal["json", "console"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"

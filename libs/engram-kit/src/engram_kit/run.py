@@ -72,7 +72,7 @@ async def _life(build: Callable[[], Awaitable[Assembly]], config: ServerConfig) 
     stop_tracing = start_tracing(assembly.name)
     server = RunningServer()
     address = await server.start(assembly, config)
-    # What the start made stays for good. Left to the collector, walking it again would hold calls up for 50 ms at times.
+    # What the start made stays. Left to the collector, walking it again would at times hold calls up for 50 ms.
     gc.collect()
     gc.freeze()
     _log.info("listening", address=address, data_dir=str(config.data_path), pid=os.getpid())

@@ -115,6 +115,7 @@ def archive_message(archive: Archive) -> apb.Archive:
         last_updated_by_id=archive.provenance.last_updated_by_id,
         **{name: getattr(archive.provenance, name) for name in CALLERS_PROVENANCE},
     )
+    moving = archive.reembedding
     return apb.Archive(
         id=archive.id,
         name=archive.name,
@@ -124,6 +125,11 @@ def archive_message(archive: Archive) -> apb.Archive:
         metadata=archive.metadata,
         passage_count=archive.passage_count,
         deduplicate=archive.deduplicate,
+        reembedding=apb.ReembeddingState(
+            target_embedder=moving.embedder, done_passages=moving.done, total_passages=moving.total
+        )
+        if moving is not None
+        else None,
         create_time=_timestamp(archive.created_at),
         update_time=_timestamp(archive.updated_at),
         provenance=provenance,

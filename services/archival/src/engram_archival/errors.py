@@ -37,10 +37,10 @@ class PassageBusy(Aborted):
 
 
 class ArchiveMoved(Aborted):
-    """The archive got another embedder while the call was embedding for the old one."""
+    """The archive gets another embedder at this moment, or got it while the call was embedding for the old one."""
 
     def __init__(self, archive_id: str) -> None:
-        super().__init__(f"Archive {archive_id} changed its embedder meanwhile; try again.", resource_id=archive_id)
+        super().__init__(f"Archive {archive_id} is changing its embedder; try again.", resource_id=archive_id)
 
 
 class AgentErased(FailedPrecondition):

@@ -56,6 +56,15 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
+class Reembedding:
+    """How far a change of embedder has come."""
+
+    embedder: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class Archive:
     """A named store of passages."""
 
@@ -69,6 +78,7 @@ class Archive:
     created_at: datetime
     updated_at: datetime
     passage_count: int = 0
+    reembedding: Reembedding | None = None
     provenance: Provenance = field(default_factory=Provenance)
 
 

@@ -33,6 +33,7 @@ class UpdatePoint:
     passage_id: str
     point_id: UUID
     change: PassageChange
+    archive_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class DeletePoints:
 
 @dataclass(frozen=True, slots=True)
 class DropArchive:
-    """Take all passages of an archive out of the index."""
+    """Take all passages of an archive out of one embedder's collection."""
 
     id: str
     organization_id: str

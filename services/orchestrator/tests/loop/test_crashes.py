@@ -1,12 +1,16 @@
 """Death of the process at every point of a turn: the next life completes it, and nothing is lost or doubled."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engram_kit.paging import PageQuery
+from engram_orchestrator.llm.port import FinishReason
+from engram_orchestrator.loop.execution import INTERRUPTED
 from engram_orchestrator.model.agents import Agent, AgentType
+from engram_orchestrator.model.messages import ToolStatus
 from engram_orchestrator.model.runs import RunStatus, StopReason
 from engram_orchestrator.store.base import RunFilter
 
@@ -132,3 +136,114 @@ async def asked_before(process: Process, agent: Agent, world: World) -> int:
         return 0
     entries = await reader.run_store.journal(runs[0].id)
     return len({entry.step_id for entry in entries if entry.kind == "answer"})
+
+
+async def test_a_custom_tool_that_was_begun_is_not_run_again(world: World) -> None:
+    world.tools.add("launch", "launched")
+    first = world.process()
+    agent = await world.agent(first, tool_names=("launch",))
+    world.model.script = by_place(call("launch"), say("I do not know."))
+    await die_in(world, first, agent, "tools.execute")
+    assert len(world.tools.executed) == 1
+    second = await next_life(world)
+    assert len(world.tools.executed) == 1
+    returned = world.turn(agent)[2].tool_returns[0]
+    assert (returned.status, returned.text) == (ToolStatus.ERROR, INTERRUPTED)
+    assert "interrupted" in returned.text
+    assert (await second.outcome(agent)).status is RunStatus.COMPLETED
+
+
+async def test_an_idempotent_tool_is_run_again(world: World) -> None:
+    world.tools.add("measure", "42", idempotent=True)
+    first = world.process()
+    agent = await world.agent(first, tool_names=("measure",))
+    world.model.script = by_place(call("measure"), say("42."))
+    await die_in(world, first, agent, "tools.execute")
+    await next_life(world)
+    assert len(world.tools.executed) == 2
+    assert lines(world.turn(agent))[2] == "tool success of measure: 42"
+
+
+async def test_a_custom_tool_that_was_not_begun_is_run(world: World) -> None:
+    world.tools.add("launch", "launched")
+    first = world.process()
+    agent = await world.agent(first, tool_names=("launch",))
+    world.model.script = by_place(call("launch"), say("Done."))
+    await die_in(world, first, agent, "runs.write", behind=True)
+    assert world.tools.executed == []
+    await next_life(world)
+    assert len(world.tools.executed) == 1
+    assert lines(world.turn(agent))[2] == "tool success of launch: launched"
+
+
+async def test_a_turn_that_was_begun_waits_for_its_tools(world: World) -> None:
+    world.tools.add("launch", "launched")
+    first = world.process()
+    agent = await world.agent(first, tool_names=("launch",))
+    world.model.script = by_place(call("launch"), say("Done."))
+    await die_in(world, first, agent, "runs.write", behind=True)
+    world.faults = Faults()
+    world.faults.away = {"tools.": 2}
+    second = world.process()
+    await second.recover()
+    assert len(world.waits) == 2
+    assert lines(world.turn(agent))[2] == "tool success of launch: launched"
+
+
+async def test_a_window_that_was_cleared_for_a_turn_is_not_cleared_of_it(world: World) -> None:
+    first = world.process()
+    agent = await world.agent(first, message_buffer_autoclear=True)
+    world.model.script = by_place(say("One."))
+    await first.send(agent, "First")
+    for place in ("recall.replace_context", "recall.commit_step"):
+        before = await die_in(world, world.process(), agent, place)
+        second = await next_life(world)
+        assert (await second.outcome(agent)).status is RunStatus.COMPLETED
+        assert lines(world.turn(agent)) == ["user text: Go.", "assistant text: One."]
+        assert len(world.recall.rows[agent.id]) == before + 2
+
+
+async def test_an_answer_cut_at_its_limit_is_still_one_after_a_crash(world: World) -> None:
+    first = world.process()
+    agent = await world.agent(first)
+    world.model.script = by_place(say("Once upon a", finish=FinishReason.LENGTH))
+    await die_in(world, first, agent, "recall.commit_step")
+    second = await next_life(world)
+    assert (await second.outcome(agent)).stop_reason is StopReason.MAX_TOKENS_EXCEEDED
+    assert len(world.model.requests) == 1
+
+
+async def test_a_run_whose_model_is_gone_after_a_crash_ends_and_frees_its_conversation(world: World) -> None:
+    first = world.process()
+    agent = await world.agent(first)
+    world.model.script = by_place(call("archival_memory_insert", content="one"), say("Done."))
+    await die_in(world, first, agent, "archival.insert")
+    world.faults = Faults()
+    second = world.process()
+    await second.agent_store.update(
+        None, ME.organization_id, agent.id, lambda agent: replace(agent, model="gone/model")
+    )
+    await second.recover()
+    run = await second.outcome(agent)
+    assert (run.status, run.error and run.error.reason) == (RunStatus.FAILED, "MODEL_UNKNOWN")
+    assert kinds(await second.follow(run)) == ["tool_call", "Failed", "Stopped", "UsageReported"]
+    assert await second.run_store.claimable("owner-1") == ()
+
+
+async def die_in(world: World, process: Process, agent: Agent, name: str, *, behind: bool = True) -> int:
+    """Sends, and has the process die at the first call of that name, by default once it took effect.
+
+    Gives the number of the agent's messages before.
+    """
+    faults = world.faults = process.faults
+
+    async def last_call(made: str) -> None:
+        if made == name and faults.dies_at is None:
+            faults.dies_at = faults.points - (1 if behind else 2)
+
+    before = len(world.recall.rows[agent.id])
+    faults.on_call = last_call
+    with pytest.raises(Death):
+        await process.send(agent, "Go.")
+    await dead(process)
+    return before

@@ -61,6 +61,7 @@ class Process:
     agent_store: AgentStore
     run_store: RunStore
     clock: FrozenClock
+    faults: Faults
 
     async def send(
         self, agent: Agent, text: str = "Hello", *, otid: str | None = None, **config: Any
@@ -158,6 +159,7 @@ class World:
             agent_store,
             run_store,
             clock,
+            faults,
         )
 
     async def agent(self, process: Process, kind: AgentType = AgentType.LETTA_V1, **draft: Any) -> Agent:

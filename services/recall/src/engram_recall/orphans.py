@@ -1,4 +1,4 @@
-"""Tool calls that nobody answered: a window that holds one is shown with an error return, so that it can be gone on with."""
+"""Tool calls that nobody answered: a window that holds one is shown with an error return, so that it stays valid."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def agent_from_proto(request: execution_service_pb2.ExecuteToolRequest) -> Agent
 
 def timeout_from_proto(request: execution_service_pb2.ExecuteToolRequest) -> float | None:
     """The caller's bound in seconds, if it set one."""
-    return request.timeout.ToTimedelta().total_seconds() if request.HasField("timeout") else None
+    return request.timeout.seconds + request.timeout.nanos / 1e9 if request.HasField("timeout") else None
 
 
 def execution_to_proto(execution: Execution) -> execution_service_pb2.ExecuteToolResponse:

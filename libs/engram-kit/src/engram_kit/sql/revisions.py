@@ -1,4 +1,4 @@
-"""Whether a database has the newest schema already, without Alembic: most starts change nothing, and need not load it."""
+"""Whether a database has the newest schema, told without Alembic: most starts change nothing and need not load it."""
 
 from __future__ import annotations
 

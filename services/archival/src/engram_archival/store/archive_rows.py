@@ -11,9 +11,9 @@ import msgspec
 import sqlalchemy as sa
 
 from engram_archival.errors import AgentErased, ArchiveNotFound
-from engram_archival.model import Archive, Provenance
-from engram_archival.operations import DropArchive
-from engram_archival.store import operation_rows
+from engram_archival.model import Archive, Provenance, Reembedding
+from engram_archival.operations import DropArchive, Operation
+from engram_archival.store import operation_rows, reembedding_rows
 from engram_archival.store.tables import agents, archive_agents, archive_tags, archives, passages
 
 PROVENANCE = (
@@ -68,7 +68,7 @@ def require(conn: sa.Connection, org: str, archive_id: str) -> sa.Row[Any]:
     return row
 
 
-def archive(row: sa.Row[Any]) -> Archive:
+def archive(row: sa.Row[Any], moving: Reembedding | None = None) -> Archive:
     """The archive that a row holds."""
     return Archive(
         id=row.id,
@@ -81,6 +81,7 @@ def archive(row: sa.Row[Any]) -> Archive:
         created_at=row.created_at,
         updated_at=row.updated_at,
         passage_count=row.passage_count,
+        reembedding=moving,
         provenance=Provenance(**{name: getattr(row, name) for name in PROVENANCE}),
     )
 
@@ -185,8 +186,9 @@ def tag_counter(encoded: Iterable[str]) -> Counter[str]:
     return Counter(tag for tags in encoded for tag in msgspec.json.decode(tags, type=list[str]))
 
 
-def delete(conn: sa.Connection, org: str, row: sa.Row[Any], now: datetime) -> DropArchive:
+def delete(conn: sa.Connection, org: str, row: sa.Row[Any], now: datetime) -> list[Operation]:
     """Leave a tombstone of an archive and nothing else; the work left in the index."""
+    reembedding_rows.leave(conn, org, row.id, now)
     for agent_id in holders(conn, org, row.id):
         detach(conn, org, agent_id, row.id, now)
     conn.execute(passages.delete().where(passages.c.organization_id == org, passages.c.archive_id == row.id))
@@ -198,6 +200,7 @@ def delete(conn: sa.Connection, org: str, row: sa.Row[Any], now: datetime) -> Dr
         .where(is_archive(org, row.id))
         .values(deleted_at=now, passage_count=0, name="", name_folded="", description=None, metadata=None)
     )
+    # Copies for another embedder go with their own operation, when nobody can be copying any more.
     drop = DropArchive(id=f"drop-{row.id}", organization_id=org, embedder=row.embedder, archive_id=row.id)
     operation_rows.add(conn, drop, now)
-    return drop
+    return [drop]

@@ -97,6 +97,26 @@ class PassageRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """A change of an archive's embedder that this process is at."""
+
+    organization_id: str
+    archive_id: str
+    generation: int
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToCopy:
+    """A passage that the target does not have as it is."""
+
+    passage_id: str
+    point_id: UUID
+    changes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Erased:
     """What erasing an agent took, and the work left."""
 
@@ -121,9 +141,13 @@ class ArchiveStore(Protocol):
         """How many."""
 
     async def update_archive(self, org: str, archive: Archive, fields: frozenset[str], key: RequestKey | None) -> None:
-        """Set the named fields. The embedder of an archive that ever held a passage stays: Unimplemented."""
+        """Set the named fields.
 
-    async def delete_archive(self, org: str, archive_id: str, key: RequestKey | None) -> Operation | None:
+        Another embedder is set at once where the archive holds no passage; else a change is begun (see
+        ReembeddingStore), in the place of one that was not finished. The embedder that it has ends such a change.
+        """
+
+    async def delete_archive(self, org: str, archive_id: str, key: RequestKey | None) -> tuple[Operation, ...]:
         """Delete it for everybody at once, with its passages' ledger; what is left to do. Twice is no error."""
 
     async def attach(self, org: str, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
@@ -157,7 +181,8 @@ class PassageLedger(Protocol):
         """Record a batch and its work in one transaction.
 
         Passages whose id the ledger knows are never recorded again, whether live or deleted. A replay gives the first
-        entries, and its work if that is still to be done. ArchiveMoved if the archive has another embedder now.
+        entries, and its work if that is still to be done. ArchiveMoved if the archive has another embedder now, or
+        gets it at this moment.
         """
 
     async def settle_insert(self, operation: InsertPoints) -> Operation | None:
@@ -170,16 +195,20 @@ class PassageLedger(Protocol):
         """Where a passage stands in lists, also if it was deleted. PassageNotFound."""
 
     async def record_update(
-        self, org: str, operation_id: str, passage_id: str, change: PassageChange, key: RequestKey | None
+        self, org: str, operation_id: str, known: PassageRow, change: PassageChange, key: RequestKey | None
     ) -> UpdatePoint | None:
-        """Record new values; None on a replay. PassageNotFound; PassageBusy while another update is unfinished."""
+        """Record new values; None on a replay.
+
+        PassageNotFound; PassageBusy while another update is unfinished; ArchiveMoved if the embedder is not the known
+        one any more, or is not to be in a moment.
+        """
 
     async def unfinished_update(self, org: str, passage_id: str) -> Operation | None:
         """An update of that passage that was recorded and not settled."""
 
     async def record_delete(
         self, org: str, operation_id: str, passage_id: str, key: RequestKey | None
-    ) -> Operation | None:
+    ) -> tuple[Operation, ...]:
         """Make the passage a tombstone; what is left to do. Twice is no error. PassageNotFound if it never was."""
 
     async def settle(self, operation: Operation) -> None:
@@ -188,17 +217,58 @@ class PassageLedger(Protocol):
     async def unsettled(self, *, everything: bool, limit: int = 100) -> list[Operation]:
         """Work that nobody is at any more: its claim ran out, or all there is. Claims it for the caller."""
 
-    async def purge_ledger(self) -> None:
-        """Forget request ids that are older than their promise."""
+    async def is_moving(self, org: str, archive_id: str) -> bool:
+        """Whether the archive's embedder is being changed."""
+
+    async def purge_requests(self) -> int:
+        """Forget request ids that are older than their promise; how many."""
+
+    async def purge_tombstones(self, older_than: datetime) -> int:
+        """Forget passages that were deleted before then; how many."""
+
+
+class ReembeddingStore(Protocol):
+    """Changes of embedders: which passages are copied, and the moment at which the copies begin to serve.
+
+    A change ends when its archive is deleted, or gets yet another embedder: whoever is at it learns it from
+    `next_batch` or `switch`.
+    """
+
+    async def claim(self, *, everything: bool) -> list[Move]:
+        """Changes that nobody is at, or all there are, claimed for the caller for some time."""
+
+    async def next_batch(self, move: Move, limit: int) -> list[ToCopy] | None:
+        """Some passages to copy, claiming anew; none at the moment; or None if the change is over."""
+
+    async def mark(self, move: Move, copied: Sequence[ToCopy]) -> list[UUID]:
+        """Note copies, but for those that were updated meanwhile; the points of those that were deleted meanwhile."""
+
+    async def strangers(self, move: Move, point_ids: Sequence[UUID]) -> list[UUID]:
+        """Those of the points that are no live passages of the archive."""
+
+    async def hold_writers(self, move: Move, seconds: float) -> None:
+        """Let inserts and updates wait, for so long at most, so that the last passages can be copied."""
+
+    async def switch(self, move: Move) -> bool:
+        """Let the copies serve from now on, if nothing is left to copy. Whether the change is over."""
+
+    async def release(self, move: Move, seconds: float) -> None:
+        """Let somebody try again, after so many seconds."""
 
 
 class PassageStore(Protocol):
     """The passages themselves, in one collection per embedder. Every write is idempotent."""
 
     async def insert(
-        self, embedder: str, org: str, pairs: Sequence[tuple[UUID, Passage]], vectors: Sequence[Vector]
+        self,
+        embedder: str,
+        org: str,
+        pairs: Sequence[tuple[UUID, Passage]],
+        vectors: Sequence[Vector | None],
+        *,
+        replace: bool = False,
     ) -> None:
-        """Store passages that are not there."""
+        """Store passages that are not there; `replace` those that are. Without a vector, words alone find one."""
 
     async def update(self, embedder: str, point_id: UUID, change: PassageChange, vector: Vector | None) -> None:
         """Change a passage if it is there; `vector` belongs to a changed text."""
@@ -208,6 +278,11 @@ class PassageStore(Protocol):
 
     async def drop_archive(self, embedder: str, org: str, archive_id: str) -> None:
         """Take all passages of an archive out."""
+
+    async def point_ids(
+        self, embedder: str, org: str, archive_id: str, *, after: UUID | None, limit: int
+    ) -> Sequence[UUID]:
+        """The points of an archive in the order of their ids."""
 
     async def get(self, embedder: str, point_ids: Sequence[UUID], *, with_embedding: bool) -> dict[UUID, Passage]:
         """Those that are there."""

@@ -18,8 +18,8 @@ KINDS: dict[str, type[Operation]] = {
 }
 
 
-def add(conn: sa.Connection, operation: Operation, now: datetime) -> None:
-    """Record work, claimed by the caller."""
+def add(conn: sa.Connection, operation: Operation, now: datetime, claim: timedelta = CLAIM) -> None:
+    """Record work, claimed by the caller, or due after that time."""
     conn.execute(
         operations.insert().values(
             organization_id=operation.organization_id,
@@ -28,7 +28,7 @@ def add(conn: sa.Connection, operation: Operation, now: datetime) -> None:
             passage_id=operation.passage_id if isinstance(operation, UpdatePoint) else None,
             body=msgspec.json.encode(operation).decode(),
             created_at=now,
-            claimed_until=now + CLAIM,
+            claimed_until=now + claim,
         )
     )
 

@@ -57,14 +57,21 @@ class IndexPassageStore:
 
     @_typed
     async def insert(
-        self, embedder: str, org: str, pairs: Sequence[tuple[UUID, Passage]], vectors: Sequence[Vector]
+        self,
+        embedder: str,
+        org: str,
+        pairs: Sequence[tuple[UUID, Passage]],
+        vectors: Sequence[Vector | None],
+        *,
+        replace: bool = False,
     ) -> None:
         """See PassageStore.insert."""
         points = [
             Point(point_id, vector, passage.text, _payload(org, passage))
             for (point_id, passage), vector in zip(pairs, vectors, strict=True)
         ]
-        await self._index.write(await self._collection(embedder), points, WriteMode.INSERT_ABSENT)
+        mode = WriteMode.UPSERT if replace else WriteMode.INSERT_ABSENT
+        await self._index.write(await self._collection(embedder), points, mode)
 
     @_typed
     async def update(self, embedder: str, point_id: UUID, change: PassageChange, vector: Vector | None) -> None:
@@ -88,8 +95,15 @@ class IndexPassageStore:
     @_typed
     async def drop_archive(self, embedder: str, org: str, archive_id: str) -> None:
         """See PassageStore.drop_archive."""
-        whole = all_of(Match("organization_id", org), Match("archive_id", archive_id))
-        await self._index.delete_where(await self._collection(embedder), whole)
+        await self._index.delete_where(await self._collection(embedder), _whole(org, archive_id))
+
+    @_typed
+    async def point_ids(
+        self, embedder: str, org: str, archive_id: str, *, after: UUID | None, limit: int
+    ) -> Sequence[UUID]:
+        """See PassageStore.point_ids."""
+        collection = await self._collection(embedder)
+        return await self._index.scan(collection, _whole(org, archive_id), after=after, limit=limit)
 
     @_typed
     async def get(self, embedder: str, point_ids: Sequence[UUID], *, with_embedding: bool) -> dict[UUID, Passage]:
@@ -162,6 +176,10 @@ class IndexPassageStore:
                 await self._index.ensure_collection(collection)
                 self._open.add(name)
         return name
+
+
+def _whole(org: str, archive_id: str) -> Filter:
+    return all_of(Match("organization_id", org), Match("archive_id", archive_id))
 
 
 def _condition(org: str, archive_ids: Sequence[str] | None, which: PassageFilter) -> Filter:

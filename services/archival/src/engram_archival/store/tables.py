@@ -23,6 +23,8 @@ archives = sa.Table(
     sa.Column("passage_count", sa.BigInteger, nullable=False),
     # Raised by every change of its passages: what revisions of summaries are made of.
     sa.Column("revision", sa.BigInteger, nullable=False),
+    # How many changes of its embedder were begun.
+    sa.Column("generation", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("changed_at", UtcDateTime),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
@@ -76,16 +78,36 @@ passages = sa.Table(
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("archive_id", sa.Text, nullable=False),
     sa.Column("point_id", sa.Text, nullable=False, unique=True),
-    # pending: recorded, not yet in the index. live. deleted: a tombstone, for ever.
+    # pending: recorded, not yet in the index. live. deleted: a tombstone, kept longer than any retry.
     sa.Column("state", sa.Text, nullable=False),
     # What the counters were told, so that a deletion takes back exactly that.
     sa.Column("tags", sa.Text, nullable=False),
     sa.Column("content_hash", sa.Text, nullable=False),
     sa.Column("agent_id", sa.Text),
+    # The change of embedder that copied the passage as it is; zero again after every update.
+    sa.Column("generation", sa.BigInteger, nullable=False, server_default="0"),
+    # Counts updates, so that a copy of what was updated meanwhile is not taken for one of what is.
+    sa.Column("changes", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("deleted_at", UtcDateTime),
+    sa.Index("passages_by_deletion", "deleted_at"),
+    sa.Index("passages_by_generation", "organization_id", "archive_id", "generation"),
     sa.Index("passages_by_content", "organization_id", "archive_id", "content_hash"),
     sa.Index("passages_by_agent", "organization_id", "agent_id"),
+)
+
+reembeddings = sa.Table(
+    "reembeddings",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("archive_id", sa.Text, primary_key=True),
+    sa.Column("generation", sa.BigInteger, nullable=False),
+    # Where to; the archive's own row says where from, until the last passage is copied.
+    sa.Column("embedder", sa.Text, nullable=False),
+    sa.Column("dimension", sa.Integer, nullable=False),
+    sa.Column("started_at", UtcDateTime, nullable=False),
+    sa.Column("claimed_until", UtcDateTime, nullable=False),
+    sa.Column("writers_wait_until", UtcDateTime),
 )
 
 operations = sa.Table(

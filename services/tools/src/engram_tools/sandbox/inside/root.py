@@ -31,12 +31,14 @@ def enter(plan: Plan) -> None:
         linux.pivot_root("/tmp", "/tmp/old")  # noqa: S108
         os.chdir("/")
         linux.mount("tmpfs", "/new", "tmpfs", linux.MS_NOSUID, "mode=755,size=1m")
+        # Before what is shown of the host: an interpreter may live below /tmp, and has to stand on top of this one.
+        _work_directory(plan)
         for place, source in places.items():
             _bind(f"/old{source}", f"/new{place}")
         for place, target in links.items():
             if not os.path.lexists(f"/new{place}"):
                 os.symlink(target, f"/new{place}")
-        _writable(plan)
+        _devices()
     except OSError as error:
         raise LayerFailed(PRIVATE_ROOT, str(error)) from error
     if PRIVATE_PROC in plan.layers:
@@ -71,13 +73,16 @@ def _bind(source: str, target: str) -> None:
     linux.mount(None, target, None, flags | sum(flag for name, flag in _KEPT_FLAGS.items() if present & name))
 
 
-def _writable(plan: Plan) -> None:
-    closed = linux.MS_NOSUID | linux.MS_NODEV
+def _work_directory(plan: Plan) -> None:
     os.mkdir("/new/tmp")
-    linux.mount("tmpfs", "/new/tmp", "tmpfs", closed, f"mode=1777,size={plan.limits.disk_bytes},nr_inodes=16384")
+    bounds = f"mode=1777,size={plan.limits.disk_bytes},nr_inodes=16384"
+    linux.mount("tmpfs", "/new/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, bounds)
+
+
+def _devices() -> None:
     os.mkdir("/new/dev/shm")
     shared = f"mode=1777,size={_SHARED_MEMORY_BYTES},nr_inodes=256"
-    linux.mount("tmpfs", "/new/dev/shm", "tmpfs", closed | linux.MS_NOEXEC, shared)
+    linux.mount("tmpfs", "/new/dev/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC, shared)
     os.mkdir("/new/proc")
     for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(target, f"/new/dev/{name}")

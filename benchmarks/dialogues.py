@@ -1,0 +1,140 @@
+"""Generates dialogues of two people over months, and questions whose evidence is known: what retrieval is scored on."""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+NAMES: Final = (
+    "Caroline", "Melanie", "Gina", "Jon", "Maria", "John", "Joanna", "Nate", "Tim", "Audrey", "Andrew", "James",
+    "Deborah", "Jolene", "Evan", "Sam", "Calvin", "Dave", "Priya", "Mateo", "Ingrid", "Kwame", "Yuki", "Rosa",
+)  # fmt: skip
+SESSIONS: Final = 26
+TOLD_TWICE: Final = 0.35
+"""So many of a speaker's stories happen a second time with other particulars."""
+_CONTENT: Final = Path(__file__).parent / "data" / "dialogues.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one of the two says."""
+
+    number: int
+    session: int
+    speaker: str
+    is_first_speaker: bool
+    text: str
+    said_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, and the numbers of the turns any of which answers it."""
+
+    kind: str
+    text: str
+    evidence: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """All that two people say, and what is asked about it."""
+
+    speakers: tuple[str, str]
+    turns: tuple[Turn, ...]
+    questions: tuple[Question, ...]
+
+
+@dataclass(slots=True)
+class _Story:
+    event: dict[str, Any]
+    teller: str
+    listener: str
+    slots: dict[str, str]
+    twice: bool = False
+
+    def filled(self, text: str) -> str:
+        return text.format(S=self.teller, O=self.listener, **self.slots)
+
+
+def dialogues(count: int, seed: int = 7) -> tuple[Dialogue, ...]:
+    """So many dialogues; the same seed gives the same ones."""
+    content = tomllib.loads(_CONTENT.read_text(encoding="utf-8"))
+    chance = random.Random(seed)  # noqa: S311  (repeatable, not secret)
+    return tuple(_Writer(content, random.Random(chance.random())).dialogue() for _ in range(count))  # noqa: S311
+
+
+class _Writer:
+    def __init__(self, content: dict[str, Any], chance: random.Random) -> None:
+        self._content = content
+        self._chance = chance
+        self._speakers = tuple(chance.sample(NAMES, 2))
+        self._turns: list[Turn] = []
+        self._questions: list[Question] = []
+        self._now = datetime(2023, chance.randrange(1, 6), chance.randrange(1, 28), 9, tzinfo=UTC)
+
+    def dialogue(self) -> Dialogue:
+        stories = list(self._stories())
+        self._chance.shuffle(stories)
+        for session in range(SESSIONS):
+            self._now += timedelta(days=self._chance.randrange(2, 15))
+            self._now = self._now.replace(hour=self._chance.randrange(8, 22), minute=self._chance.randrange(60))
+            self._session(session, stories[session::SESSIONS])
+        first, second = self._speakers
+        return Dialogue((first, second), tuple(self._turns), tuple(self._questions))
+
+    def _stories(self) -> Iterator[_Story]:
+        for event in self._content["events"]:
+            for teller, listener in (self._speakers, self._speakers[::-1]):
+                twice = self._chance.random() < TOLD_TWICE
+                particulars = {name: self._chance.sample(values, 2) for name, values in self._content["slots"].items()}
+                for telling in range(1 + twice):
+                    slots = {name: values[telling] for name, values in particulars.items()}
+                    yield _Story(event, teller, listener, slots, twice)
+
+    def _session(self, session: int, stories: list[_Story]) -> None:
+        speaker, other = self._chance.sample(self._speakers, 2)
+        self._say(session, speaker, other, self._any("greetings"))
+        self._say(session, other, speaker, self._any("small_talk"))
+        for story in stories:
+            self._tell(session, story)
+            for _ in range(self._chance.randrange(2)):
+                self._say(session, story.listener, story.teller, self._any("small_talk"))
+                self._say(session, story.teller, story.listener, self._any("reactions"))
+        self._say(session, speaker, other, self._any("farewells"))
+
+    def _tell(self, session: int, story: _Story) -> None:
+        event, pick = story.event, self._chance.choice
+        lead = self._any("small_talk") + " " if self._chance.random() < 0.4 else ""
+        told = self._say(session, story.teller, story.listener, lead + story.filled(pick(event["say"])))
+        self._say(session, story.listener, story.teller, story.filled(pick(event["reply"])))
+        more = self._chance.sample(event["more"], 2)
+        self._say(session, story.teller, story.listener, story.filled(more[0]))
+        self._say(session, story.listener, story.teller, self._any("reactions"))
+        if self._chance.random() < 0.5:
+            self._say(session, story.teller, story.listener, story.filled(more[1]))
+            self._say(session, story.listener, story.teller, self._any("small_talk"))
+        for kind in ("keyword", "paraphrase", "when"):
+            if event[kind]:
+                self._ask(kind, story, pick(event[kind]), told)
+
+    def _ask(self, kind: str, story: _Story, asked: str, told: Turn) -> None:
+        text = story.filled(asked)
+        if story.twice and kind != "when":
+            kind, text = "dated", f"{text.removesuffix('?')} in {told.said_at:%B %Y}?"
+        self._questions.append(Question(kind, text, frozenset({told.number})))
+
+    def _any(self, kind: str) -> str:
+        return str(self._chance.choice(self._content[kind]))
+
+    def _say(self, session: int, speaker: str, other: str, text: str) -> Turn:
+        self._now += timedelta(seconds=self._chance.randrange(20, 180))
+        said = text.format(S=speaker, O=other) if "{" in text else text
+        turn = Turn(len(self._turns), session, speaker, speaker == self._speakers[0], said, self._now)
+        self._turns.append(turn)
+        return turn

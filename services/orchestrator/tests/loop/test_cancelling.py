@@ -1,0 +1,212 @@
+"""A run that is cancelled stops at once, and leaves history behind that a model can go on from."""
+
+import asyncio
+
+import pytest
+from engram_orchestrator.model.agents import Agent
+from engram_orchestrator.model.runs import Run, RunStatus, StopReason
+from engram_orchestrator.store.base import RunFilter
+from engram_orchestrator.usecases.runs import CancelOutcome
+
+from ..support.faults import Faults
+from ..support.model import Held, by_place, call, say, together
+from ..support.world import ME, Process, World, dead, kinds, lines, require_valid
+
+ANY = RunFilter()
+
+
+async def cancel(process: Process, run: Run) -> CancelOutcome:
+    return (await process.runs.cancel(ME, ANY, [run.id]))[run.id]
+
+
+async def goes_on(world: World, process: Process, agent: Agent) -> None:
+    """Whether the agent takes another turn, and what it is shown is valid."""
+    require_valid(world.window(agent).messages)
+    world.model.follow(say("Here I am."))
+    await process.send(agent, "Are you there?")
+    assert lines(world.turn(agent))[-1] == "assistant text: Here I am."
+
+
+class Gate:
+    """Stops the first call of a name, until it is opened."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.reached, self.opened = asyncio.Event(), asyncio.Event()
+        self._name = name
+        world.faults.on_call = self
+
+    async def __call__(self, name: str) -> None:
+        if name == self._name and not self.reached.is_set():
+            self.reached.set()
+            await self.opened.wait()
+
+
+async def test_while_the_model_is_asked(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    before = world.window(agent)
+    held = Held(say("Too late."))
+    world.model.follow(held)
+    run = await process.start(agent)
+    await held.asked.wait()
+    assert await cancel(process, run) is CancelOutcome.CANCELLED
+    ended = await process.outcome(agent)
+    assert (ended.status, ended.stop_reason) == (RunStatus.CANCELLED, StopReason.CANCELLED)
+    assert kinds(await process.follow(run)) == ["Stopped", "UsageReported"]
+    assert world.window(agent) == before
+    await goes_on(world, process, agent)
+
+
+async def test_while_a_tool_runs(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    gate = Gate(world, "archival.insert")
+    world.model.follow(
+        together(call("memory_insert", label="human", new_str="Ada"), call("archival_memory_insert", content="tea"))
+    )
+    run = await process.start(agent)
+    await gate.reached.wait()
+    assert await cancel(process, run) is CancelOutcome.CANCELLED
+    assert lines(world.turn(agent))[3:] == [
+        "tool success of memory_insert: " + world.turn(agent)[2].tool_returns[0].text,
+        "tool error of archival_memory_insert: The run was cancelled before this tool was run.",
+    ]
+    assert kinds(await process.follow(run)) == ["tool_call", "tool_return", "Stopped", "UsageReported"]
+    await goes_on(world, process, agent)
+
+
+@pytest.mark.parametrize("name", ["runs.write", "recall.commit_step", "blocks.get", "recall.get_context"])
+async def test_while_something_is_written_or_read(world: World, process: Process, name: str) -> None:
+    agent = await world.agent(process)
+    gate = Gate(world, name)
+    world.model.follow(call("archival_memory_insert", content="tea"), say("Kept."))
+    run = await process.start(agent)
+    await gate.reached.wait()
+    cancelling = asyncio.ensure_future(cancel(process, run))
+    await asyncio.sleep(0)
+    gate.opened.set()
+    assert await cancelling is CancelOutcome.CANCELLED
+    require_valid(world.window(agent).messages)
+    events = kinds(await process.follow(run))
+    assert events[-2:] == ["Stopped", "UsageReported"]
+    world.faults.on_call = None
+    await goes_on(world, process, agent)
+
+
+async def test_a_commit_of_words_whose_answer_is_lost_is_told_if_it_is_kept(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(say("Said and kept."))
+    world.faults.lost = {"recall.commit_step": 1}
+    gate = asyncio.Event()
+
+    async def waits() -> None:
+        gate.set()
+        await asyncio.Event().wait()
+
+    world.on_wait = waits
+    run = await process.start(agent)
+    await gate.wait()
+    assert await cancel(process, run) is CancelOutcome.CANCELLED
+    assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: Said and kept."]
+    assert kinds(await process.follow(run)) == ["assistant", "Stopped", "UsageReported"]
+
+
+async def test_twice_at_once(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    gate = Gate(world, "archival.insert")
+    world.model.follow(call("archival_memory_insert", content="tea"))
+    run = await process.start(agent)
+    await gate.reached.wait()
+    assert await asyncio.gather(*(cancel(process, run) for _ in range(3))) == [CancelOutcome.CANCELLED] * 3
+    assert (await process.outcome(agent)).status is RunStatus.CANCELLED
+
+
+async def test_while_the_end_is_recorded_it_is_too_late(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    gate = Gate(world, "runs.finish")
+    world.model.follow(say("Done."))
+    run = await process.start(agent)
+    await gate.reached.wait()
+    cancelling = asyncio.ensure_future(cancel(process, run))
+    await asyncio.sleep(0)
+    gate.opened.set()
+    assert await cancelling is CancelOutcome.ENDED_BEFORE
+    assert (await process.outcome(agent)).status is RunStatus.COMPLETED
+
+
+async def test_before_it_took_its_first_step(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(say("Never asked."))
+    run = await process.start(agent)
+    conductor = process.conductor
+    assert await conductor.cancel(run)
+    assert world.model.requests == []
+    assert (await process.outcome(agent)).status is RunStatus.CANCELLED
+    await goes_on(world, process, agent)
+
+
+async def test_a_run_that_waits_ends_without_having_begun(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    held = Held(say("One."))
+    world.model.follow(held)
+    first, second = await process.start(agent, "First"), await process.start(agent, "Second")
+    await held.asked.wait()
+    following = asyncio.ensure_future(process.follow(second))
+    assert await cancel(process, second) is CancelOutcome.CANCELLED
+    assert kinds(await following) == ["Stopped", "UsageReported"]
+    held.released.set()
+    await process.follow(first)
+    await process.idle()
+    assert lines(world.turn(agent)) == ["user text: First", "assistant text: One."]
+
+
+async def test_everything_of_a_conversation(world: World, process: Process) -> None:
+    agent, other = await world.agent(process), await world.agent(process)
+    held = Held(say("One."))
+    world.model.follow(held)
+    runs = [await process.start(agent, text) for text in ("First", "Second", "Third")]
+    await held.asked.wait()
+    outcomes = await process.runs.cancel(ME, RunFilter(conversation_id=agent.default_conversation_id), [])
+    assert outcomes == {run.id: CancelOutcome.CANCELLED for run in runs}
+    assert len(world.turn(agent)) == 0
+    assert await process.runs.cancel(ME, RunFilter(agent_ids=(other.id,)), []) == {}
+
+
+async def test_what_has_ended_or_never_was(world: World, process: Process) -> None:
+    from engram_kit.ids import new_id
+
+    agent = await world.agent(process)
+    world.model.follow(say("Done."))
+    await process.send(agent)
+    run, nobody = await process.outcome(agent), new_id("run")
+    outcomes = await process.runs.cancel(ME, ANY, [run.id, nobody])
+    assert outcomes == {run.id: CancelOutcome.ENDED_BEFORE, nobody: CancelOutcome.NOT_FOUND}
+
+
+async def test_a_run_that_a_crash_left_behind(world: World) -> None:
+    first = world.process()
+    agent = await world.agent(first)
+    world.model.script = by_place(call("archival_memory_insert", content="tea"), say("Never."))
+    first.faults.on_call = _dies_at(first.faults, "archival.insert")
+    try:
+        await first.send(agent)
+    except BaseException:
+        await dead(first)
+    world.faults = Faults()
+    second = world.process()
+    run = await second.outcome(agent)
+    assert run.status is RunStatus.RUNNING
+    assert await cancel(second, run) is CancelOutcome.CANCELLED
+    assert lines(world.turn(agent))[-1] == (
+        "tool error of archival_memory_insert: The run was cancelled before this tool was run."
+    )
+    assert len(world.model.requests) == 1
+    await goes_on(world, second, agent)
+    await second.conductor.stop()
+
+
+def _dies_at(faults: Faults, name: str):  # type: ignore[no-untyped-def]
+    async def die(made: str) -> None:
+        if made == name and not faults.is_dead:
+            faults.is_dead = True
+            faults.at(0)
+
+    return die

@@ -1,0 +1,126 @@
+"""A tier that goes away: before anything is journalled the run fails fast, behind that it waits."""
+
+import pytest
+from engram_orchestrator.model.agents import AgentType
+from engram_orchestrator.model.runs import RunStatus, StopReason
+
+from ..support.model import call, say
+from ..support.world import Process, World, kinds, lines, require_valid
+
+
+@pytest.mark.parametrize("tier", ["recall.", "blocks."])
+async def test_an_essential_tier_that_is_away_at_the_beginning_fails_the_run_at_once(
+    world: World, process: Process, tier: str
+) -> None:
+    agent = await world.agent(process)
+    before = world.window(agent)
+    world.faults.away = {tier: 99}
+    events = await process.send(agent)
+    assert kinds(events) == ["Failed", "Stopped", "UsageReported"]
+    run = await process.outcome(agent)
+    assert run.error is not None
+    assert (run.stop_reason, run.error.reason) == (StopReason.ERROR, "UNAVAILABLE")
+    assert world.waits == []
+    assert world.model.requests == []
+    assert world.window(agent) == before
+
+
+@pytest.mark.parametrize("tier", ["archival.insert", "recall.commit_step", "blocks.get"])
+async def test_a_tier_that_goes_away_in_a_step_is_waited_for(world: World, process: Process, tier: str) -> None:
+    agent = await world.agent(process)
+    world.model.follow(call("archival_memory_insert", content="tea"), say("Kept."))
+
+    async def goes_away_once(name: str) -> None:
+        if name == "model.stream" and len(world.model.requests) == 0:
+            world.faults.away = {tier: 4}
+
+    world.faults.on_call = goes_away_once
+    await process.send(agent)
+    assert len(world.waits) == 4
+    assert world.waits == sorted(world.waits) or max(world.waits) <= 15
+    assert (await process.outcome(agent)).status is RunStatus.COMPLETED
+    assert world.archival.texts(agent.id) == ["tea"]
+    assert lines(world.turn(agent))[-1] == "assistant text: Kept."
+    assert len(world.model.requests) == 2
+
+
+@pytest.mark.parametrize("lost", ["archival.insert", "recall.commit_step", "blocks.edit"])
+async def test_an_effect_whose_answer_is_lost_takes_place_once(world: World, process: Process, lost: str) -> None:
+    agent = await world.agent(process)
+    world.model.follow(
+        call("archival_memory_insert", content="tea"), call("memory_insert", label="human", new_str="Ada"), say("Kept.")
+    )
+    world.faults.lost = {lost: 2}
+    await process.send(agent)
+    assert len(world.waits) == 2
+    assert world.archival.texts(agent.id) == ["tea"]
+    assert world.blocks.value(agent.id, "human") == "Nothing yet.\nAda"
+    require_valid(world.window(agent).messages)
+    assert len(world.recall.rows[agent.id]) == len(world.window(agent).messages)
+    assert lines(world.turn(agent))[-1] == "assistant text: Kept."
+
+
+async def test_patience_ends(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(call("archival_memory_insert", content="tea"))
+    world.faults.away = {"archival.insert": 10_000}
+    await process.send(agent)
+    run = await process.outcome(agent)
+    assert (run.status, run.stop_reason) == (RunStatus.FAILED, StopReason.ERROR)
+    assert 900 <= sum(world.waits) <= 900 + 15
+    require_valid(world.window(agent).messages)
+
+
+async def test_a_window_that_moved_in_the_meantime_keeps_what_moved_it(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(call("archival_memory_insert", content="tea"), say("Kept."))
+
+    async def owner_recompiles(name: str) -> None:
+        if name == "archival.insert":
+            window = world.window(agent)
+            ids = [message.id for message in window.messages]
+            await world.recall.replace_context(
+                "owner", agent.id, window.conversation_id, window.version, ids, system_text="The owner's own."
+            )
+
+    world.faults.on_call = owner_recompiles
+    await process.send(agent)
+    assert lines(world.turn(agent))[-1] == "assistant text: Kept."
+    require_valid(world.window(agent).messages)
+    assert len(world.turn(agent)) == 4
+
+
+async def test_losing_the_tools_room_never_takes_speaking_away(world: World, process: Process) -> None:
+    world.tools.add("probe")
+    agent = await world.agent(process, AgentType.MEMGPT_V2, tool_names=("probe",))
+    world.faults.away = {"tools.": 99, "archival.": 99}
+    world.model.follow(call("send_message", message="I am here."))
+    events = await process.send(agent)
+    assert kinds(events) == ["assistant", "Stopped", "UsageReported"]
+
+
+async def test_a_custom_tool_whose_room_goes_away_is_not_run_twice(world: World, process: Process) -> None:
+    world.tools.add("launch", "launched")
+    agent = await world.agent(process, tool_names=("launch",))
+    world.faults.away = {"tools.execute": 1}
+    world.model.follow(call("launch"), say("I do not know."))
+    await process.send(agent)
+    assert world.tools.executed == []
+    assert "interrupted" in world.turn(agent)[2].tool_returns[0].text
+
+
+async def test_a_custom_tool_may_change_blocks(world: World, process: Process) -> None:
+    from engram_orchestrator.model.memory import ToolResult
+
+    def rewrite(arguments, blocks):  # type: ignore[no-untyped-def]
+        return ToolResult(ok=True, text="rewritten"), {"human": blocks["human"] + " Or something.", "gone": "x"}
+
+    world.tools.add("rewrite", rewrite)
+    agent = await world.agent(process, tool_names=("rewrite",))
+    world.model.follow(call("rewrite"), say("Done."))
+    await process.send(agent)
+    assert world.blocks.value(agent.id, "human") == "Nothing yet. Or something."
+    returned = world.turn(agent)[2].tool_returns[0]
+    assert returned.status == "error"
+    assert returned.text.startswith("rewritten\nThe block gone was not changed:")
+    assert "Or something." in world.model.last.messages[0].text
