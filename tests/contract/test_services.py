@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
-from engram_testkit.contract import call, field_of, new_request, reason_of, reads, service_of
+from engram_testkit.contract import call, field_of, new_request, reads, reason_of, service_of
 from engram_testkit.stubs import SERVICES
 from google.protobuf.descriptor import MethodDescriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -84,6 +84,9 @@ def test_every_list_has_the_form_of_all_lists(service: str) -> None:
 def test_every_call_that_changes_something_carries_a_request_id(service: str) -> None:
     for method in service_of(service).methods:
         field = method.input_type.fields_by_name.get("request_id")
+        if method.client_streaming and field is None:
+            # the first part of an upload carries it
+            field = method.input_type.fields[0].message_type.fields_by_name.get("request_id")
         if reads(method):
             assert field is None, f"{method.full_name} reads only, and has a request_id"
         elif method.name != "ExecuteTool":  # what a tool does to the world cannot be made to happen once by a name

@@ -13,9 +13,9 @@ import pytest_asyncio
 from engram.types.v1 import message_pb2
 from engram_client import Agent
 from engram_kit.ids import new_id
-from engram_testkit.faults import Delay
 from engram_testkit.fakes.openai import FakeOpenAI
 from engram_testkit.fakes.script import Call, Reply
+from engram_testkit.faults import Delay
 from engram_testkit.processes import ProcessMesh
 from engram_testkit.stubs import ROOMS
 from engram_testkit.turns import Turn, assert_whole, collect, stored, turn, window_of
@@ -200,6 +200,18 @@ async def test_a_custom_tool_that_was_interrupted_is_not_run_again(
     assert door.calls["ExecuteTool"] - before == 1
     await _until(lambda: not started & _alive())
     assert_whole(await window_of(mesh.client, agent))
+
+
+async def test_an_orderly_stop_in_the_middle_of_a_turn_loses_nothing_either(mesh: ProcessMesh, killed: Killed) -> None:
+    """SIGTERM, as a rolling update sends it, while a tool's answer is on its way."""
+    hold = mesh.proxies["blocks"].hold("EditBlock", executed=True)
+    running = killed.begin()
+    async with asyncio.timeout(PATIENCE):
+        await hold.reached.wait()
+    await mesh.stop("orchestrator")
+    hold.release.set()
+    await mesh.start("orchestrator")
+    await killed.ends_well(running)
 
 
 async def test_all_at_once(mesh: ProcessMesh, killed: Killed) -> None:

@@ -13,7 +13,6 @@ from engram.blocks.v1 import blocks_pb2, blocks_service_pb2
 from engram.recall.v1 import messages_service_pb2
 from engram.tools.v1 import execution_service_pb2, tools_service_pb2
 from engram_client import Agent
-from engram_client.inputs import input_messages
 from engram_kit.errors import EngramError, NotFound, Unavailable
 from engram_kit.principal import Principal, as_principal
 from engram_testkit import faults
@@ -164,9 +163,9 @@ async def test_another_organization_finds_nothing(mesh: Mesh) -> None:
     conversation = agent.proto.default_conversation_id
     block = (await agent.memory()).blocks[0]
     message = (await mesh.client.messages.window(conversation)).messages[1]
-    passage = [item async for item in agent.passages()][0]
-    run = [item async for item in mesh.client.runs.list(agent_id=agent.id)][0]
-    step = [item async for item in mesh.client.runs.steps(run.id)][0]
+    passage = await anext(agent.passages())
+    run = await anext(mesh.client.runs.list(agent_id=agent.id))
+    step = await anext(mesh.client.runs.steps(run.id))
     tool = await mesh.client.tools.create('def ping() -> str:\n    """Answers."""\n    return "pong"\n')
     stubs, runs = mesh.stubs, runs_service_pb2
     asked: list[Callable[[], Any]] = [
@@ -192,9 +191,7 @@ async def test_another_organization_finds_nothing(mesh: Mesh) -> None:
         lambda: stubs.archives.GetArchive(archives_service_pb2.GetArchiveRequest(archive_id=passage.archive_id)),
         lambda: stubs.passages.GetPassage(passages_service_pb2.GetPassageRequest(passage_id=passage.id)),
         lambda: stubs.tools.GetTool(tools_service_pb2.GetToolRequest(tool_id=tool.id)),
-        lambda: stubs.execution.ExecuteTool(
-            execution_service_pb2.ExecuteToolRequest(tool_id=tool.id, arguments="{}")
-        ),
+        lambda: stubs.execution.ExecuteTool(execution_service_pb2.ExecuteToolRequest(tool_id=tool.id, arguments="{}")),
         lambda: mesh.client.agents.create(block_ids=[block.id]),
         lambda: mesh.client.agents.create(tools=[tool.id]),
         lambda: mesh.client.agents.create(archive_ids=[passage.archive_id]),
@@ -251,6 +248,3 @@ def _rewriting(message_id: str) -> Any:
     request.update_mask.paths.append("content")
     return request
 
-
-def _request(agent: Agent) -> Any:
-    return runs_service_pb2.SendMessageRequest(agent_id=agent.id, messages=input_messages("Hi"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -97,3 +98,23 @@ async def test_blocks_that_others_hold_survive_their_agent(mesh: Mesh) -> None:
     other = await create(mesh, block_ids=[shared.id])
     await agent.delete()
     assert [block.value for block in (await other.memory()).blocks] == ["Ours."]
+
+
+async def test_agents_that_write_a_shared_block_at_once_lose_none_of_their_lines(
+    mesh: Mesh, fake_openai: FakeOpenAI
+) -> None:
+    shared = await mesh.client.blocks.create("project", "Begin")
+    agents = [await create(mesh, block_ids=[shared.id]) for _ in range(6)]
+
+    def answer(body: dict[str, Any]) -> Reply | str:
+        if body["messages"][-1]["role"] == "tool":
+            return "Done."
+        line = texts(body)[-1].partition("Write: ")[2].partition(".")[0]
+        return Reply(tool_calls=[("memory_insert", {"label": "project", "new_str": line})])
+
+    fake_openai.script = answer
+    heard = await asyncio.gather(*(turn(agent, f"Write: line {n}.") for n, agent in enumerate(agents)))
+    assert {item.status for item in heard} == {"COMPLETED"}
+    lines = (await mesh.client.blocks.get(shared.id)).value.splitlines()
+    assert lines[0] == "Begin"
+    assert sorted(lines[1:]) == [f"line {n}" for n in range(6)]

@@ -208,9 +208,7 @@ async def test_cancelling_between_the_tools_of_a_step_leaves_a_valid_window(
     assert (await turn(agent, "Hello?")).said == "Back."
 
 
-async def test_a_window_that_would_overflow_stops_the_run_with_the_figures(
-    mesh: Mesh, fake_openai: FakeOpenAI
-) -> None:
+async def test_a_window_that_would_overflow_stops_the_run_with_the_figures(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     agent = await create(mesh, settings=agents_pb2.ModelSettings(context_window=8_000, max_output_tokens=500))
     fake_openai.script = ["Hello.", "Fresh again."]
     await turn(agent, "Hello")

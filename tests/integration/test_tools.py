@@ -103,7 +103,7 @@ async def test_a_fork_bomb_is_contained_and_the_turn_goes_on(mesh: Mesh, fake_op
         message_pb2.TOOL_RETURN_STATUS_ERROR,
         message_pb2.TOOL_RETURN_STATUS_SUCCESS,
     ]
-    assert not _leftovers("fork_bomb")
+    assert not _descendants_of(os.getpid(), _of_the_sandbox())
 
 
 async def test_a_tool_changes_the_blocks_of_its_agent(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
@@ -119,10 +119,12 @@ async def test_without_the_tools_service_builtin_tools_work_and_the_model_is_tol
     mesh: Mesh, fake_openai: FakeOpenAI
 ) -> None:
     agent = await create(mesh, ADD, type="memgpt_v2", blocks={"human": "", "persona": ""})
-    before = texts((await _request_of(mesh, fake_openai, agent)))[0]
+    before = texts(await _request_of(mesh, fake_openai, agent))[0]
     await mesh.stop("tools")
     fake_openai.script = [
-        Reply(tool_calls=[("archival_memory_insert", {"content": "Kept.", "request_heartbeat": True, "thinking": "."})]),
+        Reply(
+            tool_calls=[("archival_memory_insert", {"content": "Kept.", "request_heartbeat": True, "thinking": "."})]
+        ),
         Reply(tool_calls=[("send_message", {"message": "Still here.", "thinking": "."})]),
     ]
     heard = await turn(agent, "Hello?")
@@ -141,15 +143,13 @@ async def _request_of(mesh: Mesh, fake: FakeOpenAI, agent: Agent) -> dict[str, A
     return fake.requests[-1].body
 
 
-def _leftovers(name: str) -> list[str]:
-    """Command lines of processes of the sandbox that outlived their execution."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+def _of_the_sandbox() -> set[str]:
+    """The processes that run for a tool now: Python that isolates itself from everything outside."""
+    found = set()
+    for process in Path("/proc").iterdir():
         try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                line = file.read().decode(errors="replace")
+            if process.name.isdigit() and b"engram_tools/sandbox/inside" in (process / "cmdline").read_bytes():
+                found.add(process.name)
         except OSError:
-            continue
-        if name in line:
-            found.append(line)
+            continue  # it ended meanwhile
     return found

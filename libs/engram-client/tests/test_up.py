@@ -113,7 +113,7 @@ async def test_a_turn_outlives_the_death_of_the_orchestrator_in_the_middle_of_it
         await asked.wait()
         os.kill(_child(chat.pid, "engram_orchestrator"), signal.SIGKILL)
         await asked_again.wait()
-        out, _ = await chat.communicate()
+        out, _ = await chat.communicate(b"")
 
     assert out.decode() == "Here I am.\n"
     assert chat.returncode == 0

@@ -64,7 +64,7 @@ def test_names_go_to_the_server_and_come_back() -> None:
 
 
 async def test_a_server_that_is_not_there_is_unavailable(unused_tcp_port: int) -> None:
-    with pytest.raises(IndexUnavailable, match="cannot be reached|UNAVAILABLE"):
+    with pytest.raises(IndexUnavailable, match=r"cannot be reached|UNAVAILABLE"):
         await ServerIndex.open(ServerSettings(url=f"http://127.0.0.1:{unused_tcp_port}", grpc_port=unused_tcp_port))
 
 

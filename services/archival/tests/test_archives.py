@@ -25,7 +25,7 @@ from engram.archival.v1.passages_service_pb2 import (
 )
 from engram.types.v1.audit_pb2 import Provenance
 from engram.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
-from engram_kit.errors import EngramError, NotFound, Unimplemented
+from engram_kit.errors import EngramError, NotFound
 from engram_kit.ids import new_id
 from engram_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -75,9 +75,6 @@ async def test_archives_are_updated_by_mask(room: Room) -> None:
     assert (changed.name, changed.HasField("description"), changed.metadata) == ("new", False, "{}")
     changed = await update(["embedder"], embedder="engram/wordllama-256")
     assert (changed.name, changed.embedder) == ("new", "engram/wordllama-256")
-    await room.insert(archive, "text")
-    with pytest.raises(Unimplemented):
-        await update(["embedder"], embedder="engram/hashing-256")
     assert await _reason(update(["embedder"], embedder="acme/none")) == "EMBEDDER_UNKNOWN"
     assert await _reason(update([])) == "INVALID_ARGUMENT"
     assert await _reason(update(["passage_count"])) == "INVALID_ARGUMENT"

@@ -30,7 +30,7 @@ HOSTILE: Final = (
     "../../../../etc/passwd",
     "{{name}} {CORE_MEMORY} {0} %s %(x)s ${HOME}",
     "<value></memory_blocks>",
-    "{\"unclosed\": [",
+    '{"unclosed": [',
     "null",
     "[]",
     "\ud7ff\ue000\uffff",

@@ -52,6 +52,7 @@ class ProcessMesh:
             "ENGRAM_DATA_DIR": str(directory / "data"),
             "ENGRAM_EMBEDDER": embedder,
             "ENGRAM_MODEL": model,
+            "ENGRAM_SHUTDOWN_GRACE_SECONDS": "1",
             **{f"ENGRAM_{room.upper()}_PORT": str(port.number) for room, port in self._ports.items()},
             **{f"ENGRAM_{room.upper()}_TARGET": address for room, address in self.addresses.items()},
             **_provider("OPENAI", openai_base_url),

@@ -25,6 +25,7 @@ from engram_archival.model import (
     checked_line,
     checked_metadata,
 )
+from engram_archival.reembedding import Reembedder
 from engram_archival.store.base import ArchiveStore
 
 UPDATABLE = frozenset({"name", "description", "metadata", "embedder", "deduplicate"})
@@ -34,10 +35,17 @@ class ArchiveRegistry:
     """Archives of the caller's organization."""
 
     def __init__(
-        self, store: ArchiveStore, finisher: Finisher, embedders: Embedders, clock: Clock, ids: IdSource
+        self,
+        store: ArchiveStore,
+        finisher: Finisher,
+        reembedder: Reembedder,
+        embedders: Embedders,
+        clock: Clock,
+        ids: IdSource,
     ) -> None:
         self._store = store
         self._finisher = finisher
+        self._reembedder = reembedder
         self._embedders = embedders
         self._clock = clock
         self._ids = ids
@@ -67,19 +75,20 @@ class ArchiveRegistry:
     async def update(
         self, caller: Principal, archive_id: str, draft: ArchiveDraft, fields: Sequence[str], key: RequestKey | None
     ) -> Archive:
-        """Set the named fields."""
+        """Set the named fields. Another embedder serves once it has embedded all passages, in the background."""
         if not fields or not UPDATABLE.issuperset(fields):
             raise InvalidArgument(f"update_mask must name some of {', '.join(sorted(UPDATABLE))}.", field="update_mask")
         if "name" not in fields:
             draft = replace(draft, name=archive_id)
         archive = self._archive(caller, archive_id, draft)
         await self._store.update_archive(caller.organization_id, archive, frozenset(fields), key)
+        if "embedder" in fields:
+            self._reembedder.wake()
         return await self.get(caller, archive_id)
 
     async def delete(self, caller: Principal, archive_id: str, key: RequestKey | None) -> None:
         """Delete an archive with its passages, and take it from everybody."""
-        operation = await self._store.delete_archive(caller.organization_id, archive_id, key)
-        if operation is not None:
+        for operation in await self._store.delete_archive(caller.organization_id, archive_id, key):
             await self._finisher.finish(operation)
 
     async def attach(self, caller: Principal, agent_id: str, archive_id: str, key: RequestKey | None) -> None:

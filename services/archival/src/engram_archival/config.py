@@ -31,6 +31,8 @@ class Config(ServerConfig):
     qdrant_grpc_port: int = 6334
     qdrant_prefix: str = "archival"
     """Begins the names of the service's collections, where several deployments share a server."""
+    tombstone_days: float = 30.0
+    """How long a deleted passage's id stays spent; longer than any caller retries."""
     index_flush_seconds: float = 10.0
     """How often the vector index reaches the disk platter: what a loss of power can take."""
 

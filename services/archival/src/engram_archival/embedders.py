@@ -12,7 +12,6 @@ from engram_retrieval.registry import EmbedderSettings, make_embedder
 
 from engram_archival.errors import EmbedderAway, EmbedderUnknown
 
-
 MARGIN_SECONDS = 0.5
 """How long before the caller's deadline a call gives up on an embedder: a refusal that says why must still arrive."""
 

@@ -10,6 +10,7 @@ import structlog
 from engram_retrieval.embedder import Vector
 
 from engram_archival.embedders import Embedders
+from engram_archival.errors import EmbedderAway
 from engram_archival.operations import DeletePoints, DropArchive, InsertPoints, Operation, UpdatePoint
 from engram_archival.store.base import PassageLedger, PassageStore
 
@@ -25,7 +26,21 @@ class Finisher:
         self._embedders = embedders
         self._running: set[asyncio.Task[None]] = set()
 
-    async def finish(self, operation: Operation, vectors: Sequence[Vector] | None = None) -> None:
+    async def vectors(
+        self, org: str, archive_id: str | None, embedder: str, texts: Sequence[str]
+    ) -> Sequence[Vector | None]:
+        """The vectors of new texts. Without any, while the archive leaves an embedder that is away: words find them.
+
+        EmbedderAway in any other case.
+        """
+        try:
+            return await self._embedders.embed(embedder, texts)
+        except EmbedderAway:
+            if archive_id is None or not await self._ledger.is_moving(org, archive_id):
+                raise
+        return [None] * len(texts)
+
+    async def finish(self, operation: Operation, vectors: Sequence[Vector | None] | None = None) -> None:
         """Carry an operation out. `vectors` saves embedding its texts again."""
         await self._to_its_end(self._finish(operation, vectors))
 
@@ -47,7 +62,7 @@ class Finisher:
         task.add_done_callback(self._running.discard)
         await asyncio.shield(task)
 
-    async def _finish(self, operation: Operation, vectors: Sequence[Vector] | None) -> None:
+    async def _finish(self, operation: Operation, vectors: Sequence[Vector | None] | None) -> None:
         match operation:
             case InsertPoints():
                 await self._insert(operation, vectors)
@@ -60,18 +75,22 @@ class Finisher:
                 await self._passages.drop_archive(embedder, org, archive_id)
         await self._ledger.settle(operation)
 
-    async def _insert(self, operation: InsertPoints, vectors: Sequence[Vector] | None) -> None:
+    async def _insert(self, operation: InsertPoints, vectors: Sequence[Vector | None] | None) -> None:
         if vectors is None:
-            vectors = await self._embedders.embed(operation.embedder, [passage.text for passage in operation.passages])
+            texts = [passage.text for passage in operation.passages]
+            archive_id = operation.passages[0].archive_id
+            vectors = await self.vectors(operation.organization_id, archive_id, operation.embedder, texts)
         pairs = list(zip(operation.point_ids, operation.passages, strict=True))
         await self._passages.insert(operation.embedder, operation.organization_id, pairs, vectors)
         undo = await self._ledger.settle_insert(operation)
         if undo is not None:
             await self._finish(undo, None)
 
-    async def _update(self, operation: UpdatePoint, vectors: Sequence[Vector] | None) -> None:
+    async def _update(self, operation: UpdatePoint, vectors: Sequence[Vector | None] | None) -> None:
         vector = None
         if "text" in operation.change.fields:
-            vectors = vectors or await self._embedders.embed(operation.embedder, [operation.change.text])
+            vectors = vectors or await self.vectors(
+                operation.organization_id, operation.archive_id, operation.embedder, [operation.change.text]
+            )
             vector = vectors[0]
         await self._passages.update(operation.embedder, operation.point_id, operation.change, vector)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from engram_kit.clock import Clock
@@ -13,9 +14,10 @@ from engram_kit.errors import EngramError, InvalidArgument
 from engram_kit.idempotency import RequestKey
 from engram_kit.ids import IdSource, derive_id, require_id
 from engram_kit.principal import Principal
+from engram_retrieval.embedder import Vector
 
 from engram_archival.embedders import Embedders
-from engram_archival.errors import PassageExists, PassageNotFound
+from engram_archival.errors import ArchiveMoved, PassageExists, PassageNotFound
 from engram_archival.finisher import Finisher
 from engram_archival.model import (
     Failure,
@@ -30,10 +32,15 @@ from engram_archival.model import (
     checked_tags,
     checked_text,
 )
-from engram_archival.store.base import Entry, Insert, NewArchive, PassageLedger, PassageStore
+from engram_archival.operations import UpdatePoint
+from engram_archival.store.base import Entry, Insert, NewArchive, PassageLedger, PassageStore, Recorded
 
 UPDATABLE = frozenset({"text", "tags", "metadata"})
 MAX_FILE_NAME = 1_000
+MOVE_SECONDS = 5.0
+"""How long a write waits for its archive to change its embedder: that moment is over sooner, or given up."""
+MOVE_POLL_SECONDS = 0.02
+T = TypeVar("T")
 
 
 class PassageWriter:
@@ -71,16 +78,20 @@ class PassageWriter:
         checked = [_checked(draft, place) for place, draft in enumerate(drafts)]
         if all(isinstance(each, EngramError) for each in checked):
             raise next(each for each in checked if isinstance(each, EngramError))
-        place = await self._ledger.insert_target(org, target, self._embedders.default, key)
         placed = self._placed(org, target, checked, key)
-        vectors = None
-        if not place.known:
-            texts = [passage.text for passage in placed if passage is not None]
-            embedded = await self._embedders.embed(place.embedder, texts)
-            vectors = dict(zip((passage.id for passage in placed if passage is not None), embedded, strict=True))
-        recorded = await self._ledger.record_insert(
-            org, self._insert(caller, target, place.embedder, placed, drafts, key), key
-        )
+
+        async def record() -> tuple[Recorded, dict[str, Vector | None] | None]:
+            place = await self._ledger.insert_target(org, target, self._embedders.default, key)
+            vectors = None
+            if not place.known:
+                given = [passage for passage in placed if passage is not None]
+                texts = [passage.text for passage in given]
+                embedded = await self._finisher.vectors(org, place.archive_id, place.embedder, texts)
+                vectors = {passage.id: vector for passage, vector in zip(given, embedded, strict=True)}
+            insert = self._insert(caller, target, place.embedder, placed, drafts, key)
+            return await self._ledger.record_insert(org, insert, key), vectors
+
+        recorded, vectors = await _once_open(record)
         stored: dict[str, Passage] = {}
         if recorded.operation is not None:
             mine = recorded.operation.passages
@@ -115,22 +126,24 @@ class PassageWriter:
             left_over = await self._ledger.unfinished_update(org, passage_id)
             if left_over is not None:
                 await self._finisher.finish(left_over)
-            rows = await self._ledger.find(org, [passage_id])
-            if passage_id not in rows:
-                raise PassageNotFound(passage_id)
-            texts = [change.text] if "text" in fields else []
-            vectors = await self._embedders.embed(rows[passage_id].embedder, texts)
-            operation = await self._ledger.record_update(org, self._ids.new("operation"), passage_id, change, key)
+
+            async def record() -> tuple[UpdatePoint | None, Sequence[Vector | None]]:
+                row = (await self._ledger.find(org, [passage_id])).get(passage_id)
+                if row is None:
+                    raise PassageNotFound(passage_id)
+                texts = [change.text] if "text" in fields else []
+                vectors = await self._finisher.vectors(org, row.archive_id, row.embedder, texts)
+                return await self._ledger.record_update(org, self._ids.new("operation"), row, change, key), vectors
+
+            operation, vectors = await _once_open(record)
             if operation is not None:
                 await self._finisher.finish(operation, vectors or None)
         return await self.get(caller, passage_id)
 
     async def delete(self, caller: Principal, passage_id: str, key: RequestKey | None) -> None:
         """Delete a passage for ever."""
-        operation = await self._ledger.record_delete(
-            caller.organization_id, self._ids.new("operation"), passage_id, key
-        )
-        if operation is not None:
+        name = self._ids.new("operation")
+        for operation in await self._ledger.record_delete(caller.organization_id, name, passage_id, key):
             await self._finisher.finish(operation)
 
     def _placed(
@@ -216,6 +229,19 @@ class PassageWriter:
             read = await self._passages.get(embedder, points, with_embedding=with_embedding)
             found.update((passage.id, passage) for passage in read.values())
         return found
+
+
+async def _once_open(record: Callable[[], Awaitable[T]]) -> T:
+    """Record a write; again, where the archive is changing its embedder at that moment, until it has."""
+    waited = 0.0
+    while True:
+        try:
+            return await record()
+        except ArchiveMoved:
+            if waited >= MOVE_SECONDS:
+                raise
+        await asyncio.sleep(MOVE_POLL_SECONDS)
+        waited += MOVE_POLL_SECONDS
 
 
 def _checked(draft: PassageDraft | EngramError, place: int) -> PassageDraft | EngramError:

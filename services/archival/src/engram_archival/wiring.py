@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from engram.archival.v1 import archives_service_pb2 as aspb
 from engram.archival.v1 import archives_service_pb2_grpc as aspb_grpc
 from engram.archival.v1 import passages_service_pb2 as ppb
@@ -22,13 +24,15 @@ from engram_archival.embedders import Embedders
 from engram_archival.errors import EmbedderUnknown
 from engram_archival.finisher import Finisher
 from engram_archival.passages import PassageWriter
+from engram_archival.reembedding import Reembedder
 from engram_archival.search import PassageFinder
 from engram_archival.servicer import ArchivesServicer, PassagesServicer
 from engram_archival.store.points import IndexPassageStore
 from engram_archival.store.sql_archives import SqlArchiveStore
 from engram_archival.store.sql_ledger import SqlPassageLedger
+from engram_archival.store.sql_reembeddings import SqlReembeddingStore
 
-LEDGER_PURGE_SECONDS = 3600.0
+PURGE_SECONDS = 3600.0
 SWEEP_SECONDS = 15.0
 
 
@@ -48,14 +52,20 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     ledger = SqlPassageLedger(database, clock, ids)
     passages = IndexPassageStore(index, embedders)
     finisher = Finisher(ledger, passages, embedders)
-    registry = ArchiveRegistry(archives, finisher, embedders, clock, ids)
+    # The embedded index has one process: what was claimed before belongs to one that died. Over a Qdrant server it may
+    # be the work of another replica, as long as that one's claim lasts.
+    alone = not config.qdrant_url
+    reembedder = Reembedder(SqlReembeddingStore(database, clock), passages, embedders, alone=alone)
+    registry = ArchiveRegistry(archives, finisher, reembedder, embedders, clock, ids)
     writer = PassageWriter(ledger, passages, finisher, embedders, clock, ids)
     finder = PassageFinder(archives, ledger, passages, embedders)
 
     async def recover() -> None:
-        # The embedded index has one process: whatever is unsettled belongs to one that died. Over a Qdrant server it
-        # may be the work of another replica, as long as that one's claim lasts.
-        await finisher.sweep(everything=not config.qdrant_url)
+        await finisher.sweep(everything=alone)
+
+    async def purge() -> None:
+        await ledger.purge_requests()
+        await ledger.purge_tombstones(clock.now() - timedelta(days=config.tombstone_days))
 
     return Assembly(
         name="archival",
@@ -68,7 +78,11 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             ppb.DESCRIPTOR.services_by_name["PassageService"].full_name,
         ],
         start=[recover],
-        background=[periodic(SWEEP_SECONDS, finisher.sweep), periodic(LEDGER_PURGE_SECONDS, ledger.purge_ledger)],
+        background=[
+            reembedder.run,
+            periodic(SWEEP_SECONDS, finisher.sweep),
+            periodic(PURGE_SECONDS, purge),
+        ],
         close=[index.close, database.close, embedders.close, finisher.close],
     )
 

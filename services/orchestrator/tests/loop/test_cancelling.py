@@ -1,14 +1,16 @@
 """A run that is cancelled stops at once, and leaves history behind that a model can go on from."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
+from engram_kit.ids import new_id
 from engram_orchestrator.model.agents import Agent
 from engram_orchestrator.model.runs import Run, RunStatus, StopReason
 from engram_orchestrator.store.base import RunFilter
 from engram_orchestrator.usecases.runs import CancelOutcome
 
-from ..support.faults import Faults
+from ..support.faults import Death, Faults
 from ..support.model import Held, by_place, call, say, together
 from ..support.world import ME, Process, World, dead, kinds, lines, require_valid
 
@@ -81,7 +83,8 @@ async def test_while_something_is_written_or_read(world: World, process: Process
     run = await process.start(agent)
     await gate.reached.wait()
     cancelling = asyncio.ensure_future(cancel(process, run))
-    await asyncio.sleep(0)
+    while not process.conductor._active[run.id].cancelled:
+        await asyncio.sleep(0)
     gate.opened.set()
     assert await cancelling is CancelOutcome.CANCELLED
     require_valid(world.window(agent).messages)
@@ -171,8 +174,6 @@ async def test_everything_of_a_conversation(world: World, process: Process) -> N
 
 
 async def test_what_has_ended_or_never_was(world: World, process: Process) -> None:
-    from engram_kit.ids import new_id
-
     agent = await world.agent(process)
     world.model.follow(say("Done."))
     await process.send(agent)
@@ -185,11 +186,10 @@ async def test_a_run_that_a_crash_left_behind(world: World) -> None:
     first = world.process()
     agent = await world.agent(first)
     world.model.script = by_place(call("archival_memory_insert", content="tea"), say("Never."))
-    first.faults.on_call = _dies_at(first.faults, "archival.insert")
-    try:
+    first.faults.on_call = dies_at(first.faults, "archival.insert")
+    with pytest.raises(Death):
         await first.send(agent)
-    except BaseException:
-        await dead(first)
+    await dead(first)
     world.faults = Faults()
     second = world.process()
     run = await second.outcome(agent)
@@ -203,10 +203,12 @@ async def test_a_run_that_a_crash_left_behind(world: World) -> None:
     await second.conductor.stop()
 
 
-def _dies_at(faults: Faults, name: str):  # type: ignore[no-untyped-def]
+def dies_at(faults: Faults, name: str) -> Callable[[str], Awaitable[None]]:
+    """Has the process die before the first call of that name."""
+
     async def die(made: str) -> None:
-        if made == name and not faults.is_dead:
-            faults.is_dead = True
-            faults.at(0)
+        if made == name:
+            faults.dies_at = faults.points - 2
+            faults.at(faults.points - 2)
 
     return die

@@ -131,6 +131,17 @@ async def test_an_empty_answer_is_a_broken_one_and_nothing_is_kept(world: World,
     assert lines(world.turn(agent)) == ["user text: Anything to say?", "assistant text: Yes."]
 
 
+async def test_an_empty_answer_after_tools_ends_the_turn_without_a_word(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(call("archival_memory_insert", content="Ada likes tea."), say(""))
+    events = await process.send(agent, "Note that Ada likes tea.")
+    assert kinds(events) == ["tool_call", "tool_return", "Stopped", "UsageReported"]
+    run = await process.outcome(agent)
+    assert (run.stop_reason, run.status, run.step_count) == (StopReason.END_TURN, RunStatus.COMPLETED, 2)
+    assert lines(world.turn(agent))[-1] == "tool success of archival_memory_insert: None"
+    require_valid(world.window(agent).messages)
+
+
 async def test_words_cut_at_the_output_limit_fail_the_run_and_are_kept(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("Once upon a", finish=FinishReason.LENGTH))

@@ -1,7 +1,11 @@
 """A tier that goes away: before anything is journalled the run fails fast, behind that it waits."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from engram_orchestrator.model.agents import AgentType
+from engram_orchestrator.model.memory import ToolResult
 from engram_orchestrator.model.runs import RunStatus, StopReason
 
 from ..support.model import call, say
@@ -37,7 +41,7 @@ async def test_a_tier_that_goes_away_in_a_step_is_waited_for(world: World, proce
     world.faults.on_call = goes_away_once
     await process.send(agent)
     assert len(world.waits) == 4
-    assert world.waits == sorted(world.waits) or max(world.waits) <= 15
+    assert world.waits[-1] > world.waits[0]
     assert (await process.outcome(agent)).status is RunStatus.COMPLETED
     assert world.archival.texts(agent.id) == ["tea"]
     assert lines(world.turn(agent))[-1] == "assistant text: Kept."
@@ -110,9 +114,7 @@ async def test_a_custom_tool_whose_room_goes_away_is_not_run_twice(world: World,
 
 
 async def test_a_custom_tool_may_change_blocks(world: World, process: Process) -> None:
-    from engram_orchestrator.model.memory import ToolResult
-
-    def rewrite(arguments, blocks):  # type: ignore[no-untyped-def]
+    def rewrite(_: Mapping[str, Any], blocks: Mapping[str, str]) -> tuple[ToolResult, dict[str, str]]:
         return ToolResult(ok=True, text="rewritten"), {"human": blocks["human"] + " Or something.", "gone": "x"}
 
     world.tools.add("rewrite", rewrite)

@@ -308,7 +308,7 @@ async def _answered(what: str) -> AsyncIterator[None]:
     except (ResponseHandlingException, httpx.HTTPError, OSError) as error:
         raise IndexUnavailable(f"{what}: the Qdrant server cannot be reached") from error
     except (UnexpectedResponse, ValueError) as error:
-        raise VectorIndexError(f"{what}: the Qdrant server did not understand, or was not understood: {error}") from error
+        raise VectorIndexError(f"{what}: the Qdrant server and its client do not agree: {error}") from error
 
 
 def _place(record: models.Record, field_name: str) -> Position:

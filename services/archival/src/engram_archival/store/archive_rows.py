@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from engram_archival.errors import AgentErased, ArchiveNotFound
 from engram_archival.model import Archive, Provenance, Reembedding
-from engram_archival.operations import DropArchive, Operation
+from engram_archival.operations import DropArchive
 from engram_archival.store import operation_rows, reembedding_rows
 from engram_archival.store.tables import agents, archive_agents, archive_tags, archives, passages
 
@@ -181,12 +181,19 @@ def _count_tag(conn: sa.Connection, org: str, archive_id: str, tag: str, by: int
         conn.execute(archive_tags.delete().where(mine))
 
 
+def embedders(conn: sa.Connection, org: str, archive_id: str) -> list[str]:
+    """The embedders in whose collections points of the archive may be."""
+    serving: str = require(conn, org, archive_id).embedder
+    target = reembedding_rows.target(conn, org, archive_id)
+    return [serving, target] if target is not None else [serving]
+
+
 def tag_counter(encoded: Iterable[str]) -> Counter[str]:
     """How often each tag stands in these lists of tags."""
     return Counter(tag for tags in encoded for tag in msgspec.json.decode(tags, type=list[str]))
 
 
-def delete(conn: sa.Connection, org: str, row: sa.Row[Any], now: datetime) -> list[Operation]:
+def delete(conn: sa.Connection, org: str, row: sa.Row[Any], now: datetime) -> DropArchive:
     """Leave a tombstone of an archive and nothing else; the work left in the index."""
     reembedding_rows.leave(conn, org, row.id, now)
     for agent_id in holders(conn, org, row.id):
@@ -203,4 +210,4 @@ def delete(conn: sa.Connection, org: str, row: sa.Row[Any], now: datetime) -> li
     # Copies for another embedder go with their own operation, when nobody can be copying any more.
     drop = DropArchive(id=f"drop-{row.id}", organization_id=org, embedder=row.embedder, archive_id=row.id)
     operation_rows.add(conn, drop, now)
-    return [drop]
+    return drop

@@ -15,7 +15,7 @@ from engram_kit.ids import derive_id
 from engram_archival.errors import ArchiveMoved, PassageExists
 from engram_archival.model import Archive, Passage, Provenance, Target
 from engram_archival.operations import InsertPoints, point_of
-from engram_archival.store import archive_rows, operation_rows
+from engram_archival.store import archive_rows, operation_rows, reembedding_rows
 from engram_archival.store import passage_rows as rows
 from engram_archival.store.base import Entry, Insert, NewArchive
 from engram_archival.store.tables import archives, passages
@@ -63,6 +63,7 @@ def _resolved(conn: sa.Connection, org: str, insert: Insert, now: datetime) -> s
         row = _make_default(conn, org, insert.target.agent_id, insert.default, now)
     if row.embedder != insert.embedder:
         raise ArchiveMoved(row.id)
+    reembedding_rows.require_open(conn, org, row.id, now)
     return row
 
 

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
 from engram_kit.clock import Clock
-from engram_kit.errors import Unimplemented
 from engram_kit.idempotency import Ledger, RequestKey
 from engram_kit.ids import IdSource
 from engram_kit.paging import Page, PageQuery, paginate
@@ -17,10 +17,11 @@ from engram_kit.sql import Database
 
 from engram_archival.errors import ArchiveNotFound
 from engram_archival.model import SUMMARY_TAGS, Archive, ArchiveFilter, Summary
-from engram_archival.operations import DeletePoints, Operation, point_of
+from engram_archival.operations import DeletePoints, Operation
 from engram_archival.store import archive_rows as rows
-from engram_archival.store import operation_rows
+from engram_archival.store import operation_rows, reembedding_rows
 from engram_archival.store.base import ArchiveRef, Erased
+from engram_archival.store.passage_rows import entombed
 from engram_archival.store.tables import agents, archive_agents, archive_tags, archives, passages, request_ledger
 
 
@@ -49,7 +50,12 @@ class SqlArchiveStore:
 
     async def get_archive(self, org: str, archive_id: str) -> Archive:
         """See ArchiveStore.get_archive."""
-        return await self._database.read(lambda conn: rows.archive(rows.require(conn, org, archive_id)))
+
+        def read(conn: sa.Connection) -> Archive:
+            row = rows.require(conn, org, archive_id)
+            return rows.archive(row, reembedding_rows.progress(conn, org, [archive_id]).get(archive_id))
+
+        return await self._database.read(read)
 
     async def list_archives(self, org: str, which: ArchiveFilter, page: PageQuery, by_name: bool) -> Page[Archive]:
         """See ArchiveStore.list_archives."""
@@ -58,7 +64,8 @@ class SqlArchiveStore:
         def read(conn: sa.Connection) -> Page[Archive]:
             query = sa.select(archives).where(_matches(org, which))
             found = paginate(conn, query, page, key=key, id=archives.c.id, scope=rows.live(org))
-            return found.map(rows.archive)
+            moving = reembedding_rows.progress(conn, org, [row.id for row in found.items])
+            return found.map(lambda row: rows.archive(row, moving.get(row.id)))
 
         return await self._database.read(read)
 
@@ -76,10 +83,9 @@ class SqlArchiveStore:
                 values: dict[str, Any] = {name: getattr(archive, name) for name in fields}
                 if "name" in values:
                     values["name_folded"] = archive.name.casefold()
-                if values.get("embedder", current.embedder) != current.embedder:
-                    _require_empty(conn, org, archive.id)
-                    values["dimension"] = archive.dimension
-                values["updated_at"] = self._clock.now()
+                values["updated_at"] = now = self._clock.now()
+                if "embedder" in values:
+                    values.update(_embedder_values(conn, org, current, archive, now))
                 values["last_updated_by_id"] = archive.provenance.last_updated_by_id
                 conn.execute(archives.update().where(rows.is_archive(org, archive.id)).values(**values))
                 return [archive.id]
@@ -88,10 +94,10 @@ class SqlArchiveStore:
 
         await self._database.write(write)
 
-    async def delete_archive(self, org: str, archive_id: str, key: RequestKey | None) -> Operation | None:
+    async def delete_archive(self, org: str, archive_id: str, key: RequestKey | None) -> tuple[Operation, ...]:
         """See ArchiveStore.delete_archive."""
 
-        def write(conn: sa.Connection) -> Operation | None:
+        def write(conn: sa.Connection) -> tuple[Operation, ...]:
             def effect() -> list[str]:
                 row = conn.execute(sa.select(archives).where(rows.is_archive(org, archive_id))).first()
                 if row is None:
@@ -101,7 +107,8 @@ class SqlArchiveStore:
                 return [archive_id]
 
             self._requests.once(conn, key, effect)
-            return operation_rows.by_id(conn, org, f"drop-{archive_id}")
+            left = operation_rows.by_id(conn, org, f"drop-{archive_id}")
+            return (left,) if left is not None else ()
 
         return await self._database.write(write)
 
@@ -222,19 +229,16 @@ class SqlArchiveStore:
         by_archive: dict[str, list[sa.Row[Any]]] = defaultdict(list)
         for row in conn.execute(sa.select(passages).where(mine)).all():
             by_archive[row.archive_id].append(row)
-        conn.execute(passages.update().where(mine).values(state="deleted", deleted_at=now))
+        conn.execute(passages.update().where(mine).values(**entombed(now)))
         for archive_id, written in by_archive.items():
             counted = [row for row in written if row.state == "live"]
             fewer = Counter({tag: -uses for tag, uses in rows.tag_counter(row.tags for row in counted).items()})
             rows.count_passages(conn, org, archive_id, -len(counted), fewer, now)
-            operation = DeletePoints(
-                id=self._ids.new("operation"),
-                organization_id=org,
-                embedder=rows.require(conn, org, archive_id).embedder,
-                point_ids=tuple(point_of(row.point_id) for row in written),
-            )
-            operation_rows.add(conn, operation, now)
-            operations.append(operation)
+            points = tuple(UUID(row.point_id) for row in written)
+            for embedder in rows.embedders(conn, org, archive_id):
+                operation = DeletePoints(self._ids.new("operation"), org, embedder, points)
+                operation_rows.add(conn, operation, now)
+                operations.append(operation)
         return sum(row.state == "live" for written in by_archive.values() for row in written)
 
 
@@ -261,7 +265,23 @@ def _tags(conn: sa.Connection, org: str, archive_ids: Sequence[str]) -> tuple[st
     return tuple(sorted(set(conn.execute(query).scalars()))[:SUMMARY_TAGS])
 
 
-def _require_empty(conn: sa.Connection, org: str, archive_id: str) -> None:
-    any_passage = sa.select(passages.c.id).where(passages.c.organization_id == org, passages.c.archive_id == archive_id)
-    if conn.execute(any_passage.limit(1)).first() is not None:
-        raise Unimplemented("The embedder of an archive that holds passages cannot be changed yet.")
+def _embedder_values(
+    conn: sa.Connection, org: str, current: sa.Row[Any], wanted: Archive, now: datetime
+) -> dict[str, Any]:
+    """The columns to set at once; where there are passages, they stay and a change of the embedder is begun."""
+    stays = {"embedder": current.embedder, "dimension": current.dimension}
+    if wanted.embedder == current.embedder:
+        reembedding_rows.leave(conn, org, current.id, now)
+        return stays
+    if reembedding_rows.target(conn, org, current.id) == wanted.embedder:
+        return stays
+    holds = sa.select(passages.c.id).where(
+        passages.c.organization_id == org, passages.c.archive_id == current.id, passages.c.state != "deleted"
+    )
+    if conn.execute(holds.limit(1)).first() is None and not reembedding_rows.is_vacating(
+        conn, org, current.id, wanted.embedder
+    ):
+        reembedding_rows.leave(conn, org, current.id, now)
+        return {"embedder": wanted.embedder, "dimension": wanted.dimension}
+    reembedding_rows.begin(conn, org, current.id, wanted.embedder, wanted.dimension, now)
+    return stays

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -15,10 +16,10 @@ from engram_kit.ids import IdSource
 from engram_kit.sql import Database
 from engram_retrieval.index import Position
 
-from engram_archival.errors import PassageBusy, PassageNotFound
+from engram_archival.errors import ArchiveMoved, PassageBusy, PassageNotFound
 from engram_archival.model import PassageChange, Target
 from engram_archival.operations import DeletePoints, InsertPoints, Operation, UpdatePoint
-from engram_archival.store import archive_rows, operation_rows, recording
+from engram_archival.store import archive_rows, operation_rows, recording, reembedding_rows
 from engram_archival.store import passage_rows as rows
 from engram_archival.store.base import Entry, Insert, InsertTarget, PassageRow, Recorded
 from engram_archival.store.tables import passages, request_ledger
@@ -102,7 +103,7 @@ class SqlPassageLedger:
         return await self._database.read(read)
 
     async def record_update(
-        self, org: str, operation_id: str, passage_id: str, change: PassageChange, key: RequestKey | None
+        self, org: str, operation_id: str, known: PassageRow, change: PassageChange, key: RequestKey | None
     ) -> UpdatePoint | None:
         """See PassageLedger.record_update."""
 
@@ -110,13 +111,17 @@ class SqlPassageLedger:
             made: list[UpdatePoint] = []
 
             def effect() -> list[str]:
-                row = _require_live(conn, org, passage_id)
-                if operation_rows.update_of(conn, org, passage_id) is not None:
-                    raise PassageBusy(passage_id)
+                row = _require_live(conn, org, known.id)
+                if row.embedder != known.embedder:
+                    raise ArchiveMoved(row.archive_id)
+                reembedding_rows.require_open(conn, org, row.archive_id, self._clock.now())
+                if operation_rows.update_of(conn, org, row.id) is not None:
+                    raise PassageBusy(row.id)
                 _note_change(conn, org, row, change)
-                made.append(UpdatePoint(operation_id, org, row.embedder, passage_id, UUID(row.point_id), change))
-                operation_rows.add(conn, made[0], change.updated_at)
-                return [passage_id]
+                update = UpdatePoint(operation_id, org, row.embedder, row.id, known.point_id, change, row.archive_id)
+                made.append(update)
+                operation_rows.add(conn, update, change.updated_at)
+                return [row.id]
 
             self._requests.once(conn, key, effect)
             return made[0] if made else None
@@ -129,10 +134,10 @@ class SqlPassageLedger:
 
     async def record_delete(
         self, org: str, operation_id: str, passage_id: str, key: RequestKey | None
-    ) -> Operation | None:
+    ) -> tuple[Operation, ...]:
         """See PassageLedger.record_delete."""
 
-        def write(conn: sa.Connection) -> Operation | None:
+        def write(conn: sa.Connection) -> tuple[Operation, ...]:
             made: list[Operation] = []
 
             def effect() -> list[str]:
@@ -140,19 +145,19 @@ class SqlPassageLedger:
                 for row in rows.rows(conn, org, [passage_id]):
                     if row.state == "deleted":
                         return [passage_id]
-                    conn.execute(
-                        passages.update().where(rows.are(org, [passage_id])).values(state="deleted", deleted_at=now)
-                    )
+                    conn.execute(passages.update().where(rows.are(org, [passage_id])).values(**rows.entombed(now)))
                     if row.state == "live":
                         tags = archive_rows.tag_counter([row.tags])
                         fewer = Counter({tag: -uses for tag, uses in tags.items()})
                         archive_rows.count_passages(conn, org, row.archive_id, -1, fewer, now)
-                    made.append(self._add_delete(conn, org, row.embedder, (UUID(row.point_id),), operation_id))
+                    for embedder in archive_rows.embedders(conn, org, row.archive_id):
+                        name = f"{operation_id}/{len(made)}"
+                        made.append(self._add_delete(conn, org, embedder, (UUID(row.point_id),), name))
                     return [passage_id]
                 raise PassageNotFound(passage_id)
 
             self._requests.once(conn, key, effect)
-            return made[0] if made else None
+            return tuple(made)
 
         return await self._database.write(write)
 
@@ -164,9 +169,18 @@ class SqlPassageLedger:
         """See PassageLedger.unsettled."""
         return await self._database.write(lambda conn: operation_rows.claim(conn, self._clock.now(), everything, limit))
 
-    async def purge_ledger(self) -> None:
-        """See PassageLedger.purge_ledger."""
-        await self._database.write(self._requests.purge)
+    async def is_moving(self, org: str, archive_id: str) -> bool:
+        """See PassageLedger.is_moving."""
+        return await self._database.read(lambda conn: reembedding_rows.target(conn, org, archive_id)) is not None
+
+    async def purge_requests(self) -> int:
+        """See PassageLedger.purge_requests."""
+        return await self._database.write(self._requests.purge)
+
+    async def purge_tombstones(self, older_than: datetime) -> int:
+        """See PassageLedger.purge_tombstones."""
+        old = passages.delete().where(passages.c.deleted_at < older_than, passages.c.state == "deleted")
+        return await self._database.write(lambda conn: conn.execute(old).rowcount)
 
     def _is_known(self, conn: sa.Connection, key: RequestKey) -> bool:
         ledger = request_ledger.c
@@ -193,7 +207,7 @@ def _require_live(conn: sa.Connection, org: str, passage_id: str) -> sa.Row[Any]
 
 
 def _note_change(conn: sa.Connection, org: str, row: sa.Row[Any], change: PassageChange) -> None:
-    values: dict[str, str] = {}
+    values: dict[str, Any] = {"generation": 0, "changes": passages.c.changes + 1}
     tags: Counter[str] = Counter()
     if "text" in change.fields:
         values["content_hash"] = rows.content_hash(change.text)
@@ -201,8 +215,7 @@ def _note_change(conn: sa.Connection, org: str, row: sa.Row[Any], change: Passag
         values["tags"] = msgspec.json.encode(change.tags).decode()
         tags.update(change.tags)
         tags.subtract(archive_rows.tag_counter([row.tags]))
-    if values:
-        conn.execute(passages.update().where(rows.are(org, [row.id])).values(**values))
+    conn.execute(passages.update().where(rows.are(org, [row.id])).values(**values))
     archive_rows.count_passages(conn, org, row.archive_id, 0, tags, change.updated_at)
 
 

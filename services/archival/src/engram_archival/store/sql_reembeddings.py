@@ -84,9 +84,7 @@ class SqlReembeddingStore:
                 elif row.changes == each.changes:
                     done.append(each.passage_id)
             for some in passage_rows.chunks(done):
-                conn.execute(
-                    passages.update().where(passage_rows.are(org, some)).values(generation=move.generation)
-                )
+                conn.execute(passages.update().where(passage_rows.are(org, some)).values(generation=move.generation))
             return gone
 
         return await self._database.write(write)

@@ -99,8 +99,9 @@ class Engine:
         verdict = self._verdict(turn, answered, carried)
         if not answered.journalled and verdict.stop is not StopReason.END_TURN:
             answered = await self._journal(turn, answered)
-        if not committed:
-            await self._commit(turn, answered, self._messages(turn, answered, carried, verdict))
+        messages = self._messages(turn, answered, carried, verdict)
+        if messages and not committed:
+            await self._commit(turn, answered, messages)
         turn.pending = ()
         self._conclude(turn, answered.step, answered.answer.usage, verdict.stop)
         return verdict
@@ -182,7 +183,7 @@ class Engine:
 
     def _answered(self, turn: Turn, assembled: Assembled, answer: LlmAnswer, step: Step) -> Answered:
         message = answers.answer_message(turn, step.id, answer, self._clock.now())
-        if not (message.content or message.tool_calls or answers.ran_into_limit(answer)):
+        if not (message.content or message.tool_calls or answers.ran_into_limit(answer) or _may_be_silent(turn)):
             raise ProviderBadAnswer("The model's answer was empty.", provider=turn.model.info.provider)
         stored = JournalledAnswer(
             message=message,
@@ -350,3 +351,8 @@ class Engine:
 def _committed(turn: Turn, step_id: str) -> tuple[Message, ...]:
     """What the window holds of the step, where it was committed before a restart."""
     return tuple(message for message in turn.window.messages if message.step_id == step_id)
+
+
+def _may_be_silent(turn: Turn) -> bool:
+    """Whether an empty answer is one: models that have done what they were told may end their turn without a word."""
+    return not (turn.pending or turn.policy.requires_tool_call)

@@ -64,6 +64,11 @@ class Follower:
                     continue
                 if live is None:
                     break
+                if live.sequence is not None and live.sequence > seen + 1:
+                    # What is missing was told before this follower came, and stored after it had looked.
+                    async for event in self._stored(run.id, seen, live.sequence):
+                        seen = event.sequence or seen
+                        yield event
                 if live.sequence is not None and live.sequence <= seen:
                     continue
                 seen = live.sequence or seen
@@ -76,8 +81,10 @@ class Follower:
         finally:
             subscription.close()
 
-    async def _stored(self, run_id: str, after: int) -> AsyncGenerator[RunEvent, None]:
+    async def _stored(self, run_id: str, after: int, before: int | None = None) -> AsyncGenerator[RunEvent, None]:
         while batch := await self._store.events(run_id, after, _BATCH):
             for event in batch:
+                if before is not None and (event.sequence or 0) >= before:
+                    return
                 yield event
             after = batch[-1].sequence or after

@@ -26,9 +26,7 @@ def upgrade() -> None:
     op.add_column("archives", sa.Column("generation", sa.BigInteger(), nullable=False, server_default="0"))
     op.add_column("passages", sa.Column("generation", sa.BigInteger(), nullable=False, server_default="0"))
     op.add_column("passages", sa.Column("changes", sa.BigInteger(), nullable=False, server_default="0"))
-    op.create_index(
-        "passages_by_generation", "passages", ["organization_id", "archive_id", "generation"], unique=False
-    )
+    op.create_index("passages_by_generation", "passages", ["organization_id", "archive_id", "generation"], unique=False)
     op.create_index("passages_by_deletion", "passages", ["deleted_at"], unique=False)
 
 

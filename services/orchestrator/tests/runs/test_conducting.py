@@ -1,0 +1,230 @@
+"""Who carries runs out: one at a time in a conversation, in order, and on after a restart."""
+
+import asyncio
+
+import pytest
+from engram_kit.errors import NotFound
+from engram_orchestrator.errors import ConversationBusy, RunEnded, RunUnderWay
+from engram_orchestrator.model.messages import Role
+from engram_orchestrator.model.runs import OnBusy, RunStatus
+from engram_orchestrator.llm.errors import ProviderRefused
+
+from ..support.faults import Faults
+from ..support.model import Held, by_place, call, say
+from ..support.world import ME, Process, World, kinds, lines, require_valid
+
+
+async def test_fifty_that_send_at_once_are_fifty_turns_in_the_order_of_their_runs(
+    world: World, process: Process
+) -> None:
+    agent = await world.agent(process)
+    world.model.script = lambda request: say(f"Answer to {request.messages[-1].text}.")
+    sent = await asyncio.gather(*(process.send(agent, f"Message {number}") for number in range(50)))
+    assert all(kinds(events) == ["assistant", "Stopped", "UsageReported"] for events in sent)
+    turn = world.turn(agent)
+    assert [message.role for message in turn] == [Role.USER, Role.ASSISTANT] * 50
+    assert {message.text for message in turn[::2]} == {f"Message {number}" for number in range(50)}
+    assert all(answer.text == f"Answer to {said.text}." for said, answer in zip(turn[::2], turn[1::2], strict=True))
+
+
+async def test_runs_wait_their_turn(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    held = Held(say("One."))
+    world.model.follow(held, say("Two."), say("Three."))
+    runs = [await process.start(agent, text) for text in ("First", "Second", "Third")]
+    await held.asked.wait()
+    assert [(await process.runs.get(ME, run.id)).status for run in runs] == ["running", "created", "created"]
+    held.released.set()
+    for run in runs:
+        await process.follow(run)
+    assert [message.text for message in world.turn(agent)] == ["First", "One.", "Second", "Two.", "Third", "Three."]
+
+
+async def test_a_run_may_be_rejected_rather_than_wait(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    held = Held(say("One."))
+    world.model.follow(held)
+    run = await process.start(agent)
+    with pytest.raises(ConversationBusy) as raised:
+        await process.send(agent, on_busy=OnBusy.REJECT)
+    assert raised.value.metadata["run_id"] == run.id
+    held.released.set()
+    await process.follow(run)
+    assert process.hub._followers == {}
+
+
+async def test_agents_run_beside_each_other(world: World, process: Process) -> None:
+    first, second = await world.agent(process), await world.agent(process)
+    held = Held(say("One."))
+    world.model.follow(held, say("Two."))
+    run = await process.start(first)
+    await held.asked.wait()
+    assert kinds(await process.send(second)) == ["assistant", "Stopped", "UsageReported"]
+    held.released.set()
+    await process.follow(run)
+
+
+async def test_a_failed_run_lets_the_next_one_go_on(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(ProviderRefused("No.", provider="scripted", status=400), say("Two."))
+    first, second = await process.start(agent, "First"), await process.start(agent, "Second")
+    await process.follow(first)
+    await process.follow(second)
+    assert lines(world.turn(agent)) == ["user text: Second", "assistant text: Two."]
+
+
+async def test_a_stop_leaves_runs_to_the_next_life_of_the_same_instance(world: World) -> None:
+    first = world.process()
+    agent = await world.agent(first)
+    world.model.script = by_place(call("archival_memory_insert", content="tea"), say("Kept."))
+    held = Held(say("Kept."))
+    world.model.follow(call("archival_memory_insert", content="tea"), held)
+    run = await first.start(agent)
+    waiting = await first.start(agent, "And then?")
+    following = asyncio.ensure_future(first.follow(run))
+    await held.asked.wait()
+    await first.conductor.stop()
+    assert kinds(await following) == ["tool_call", "tool_return"]
+    assert (await first.runs.get(ME, run.id)).status is RunStatus.RUNNING
+    late = await first.start(agent, "Too late?")
+    assert not first.conductor._tasks
+
+    other = world.process("owner-2")
+    await other.recover()
+    assert (await other.runs.get(ME, run.id)).status is RunStatus.RUNNING
+
+    world.model.follow(say("Kept."), say("Nothing."), say("No."))
+    second = world.process()
+    await second.recover()
+    assert [(await second.runs.get(ME, one.id)).status for one in (run, waiting, late)] == ["completed"] * 3
+    assert [message.text for message in world.turn(agent) if message.text] == [
+        "Hello", "Kept.", "And then?", "Nothing.", "Too late?", "No.",
+    ]  # fmt: skip
+    assert world.archival.texts(agent.id) == ["tea"]
+    require_valid(world.window(agent).messages)
+
+
+async def test_another_instance_takes_over_what_lapsed_and_the_first_stops_writing(world: World) -> None:
+    first, second = world.process(), world.process("owner-2")
+    agent = await world.agent(first)
+    held = Held(say("From the first."))
+    world.model.follow(held, say("From the second."))
+    run = await first.start(agent)
+    await held.asked.wait()
+    world.clock.advance(31)
+    await second.recover()
+    held.released.set()
+    await first.idle()
+    assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: From the second."]
+    assert kinds(await second.follow(run)) == ["assistant", "Stopped", "UsageReported"]
+
+
+async def test_of_a_lease_that_lapsed_nothing_is_committed_twice(world: World) -> None:
+    first, second = world.process(), world.process("owner-2")
+    agent = await world.agent(first)
+    held = Held(say("Kept by the first."))
+    world.model.follow(call("archival_memory_insert", content="tea"), held, say("Kept by the second."))
+    await first.start(agent)
+    await held.asked.wait()
+    world.clock.advance(31)
+    await second.recover()
+    held.released.set()
+    await first.idle()
+    assert world.archival.texts(agent.id) == ["tea"]
+    assert lines(world.turn(agent))[-1] == "assistant text: Kept by the second."
+    require_valid(world.window(agent).messages)
+
+
+async def test_kicks_at_once_begin_a_run_once(world: World) -> None:
+    first = world.process()
+    agent = await world.agent(first)
+    held = Held(say("Never."))
+    world.model.follow(held)
+    run = await first.start(agent)
+    await held.asked.wait()
+    await first.conductor.stop()
+    second = world.process()
+    world.model.follow(say("Once."))
+    await asyncio.gather(*(second.conductor.kick(agent.default_conversation_id) for _ in range(5)))
+    await second.follow(run)
+    assert len(world.model.requests) == 2
+    assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: Once."]
+
+
+async def test_a_run_is_retried_once_it_failed_and_never_while_it_runs(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    held = Held(say("One."))
+    world.model.follow(held)
+    run = await process.start(agent)
+    with pytest.raises(RunUnderWay):
+        await process.runs.retry(ME, None, run.id)
+    held.released.set()
+    await process.follow(run)
+    with pytest.raises(RunEnded):
+        await process.runs.retry(ME, None, run.id)
+
+
+async def test_a_retry_goes_on_where_the_failed_run_stopped(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    refusal = ProviderRefused("No.", provider="scripted", status=400)
+    world.model.follow(call("archival_memory_insert", content="tea"), refusal, refusal, say("Kept."))
+    await process.send(agent, "Keep tea in mind.")
+    for _ in range(2):
+        failed = await process.outcome(agent)
+        world.clock.advance(1)
+        again = await process.runs.retry(ME, None, failed.id)
+        await process.follow(again)
+    assert again.takes_up[0] == failed.id
+    # What was said and done is neither said nor done again.
+    assert [line.partition(":")[0] for line in lines(world.turn(agent))] == [
+        "user text",
+        'assistant calls archival_memory_insert{"content"',
+        "tool success of archival_memory_insert",
+        "assistant text",
+    ]
+    require_valid(world.window(agent).messages)
+
+
+async def test_an_ended_run_can_be_deleted_and_its_messages_stay(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(say("Hello."))
+    await process.send(agent)
+    run = await process.outcome(agent)
+    await process.runs.delete(ME, run.id)
+    with pytest.raises(NotFound):
+        await process.runs.get(ME, run.id)
+    assert len(world.turn(agent)) == 2
+
+
+async def test_a_deleted_agent_takes_its_runs_with_it(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    held = Held(say("Never."))
+    world.model.follow(held)
+    runs = [await process.start(agent), await process.start(agent)]
+    await held.asked.wait()
+    following = [asyncio.ensure_future(process.follow(run)) for run in runs]
+    await asyncio.sleep(0)
+    await process.birth.delete(ME, agent.id)
+    for task in following:
+        assert kinds(await task) == []
+    for run in runs:
+        with pytest.raises(NotFound):
+            await process.runs.get(ME, run.id)
+    assert not process.conductor._tasks
+    assert process.hub._followers == {}
+
+
+async def test_a_store_that_is_away_at_the_end_leaves_the_run_to_be_taken_up(world: World) -> None:
+    first = world.process()
+    agent = await world.agent(first)
+    world.model.follow(say("Hello."))
+    first.faults.away = {"runs.finish": 1}
+    run = await first.start(agent)
+    await first.idle()
+    assert (await first.runs.get(ME, run.id)).status is RunStatus.RUNNING
+    world.faults = Faults()
+    second = world.process()
+    await second.recover()
+    assert kinds(await second.follow(run)) == ["assistant", "Stopped", "UsageReported"]
+    assert len(world.model.requests) == 1
+    assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: Hello."]

@@ -1,0 +1,134 @@
+"""Following a run: replay, then live, each event once and in order, whoever comes when."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+from engram_kit.clock import FrozenClock
+from engram_kit.errors import NotFound
+from engram_kit.ids import new_id
+from engram_kit.principal import Principal
+from engram_orchestrator.loop.hub import EventHub
+from engram_orchestrator.model.events import Accepted, Keepalive, RunEvent, Shown, StepStarted
+from engram_orchestrator.model.messages import TextPart
+from engram_orchestrator.model.runs import InputMessage, RunConfig
+from engram_orchestrator.runs.following import Follower
+
+from ..support.model import Held, call, say
+from ..support.world import ME, Process, World, kinds, told
+
+
+def an_event(run_id: str, number: int | None) -> RunEvent:
+    now = FrozenClock().now()
+    body = StepStarted(1, 1) if number is None else Shown("assistant", new_id("message"), "otid", now)
+    return RunEvent(run_id, now, body, number)
+
+
+async def test_the_hub_tells_whoever_listens_to_a_run_and_then_that_it_is_over() -> None:
+    hub = EventHub()
+    first, second, other = hub.subscribe("run-1"), hub.subscribe("run-1"), hub.subscribe("run-2")
+    events = [an_event("run-1", 1), an_event("run-1", 2)]
+    hub.publish(events[:1])
+    second.close()
+    hub.publish(events[1:])
+    hub.end("run-1")
+    assert [await first.next(1) for _ in range(3)] == [*events, None]
+    assert await second.next(1) == events[0]
+    for silent in (second, other):
+        with pytest.raises(TimeoutError):
+            await silent.next(0)
+    hub.publish(events)
+    with pytest.raises(TimeoutError):
+        await first.next(0)
+
+
+async def test_a_follower_who_comes_late_gets_everything_once(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    held = Held(say("Kept."))
+    world.model.follow(call("archival_memory_insert", content="tea"), held)
+    run = await process.start(agent)
+    await held.asked.wait()
+    late = [asyncio.ensure_future(process.follow(run, after)) for after in (0, 1, 2)]
+    await asyncio.sleep(0)
+    held.released.set()
+    whole, *behind = [[event for event in await task if event.sequence] for task in late]
+    assert kinds(whole) == ["tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert behind == [whole[1:], whole[2:]]
+
+
+async def test_an_ended_run_is_replayed_and_the_stream_ends(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(say("Hello."))
+    live = await process.send(agent)
+    run = await process.outcome(agent)
+    replayed = await process.follow(run)
+    assert told(replayed) == told(live)
+    assert isinstance(replayed[0].body, Accepted)
+    assert replayed[0].body.last_sequence == run.last_sequence == 3
+    for after in (3, 99):
+        (accepted,) = await process.follow(run, after)
+        assert isinstance(accepted.body, Accepted)
+
+
+async def test_silence_is_broken_by_signs_of_life(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    held = Held(say("At last."))
+    world.model.follow(held)
+    run = await process.start(agent)
+    follower = Follower(process.run_store, process.hub, world.clock)
+    stream = follower.follow(run, follower.subscribe(run.id), keepalive_seconds=0)
+    async with aclosing(stream):
+        async for event in stream:
+            if isinstance(event.body, Keepalive):
+                assert event.sequence is None
+                break
+        held.released.set()
+        rest = [event async for event in stream if not isinstance(event.body, Keepalive)]
+    assert kinds(rest) == ["assistant", "Stopped", "UsageReported"]
+
+
+async def test_losing_a_stream_does_not_lose_the_run(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    held = Held(say("Said to nobody."))
+    world.model.follow(held)
+    message = InputMessage((TextPart("Hello"),))
+    stream = process.runs.send(ME, None, agent.id, "", [message], RunConfig())
+    async with aclosing(stream):
+        async for _ in stream:
+            break
+    await held.asked.wait()
+    assert process.hub._followers == {}
+    held.released.set()
+    run = await process.outcome(agent)
+    assert kinds(await process.follow(run)) == ["assistant", "Stopped", "UsageReported"]
+
+
+async def test_the_same_message_sent_again_joins_the_run_that_it_began(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    held = Held(say("Once."))
+    world.model.follow(held)
+    first = asyncio.ensure_future(process.send(agent, otid="o-1"))
+    await held.asked.wait()
+    second = asyncio.ensure_future(process.send(agent, otid="o-1"))
+    await asyncio.sleep(0)
+    held.released.set()
+    events, again = await first, await second
+    assert isinstance(again[0].body, Accepted)
+    assert (again[0].body.replayed, again[0].run_id) == (True, events[0].run_id)
+    assert told(again) == told(events)
+    after = await process.send(agent, otid="o-1")
+    assert told(after) == told(events)
+    assert len(world.model.requests) == 1
+    assert len(world.turn(agent)) == 2
+
+
+async def test_anothers_run_is_not_there(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(say("Hello."))
+    await process.send(agent)
+    run = await process.outcome(agent)
+    stranger = Principal(new_id("org"), new_id("user"))
+    with pytest.raises(NotFound):
+        async for _ in process.runs.follow(stranger, run.id, 0, 30):
+            pass
+    assert process.hub._followers == {}

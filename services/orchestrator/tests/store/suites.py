@@ -1,0 +1,774 @@
+"""What the stores of agents and of runs must do, whatever they keep their rows in."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from engram_kit.clock import FrozenClock
+from engram_kit.errors import EngramError, NotFound, RequestIdReused
+from engram_kit.idempotency import RequestKey
+from engram_kit.ids import derive_id, new_id
+from engram_kit.paging import PageQuery
+from engram_orchestrator.errors import ConversationBusy, LeaseLost, RunUnderWay
+from engram_orchestrator.model.agents import Agent, AgentState, AgentType, AttachedTool
+from engram_orchestrator.model.events import Shown, Stopped, UsageReported
+from engram_orchestrator.model.messages import Message, Role, TextPart, ToolReturn, ToolStatus, Usage
+from engram_orchestrator.model.models import ModelSettings
+from engram_orchestrator.model.rules import ConditionalOutcome, Conditional, ExitLoop
+from engram_orchestrator.model.events import RunEvent
+from engram_orchestrator.model.runs import (
+    EntryKind,
+    InputMessage,
+    JournalEntry,
+    JournalledAnswer,
+    Lease,
+    Run,
+    RunConfig,
+    RunError,
+    RunStatus,
+    Step,
+    StepStatus,
+    StopReason,
+)
+from engram_orchestrator.store.base import AgentFilter, AgentStore, RunFilter, RunStore, StepFilter
+
+ORG, OTHER_ORG = new_id("org"), new_id("org")
+ALL = PageQuery(100, ascending=True)
+
+
+def an_agent(clock: FrozenClock, name: str = "Ada's", **fields: Any) -> Agent:
+    agent_id = new_id("agent")
+    fields.setdefault("organization_id", ORG)
+    return Agent(
+        id=agent_id,
+        name=name,
+        type=fields.pop("type", AgentType.LETTA_V1),
+        system="You are a test.",
+        model="scripted/one",
+        created_at=clock.now(),
+        updated_at=clock.now(),
+        default_conversation_id=derive_id("conv", agent_id),
+        **fields,
+    )
+
+
+def key(method: str = "CreateAgent", request_id: str = "r-1", fingerprint: str = "f", org: str = ORG) -> RequestKey:
+    return RequestKey(org, method, request_id, fingerprint)
+
+
+async def made(store: AgentStore, agent: Agent) -> Agent:
+    await store.begin_creation(None, agent, b"{}")
+    assert await store.activate(agent)
+    return await store.get(agent.organization_id, agent.id)
+
+
+class AgentStoreSuite:
+    """Subclass it with fixtures `agents` and `runs` that give empty stores on the `clock` fixture's clock."""
+
+    async def test_nobody_sees_an_agent_that_is_being_made(self, agents: AgentStore, clock: FrozenClock) -> None:
+        agent = an_agent(clock, tags=("t",))
+        assert await agents.begin_creation(None, agent, b"draft") == (agent.id, False)
+        with pytest.raises(NotFound):
+            await agents.get(ORG, agent.id)
+        assert await agents.count(ORG, AgentFilter()) == 0
+        assert (await agents.list(ORG, AgentFilter(), "created_at", ALL)).items == ()
+        assert (await agents.tags(ORG, ALL, None)).items == ()
+        assert not await agents.begin_deletion(ORG, agent.id)
+        assert await agents.creation(ORG, agent.id) == (agent, b"draft")
+        assert await agents.creation(OTHER_ORG, agent.id) is None
+        assert await agents.unfinished() == ((agent, b"draft"),)
+
+    async def test_an_active_agent_is_what_was_written(self, agents: AgentStore, clock: FrozenClock) -> None:
+        agent = an_agent(
+            clock,
+            description="",
+            model_settings=ModelSettings(temperature=0.0, context_window=8_000),
+            tools=(AttachedTool("send_message"), AttachedTool("probe", new_id("tool"), True)),
+            tool_rules=(
+                ExitLoop("send_message"),
+                Conditional("probe", (ConditionalOutcome(True, "a"), ConditionalOutcome(1, "b"))),
+            ),
+            tags=("b", "a"),
+            metadata='{"k": 1}',
+        )
+        await agents.begin_creation(None, agent, b"draft")
+        complete = replace(agent, name="Complete")
+        assert await agents.activate(complete)
+        assert await agents.get(ORG, agent.id) == replace(complete, state=AgentState.ACTIVE)
+        assert await agents.creation(ORG, agent.id) is None
+        assert await agents.unfinished() == ()
+        with pytest.raises(NotFound):
+            await agents.get(OTHER_ORG, agent.id)
+
+    async def test_only_what_is_being_made_becomes_active(self, agents: AgentStore, clock: FrozenClock) -> None:
+        agent = await made(agents, an_agent(clock))
+        await agents.update(None, ORG, agent.id, lambda agent: replace(agent, name="Changed"))
+        assert not await agents.activate(agent)
+        assert (await agents.get(ORG, agent.id)).name == "Changed"
+        assert await agents.begin_deletion(ORG, agent.id)
+        assert not await agents.activate(agent)
+        with pytest.raises(NotFound):
+            await agents.get(ORG, agent.id)
+
+    async def test_a_creation_is_begun_once_under_its_key(self, agents: AgentStore, clock: FrozenClock) -> None:
+        first, second = an_agent(clock), an_agent(clock)
+        assert await agents.begin_creation(key(), first, b"1") == (first.id, False)
+        assert await agents.begin_creation(key(), second, b"2") == (first.id, True)
+        with pytest.raises(RequestIdReused):
+            await agents.begin_creation(key(fingerprint="other"), second, b"2")
+        elsewhere = replace(second, organization_id=OTHER_ORG)
+        assert await agents.begin_creation(key(org=OTHER_ORG), elsewhere, b"2") == (second.id, False)
+        assert len(await agents.unfinished()) == 2
+
+    async def test_many_that_create_at_once_under_one_key_make_one(
+        self, agents: AgentStore, clock: FrozenClock
+    ) -> None:
+        candidates = [an_agent(clock) for _ in range(8)]
+        begun = await asyncio.gather(*(agents.begin_creation(key(), agent, b"") for agent in candidates))
+        assert len({agent_id for agent_id, _ in begun}) == 1
+        assert sorted(replayed for _, replayed in begun) == [False] + [True] * 7
+        assert len(await agents.unfinished()) == 1
+
+    async def test_what_is_abandoned_is_deleted_and_its_key_free(self, agents: AgentStore, clock: FrozenClock) -> None:
+        first, second = an_agent(clock), an_agent(clock)
+        await agents.begin_creation(key(), first, b"")
+        assert await agents.abandon(first.id, key())
+        assert not await agents.abandon(first.id, key())
+        assert [(agent.id, agent.state, draft) for agent, draft in await agents.unfinished()] == [
+            (first.id, AgentState.DELETING, b"")
+        ]
+        assert await agents.begin_creation(key(), second, b"") == (second.id, False)
+        await agents.forget(first.id)
+        assert [agent.id for agent, _ in await agents.unfinished()] == [second.id]
+
+    async def test_what_is_active_is_not_abandoned(self, agents: AgentStore, clock: FrozenClock) -> None:
+        agent = await made(agents, an_agent(clock))
+        assert not await agents.abandon(agent.id, None)
+        assert (await agents.get(ORG, agent.id)).id == agent.id
+
+    async def test_an_update_takes_effect_once_under_its_key(self, agents: AgentStore, clock: FrozenClock) -> None:
+        agent = await made(agents, an_agent(clock, tags=("old",)))
+
+        def longer(agent: Agent) -> Agent:
+            return replace(agent, name=agent.name + "!", tags=("new",))
+
+        for _ in range(2):
+            changed = await agents.update(key("UpdateAgent"), ORG, agent.id, longer)
+            assert changed.name == "Ada's!"
+        assert (await agents.tags(ORG, ALL, None)).items == ("new",)
+        with pytest.raises(RequestIdReused):
+            await agents.update(key("UpdateAgent", fingerprint="other"), ORG, agent.id, longer)
+        with pytest.raises(NotFound):
+            await agents.update(None, OTHER_ORG, agent.id, longer)
+
+    async def test_a_change_that_fails_changes_nothing(self, agents: AgentStore, clock: FrozenClock) -> None:
+        agent = await made(agents, an_agent(clock))
+
+        def refuse(_: Agent) -> Agent:
+            raise EngramError("no")
+
+        with pytest.raises(EngramError):
+            await agents.update(key("UpdateAgent"), ORG, agent.id, refuse)
+        assert (await agents.update(key("UpdateAgent"), ORG, agent.id, lambda agent: agent)) == agent
+
+    async def test_changes_at_once_lose_none(self, agents: AgentStore, clock: FrozenClock) -> None:
+        agent = await made(agents, an_agent(clock))
+
+        def attach(name: str) -> Any:
+            return lambda agent: replace(agent, tools=(*agent.tools, AttachedTool(name)))
+
+        names = {f"tool_{number}" for number in range(10)}
+        await asyncio.gather(*(agents.update(None, ORG, agent.id, attach(name)) for name in names))
+        assert {tool.name for tool in (await agents.get(ORG, agent.id)).tools} == names
+
+    async def test_filters(self, agents: AgentStore, clock: FrozenClock) -> None:
+        ada = await made(agents, an_agent(clock, "Ada", tags=("x", "y")))
+        bob = await made(agents, an_agent(clock, "bob_100%", tags=("x",), hidden=True, type=AgentType.MEMGPT_V2))
+        await made(agents, an_agent(clock, "Ada", organization_id=OTHER_ORG, tags=("x", "z")))
+        wanted = {
+            AgentFilter(): {ada.id, bob.id},
+            AgentFilter(agent_ids=(ada.id, new_id("agent"))): {ada.id},
+            AgentFilter(name="Ada"): {ada.id},
+            AgentFilter(name="ada"): set(),
+            AgentFilter(text_search="AD"): {ada.id},
+            AgentFilter(text_search="0%"): {bob.id},
+            AgentFilter(text_search="b_b"): set(),
+            AgentFilter(tags_any=("x", "q")): {ada.id, bob.id},
+            AgentFilter(tags_any=("z",)): set(),
+            AgentFilter(tags_all=("x", "y")): {ada.id},
+            AgentFilter(types=(AgentType.MEMGPT_V2, AgentType.REACT)): {bob.id},
+            AgentFilter(hidden=False): {ada.id},
+            AgentFilter(last_stop_reason="end_turn"): set(),
+            AgentFilter(tags_any=("x",), name="Ada", hidden=False): {ada.id},
+        }
+        for where, ids in wanted.items():
+            assert {agent.id for agent in (await agents.list(ORG, where, "created_at", ALL)).items} == ids, where
+            assert await agents.count(ORG, where) == len(ids), where
+
+    @pytest.mark.parametrize("ascending", [True, False])
+    async def test_pages_by_creation_hold_each_once(
+        self, agents: AgentStore, clock: FrozenClock, *, ascending: bool
+    ) -> None:
+        ids = []
+        for number in range(7):
+            clock.advance(number % 2)
+            ids.append((await made(agents, an_agent(clock))).id)
+        seen: list[str] = []
+        query = PageQuery(3, ascending=ascending)
+        while True:
+            page = await agents.list(ORG, AgentFilter(), "created_at", query)
+            seen += [agent.id for agent in page.items]
+            if page.next_cursor is None:
+                break
+            query = replace(query, cursor=page.next_cursor)
+        assert len(seen) == 7
+        assert set(seen) == set(ids)
+        times = {agent_id: (await agents.get(ORG, agent_id)).created_at for agent_id in ids}
+        ordered = sorted(ids, key=lambda agent_id: (times[agent_id], agent_id), reverse=not ascending)
+        assert seen == ordered
+
+    async def test_rows_around_a_row(self, agents: AgentStore, clock: FrozenClock) -> None:
+        ids = []
+        for _ in range(5):
+            clock.advance(1)
+            ids.append((await made(agents, an_agent(clock))).id)
+
+        async def page(**given: Any) -> list[str]:
+            found = await agents.list(ORG, AgentFilter(), "created_at", PageQuery(10, **{"ascending": True, **given}))
+            return [agent.id for agent in found.items]
+
+        assert await page(after_id=ids[2]) == ids[3:]
+        assert await page(before_id=ids[2]) == ids[:2]
+        assert await page(after_id=ids[3], ascending=False) == ids[2::-1]
+        assert await page(after_id=ids[0], before_id=ids[4]) == ids[1:4]
+        with pytest.raises(NotFound):
+            await page(after_id=new_id("agent"))
+
+    @pytest.mark.parametrize("ascending", [True, False])
+    async def test_agents_that_never_ran_come_last(
+        self, agents: AgentStore, runs: RunStore, clock: FrozenClock, *, ascending: bool
+    ) -> None:
+        idle, early, late = [await made(agents, an_agent(clock)) for _ in range(3)]
+        for agent in (early, late):
+            clock.advance(1)
+            await ran(runs, agent, clock)
+        page = await agents.list(ORG, AgentFilter(), "last_run_completed_at", PageQuery(2, ascending=ascending))
+        rest = await agents.list(
+            ORG, AgentFilter(), "last_run_completed_at", PageQuery(2, ascending=ascending, cursor=page.next_cursor)
+        )
+        expected = [early.id, late.id] if ascending else [late.id, early.id]
+        assert [agent.id for agent in (*page.items, *rest.items)] == [*expected, idle.id]
+        assert page.items[0].last_stop_reason == "end_turn"
+        assert page.items[0].last_run_ms == 5
+
+    async def test_a_request_whose_effect_lies_elsewhere_is_known_again(self, agents: AgentStore) -> None:
+        assert not await agents.once(None)
+        assert not await agents.once(key("ResetMessages"))
+        assert await agents.once(key("ResetMessages"))
+        with pytest.raises(RequestIdReused):
+            await agents.once(key("ResetMessages", fingerprint="other"))
+
+    async def test_deleting_takes_the_leases_away(
+        self, agents: AgentStore, runs: RunStore, clock: FrozenClock
+    ) -> None:
+        agent = await made(agents, an_agent(clock))
+        started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+        assert started.claim is not None
+        assert await agents.begin_deletion(ORG, agent.id)
+        # Who asks again takes the deletion up where it stopped.
+        assert await agents.begin_deletion(ORG, agent.id)
+        assert [(agent.state, draft) for agent, draft in await agents.unfinished()] == [(AgentState.DELETING, b"")]
+        with pytest.raises(LeaseLost):
+            await runs.write(started.claim.lease)
+        assert await runs.claim_next(agent.default_conversation_id, "me") is None
+        assert await runs.claimable("me") == ()
+        with pytest.raises(NotFound):
+            await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+        await agents.forget(agent.id)
+        assert await agents.unfinished() == ()
+        assert not await agents.begin_deletion(ORG, agent.id)
+        with pytest.raises(NotFound):
+            await runs.get(ORG, started.run.id)
+
+    async def test_deleting_anothers_agent_does_nothing_to_it(
+        self, agents: AgentStore, runs: RunStore, clock: FrozenClock
+    ) -> None:
+        agent = await made(agents, an_agent(clock))
+        started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+        assert started.claim is not None
+        assert not await agents.begin_deletion(OTHER_ORG, agent.id)
+        await runs.write(started.claim.lease)
+        assert (await agents.get(ORG, agent.id)).id == agent.id
+
+    async def test_tags_by_the_alphabet(self, agents: AgentStore, clock: FrozenClock) -> None:
+        await made(agents, an_agent(clock, tags=("b", "a", "Tea")))
+        await made(agents, an_agent(clock, tags=("b", "c%")))
+        await made(agents, an_agent(clock, organization_id=OTHER_ORG, tags=("z",)))
+        first = await agents.tags(ORG, PageQuery(2, ascending=True), None)
+        second = await agents.tags(ORG, PageQuery(9, ascending=True, cursor=first.next_cursor), None)
+        # Where capitals stand is the engine's own alphabet.
+        assert {*first.items, *second.items} == {"Tea", "a", "b", "c%"}
+        assert len(first.items) == 2
+        assert second.next_cursor is None
+        assert (await agents.tags(ORG, PageQuery(9, ascending=False), None)).items == tuple(
+            reversed((*first.items, *second.items))
+        )
+        assert (await agents.tags(ORG, ALL, "TE")).items == ("Tea",)
+        assert (await agents.tags(ORG, ALL, "%")).items == ("c%",)
+        ordered = (*first.items, *second.items)
+        behind = await agents.tags(ORG, replace(ALL, after_id="b"), None)
+        assert behind.items == ordered[ordered.index("b") + 1 :]
+        ahead = await agents.tags(ORG, replace(ALL, before_id="b"), None)
+        assert ahead.items == ordered[: ordered.index("b")]
+
+
+def a_run(agent: Agent, clock: FrozenClock, *, otid: str | None = None, **fields: Any) -> Run:
+    return Run(
+        id=new_id("run"),
+        organization_id=fields.pop("organization_id", agent.organization_id),
+        subject_id=new_id("user"),
+        agent_id=agent.id,
+        conversation_id=agent.default_conversation_id,
+        created_at=clock.now(),
+        updated_at=clock.now(),
+        input=(InputMessage((TextPart("Hello"),), otid=otid),),
+        **fields,
+    )
+
+
+def an_end(run: Run, clock: FrozenClock, reason: StopReason = StopReason.END_TURN, **fields: Any) -> Run:
+    return replace(
+        run,
+        status=RunStatus.COMPLETED,
+        stop_reason=reason,
+        completed_at=clock.now(),
+        total_ms=5,
+        **fields,
+    )
+
+
+def an_event(run: Run, number: int, clock: FrozenClock) -> RunEvent:
+    shown = Shown("assistant", new_id("message"), "otid", clock.now(), (TextPart(f"Event {number}"),))
+    return RunEvent(run.id, clock.now(), shown, number, new_id("step"))
+
+
+def an_answer(step_id: str, clock: FrozenClock, text: str = "Hello.") -> JournalEntry:
+    message = Message(new_id("message"), Role.ASSISTANT, clock.now(), (TextPart(text),))
+    return JournalEntry(
+        step_id, EntryKind.ANSWER, clock.now(), answer=JournalledAnswer(message, (), Usage(1, 2, 3), 4, "system")
+    )
+
+
+def a_step(run: Run, number: int, clock: FrozenClock, **fields: Any) -> Step:
+    return Step(
+        id=derive_id("step", run.id, str(number)),
+        run_id=run.id,
+        agent_id=run.agent_id,
+        conversation_id=run.conversation_id,
+        number=number,
+        model=fields.pop("model", "scripted/one"),
+        provider="scripted",
+        context_window=8_000,
+        created_at=clock.now() + timedelta(seconds=number),
+        status=StepStatus.SUCCESS,
+        **fields,
+    )
+
+
+async def ran(runs: RunStore, agent: Agent, clock: FrozenClock) -> Run:
+    """A run of the agent from its beginning to its end."""
+    claim = (await runs.start(None, a_run(agent, clock), "me", reject_busy=False)).claim
+    assert claim is not None
+    await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
+    return await runs.get(ORG, claim.run.id)
+
+
+class RunStoreSuite:
+    """Subclass it with fixtures `agents` and `runs` that give empty stores on the `clock` fixture's clock."""
+
+    @pytest.fixture
+    async def agent(self, agents: AgentStore, clock: FrozenClock) -> Agent:
+        return await made(agents, an_agent(clock))
+
+    async def test_the_first_run_of_a_conversation_is_claimed_at_once(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        config = RunConfig(max_steps=3, include_events=("assistant",), override_model="scripted/two")
+        run = a_run(agent, clock, config=config, background=True, takes_up=(new_id("run"),))
+        started = await runs.start(None, run, "me", reject_busy=False)
+        assert not started.replayed
+        assert started.run == replace(run, status=RunStatus.RUNNING)
+        claim = started.claim
+        assert claim is not None
+        assert (claim.run, claim.agent, claim.taken_up) == (started.run, agent, False)
+        assert (claim.conversation.id, claim.conversation.is_default) == (agent.default_conversation_id, True)
+        assert claim.lease == Lease(run.id, agent.default_conversation_id, "me", 1)
+        assert await runs.get(ORG, run.id) == started.run
+
+    async def test_what_is_not_there_cannot_be_run(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+        run = a_run(agent, clock)
+        for wrong in (
+            replace(run, agent_id=new_id("agent")),
+            replace(run, conversation_id=new_id("conv")),
+            replace(run, organization_id=OTHER_ORG),
+        ):
+            with pytest.raises(NotFound):
+                await runs.start(None, wrong, "me", reject_busy=False)
+        with pytest.raises(NotFound):
+            await runs.get(ORG, run.id)
+
+    async def test_runs_of_a_conversation_are_served_in_the_order_in_which_they_came(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        started = [await runs.start(None, a_run(agent, clock), "me", reject_busy=False) for _ in range(4)]
+        assert [item.claim is not None for item in started] == [True, False, False, False]
+        assert [item.run.status for item in started] == ["running", "created", "created", "created"]
+        claim = started[0].claim
+        for number, expected in enumerate(started):
+            assert claim is not None
+            assert (claim.run.id, claim.lease.epoch) == (expected.run.id, number + 1)
+            waits = await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
+            assert waits is (number < 3)
+            claim = await runs.claim_next(agent.default_conversation_id, "me")
+        assert claim is None
+
+    async def test_many_that_start_at_once_are_one_that_runs_and_a_queue(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        wanted = [a_run(agent, clock) for _ in range(10)]
+        started = await asyncio.gather(*(runs.start(None, run, "me", reject_busy=False) for run in wanted))
+        claims = [item.claim for item in started if item.claim is not None]
+        assert len(claims) == 1
+        served, claim = [], claims[0]
+        while claim is not None:
+            served.append(claim.run.id)
+            await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
+            claim = await runs.claim_next(agent.default_conversation_id, "me")
+        assert sorted(served) == sorted(run.id for run in wanted)
+
+    async def test_a_busy_conversation_may_be_refused_by_the_name_of_its_run(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        first = await runs.start(None, a_run(agent, clock), "me", reject_busy=True)
+        refused = a_run(agent, clock)
+        with pytest.raises(ConversationBusy) as raised:
+            await runs.start(None, refused, "me", reject_busy=True)
+        assert raised.value.metadata["run_id"] == first.run.id
+        with pytest.raises(NotFound):
+            await runs.get(ORG, refused.id)
+
+    async def test_conversations_do_not_wait_for_each_other(
+        self, agents: AgentStore, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        other = await made(agents, an_agent(clock))
+        for one in (agent, other):
+            assert (await runs.start(None, a_run(one, clock), "me", reject_busy=True)).claim is not None
+
+    async def test_the_same_request_is_the_same_run(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+        request = key("SendMessage")
+        first = await runs.start(request, a_run(agent, clock), "me", reject_busy=True)
+        again = await runs.start(request, a_run(agent, clock), "me", reject_busy=True)
+        assert (again.run.id, again.replayed, again.claim) == (first.run.id, True, None)
+        with pytest.raises(RequestIdReused):
+            await runs.start(replace(request, fingerprint="other"), a_run(agent, clock), "me", reject_busy=False)
+        other_method = await runs.start(key("StartRun"), a_run(agent, clock), "me", reject_busy=False)
+        assert other_method.run.id != first.run.id
+
+    async def test_a_request_is_known_as_long_as_its_run(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+        request = key("SendMessage")
+        started = await runs.start(request, a_run(agent, clock), "me", reject_busy=False)
+        assert started.claim is not None
+        await runs.finish(started.claim.lease, an_end(started.run, clock), (), ())
+        clock.advance(86_400 * 30)
+        await runs.purge_requests(clock.now())
+        assert (await runs.start(request, a_run(agent, clock), "me", reject_busy=False)).replayed
+        await runs.delete(ORG, started.run.id)
+        assert not (await runs.start(request, a_run(agent, clock), "me", reject_busy=False)).replayed
+
+    async def test_the_same_otid_is_the_same_run_during_it_and_after_it(
+        self, agents: AgentStore, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        first = await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)
+        again = await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=True)
+        assert (again.run.id, again.replayed) == (first.run.id, True)
+        assert first.claim is not None
+        await runs.finish(first.claim.lease, an_end(first.run, clock), (), ())
+        ended = await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=True)
+        assert (ended.run.id, ended.run.status) == (first.run.id, RunStatus.COMPLETED)
+        other = await made(agents, an_agent(clock))
+        assert not (await runs.start(None, a_run(other, clock, otid="o-1"), "me", reject_busy=True)).replayed
+
+    async def test_anothers_otid_gives_nothing_away(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+        await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)
+        with pytest.raises(NotFound):
+            await runs.start(None, a_run(agent, clock, otid="o-1", organization_id=OTHER_ORG), "me", reject_busy=False)
+
+    @pytest.mark.parametrize("by", ["request_id", "otid"])
+    async def test_many_that_send_the_same_at_once_are_one_run(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock, by: str
+    ) -> None:
+        request, otid = (key("SendMessage"), None) if by == "request_id" else (None, "o-1")
+        started = await asyncio.gather(
+            *(runs.start(request, a_run(agent, clock, otid=otid), "me", reject_busy=False) for _ in range(8))
+        )
+        assert len({item.run.id for item in started}) == 1
+        assert sorted(item.replayed for item in started) == [False] + [True] * 7
+        assert len((await runs.list(ORG, RunFilter(), ALL)).items) == 1
+
+    async def test_anothers_lease_holds_until_it_lapses(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+        started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+        assert started.claim is not None
+        conversation_id = agent.default_conversation_id
+        clock.advance(29)
+        assert await runs.claim_next(conversation_id, "you") is None
+        assert await runs.claimable("you") == ()
+        clock.advance(1)
+        assert await runs.claimable("you") == (conversation_id,)
+        taken = await runs.claim_next(conversation_id, "you")
+        assert taken is not None
+        assert (taken.run, taken.taken_up) == (started.run, True)
+        assert taken.lease == Lease(started.run.id, conversation_id, "you", 2)
+
+    @pytest.mark.parametrize("how", ["renew", "write"])
+    async def test_a_holder_that_shows_itself_keeps_its_lease(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock, how: str
+    ) -> None:
+        started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+        assert started.claim is not None
+        for _ in range(3):
+            clock.advance(20)
+            await (runs.renew([started.claim.lease]) if how == "renew" else runs.write(started.claim.lease))
+        assert await runs.claim_next(agent.default_conversation_id, "you") is None
+
+    async def test_an_owner_takes_its_own_runs_up_at_once(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+        assert started.claim is not None
+        await runs.write(started.claim.lease, events=[an_event(started.run, 1, clock), an_event(started.run, 2, clock)])
+        assert await runs.claimable("me") == (agent.default_conversation_id,)
+        again = await runs.claim_next(agent.default_conversation_id, "me")
+        assert again is not None
+        assert (again.taken_up, again.lease.epoch, again.run.last_sequence) == (True, 2, 2)
+
+    async def test_whoever_lost_the_lease_writes_nothing_more(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+        assert started.claim is not None
+        old = started.claim.lease
+        clock.advance(30)
+        taken = await runs.claim_next(agent.default_conversation_id, "you")
+        assert taken is not None
+        step = new_id("step")
+        with pytest.raises(LeaseLost):
+            await runs.write(old, entries=[an_answer(step, clock)], events=[an_event(started.run, 1, clock)])
+        with pytest.raises(LeaseLost):
+            await runs.finish(old, an_end(started.run, clock), (), ())
+        await runs.renew([old])
+        assert await runs.journal(started.run.id) == ()
+        assert await runs.events(started.run.id, 0, 10) == ()
+        assert (await runs.get(ORG, started.run.id)).status is RunStatus.RUNNING
+        clock.advance(30)
+        assert await runs.claimable("me") == (agent.default_conversation_id,)
+
+    async def test_of_many_claimants_one_gets_the_run(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+        clock.advance(30)
+        claims = await asyncio.gather(
+            *(runs.claim_next(agent.default_conversation_id, f"owner-{number}") for number in range(6))
+        )
+        assert len([claim for claim in claims if claim is not None]) == 1
+
+    async def test_the_first_answer_is_the_answer(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+        started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+        assert started.claim is not None
+        lease, step = started.claim.lease, new_id("step")
+        first = an_answer(step, clock)
+        returned = ToolReturn("call-1", "probe", ToolStatus.SUCCESS, "done", ("out",), ("err",))
+        result = JournalEntry(step, EntryKind.RESULT, clock.now(), 1, result=returned)
+        begun = JournalEntry(step, EntryKind.STARTED, clock.now(), 1)
+        await runs.write(lease, entries=[first])
+        await runs.write(lease, entries=[begun, result])
+        with pytest.raises(sa.exc.IntegrityError):
+            await runs.write(
+                lease, entries=[an_answer(step, clock, "Another.")], events=[an_event(started.run, 1, clock)]
+            )
+        entries = {(entry.kind, entry.ordinal): entry for entry in await runs.journal(started.run.id)}
+        assert entries == {
+            (EntryKind.ANSWER, 0): first,
+            (EntryKind.STARTED, 1): begun,
+            (EntryKind.RESULT, 1): result,
+        }
+        assert await runs.events(started.run.id, 0, 10) == ()
+
+    async def test_events_are_read_behind_a_number_and_in_order(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+        assert started.claim is not None
+        events = [an_event(started.run, number, clock) for number in range(1, 6)]
+        await runs.write(started.claim.lease, events=events[:3])
+        await runs.write(started.claim.lease, events=events[3:])
+        assert await runs.events(started.run.id, 0, 10) == tuple(events)
+        assert await runs.events(started.run.id, 2, 2) == tuple(events[2:4])
+        assert await runs.events(started.run.id, 5, 2) == ()
+        assert (await runs.get(ORG, started.run.id)).last_sequence == 5
+        with pytest.raises(sa.exc.IntegrityError):
+            await runs.write(started.claim.lease, events=[events[0]])
+
+    async def test_an_end_is_written_whole(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+        started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+        assert started.claim is not None
+        run, lease = started.run, started.claim.lease
+        await runs.write(lease, entries=[an_answer(new_id("step"), clock)], events=[an_event(run, 1, clock)])
+        clock.advance(2)
+        error = RunError("PROVIDER_AUTH", "No.", {"status": "401"})
+        ended = replace(
+            an_end(run, clock, StopReason.LLM_API_ERROR, error=error, usage=Usage(1, None, 3), step_count=2),
+            status=RunStatus.FAILED,
+            last_sequence=3,
+            first_token_ms=7,
+            updated_at=clock.now(),
+        )
+        last = [
+            RunEvent(run.id, clock.now(), Stopped(StopReason.LLM_API_ERROR, RunStatus.FAILED), 2),
+            RunEvent(run.id, clock.now(), UsageReported(Usage(1, None, 3), 2), 3),
+        ]
+        assert not await runs.finish(lease, ended, last, [a_step(run, 1, clock)])
+        assert await runs.get(ORG, run.id) == ended
+        assert [event.body for event in await runs.events(run.id, 1, 10)] == [event.body for event in last]
+        assert await runs.journal(run.id) == ()
+        assert await runs.claimable("me") == ()
+        with pytest.raises(LeaseLost):
+            await runs.finish(lease, ended, (), ())
+        with pytest.raises(LeaseLost):
+            await runs.write(lease)
+
+    async def test_a_step_is_recorded_once_however_often_it_is_written(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+        assert started.claim is not None
+        step = a_step(started.run, 1, clock, usage=Usage(1, 2, 3), model_ms=4, error=RunError("INTERNAL", "x"))
+        await runs.write(started.claim.lease, steps=[step])
+        later = replace(step, attempts=2)
+        await runs.write(started.claim.lease, steps=[later, a_step(started.run, 2, clock)])
+        assert await runs.step(ORG, step.id) == later
+        page = await runs.steps(ORG, StepFilter(run_id=started.run.id), ALL)
+        assert [found.number for found in page.items] == [1, 2]
+        with pytest.raises(NotFound):
+            await runs.step(OTHER_ORG, step.id)
+
+    async def test_steps_by_run_agent_and_model(
+        self, agents: AgentStore, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        other = await made(agents, an_agent(clock))
+        found = {}
+        for one, model in ((agent, "scripted/one"), (other, "scripted/two")):
+            claim = (await runs.start(None, a_run(one, clock), "me", reject_busy=False)).claim
+            assert claim is not None
+            await runs.write(claim.lease, steps=[a_step(claim.run, 1, clock, model=model)])
+            found[one.id] = claim.run.id
+        for where, expected in (
+            (StepFilter(), 2),
+            (StepFilter(agent_id=agent.id), 1),
+            (StepFilter(run_id=found[other.id]), 1),
+            (StepFilter(model="scripted/two"), 1),
+            (StepFilter(agent_id=agent.id, model="scripted/two"), 0),
+        ):
+            assert len((await runs.steps(ORG, where, ALL)).items) == expected
+        assert (await runs.steps(OTHER_ORG, StepFilter(), ALL)).items == ()
+
+    async def test_lists_of_runs(self, agents: AgentStore, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+        other = await made(agents, an_agent(clock))
+        done = await ran(runs, agent, clock)
+        clock.advance(1)
+        running = (await runs.start(None, a_run(agent, clock, background=True), "me", reject_busy=False)).run
+        clock.advance(1)
+        waiting = (await runs.start(None, a_run(agent, clock), "me", reject_busy=False)).run
+        clock.advance(1)
+        elsewhere = (await runs.start(None, a_run(other, clock), "me", reject_busy=False)).run
+        for where, expected in (
+            (RunFilter(), [done, running, waiting, elsewhere]),
+            (RunFilter(agent_ids=(other.id,)), [elsewhere]),
+            (RunFilter(statuses=(RunStatus.CREATED, RunStatus.COMPLETED)), [done, waiting]),
+            (RunFilter(background=True), [running]),
+            (RunFilter(stop_reason="end_turn"), [done]),
+            (RunFilter(conversation_id=agent.default_conversation_id, active=True), [running, waiting]),
+            (RunFilter(active=False), [done]),
+        ):
+            page = await runs.list(ORG, where, ALL)
+            assert [run.id for run in page.items] == [run.id for run in expected], where
+        newest = await runs.list(ORG, RunFilter(), PageQuery(3, ascending=False))
+        rest = await runs.list(ORG, RunFilter(), PageQuery(3, ascending=False, cursor=newest.next_cursor))
+        assert [run.id for run in (*newest.items, *rest.items)] == [
+            run.id for run in (elsewhere, waiting, running, done)
+        ]
+        assert (await runs.list(OTHER_ORG, RunFilter(), ALL)).items == ()
+        with pytest.raises(NotFound):
+            await runs.get(OTHER_ORG, done.id)
+
+    async def test_a_run_that_waits_can_be_ended_and_one_that_was_claimed_cannot(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        first = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+        second = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+        assert first.claim is not None
+        ended = replace(an_end(second.run, clock, StopReason.CANCELLED), status=RunStatus.CANCELLED, last_sequence=1)
+        event = RunEvent(second.run.id, clock.now(), Stopped(StopReason.CANCELLED, RunStatus.CANCELLED), 1)
+        assert not await runs.cancel_waiting(an_end(first.run, clock), [an_event(first.run, 1, clock)])
+        assert await runs.events(first.run.id, 0, 10) == ()
+        assert await runs.cancel_waiting(ended, [event])
+        assert not await runs.cancel_waiting(ended, [event])
+        assert (await runs.get(ORG, second.run.id)).stop_reason is StopReason.CANCELLED
+        assert [found.body for found in await runs.events(second.run.id, 0, 10)] == [event.body]
+        assert not await runs.finish(first.claim.lease, an_end(first.run, clock), (), ())
+
+    async def test_cancelling_and_claiming_at_once_has_one_winner(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        for _ in range(5):
+            first = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+            second = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+            assert first.claim is not None
+            await runs.finish(first.claim.lease, an_end(first.run, clock), (), ())
+            ended = replace(an_end(second.run, clock, StopReason.CANCELLED), status=RunStatus.CANCELLED)
+            claim, cancelled = await asyncio.gather(
+                runs.claim_next(agent.default_conversation_id, "me"), runs.cancel_waiting(ended, ())
+            )
+            assert cancelled is (claim is None)
+            if claim is not None:
+                await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
+
+    async def test_only_an_ended_run_is_deleted_and_with_all_its_rows(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        started = await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)
+        assert started.claim is not None
+        run = started.run
+        with pytest.raises(RunUnderWay):
+            await runs.delete(ORG, run.id)
+        step = a_step(run, 1, clock)
+        await runs.finish(started.claim.lease, an_end(run, clock), [an_event(run, 1, clock)], [step])
+        with pytest.raises(NotFound):
+            await runs.delete(OTHER_ORG, run.id)
+        await runs.delete(ORG, run.id)
+        for gone in (runs.get(ORG, run.id), runs.delete(ORG, run.id), runs.step(ORG, step.id)):
+            with pytest.raises(NotFound):
+                await gone
+        assert await runs.events(run.id, 0, 10) == ()
+        assert not (await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)).replayed
+
+    async def test_old_requests_are_forgotten(self, agents: AgentStore, runs: RunStore, clock: FrozenClock) -> None:
+        await agents.once(key("ResetMessages"))
+        clock.advance(3_600)
+        await agents.once(key("ResetMessages", "r-2"))
+        assert await runs.purge_requests(datetime(2026, 1, 1, 0, 30, tzinfo=UTC)) == 1
+        assert not await agents.once(key("ResetMessages"))
+        assert await agents.once(key("ResetMessages", "r-2"))

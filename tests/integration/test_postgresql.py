@@ -1,0 +1,50 @@
+"""The whole mesh on PostgreSQL: the same conversation, and nothing lost by restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+from engram_testkit.mesh import Mesh
+from engram_testkit.postgres import PostgresServer
+from engram_testkit.stubs import ROOMS
+from engram_testkit.turns import assert_whole, stored, turn, window_of
+
+
+@pytest_asyncio.fixture
+async def mesh(tmp_path: Path, postgres_server: PostgresServer) -> AsyncIterator[Mesh]:
+    databases = {room: await postgres_server.create_database() for room in ROOMS}
+    settings = {room: {"database_url": postgres_server.url(name)} for room, name in databases.items()}
+    async with Mesh(tmp_path, settings=settings) as running:
+        yield running
+    for name in databases.values():
+        await postgres_server.drop_database(name)
+
+
+async def test_a_conversation_on_postgresql_uses_every_tier_and_survives_restarts(mesh: Mesh) -> None:
+    agent = await mesh.client.agents.create(blocks={"human": "", "persona": "Kind."})
+    heard = await turn(agent, "My name is Ada. Remember that the key is under the mat.", stream_tokens=True)
+    assert heard.status == "COMPLETED", heard.error
+    assert heard.streamed == heard.said
+    for room in ROOMS:
+        await mesh.restart(room)
+    asked = "What is my name? What do you know about the key? What did I say about the key?"
+    heard = await turn(agent, asked)
+    assert "Your name is Ada" in heard.said
+    assert heard.said.count("under the mat") >= 2
+    rows = await stored(agent)
+    assert_whole(rows)
+    assert [row.id for row in rows] == [row.id for row in await window_of(mesh.client, agent)]
+    assert not list(mesh.directory.glob("*.db*")), "something was stored in SQLite all the same"
+
+
+async def test_concurrent_senders_on_postgresql_are_served_one_after_another(mesh: Mesh) -> None:
+    agent = await mesh.client.agents.create(blocks={"human": ""})
+    heard = await asyncio.gather(*(turn(agent, f"Remember that number {n} is taken.") for n in range(8)))
+    assert [item.status for item in heard] == ["COMPLETED"] * 8
+    assert_whole(await stored(agent))
+    assert len([passage async for passage in agent.passages()]) == 8
+    await agent.delete()
+    assert [row async for row in mesh.client.messages.list(agent_id=agent.id)] == []
