@@ -1,4 +1,4 @@
-"""The real mesh on a thread of its own, and pytest-grpc's fixtures turned to it: blocking stubs as other languages have.
+"""The real mesh on a thread of its own, and pytest-grpc's fixtures turned to it: blocking stubs.
 
 `grpc_addr`, `grpc_server` and `grpc_stub_cls` are that plugin's seams; `grpc_channel` and `grpc_stub` follow from them.
 """

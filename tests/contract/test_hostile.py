@@ -10,7 +10,7 @@ import pytest
 from engram_testkit.contract import call, hostile_request, reason_of, service_of
 from engram_testkit.mesh import Mesh
 
-EXAMPLES = 20
+EXAMPLES = 300
 OWN_FAULT = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}
 
 

@@ -31,7 +31,8 @@ def test_reflection_describes_the_service(service: str, grpc_channel: grpc.Chann
 @pytest.mark.parametrize("whole", [True, False], ids=["server", "service"])
 def test_health_says_serving(service: str, grpc_channel: grpc.Channel, whole: bool) -> None:
     request = health_pb2.HealthCheckRequest(service="" if whole else service)
-    answer = health_pb2_grpc.HealthStub(grpc_channel).Check(request, timeout=10)
+    stub: Any = health_pb2_grpc.HealthStub(grpc_channel)
+    answer = stub.Check(request, timeout=10)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
@@ -86,7 +87,8 @@ def test_every_call_that_changes_something_carries_a_request_id(service: str) ->
         field = method.input_type.fields_by_name.get("request_id")
         if method.client_streaming and field is None:
             # the first part of an upload carries it
-            field = method.input_type.fields[0].message_type.fields_by_name.get("request_id")
+            part: Any = method.input_type.fields[0].message_type
+            field = part.fields_by_name.get("request_id")
         if reads(method):
             assert field is None, f"{method.full_name} reads only, and has a request_id"
         elif method.name != "ExecuteTool":  # what a tool does to the world cannot be made to happen once by a name

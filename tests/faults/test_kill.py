@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import pytest_asyncio
 from engram.types.v1 import message_pb2
 from engram_client import Agent
 from engram_kit.ids import new_id
+from engram_testkit.descendants import alive, descendants
 from engram_testkit.fakes.openai import FakeOpenAI
 from engram_testkit.fakes.script import Call, Reply
 from engram_testkit.faults import Delay
@@ -188,8 +188,8 @@ async def test_a_custom_tool_that_was_interrupted_is_not_run_again(
     before = door.calls["ExecuteTool"]
     running = asyncio.create_task(turn(agent, "Do it slowly."))
     tools = mesh.pid("tools")
-    await _until(lambda: len(_descendants(tools)) >= 2)
-    started = _descendants(tools)
+    await _until(lambda: len(descendants(tools)) >= 2)
+    started = descendants(tools)
     await mesh.kill(room)
     await mesh.start(room)
     async with asyncio.timeout(PATIENCE):
@@ -198,7 +198,7 @@ async def test_a_custom_tool_that_was_interrupted_is_not_run_again(
     assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR
     assert "outcome is unknown" in heard.returns[0].content[0].text.text
     assert door.calls["ExecuteTool"] - before == 1
-    await _until(lambda: not started & _alive())
+    await _until(lambda: not alive(started))
     assert_whole(await window_of(mesh.client, agent))
 
 
@@ -244,33 +244,6 @@ async def test_an_input_that_was_accepted_is_answered_though_nobody_waits(
             assert (await collect(mesh.client.runs.stream(run.id))).said == "Here it is."
     roles = [row.role for row in await stored(agent)]
     assert roles == [message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT] * 2
-
-
-def _descendants(pid: int) -> set[int]:
-    """The processes that come from a process: those of the tools that it runs."""
-    parents = _parents()
-    found: set[int] = set()
-    while more := {child for child, parent in parents.items() if parent in {pid, *found}} - found:
-        found |= more
-    return found
-
-
-def _alive() -> set[int]:
-    return set(_parents())
-
-
-def _parents() -> dict[int, int]:
-    """Process → parent, of every process that is no zombie."""
-    parents: dict[int, int] = {}
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            try:
-                state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
-            except OSError:
-                continue  # it ended meanwhile
-            if state != "Z":
-                parents[int(process.name)] = int(parent)
-    return parents
 
 
 async def _until(condition: Callable[[], bool]) -> None:

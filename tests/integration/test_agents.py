@@ -26,13 +26,14 @@ STRANGER = Principal("org-11111111-1111-4111-8111-111111111111", "user-11111111-
 
 
 async def test_a_creation_that_is_refused_leaves_nothing_behind(mesh: Mesh) -> None:
-    for broken in (
+    cases: tuple[dict[str, Any], ...] = (
         {"tools": ["no_such_tool"]},
         {"block_ids": ["block-00000000-0000-4000-8000-00000000dead"]},
         {"archive_ids": ["archive-00000000-0000-4000-8000-00000000dead"]},
         {"blocks": [blocks_pb2.Block(label="same"), blocks_pb2.Block(label="same")]},
         {"model": "nobody/knows"},
-    ):
+    )
+    for broken in cases:
         with pytest.raises(EngramError) as refused:
             await mesh.client.agents.create(**{"blocks": MEMORY, **broken}, request_id="again")
         assert refused.value.reason in {"NOT_FOUND", "ARCHIVE_NOT_FOUND", "BLOCK_LABEL_TAKEN", "MODEL_UNKNOWN"}, broken
@@ -247,4 +248,3 @@ def _rewriting(message_id: str) -> Any:
     request.message.id = message_id
     request.update_mask.paths.append("content")
     return request
-

@@ -48,7 +48,7 @@ async def test_a_node_client_makes_an_agent_and_streams_its_turns(mesh: Mesh, no
 async def node_packages(request: pytest.FixtureRequest) -> Path:
     """The folder with the client's packages as its lock file names them; installed once for this lock file."""
     lock = HERE / "package-lock.json"
-    cache: Path = request.config.cache.mkdir("polyglot")  # type: ignore[union-attr]
+    cache: Path = request.config.cache.mkdir("polyglot")
     folder = cache / hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
     if not folder.exists():
         making = Path(mkdtemp(dir=cache))

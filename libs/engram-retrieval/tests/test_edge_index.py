@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from engram_retrieval.edge import EdgeIndex
 from engram_retrieval.errors import CollectionMismatch, IndexClosed, IndexLocked
 from engram_retrieval.filters import EVERYTHING
-from engram_retrieval.index import Collection, SearchMode, SearchQuery
+from engram_retrieval.index import Collection, Point, SearchMode, SearchQuery
 from engram_testkit.suites.vector_index import PLANTS, VectorIndexSuite, pid, point, unit
 
 
@@ -138,3 +139,51 @@ async def test_many_callers_at_once(tmp_path: Path) -> None:
     await asyncio.gather(*(one(number) for number in range(1, 201)))
     assert await index.count("plants", EVERYTHING) == 200
     await index.close()
+
+
+async def test_rewriting_takes_the_bytes_of_deleted_points_away(tmp_path: Path) -> None:
+    index = await EdgeIndex.open(tmp_path)
+    await index.ensure_collection(PLANTS)
+    await index.write("plants", [point(n, f"oak canary{n} tree", (1, n, 0, 0), tags=[f"t{n}"]) for n in range(1, 1201)])
+    await index.write("plants", [Point(pid(2000), None, "wordless", {"tenant": "t1"})])
+    await index.delete("plants", [pid(n) for n in range(1, 1201) if n % 2])
+    await index.write("plants", [point(2, "replaced")])
+    await index.flush()
+    assert planted(tmp_path, b"canary1 ")
+    (done,) = await index.rewrite()
+    assert (done.collection, done.points) == ("plants", 601)
+    assert done.bytes_after < done.bytes_before
+    assert not planted(tmp_path, b"canary1 ")
+    assert not planted(tmp_path, b"canary2 ")
+    assert planted(tmp_path, b"canary4 ")
+    await index.ensure_collection(PLANTS)
+    assert await index.count("plants", EVERYTHING) == 601
+    query = SearchQuery(SearchMode.HYBRID, text="canary1200", vector=unit(1, 1200, 0, 0))
+    assert (await index.search("plants", query))[0].id == pid(1200)
+    assert await index.facets("plants", "tags", EVERYTHING, limit=3000) == {f"t{n}": 1 for n in range(4, 1201, 2)}
+    assert [h.id.int for h in await index.search("plants", SearchQuery(SearchMode.TEXT, text="wordless"))] == [2000]
+    await index.close()
+
+
+def planted(directory: Path, canary: bytes) -> list[Path]:
+    return [file for file in directory.rglob("*") if file.is_file() and canary in file.read_bytes()]
+
+
+@pytest.mark.parametrize("died", ["building", "before the swap", "in the swap", "after the swap"])
+async def test_a_death_while_rewriting_leaves_one_whole_collection(tmp_path: Path, died: str) -> None:
+    index = await EdgeIndex.open(tmp_path)
+    await index.ensure_collection(PLANTS)
+    await index.write("plants", [point(n, "oak") for n in range(1, 10)])
+    await index.close()
+    shard = tmp_path / "plants.shard"
+    copy = {"building": ".building", "after the swap": ".dropped"}.get(died, ".rewritten")
+    shutil.copytree(shard, tmp_path / f"plants.shard{copy}")
+    if died == "in the swap":
+        shard.rename(tmp_path / "plants.shard.dropped")
+    again = await EdgeIndex.open(tmp_path)
+    assert await again.collections() == ("plants",)
+    await again.ensure_collection(PLANTS)
+    assert await again.count("plants", EVERYTHING) == 9
+    assert not list(tmp_path.glob("*.dropped"))
+    assert not list(tmp_path.glob("*.rewritten"))
+    await again.close()

@@ -129,7 +129,7 @@ def _fill(message: Any, chance: random.Random, known: Mapping[str, Sequence[str]
         if field.name == "request_id" or depth > 4 or chance.random() > max(share, 0.35 * min(depth, 1)):
             continue
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            _fill_map(getattr(message, field.name), field, chance)
+            _fill_map(getattr(message, field.name), field.message_type, chance)
         elif field.message_type is not None:
             target = getattr(message, field.name)
             for _ in range(chance.randint(1, 2) if _repeated(field) else 1):
@@ -147,14 +147,14 @@ def _known_ids(field: FieldDescriptor, known: Mapping[str, Sequence[str]]) -> Se
     if field.type != FieldDescriptor.TYPE_STRING or not known:
         return ()
     if field.name == "id":
-        owner = field.containing_type.name.lower()
-        return known.get(owner, ())
+        owner = field.containing_type
+        return known.get(owner.name.lower(), ()) if owner is not None else ()
     prefix = next((p for p in known if field.name.removesuffix("s").endswith(f"{p}_id")), None)
     return known[prefix] if prefix is not None else ()
 
 
-def _fill_map(entries: Any, field: FieldDescriptor, chance: random.Random) -> None:
-    value = field.message_type.fields_by_name["value"]
+def _fill_map(entries: Any, entry: Descriptor, chance: random.Random) -> None:
+    value = entry.fields_by_name["value"]
     if value.type == FieldDescriptor.TYPE_STRING:
         entries[chance.choice(HOSTILE)] = chance.choice(HOSTILE)
 
@@ -178,7 +178,8 @@ def _value(field: FieldDescriptor, chance: random.Random, known: Mapping[str, Se
         case FieldDescriptor.TYPE_DOUBLE | FieldDescriptor.TYPE_FLOAT:
             return chance.choice(_FLOATS)
         case FieldDescriptor.TYPE_ENUM:
-            return chance.choice([*(value.number for value in field.enum_type.values), 999])
+            known_numbers = [value.number for value in field.enum_type.values] if field.enum_type is not None else []
+            return chance.choice([*known_numbers, 999])
         case FieldDescriptor.TYPE_INT64 | FieldDescriptor.TYPE_SINT64 | FieldDescriptor.TYPE_SFIXED64:
             return chance.choice(_LONGS)
         case FieldDescriptor.TYPE_UINT32 | FieldDescriptor.TYPE_UINT64:

@@ -58,7 +58,7 @@ Fault = Unavailable | Delay | ExecuteThenTimeout | Hold
 class FaultyProxy(grpc.GenericRpcHandler):
     """Stands before the room at `target`, on an address of its own; an async context manager.
 
-    `calls` counts the calls that came, by method name; `requests` holds the bytes of each.
+    `calls` counts the calls that came, by method name.
     """
 
     def __init__(self, target: str) -> None:
@@ -139,13 +139,16 @@ class FaultyProxy(grpc.GenericRpcHandler):
             await _held(fault)
         metadata = [(key, value) for key, value in context.invocation_metadata() if not key.startswith(_HOP_HEADERS)]
         left = context.time_remaining()
-        call = self._channel.stream_stream(path)(requests, metadata=metadata, timeout=left)
+        call: Any = self._channel.stream_stream(path)(requests, metadata=metadata, timeout=left)  # type: ignore[arg-type]
+        lost = fault if isinstance(fault, ExecuteThenTimeout) else None
+        kept = fault if isinstance(fault, Hold) and fault.executed else None
         try:
-            if isinstance(fault, ExecuteThenTimeout | Hold) and not (isinstance(fault, Hold) and not fault.executed):
-                answers = [answer async for answer in call]
-                if isinstance(fault, ExecuteThenTimeout):
-                    await context.abort(fault.status, "The answer was lost.")
-                await _held(fault)
+            answers = [answer async for answer in call] if lost or kept else None
+            if lost is not None:
+                await context.abort(lost.status, "The answer was lost.")
+            if kept is not None:
+                await _held(kept)
+            if answers is not None:
                 for answer in answers:
                     yield answer
             else:

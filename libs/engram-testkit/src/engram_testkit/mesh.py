@@ -92,11 +92,7 @@ class Mesh:
         except BaseException:
             await self.__aexit__()
             raise
-        channels = Channels()
-        self._exits.push_async_callback(channels.close)
-        self.stubs = Stubs(self.addresses, channels)
-        own = {room: address for room, address in self.addresses.items() if room != "orchestrator"}
-        self.client = await self._exits.enter_async_context(Engram(self.addresses["orchestrator"], **own))
+        self.stubs, self.client = await connected(self.addresses, self._exits)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -125,6 +121,20 @@ class Mesh:
         """Stops a room and starts it again."""
         await self.stop(room)
         await self.start(room)
+
+
+async def connected(addresses: Mapping[str, str], exits: AsyncExitStack) -> tuple[Stubs, Engram]:
+    """Stubs and a client for the rooms at these addresses, closed with `exits`."""
+    channels = Channels()
+    exits.push_async_callback(channels.close)
+    client = Engram(
+        addresses["orchestrator"],
+        blocks=addresses["blocks"],
+        recall=addresses["recall"],
+        archival=addresses["archival"],
+        tools=addresses["tools"],
+    )
+    return Stubs(addresses, channels), await exits.enter_async_context(client)
 
 
 def _provider(name: str, base_url: str | None) -> dict[str, str]:

@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL server of this test process; started when the first test asks for it."""
-    from engram_testkit.postgres import running_postgres
+    from engram_testkit.postgres import running_postgres  # noqa: PLC0415
 
     with running_postgres() as server:
         yield server
@@ -45,7 +45,7 @@ async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
 @pytest_asyncio.fixture
 async def fake_openai() -> AsyncIterator[FakeOpenAI]:
     """A fake OpenAI; set its `script`. The mesh of the same test calls it for `openai/…` models."""
-    from engram_testkit.fakes.openai import FakeOpenAI
+    from engram_testkit.fakes.openai import FakeOpenAI  # noqa: PLC0415
 
     async with FakeOpenAI() as fake:
         yield fake
@@ -54,7 +54,7 @@ async def fake_openai() -> AsyncIterator[FakeOpenAI]:
 @pytest_asyncio.fixture
 async def fake_anthropic() -> AsyncIterator[FakeAnthropic]:
     """A fake Anthropic, likewise for `anthropic/…` models."""
-    from engram_testkit.fakes.anthropic import FakeAnthropic
+    from engram_testkit.fakes.anthropic import FakeAnthropic  # noqa: PLC0415
 
     async with FakeAnthropic() as fake:
         yield fake
@@ -65,7 +65,7 @@ async def mesh(
     request: pytest.FixtureRequest, tmp_path: Path, fake_openai: FakeOpenAI, fake_anthropic: FakeAnthropic
 ) -> AsyncIterator[Mesh]:
     """The whole mesh in this process, wired to both fakes; `@pytest.mark.mesh(proxied=["recall"])` changes it."""
-    from engram_testkit.mesh import Mesh
+    from engram_testkit.mesh import Mesh  # noqa: PLC0415
 
     async with Mesh(tmp_path, **_arguments(request, fake_openai, fake_anthropic)) as running:
         yield running
@@ -76,7 +76,7 @@ async def process_mesh(
     request: pytest.FixtureRequest, tmp_path: Path, fake_openai: FakeOpenAI, fake_anthropic: FakeAnthropic
 ) -> AsyncIterator[ProcessMesh]:
     """The whole mesh as processes, likewise. It takes seconds to start."""
-    from engram_testkit.processes import ProcessMesh
+    from engram_testkit.processes import ProcessMesh  # noqa: PLC0415
 
     async with ProcessMesh(tmp_path, **_arguments(request, fake_openai, fake_anthropic)) as running:
         yield running

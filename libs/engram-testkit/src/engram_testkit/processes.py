@@ -9,15 +9,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final, Self
 
-from engram_client import Engram
 from engram_client.supervisor.health import until_serving
 from engram_client.supervisor.service import Service
-from engram_kit.channels import Channels
 
 from engram_testkit.faults import FaultyProxy
-from engram_testkit.mesh import EMBEDDER, REHEARSAL
+from engram_testkit.mesh import EMBEDDER, REHEARSAL, connected
 from engram_testkit.ports import ReservedPort
-from engram_testkit.stubs import ROOMS, Stubs
+from engram_testkit.stubs import ROOMS
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 15.0
@@ -73,11 +71,7 @@ class ProcessMesh:
         except BaseException:
             await self.__aexit__()
             raise
-        channels = Channels()
-        self._exits.push_async_callback(channels.close)
-        self.stubs = Stubs(self.addresses, channels)
-        own = {room: address for room, address in self.addresses.items() if room != "orchestrator"}
-        self.client = await self._exits.enter_async_context(Engram(self.addresses["orchestrator"], **own))
+        self.stubs, self.client = await connected(self.addresses, self._exits)
         return self
 
     async def __aexit__(self, *_: object) -> None:

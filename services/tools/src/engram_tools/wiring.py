@@ -45,7 +45,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
                 ExecutionServicer(ExecutionService(store, sandbox)),
             ),
             # What it does not define, the generated base answers as UNIMPLEMENTED.
-            (mcp_servers_service_pb2_grpc.add_McpServerServiceServicer_to_server, McpServersServicer()),  # type: ignore[abstract]
+            (mcp_servers_service_pb2_grpc.add_McpServerServiceServicer_to_server, McpServersServicer()),
         ],
         service_names=[
             tools_service_pb2.DESCRIPTOR.services_by_name["ToolService"].full_name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import shutil
@@ -14,7 +15,8 @@ from urllib.parse import quote, unquote
 from uuid import UUID
 
 from engram_retrieval.edge.lock import DirectoryLock
-from engram_retrieval.edge.shard import Shard
+from engram_retrieval.edge.rewriting import DROPPED, Rewritten, recover, rewrite
+from engram_retrieval.edge.shard import Shard, engine_config, stored_dimension
 from engram_retrieval.edge.words import Words
 from engram_retrieval.errors import CollectionMissing, IndexClosed, RetrievalError, VectorIndexError
 from engram_retrieval.filters import Filter
@@ -22,7 +24,6 @@ from engram_retrieval.index import Collection, Hit, ListQuery, Payload, Point, S
 
 T = TypeVar("T")
 SHARD = ".shard"
-DROPPED = ".dropped"
 log = logging.getLogger(__name__)
 
 
@@ -117,6 +118,14 @@ class EdgeIndex:
             if shard.dirty and self._shards.get(name) is shard:
                 await self._run(shard.flush)
 
+    async def rewrite(self) -> list[Rewritten]:
+        """Rewrite every collection from its live points, so that the bytes of deleted ones leave the disk.
+
+        Collections are closed by it, and everything waits for it, some seconds for each 10,000 points: this is for a
+        time when nobody is served.
+        """
+        return [await self._run(functools.partial(self._rewrite, name)) for name in await self.collections()]
+
     async def close(self) -> None:
         """See VectorIndex.close."""
         if self._closed:
@@ -172,6 +181,13 @@ class EdgeIndex:
             path.rename(leaving)
             shutil.rmtree(leaving)
 
+    def _rewrite(self, name: str) -> Rewritten:
+        shard = self._shards.pop(name, None)
+        if shard is not None:
+            shard.close()
+        path = self._path(name)
+        return rewrite(path, name, engine_config(stored_dimension(path)))
+
     def _path(self, name: str) -> Path:
         return self._directory / f"{quote(name, safe='')}{SHARD}"
 
@@ -187,6 +203,5 @@ class EdgeIndex:
 def _take(directory: Path) -> DirectoryLock:
     directory.mkdir(parents=True, exist_ok=True)
     lock = DirectoryLock.acquire(directory)
-    for leaving in directory.glob(f"*{SHARD}{DROPPED}"):
-        shutil.rmtree(leaving)
+    recover(directory, SHARD)
     return lock

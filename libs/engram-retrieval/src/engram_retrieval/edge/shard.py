@@ -15,6 +15,7 @@ import qdrant_edge as qe
 
 from engram_retrieval.edge.filters import engine_filter
 from engram_retrieval.edge.residence import unmap_untouched
+from engram_retrieval.edge.rewriting import BUILDING
 from engram_retrieval.edge.words import Words
 from engram_retrieval.errors import CollectionMismatch
 from engram_retrieval.filters import Filter
@@ -56,16 +57,16 @@ class Shard:
     def open(cls, path: Path, collection: Collection, words: Words) -> Shard:
         """Load the shard at `path`, or make it there: whole or not at all, whenever the process dies."""
         if not path.exists():
-            building = path.with_name(path.name + ".building")
+            building = path.with_name(path.name + BUILDING)
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir(parents=True)
-            made = qe.EdgeShard.create(str(building), _config(collection.dimension))
+            made = qe.EdgeShard.create(str(building), engine_config(collection.dimension))
             _add_missing_indexes(made, collection)
             made.flush()
             made.close()
             building.rename(path)
         _require_dimension(collection, stored_dimension(path))
-        engine = qe.EdgeShard.load(str(path), _config(collection.dimension))
+        engine = qe.EdgeShard.load(str(path), engine_config(collection.dimension))
         _add_missing_indexes(engine, collection)
         unmap_untouched(path)
         return cls(engine, collection.dimension, words)
@@ -216,7 +217,8 @@ def _require_dimension(collection: Collection, stored: int) -> None:
         )
 
 
-def _config(dimension: int) -> qe.EdgeConfig:
+def engine_config(dimension: int) -> qe.EdgeConfig:
+    """How every shard is made and loaded."""
     return qe.EdgeConfig(
         vectors={DENSE: qe.EdgeVectorParams(size=dimension, distance=qe.Distance.Cosine)},
         sparse_vectors={TEXT: qe.EdgeSparseVectorParams(modifier=qe.Modifier.Idf)},

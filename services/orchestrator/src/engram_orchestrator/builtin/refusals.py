@@ -23,7 +23,7 @@ _CODES: Final = frozenset(
     }
 )
 
-# The tier is there and has tried what it could: waiting for it is waiting for somebody else's service, so the model hears.
+# The tier is there and has tried what it could: to wait is to wait for somebody else's service, so the model hears.
 _REASONS: Final = frozenset({"EMBEDDER_UNAVAILABLE"})
 
 # What the tools call the fields of a request.

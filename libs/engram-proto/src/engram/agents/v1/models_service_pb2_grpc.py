@@ -113,7 +113,8 @@ class ModelServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """MODEL_UNKNOWN.
+        """An empty handle means the model that a new agent gets where it names none.
+        MODEL_UNKNOWN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

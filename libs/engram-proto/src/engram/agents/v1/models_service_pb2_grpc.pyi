@@ -43,7 +43,9 @@ class ModelServiceStub:
     ascending. after_id and before_id are handles.
     """
     GetModel: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.GetModelRequest, _models_service_pb2.GetModelResponse]
-    """MODEL_UNKNOWN."""
+    """An empty handle means the model that a new agent gets where it names none.
+    MODEL_UNKNOWN.
+    """
     UpdateModel: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.UpdateModelRequest, _models_service_pb2.UpdateModelResponse]
     """Sets figures of a model for the organization, over what is known of it.
     Agents without settings of their own follow at their next step.
@@ -93,7 +95,9 @@ class ModelServiceAsyncStub(ModelServiceStub):
     ascending. after_id and before_id are handles.
     """
     GetModel: _aio.UnaryUnaryMultiCallable[_models_service_pb2.GetModelRequest, _models_service_pb2.GetModelResponse]  # type: ignore[assignment]
-    """MODEL_UNKNOWN."""
+    """An empty handle means the model that a new agent gets where it names none.
+    MODEL_UNKNOWN.
+    """
     UpdateModel: _aio.UnaryUnaryMultiCallable[_models_service_pb2.UpdateModelRequest, _models_service_pb2.UpdateModelResponse]  # type: ignore[assignment]
     """Sets figures of a model for the organization, over what is known of it.
     Agents without settings of their own follow at their next step.
@@ -150,7 +154,9 @@ class ModelServiceServicer:
         request: _models_service_pb2.GetModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_models_service_pb2.GetModelResponse, _abc.Awaitable[_models_service_pb2.GetModelResponse]]:
-        """MODEL_UNKNOWN."""
+        """An empty handle means the model that a new agent gets where it names none.
+        MODEL_UNKNOWN.
+        """
 
     def UpdateModel(
         self,
