@@ -64,15 +64,9 @@ class Follower:
                     continue
                 if live is None:
                     break
-                if live.sequence is not None and live.sequence > seen + 1:
-                    # What is missing was told before this follower came, and stored after it had looked.
-                    async for event in self._stored(run.id, seen, live.sequence):
-                        seen = event.sequence or seen
-                        yield event
-                if live.sequence is not None and live.sequence <= seen:
-                    continue
-                seen = live.sequence or seen
-                yield live
+                async for event in self._unseen(live, seen):
+                    seen = event.sequence or seen
+                    yield event
                 if isinstance(live.body, UsageReported):
                     return
             # The holder let go without an end; what it stored last is all there is for now.
@@ -80,6 +74,20 @@ class Follower:
                 yield event
         finally:
             subscription.close()
+
+    async def _unseen(self, live: RunEvent, seen: int) -> AsyncGenerator[RunEvent, None]:
+        """A live event unless it was seen, behind those that it presumes.
+
+        What is missing was told before the follower came, and stored after it had looked.
+        """
+        if live.sequence is None:
+            yield live
+            return
+        if live.sequence > seen + 1:
+            async for event in self._stored(live.run_id, seen, live.sequence):
+                yield event
+        if live.sequence > seen:
+            yield live
 
     async def _stored(self, run_id: str, after: int, before: int | None = None) -> AsyncGenerator[RunEvent, None]:
         while batch := await self._store.events(run_id, after, _BATCH):
