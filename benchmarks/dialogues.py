@@ -17,6 +17,8 @@ NAMES: Final = (
 SESSIONS: Final = 26
 TOLD_TWICE: Final = 0.35
 """So many of a speaker's stories happen a second time with other particulars."""
+TOLD_WHEN_ASKED: Final = 0.4
+"""So many are told in answer to a question, and lack the words that the question had."""
 _CONTENT: Final = Path(__file__).parent / "data" / "dialogues.toml"
 
 
@@ -111,7 +113,11 @@ class _Writer:
     def _tell(self, session: int, story: _Story) -> None:
         event, pick = story.event, self._chance.choice
         lead = self._any("small_talk") + " " if self._chance.random() < 0.4 else ""
-        told = self._say(session, story.teller, story.listener, lead + story.filled(pick(event["say"])))
+        if self._chance.random() < TOLD_WHEN_ASKED:
+            self._say(session, story.listener, story.teller, story.filled(pick(event["ask"])))
+            told = self._say(session, story.teller, story.listener, story.filled(pick(event["answer"])))
+        else:
+            told = self._say(session, story.teller, story.listener, lead + story.filled(pick(event["say"])))
         self._say(session, story.listener, story.teller, story.filled(pick(event["reply"])))
         more = self._chance.sample(event["more"], 2)
         self._say(session, story.teller, story.listener, story.filled(more[0]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -69,3 +69,29 @@ def grpc_server(threaded_mesh: MeshThread) -> MeshThread:
 def grpc_stub_cls(service: str) -> Any:
     """The generated stub; over a plain channel it blocks."""
     return getattr(import_module(SERVICES[service][1]), f"{service.rpartition('.')[2]}Stub")
+
+
+@pytest.fixture(scope="module")
+def known(threaded_mesh: MeshThread) -> Mapping[str, Sequence[str]]:
+    """Ids of things that exist, so that hostile requests get beyond the first check."""
+    return threaded_mesh.run(_population(threaded_mesh.mesh))  # type: ignore[no-any-return]
+
+
+async def _population(mesh: Mesh) -> dict[str, list[str]]:
+    agent = await mesh.client.agents.create(blocks={"law": "Kind.", "human": "A human.", "persona": "Kind."})
+    await agent.ask("Remember that the key is under the mat.")
+    tool = await mesh.client.tools.create('def ping() -> str:\n    """Answers."""\n    return "pong"\n')
+    conversation = agent.proto.default_conversation_id
+    runs = [run.id async for run in mesh.client.runs.list()]
+    passages = [passage async for passage in agent.passages()]
+    return {
+        "agent": [agent.id],
+        "block": [block.id for block in (await agent.memory()).blocks],
+        "conversation": [conversation],
+        "message": [message.id for message in (await mesh.client.messages.window(conversation)).messages],
+        "run": runs,
+        "step": [step.id async for step in mesh.client.runs.steps(runs[0])],
+        "archive": [passage.archive_id for passage in passages],
+        "passage": [passage.id for passage in passages],
+        "tool": [tool.id],
+    }

@@ -8,36 +8,9 @@ from typing import Any
 import grpc
 import pytest
 from engram_testkit.contract import call, hostile_request, reason_of, service_of
-from engram_testkit.mesh import Mesh
 
-EXAMPLES = 300
+EXAMPLES = 20
 OWN_FAULT = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}
-
-
-@pytest.fixture(scope="module")
-def known(threaded_mesh: Any) -> Mapping[str, Sequence[str]]:
-    """Ids of things that exist, so that hostile requests get beyond the first check."""
-    return threaded_mesh.run(_population(threaded_mesh.mesh))  # type: ignore[no-any-return]
-
-
-async def _population(mesh: Mesh) -> dict[str, list[str]]:
-    agent = await mesh.client.agents.create(blocks={"human": "A human.", "persona": "Kind."})
-    await agent.ask("Remember that the key is under the mat.")
-    tool = await mesh.client.tools.create('def ping() -> str:\n    """Answers."""\n    return "pong"\n')
-    conversation = agent.proto.default_conversation_id
-    runs = [run.id async for run in mesh.client.runs.list()]
-    passages = [passage async for passage in agent.passages()]
-    return {
-        "agent": [agent.id],
-        "block": [block.id for block in (await agent.memory()).blocks],
-        "conversation": [conversation],
-        "message": [message.id for message in (await mesh.client.messages.window(conversation)).messages],
-        "run": runs,
-        "step": [step.id async for step in mesh.client.runs.steps(runs[0])],
-        "archive": [passage.archive_id for passage in passages],
-        "passage": [passage.id for passage in passages],
-        "tool": [tool.id],
-    }
 
 
 @pytest.mark.timeout(180)

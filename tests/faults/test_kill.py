@@ -178,6 +178,40 @@ async def test_in_the_middle_of_a_step(
     await killed.ends_well(running)
 
 
+@pytest.mark.parametrize(
+    ("method", "executed"), [("InsertPassages", True), ("CommitStep", False), ("CommitStep", True)]
+)
+async def test_a_loop_of_heartbeats_goes_on_from_its_journal(
+    mesh: ProcessMesh, provider: FakeOpenAI, method: str, executed: bool
+) -> None:
+    agent = await create(mesh, type="memgpt_v2")
+    fact = f"A fact {new_id('x')[-6:]}."
+    provider.script = [
+        Reply(
+            tool_calls=[Call("archival_memory_insert", {"content": fact, "request_heartbeat": True, "thinking": "a"})]
+        ),
+        Reply(tool_calls=[Call("send_message", {"message": "Stored.", "thinking": "b"})]),
+    ]
+    asked = len(provider.requests)
+    before = len(await window_of(mesh.client, agent))
+    hold = mesh.proxies[DOORS[method]].hold(method, executed=executed)
+    running = asyncio.create_task(turn(agent, "Store a fact."))
+    async with asyncio.timeout(PATIENCE):
+        await hold.reached.wait()
+    await mesh.kill("orchestrator")
+    hold.release.set()
+    await mesh.start("orchestrator")
+    async with asyncio.timeout(PATIENCE):
+        heard = await running
+    assert (heard.status, heard.said) == ("COMPLETED", "Stored."), heard.error
+    assert len(provider.requests) - asked == 2
+    assert [passage.text async for passage in agent.passages()] == [fact]
+    window = (await window_of(mesh.client, agent))[before:]
+    assert_whole(window)
+    roles = [message_pb2.Role.Name(row.role).removeprefix("ROLE_") for row in window]
+    assert roles == ["USER", "ASSISTANT", "TOOL", "USER", "ASSISTANT", "TOOL"], "the heartbeat is missing or doubled"
+
+
 @pytest.mark.parametrize("room", ["orchestrator", "tools"])
 async def test_a_custom_tool_that_was_interrupted_is_not_run_again(
     mesh: ProcessMesh, provider: FakeOpenAI, room: str

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from engram.agents.v1 import agents_pb2, runs_pb2, runs_service_pb2
+from engram.agents.v1 import agents_pb2, agents_service_pb2, runs_pb2, runs_service_pb2
 from engram.types.v1 import message_pb2
 from engram_client import Agent
 from engram_client.inputs import text_part
+from engram_kit.clock import FrozenClock
 from engram_kit.errors import Aborted, InvalidArgument
 from engram_testkit.fakes import script
 from engram_testkit.fakes.openai import FakeOpenAI
 from engram_testkit.fakes.script import Reply
+from engram_testkit.faults import Delay
 from engram_testkit.mesh import Mesh
 from engram_testkit.turns import assert_whole, collect, stored, texts, turn, window_of
 
@@ -193,7 +196,7 @@ async def test_cancelling_between_the_tools_of_a_step_leaves_a_valid_window(
     agent = await create(mesh)
     calls = [("archival_memory_insert", {"content": name}) for name in ("One.", "Two.", "Three.")]
     fake_openai.script = [Reply(tool_calls=calls), "Never asked.", "Back."]
-    mesh.proxies["archival"].inject("InsertPassages", script_delay())
+    mesh.proxies["archival"].inject("InsertPassages", Delay(0))
     hold = mesh.proxies["archival"].hold("InsertPassages")
     run = await mesh.client.runs.start(agent.id, "Store three.")
     await hold.reached.wait()
@@ -220,7 +223,7 @@ async def test_a_window_that_would_overflow_stops_the_run_with_the_figures(mesh:
     assert int(failed.error.metadata["tokens"]) > int(failed.error.metadata["limit"]) > 0
     assert len(fake_openai.requests) == 1, "the provider was asked all the same"
     assert await window_of(mesh.client, agent) == before
-    await mesh.stubs.agents.ResetMessages(_reset(agent))
+    await mesh.stubs.agents.ResetMessages(agents_service_pb2.ResetMessagesRequest(agent_id=agent.id))
     assert await window_of(mesh.client, agent) == []
     assert (await turn(agent, "Hello?")).said == "Fresh again."
     assert "Hello." not in texts(fake_openai.requests[1].body)
@@ -232,6 +235,19 @@ async def test_a_system_prompt_that_overflows_alone_is_told_apart(mesh: Mesh, fa
     failed = await turn(agent, "Hello")
     assert failed.stop == "CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT"
     assert fake_openai.requests == []
+
+
+@pytest.mark.mesh(clock=FrozenClock(datetime(2031, 2, 3, 23, 30, tzinfo=UTC)))
+async def test_the_agent_sees_the_time_of_its_zone(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh, time_zone="Europe/Berlin")
+    fake_openai.script = ["It is half past midnight."]
+    await turn(agent, "What time is it?")
+    system, said = texts(fake_openai.requests[0].body)
+    assert "2031-02-04 12:30:00 AM" in said
+    assert "February 04, 2031" in system
+    assert {row.create_time.ToDatetime(tzinfo=UTC) for row in await stored(agent)} == {
+        datetime(2031, 2, 3, 23, 30, tzinfo=UTC)
+    }
 
 
 async def test_max_steps_ends_a_turn(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
@@ -272,15 +288,3 @@ async def _until_asked(fake: FakeOpenAI, times: int = 1) -> None:
     async with asyncio.timeout(20):
         while len(fake.requests) < times:
             await asyncio.sleep(0.005)
-
-
-def _reset(agent: Agent) -> Any:
-    from engram.agents.v1 import agents_service_pb2
-
-    return agents_service_pb2.ResetMessagesRequest(agent_id=agent.id)
-
-
-def script_delay() -> Any:
-    from engram_testkit.faults import Delay
-
-    return Delay(0)

@@ -37,7 +37,7 @@ class Room:
 
     async def start(self) -> None:
         self.server = RunningServer()
-        address = await self.server.start(await assemble(self.config), self.config)
+        self.address = address = await self.server.start(await assemble(self.config), self.config)
         channel = self.channels.channel(address)
         self.archives: Any = ArchiveServiceStub(channel)
         self.passages: Any = PassageServiceStub(channel)

@@ -75,13 +75,14 @@ def test_speech(said: Message, found: str) -> None:
     ("query", "expected"),
     [
         ("What did I say about the Guitar?", ("guitar",)),
-        ("who are you", ("who", "are", "you")),
-        ("guitar guitar", ("guitar",)),
-        ("Café naïve ＦＵＬＬ", ("cafe", "naive", "full")),
+        ("who are you", ("who", "ar", "you")),
+        ("guitar guitars", ("guitar",)),
+        ("Where she went and what she bought", ("go", "bui")),
+        ("Café naïve ＦＵＬＬ", ("cafe", "naiv", "full")),
         ("東京タワー", ("東 京", "京 タ", "タ ワ", "ワ ー")),
         ("go東京go", ("go", "東 京")),
         ("犬", ("犬",)),
-        ('"quoted" AND (NOT near*) OR body:x^2 -- ;', ("quoted", "near", "body", "x", "2")),
+        ('"quoted" AND (NOT near*) OR body:x^2 -- ;', ("quot", "near", "bodi", "x", "2")),
         ("🎸", ()),
         ("", ()),
         ("snake_case a.b@c", ("snake", "case", "b", "c")),
@@ -95,8 +96,8 @@ def test_a_long_query_has_a_bounded_number_of_terms() -> None:
     assert len(terms(" ".join(f"word{n}" for n in range(5000)))) == 64
 
 
-def test_indexed_words_are_folded_and_parted() -> None:
-    assert indexed("Ünïcode, 東京 and\n\tspaces_too!") == "unicode 東 京 and spaces too"
+def test_indexed_words_are_folded_stemmed_and_parted() -> None:
+    assert indexed("Ünïcode, 東京 and\n\tspaces_too!") == "unicod 東 京 and space too"
 
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -15,10 +15,11 @@ from typing import Any, Final
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from engram_kit.auth import Authenticator
 from engram_kit.deadline import set_remaining
-from engram_kit.errors import MAX_MESSAGE_BYTES, EngramError, Internal, clipped, to_trailers, typed
+from engram_kit.errors import MAX_MESSAGE_BYTES, EngramError, Internal, InvalidArgument, clipped, to_trailers, typed
 from engram_kit.metrics import Metrics
 from engram_kit.principal import set_principal
 from engram_kit.request_id import METADATA_KEY, set_request_id
@@ -26,6 +27,27 @@ from engram_kit.request_id import METADATA_KEY, set_request_id
 EXEMPT: Final = ("/grpc.health.v1.", "/grpc.reflection.")
 _log = structlog.get_logger("engram.rpc")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class Unreadable:
+    """Stands for a request whose bytes are no message of its method."""
+
+
+_UNREADABLE: Final = Unreadable()
+
+
+def _reading(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    """gRPC answers INTERNAL where a deserializer raises; a caller's bytes are the caller's mistake."""
+    if deserialize is None:
+        return None
+
+    def read(raw: bytes) -> Any:
+        try:
+            return deserialize(raw)
+        except DecodeError:
+            return _UNREADABLE
+
+    return read
 
 
 class Call:
@@ -152,9 +174,10 @@ class Pipeline(grpc.aio.ServerInterceptor):
         inner = getattr(handler, kind)
         behavior = self._streaming(method, inner) if handler.response_streaming else self._single(method, inner)
         make = getattr(grpc, f"{kind}_rpc_method_handler")
+        read = handler.request_deserializer
         return make(
             behavior,
-            request_deserializer=handler.request_deserializer,
+            request_deserializer=read if handler.request_streaming else _reading(read),
             response_serializer=handler.response_serializer,
         )
 
@@ -162,6 +185,7 @@ class Pipeline(grpc.aio.ServerInterceptor):
         async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             try:
                 with self.around(Call(method, context)):
+                    _require_readable(request)
                     return await handler(request, context)
             except EngramError as error:
                 await context.abort(error.code, clipped(error.message, MAX_MESSAGE_BYTES), to_trailers(error))
@@ -172,6 +196,7 @@ class Pipeline(grpc.aio.ServerInterceptor):
         async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
             try:
                 with self.around(Call(method, context)):
+                    _require_readable(request)
                     result = handler(request, context)
                     if inspect.isawaitable(result):
                         await result
@@ -184,3 +209,8 @@ class Pipeline(grpc.aio.ServerInterceptor):
                 await context.abort(error.code, clipped(error.message, MAX_MESSAGE_BYTES), to_trailers(error))
 
         return answer
+
+
+def _require_readable(request: Any) -> None:
+    if request is _UNREADABLE:
+        raise InvalidArgument("The request's bytes are no message of this method; strings must be valid UTF-8.")

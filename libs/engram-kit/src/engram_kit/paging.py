@@ -10,7 +10,7 @@ import binascii
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -177,9 +177,24 @@ def _scalar(value: Any) -> Scalar:
 
 
 def _typed(key: sa.ColumnElement[Any], value: Scalar) -> Any:
-    if isinstance(value, str) and key.type.python_type is datetime:
-        return datetime.fromisoformat(value)
-    return value
+    """What the column holds. Tokens come from callers, who may have made them up: PageTokenInvalid."""
+    kind = key.type.python_type
+    if value is None and _nullable(key):
+        return None
+    try:
+        if kind is datetime and isinstance(value, str):
+            return _aware(datetime.fromisoformat(value))
+        if type(value) is kind and not (kind is int and abs(int(value or 0)) >= 2**63) and "\0" not in str(value):
+            return value
+    except (ValueError, OverflowError):
+        pass
+    raise PageTokenInvalid("page_token is not a token of this server.", field="page_token")
+
+
+def _aware(value: datetime) -> datetime:
+    if value.tzinfo is None:
+        raise ValueError("a naive datetime")
+    return value.astimezone(UTC)
 
 
 def _fingerprint(request: Message) -> str:
@@ -201,4 +216,6 @@ def _decode(token: str, fingerprint: str) -> Cursor:
         raise PageTokenInvalid("page_token is not a token of this server.", field="page_token") from error
     if bound_to != fingerprint:
         raise PageTokenInvalid("page_token belongs to another query.", field="page_token")
+    if "\0" in id_:
+        raise PageTokenInvalid("page_token is not a token of this server.", field="page_token")
     return Cursor(value, id_)

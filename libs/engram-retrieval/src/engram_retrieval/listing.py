@@ -56,7 +56,10 @@ def listed_ids(query: ListQuery) -> Asking:
 
 def _strictly_between(query: ListQuery, limit: int) -> Asking:
     low, high = (query.before, query.after) if query.descending else (query.after, query.before)
-    between = TimeRange(query.order_by, gte=low.value + TICK if low else None, lt=high.value if high else None)
+    begin = _next(low.value) if low else None
+    if low is not None and begin is None:
+        return []
+    between = TimeRange(query.order_by, gte=begin, lt=high.value if high else None)
     places = yield First(all_of(query.filter, between), limit)
     cut = places[-1].value if len(places) == limit else None
     whole = [place for place in places if place.value != cut]
@@ -68,10 +71,18 @@ def _strictly_between(query: ListQuery, limit: int) -> Asking:
 
 def _ties(query: ListQuery, value: datetime) -> Asking:
     """All ids at this very time that lie in the stretch, in order."""
-    at = TimeRange(query.order_by, gte=value, lt=value + TICK)
+    at = TimeRange(query.order_by, gte=value, lt=_next(value))
     places = yield Every(all_of(query.filter, at))
     inside = [place.id for place in places if _inside(Position(value, place.id), query)]
     return sorted(inside, reverse=query.descending)
+
+
+def _next(value: datetime) -> datetime | None:
+    """The instant after this one; None after the last one there is."""
+    try:
+        return value + TICK
+    except OverflowError:
+        return None
 
 
 def _inside(place: Position, query: ListQuery) -> bool:

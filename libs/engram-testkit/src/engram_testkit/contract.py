@@ -83,6 +83,24 @@ def hostile_request(method: MethodDescriptor, seed: int, known: Mapping[str, Seq
     return request
 
 
+def spoiled(request: Any) -> Iterator[tuple[str, Any]]:
+    """Copies of a good request, each with one scalar that it sets replaced by something hostile; and where that is."""
+    for path in _scalars(request):
+        *parents, (field, index) = path
+        hostile: Sequence[Any] = _spoils(field)
+        for value in hostile:
+            copy = type(request)()
+            copy.CopyFrom(request)
+            target = copy
+            for parent, place in parents:
+                target = getattr(target, parent.name) if place is None else getattr(target, parent.name)[place]
+            if index is None:
+                setattr(target, field.name, value)
+            else:
+                getattr(target, field.name)[index] = value
+            yield f"{'.'.join(step.name for step, _ in path)} = {value!r}"[:200], copy
+
+
 def call(stub: Any, method: MethodDescriptor, request: Any, *, timeout: float = 30.0) -> grpc.RpcError | None:
     """Calls a method of a blocking stub; of a stream it takes the first messages only. The error that came, or None."""
     try:
@@ -186,3 +204,33 @@ def _value(field: FieldDescriptor, chance: random.Random, known: Mapping[str, Se
             return chance.choice((0, 1, 2**32 - 1))
         case _:
             return chance.choice(_INTEGERS)
+
+
+def _scalars(message: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The ways to every scalar that a message sets, as (field, index or None) from the top."""
+    for field, value in message.ListFields():
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            continue
+        places: Sequence[int | None] = range(len(value)) if _repeated(field) else (None,)
+        for place in places:
+            item = value if place is None else value[place]
+            if field.message_type is not None:
+                yield from _scalars(item, (*above, (field, place)))
+            elif field.name != "request_id":
+                yield (*above, (field, place))
+
+
+def _spoils(field: FieldDescriptor) -> Sequence[Any]:
+    match field.type:
+        case FieldDescriptor.TYPE_STRING:
+            return HOSTILE
+        case FieldDescriptor.TYPE_DOUBLE | FieldDescriptor.TYPE_FLOAT:
+            return _FLOATS
+        case FieldDescriptor.TYPE_ENUM:
+            return (0, 999)
+        case FieldDescriptor.TYPE_INT64:
+            return _LONGS
+        case FieldDescriptor.TYPE_INT32:
+            return _INTEGERS
+        case _:
+            return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from uuid import UUID
 
 from engram_kit.errors import NotFound, PageTokenInvalid
@@ -189,8 +189,11 @@ def _cursor(cursor: Cursor | None) -> Position | None:
     if cursor is None:
         return None
     try:
-        return Position(datetime.fromisoformat(str(cursor.value)), UUID(cursor.id))
-    except ValueError as error:
+        value = datetime.fromisoformat(str(cursor.value))
+        if value.tzinfo is None:
+            raise ValueError("a naive datetime")
+        return Position(value.astimezone(UTC), UUID(cursor.id))
+    except (ValueError, OverflowError) as error:
         raise PageTokenInvalid("page_token is not a token of this server.", field="page_token") from error
 
 

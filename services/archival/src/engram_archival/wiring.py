@@ -39,8 +39,8 @@ SWEEP_SECONDS = 15.0
 async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
     """The archival service over its migrated database and its index, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
-    embedders = _embedders(config)
-    index = await _index(config)
+    embedders = make_embedders(config)
+    index = await open_index(config)
     database = Database.open(config.database, synchronous=config.sqlite_synchronous)
     try:
         await database.migrate("engram_archival")
@@ -87,7 +87,8 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     )
 
 
-def _embedders(config: Config) -> Embedders:
+def make_embedders(config: Config) -> Embedders:
+    """The embedders that archives may name. ConfigError if the default one cannot be made."""
     settings = EmbedderSettings(
         base_url=config.embedder_base_url, api_key=config.embedder_api_key, dimension=config.embedder_dimension
     )
@@ -99,7 +100,8 @@ def _embedders(config: Config) -> Embedders:
     return embedders
 
 
-async def _index(config: Config) -> VectorIndex:
+async def open_index(config: Config) -> VectorIndex:
+    """The vector index that the configuration names. StartupError if another process holds it, or nobody answers."""
     try:
         return await (_server_index(config) if config.qdrant_url else _embedded_index(config))
     except VectorIndexError as error:

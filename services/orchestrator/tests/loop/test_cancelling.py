@@ -30,12 +30,15 @@ async def goes_on(world: World, process: Process, agent: Agent) -> None:
 
 
 class Gate:
-    """Stops the first call of a name, until it is opened."""
+    """Stops the first call of a name, before or behind its effect, until it is opened."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, *, behind: bool = False) -> None:
         self.reached, self.opened = asyncio.Event(), asyncio.Event()
         self._name = name
-        world.faults.on_call = self
+        if behind:
+            world.faults.on_effect = self
+        else:
+            world.faults.on_call = self
 
     async def __call__(self, name: str) -> None:
         if name == self._name and not self.reached.is_set():
@@ -76,9 +79,10 @@ async def test_while_a_tool_runs(world: World, process: Process) -> None:
 
 
 @pytest.mark.parametrize("name", ["runs.write", "recall.commit_step", "blocks.get", "recall.get_context"])
-async def test_while_something_is_written_or_read(world: World, process: Process, name: str) -> None:
+@pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
+async def test_while_something_is_written_or_read(world: World, process: Process, name: str, *, behind: bool) -> None:
     agent = await world.agent(process)
-    gate = Gate(world, name)
+    gate = Gate(world, name, behind=behind)
     world.model.follow(call("archival_memory_insert", content="tea"), say("Kept."))
     run = await process.start(agent)
     await gate.reached.wait()
@@ -90,7 +94,6 @@ async def test_while_something_is_written_or_read(world: World, process: Process
     require_valid(world.window(agent).messages)
     events = kinds(await process.follow(run))
     assert events[-2:] == ["Stopped", "UsageReported"]
-    world.faults.on_call = None
     await goes_on(world, process, agent)
 
 
@@ -118,7 +121,7 @@ async def test_twice_at_once(world: World, process: Process) -> None:
     world.model.follow(call("archival_memory_insert", content="tea"))
     run = await process.start(agent)
     await gate.reached.wait()
-    assert await asyncio.gather(*(cancel(process, run) for _ in range(3))) == [CancelOutcome.CANCELLED] * 3
+    assert await asyncio.gather(*(process.conductor.cancel(run) for _ in range(3))) == [True] * 3
     assert (await process.outcome(agent)).status is RunStatus.CANCELLED
 
 

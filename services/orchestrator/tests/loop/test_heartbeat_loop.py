@@ -96,9 +96,7 @@ async def test_without_a_heartbeat_the_turn_ends(world: World, process: Process)
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 
-async def test_a_rule_that_continues_is_stronger_than_a_heartbeat_not_asked_for(
-    world: World, process: Process
-) -> None:
+async def test_a_rule_that_continues_is_stronger_than_a_heartbeat_not_asked_for(world: World, process: Process) -> None:
     agent = await talker(world, process, ContinueLoop("archival_memory_insert"))
     world.model.follow(
         call("archival_memory_insert", content="tea", request_heartbeat=False), call("send_message", message="Kept.")
@@ -184,9 +182,7 @@ async def test_speaking_without_words_is_tried_again_and_shown_for_what_it_is(wo
 
 async def test_words_that_could_not_be_said_are_not_shown_as_said(world: World, process: Process) -> None:
     agent = await talker(world, process)
-    world.model.follow(
-        call("send_message", message="Hello.", mood="merry"), call("send_message", message="Hello.")
-    )
+    world.model.follow(call("send_message", message="Hello.", mood="merry"), call("send_message", message="Hello."))
     events = await process.send(agent)
     assert kinds(events) == ["tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
 
@@ -225,9 +221,12 @@ async def test_the_thinking_argument_is_kept_as_reasoning_and_the_tool_never_see
     schema = next(tool for tool in world.model.requests[0].tools if tool.name == "probe").parameters
     assert list(schema["properties"]) == ["thinking", "n", "request_heartbeat"]
     assert {"thinking", "request_heartbeat"} <= set(schema["required"])
-    assert "request_heartbeat" not in next(
-        tool for tool in world.model.requests[0].tools if tool.name == "send_message"
-    ).parameters["properties"]
+    assert (
+        "request_heartbeat"
+        not in next(tool for tool in world.model.requests[0].tools if tool.name == "send_message").parameters[
+            "properties"
+        ]
+    )
 
 
 async def test_the_last_step_that_wants_to_go_on_stops_at_max_steps(world: World, process: Process) -> None:

@@ -77,7 +77,9 @@ async def test_calls_of_one_answer_are_one_message_and_their_returns_another_in_
 ) -> None:
     for name in ("slow", "quick"):
         world.tools.add(name, f"{name} is done", parallel=True)
-    agent = await world.agent(process, tool_names=("slow", "quick"), model_settings=ModelSettings(parallel_tool_calls=True))
+    agent = await world.agent(
+        process, tool_names=("slow", "quick"), model_settings=ModelSettings(parallel_tool_calls=True)
+    )
     world.model.follow(together(call("slow"), call("quick"), call("slow"), text="Both at once."), say("Done."))
     events = await process.send(agent)
     assert world.model.requests[0].parallel_tool_calls

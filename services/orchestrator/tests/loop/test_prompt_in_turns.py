@@ -72,9 +72,7 @@ async def test_a_cached_prompt_is_left_alone(world: World, process: Process) -> 
     assert [request.messages[0] for request in world.model.requests] == [before] * 3
 
 
-async def test_autoclear_begins_each_turn_with_an_empty_window_and_loses_no_row(
-    world: World, process: Process
-) -> None:
+async def test_autoclear_begins_each_turn_with_an_empty_window_and_loses_no_row(world: World, process: Process) -> None:
     agent = await world.agent(process, message_buffer_autoclear=True)
     world.model.follow(say("One."), call("archival_memory_insert", content="x"), say("Two."))
     await process.send(agent, "First")

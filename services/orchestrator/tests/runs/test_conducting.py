@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from engram_kit.errors import NotFound
 from engram_orchestrator.errors import ConversationBusy, RunEnded, RunUnderWay
+from engram_orchestrator.llm.errors import ProviderRefused
 from engram_orchestrator.model.messages import Role
 from engram_orchestrator.model.runs import OnBusy, RunStatus
-from engram_orchestrator.llm.errors import ProviderRefused
 
 from ..support.faults import Faults
 from ..support.model import Held, by_place, call, say

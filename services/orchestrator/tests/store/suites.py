@@ -14,11 +14,10 @@ from engram_kit.ids import derive_id, new_id
 from engram_kit.paging import PageQuery
 from engram_orchestrator.errors import ConversationBusy, LeaseLost, RunUnderWay
 from engram_orchestrator.model.agents import Agent, AgentState, AgentType, AttachedTool
-from engram_orchestrator.model.events import Shown, Stopped, UsageReported
+from engram_orchestrator.model.events import RunEvent, Shown, Stopped, UsageReported
 from engram_orchestrator.model.messages import Message, Role, TextPart, ToolReturn, ToolStatus, Usage
 from engram_orchestrator.model.models import ModelSettings
-from engram_orchestrator.model.rules import ConditionalOutcome, Conditional, ExitLoop
-from engram_orchestrator.model.events import RunEvent
+from engram_orchestrator.model.rules import Conditional, ConditionalOutcome, ExitLoop
 from engram_orchestrator.model.runs import (
     EntryKind,
     InputMessage,
@@ -271,9 +270,7 @@ class AgentStoreSuite:
         with pytest.raises(RequestIdReused):
             await agents.once(key("ResetMessages", fingerprint="other"))
 
-    async def test_deleting_takes_the_leases_away(
-        self, agents: AgentStore, runs: RunStore, clock: FrozenClock
-    ) -> None:
+    async def test_deleting_takes_the_leases_away(self, agents: AgentStore, runs: RunStore, clock: FrozenClock) -> None:
         agent = await made(agents, an_agent(clock))
         started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         assert started.claim is not None
@@ -477,7 +474,9 @@ class RunStoreSuite:
         other_method = await runs.start(key("StartRun"), a_run(agent, clock), "me", reject_busy=False)
         assert other_method.run.id != first.run.id
 
-    async def test_a_request_is_known_as_long_as_its_run(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+    async def test_a_request_is_known_as_long_as_its_run(
+        self, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
         request = key("SendMessage")
         started = await runs.start(request, a_run(agent, clock), "me", reject_busy=False)
         assert started.claim is not None
@@ -575,9 +574,7 @@ class RunStoreSuite:
         clock.advance(30)
         assert await runs.claimable("me") == (agent.default_conversation_id,)
 
-    async def test_of_many_claimants_one_gets_the_run(
-        self, runs: RunStore, agent: Agent, clock: FrozenClock
-    ) -> None:
+    async def test_of_many_claimants_one_gets_the_run(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
         await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         clock.advance(30)
         claims = await asyncio.gather(

@@ -29,6 +29,7 @@ class Faults:
         self.dies_at: int | None = None
         self.is_dead = False
         self.on_call: Callable[[str], Awaitable[None]] | None = None
+        self.on_effect: Callable[[str], Awaitable[None]] | None = None
 
     @property
     def points(self) -> int:
@@ -41,6 +42,8 @@ class Faults:
         point = self.points - 1
         result = await call()
         self.at(point)
+        if self.on_effect is not None:
+            await self.on_effect(name)
         if _taken(self.lost, name):
             raise DeadlineExceeded(f"{name} was too slow.")
         return result

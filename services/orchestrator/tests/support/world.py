@@ -150,12 +150,8 @@ class World:
             hub,
             RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids),
             AgentService(agent_store, tiers.tools, builtin, context, models, clock),
-            WindowService(
-                agent_store, run_store, tiers.recall, builtin, context, clock
-            ),
-            AgentBirth(
-                agent_store, tiers, models, Prompts(self.directory / "prompts"), context, conductor, clock, ids
-            ),
+            WindowService(agent_store, run_store, tiers.recall, builtin, context, clock),
+            AgentBirth(agent_store, tiers, models, Prompts(self.directory / "prompts"), context, conductor, clock, ids),
             agent_store,
             run_store,
             clock,

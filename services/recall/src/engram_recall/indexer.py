@@ -109,6 +109,11 @@ class Indexer:
             _log.info("building the vector index", messages=noted, embedder=self._vectors.embedder.handle)
         await self._vectors.open()
 
+    async def open_words(self) -> None:
+        """Fills a word index that a migration has left empty."""
+        if count := await self._store.rebuild_words(only_if_empty=True):
+            _log.info("built the word index", messages=count)
+
     def wake(self) -> None:
         """Says that the outbox has news."""
         self._news.set()

@@ -55,7 +55,7 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
             traces_service_pb2.DESCRIPTOR.services_by_name["TraceService"].full_name,
             episodes_service_pb2.DESCRIPTOR.services_by_name["EpisodeService"].full_name,
         ],
-        start=[indexer.open],
+        start=[indexer.open_words, indexer.open],
         background=[indexer.run, periodic(LEDGER_PURGE_SECONDS, store.purge_ledger)],
         close=[database.close, embedder.close, index.close],
     )

@@ -9,6 +9,8 @@ from importlib import resources
 from itertools import pairwise
 from typing import Final
 
+from engram_recall.stemming import stem
+
 INDEXED_CHARACTERS: Final = 100_000
 """So much of a message's text is indexed; PostgreSQL bounds a document's words to 1 MB."""
 MAX_TERMS: Final = 64
@@ -21,19 +23,19 @@ STOP_WORDS: Final = frozenset((resources.files("engram_recall") / "stop_words.tx
 
 
 def indexed(text: str, limit: int = INDEXED_CHARACTERS) -> str:
-    """The words of a text, folded and parted by single spaces: what full-text indexes store."""
-    return " ".join(_words(text[:limit]))
+    """The words of a text, folded, stemmed and parted by single spaces: what full-text indexes store."""
+    return " ".join(map(stem, _words(text[:limit])))
 
 
 def terms(query: str) -> tuple[str, ...]:
-    """What a query looks for, most of it OR-ed: words, or phrases of words that follow each other.
+    """What a query looks for, OR-ed: words, or phrases of words that follow each other, as `indexed` writes them.
 
     Stop words are left out unless there is nothing else. Each term is words of letters and digits and single spaces,
     so it needs no quoting in any query language.
     """
     found = dict.fromkeys(_terms(query))
     telling = [term for term in found if term not in STOP_WORDS] or list(found)
-    return tuple(telling[:MAX_TERMS])
+    return tuple(dict.fromkeys(map(stem, telling)))[:MAX_TERMS]
 
 
 def _terms(query: str) -> Iterator[str]:

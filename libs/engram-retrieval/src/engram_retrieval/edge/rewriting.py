@@ -36,8 +36,9 @@ def recover(directory: Path, suffix: str) -> None:
             shutil.rmtree(rewritten)  # the swap had not begun, and the old one may have been written since
         else:
             rewritten.rename(path)
-    for leaving in directory.glob(f"*{suffix}{DROPPED}"):
-        shutil.rmtree(leaving)
+    for ending in (BUILDING, DROPPED):
+        for leaving in directory.glob(f"*{suffix}{ending}"):
+            shutil.rmtree(leaving)
 
 
 def rewrite(path: Path, collection: str, config: qe.EdgeConfig) -> Rewritten:
@@ -48,7 +49,7 @@ def rewrite(path: Path, collection: str, config: qe.EdgeConfig) -> Rewritten:
     old, new = qe.EdgeShard.load(str(path), config), qe.EdgeShard.create(str(building), config)
     try:
         for name, index in old.info().payload_schema.items():
-            new.update(qe.UpdateOperation.create_field_index(name, index.params))
+            new.update(qe.UpdateOperation.create_field_index(name, index.params or index.data_type))
         points = _copy(old, new)
         new.flush()
     finally:

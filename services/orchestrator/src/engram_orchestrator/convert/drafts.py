@@ -11,12 +11,14 @@ from engram_kit.ids import require_id
 
 from engram_orchestrator.convert.agents import AGENT_TYPES, PROMPT_POLICIES
 from engram_orchestrator.convert.rules import rule_from_proto
-from engram_orchestrator.convert.runs import STOP_REASONS, inputs_from_proto
+from engram_orchestrator.convert.runs import STOP_REASONS_BACK, inputs_from_proto
 from engram_orchestrator.convert.settings import (
     compaction_from_proto,
     format_from_proto,
     present,
     require_json_object,
+    require_known,
+    require_plain,
     settings_from_proto,
 )
 from engram_orchestrator.model.agents import AgentType, PromptPolicy, Provenance
@@ -138,6 +140,13 @@ def require_name(name: str) -> str:
     return name
 
 
+def new_name_from_proto(agent: pb.Agent) -> str:
+    """The name that an agent changes to, which cannot be left out."""
+    if not agent.name:
+        raise InvalidArgument("agent.name must not be empty.", field="agent.name")
+    return require_name(agent.name)
+
+
 def _system(text: str) -> str:
     if len(text) > _LONGEST_SYSTEM or "\0" in text:
         raise InvalidArgument(
@@ -211,19 +220,22 @@ def filter_from_proto(given: rpc.AgentFilter) -> AgentFilter:
     """Which agents a list or count looks at.
 
     Raises:
+        InvalidArgument: naming the filter.
         Unimplemented: of a filter that this server does not know yet.
     """
     unanswered = ("identity_id", "identifier_key", "project_id", "template_id", "base_template_id", "created_by_id")
     for name in present(given, *unanswered, "tool_id"):
         raise Unimplemented(f"This server does not filter by {name} yet.", field=f"filter.{name}")
-    reason = given.last_stop_reason if given.HasField("last_stop_reason") else None
+    reason = None
+    if given.HasField("last_stop_reason"):
+        reason = require_known(STOP_REASONS_BACK, given.last_stop_reason, "filter.last_stop_reason").value
+    texts = present(given, "name", "text_search")
     return AgentFilter(
         agent_ids=tuple(require_id(agent_id, "agent", "filter.agent_ids") for agent_id in given.agent_ids),
-        name=given.name if given.HasField("name") else None,
-        text_search=given.text_search if given.HasField("text_search") else None,
-        tags_any=tuple(given.tags_any),
-        tags_all=tuple(given.tags_all),
-        types=tuple(_TYPES_BACK[kind] for kind in given.types if kind in _TYPES_BACK),
+        **{name: require_plain(text, f"filter.{name}") for name, text in texts.items()},
+        tags_any=tuple(require_plain(tag, "filter.tags_any") for tag in given.tags_any),
+        tags_all=tuple(require_plain(tag, "filter.tags_all") for tag in given.tags_all),
+        types=tuple(require_known(_TYPES_BACK, kind, "filter.types") for kind in given.types),
         hidden=given.hidden if given.HasField("hidden") else None,
-        last_stop_reason=next((str(k) for k, number in STOP_REASONS.items() if number == reason), None),
+        last_stop_reason=reason,
     )

@@ -12,6 +12,7 @@ from engram_kit.ids import derive_id, is_id, require_id
 from google.protobuf.duration_pb2 import Duration
 
 from engram_orchestrator.convert.messages import part_to_proto, parts_from_proto, timestamp, usage_to_proto
+from engram_orchestrator.convert.settings import require_json_object, require_known, require_plain
 from engram_orchestrator.model.messages import ContentPart, ImagePart, Role, TextPart
 from engram_orchestrator.model.runs import (
     InputMessage,
@@ -29,6 +30,12 @@ from engram_orchestrator.usecases.runs import CancelOutcome
 
 STOP_REASONS: Final = {reason: agents_pb2.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
 RUN_STATUSES: Final = {status: pb.RunStatus.Value(f"RUN_STATUS_{status.name}") for status in RunStatus}
+STOP_REASONS_BACK: Final = {number: reason for reason, number in STOP_REASONS.items()}
+_ON_BUSY: Final = {
+    pb.ON_BUSY_UNSPECIFIED: OnBusy.WAIT,
+    pb.ON_BUSY_WAIT: OnBusy.WAIT,
+    pb.ON_BUSY_REJECT: OnBusy.REJECT,
+}
 _RUN_STATUSES_BACK: Final = {number: status for status, number in RUN_STATUSES.items()}
 _STEP_STATUSES: Final = {status: pb.StepStatus.Value(f"STEP_STATUS_{status.name}") for status in StepStatus}
 CANCEL_OUTCOMES: Final = {
@@ -155,8 +162,8 @@ def config_from_proto(config: pb.RunConfig) -> RunConfig:
             if config.HasField("assistant_tool_argument")
             else defaults.assistant_tool_argument
         ),
-        on_busy=OnBusy.REJECT if config.on_busy == pb.ON_BUSY_REJECT else OnBusy.WAIT,
-        metadata=config.metadata if config.HasField("metadata") else None,
+        on_busy=require_known(_ON_BUSY, config.on_busy, "config.on_busy"),
+        metadata=(require_json_object(config.metadata, "config.metadata") if config.HasField("metadata") else None),
         keepalive_seconds=keepalive,
     )
 
@@ -240,31 +247,41 @@ def step_to_proto(step: Step) -> pb.Step:
 
 
 def run_filter_from_proto(given: rpc.RunFilter) -> RunFilter:
-    """Which runs a list looks at."""
+    """Which runs a list looks at.
+
+    Raises:
+        InvalidArgument, Unimplemented: naming the field.
+    """
     if given.HasField("group_id"):
         raise Unimplemented("This server does not answer groups yet.", field="filter.group_id")
-    reason = given.stop_reason if given.HasField("stop_reason") else None
+    reason = None
+    if given.HasField("stop_reason"):
+        reason = require_known(STOP_REASONS_BACK, given.stop_reason, "filter.stop_reason").value
     conversation = given.conversation_id if given.HasField("conversation_id") else None
     if conversation is not None and not is_id(conversation, "conv"):
         raise InvalidArgument("filter.conversation_id is not an id of a conversation.", field="filter.conversation_id")
     return RunFilter(
         agent_ids=tuple(require_id(agent_id, "agent", "filter.agent_ids") for agent_id in given.agent_ids),
-        statuses=tuple(_RUN_STATUSES_BACK[number] for number in given.statuses if number in _RUN_STATUSES_BACK),
+        statuses=tuple(require_known(_RUN_STATUSES_BACK, number, "filter.statuses") for number in given.statuses),
         background=given.background if given.HasField("background") else None,
-        stop_reason=next((str(name) for name, number in STOP_REASONS.items() if number == reason), None),
+        stop_reason=reason,
         conversation_id=conversation,
         active=given.active if given.HasField("active") else None,
     )
 
 
 def step_filter_from_proto(given: rpc.StepFilter) -> StepFilter:
-    """Which steps a list looks at."""
+    """Which steps a list looks at.
+
+    Raises:
+        InvalidArgument, Unimplemented: naming the field.
+    """
     if given.HasField("feedback") or given.HasField("trace_id") or given.tags_any:
         raise Unimplemented("This server filters steps by run, agent and model only.", field="filter")
     return StepFilter(
-        run_id=given.run_id if given.HasField("run_id") else None,
-        agent_id=given.agent_id if given.HasField("agent_id") else None,
-        model=given.model if given.HasField("model") else None,
+        run_id=require_id(given.run_id, "run", "filter.run_id") if given.HasField("run_id") else None,
+        agent_id=require_id(given.agent_id, "agent", "filter.agent_id") if given.HasField("agent_id") else None,
+        model=require_plain(given.model, "filter.model") if given.HasField("model") else None,
     )
 
 

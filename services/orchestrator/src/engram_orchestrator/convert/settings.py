@@ -1,8 +1,9 @@
 """Settings of models, compaction and answers between the domain and the contract, and what optional fields carry."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from engram.agents.v1 import agents_pb2 as pb
 from engram_kit.errors import InvalidArgument
@@ -10,6 +11,9 @@ from google.protobuf.message import Message as ProtoMessage
 
 from engram_orchestrator.model.agents import CompactionSettings
 from engram_orchestrator.model.models import ModelSettings, ResponseFormat
+
+K = TypeVar("K", bound=int)
+T = TypeVar("T")
 
 _MODES: Final = {
     "sliding_window": pb.COMPACTION_MODE_SLIDING_WINDOW,
@@ -33,6 +37,24 @@ def plain_values(record: Any) -> dict[str, Any]:
     """The fields of a record that are plain and not None."""
     values = {f.name: getattr(record, f.name) for f in fields(record)}
     return {name: value for name, value in values.items() if isinstance(value, str | int | float | bool)}
+
+
+def require_known(names: Mapping[K, T], number: K, field: str) -> T:
+    """What the number of an enum stands for.
+
+    Raises:
+        InvalidArgument: naming the field; a newer client may know more numbers than this server.
+    """
+    if number not in names:
+        raise InvalidArgument(f"{field} holds {number}, which this server does not know.", field=field)
+    return names[number]
+
+
+def require_plain(text: str, field: str) -> str:
+    """A text to look for. Raises InvalidArgument, naming the field, where it holds a NUL, as no stored text does."""
+    if "\0" in text:
+        raise InvalidArgument(f"{field} holds a NUL character.", field=field)
+    return text
 
 
 def require_json_object(text: str, field: str) -> str:

@@ -82,7 +82,7 @@ class TurnBuilder:
 
         async def gather() -> Gathered:
             gathered = await self._context.gather(agent.id, claim.run.conversation_id, tool_ids, whole=claim.taken_up)
-            if not agent.message_buffer_autoclear:
+            if not (agent.message_buffer_autoclear or AGENT_TYPES[agent.type].forces_autoclear):
                 return gathered
             return replace(gathered, window=await self._cleared(claim, gathered.window))
 

@@ -38,7 +38,7 @@ def _optional(name: str) -> Callable[[pb.Agent], Any]:
 
 
 _CHANGES: Final[Mapping[str, Callable[[pb.Agent], Any]]] = {
-    "name": lambda agent: drafts.require_name(agent.name),
+    "name": drafts.new_name_from_proto,
     "description": _optional("description"),
     "system": drafts.system_from_proto,
     "model": lambda agent: agent.model,

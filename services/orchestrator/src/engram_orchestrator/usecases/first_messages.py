@@ -73,7 +73,7 @@ class FirstWindow:
             if message.role is Role.ASSISTANT and self._speaks_by_tool:
                 self._speak(text, None)
             else:
-                self._add(message.role, message.content)
+                self._add(message.role, message.content, said=message)
         return tuple(self._made)
 
     def _speak(self, text: str, thought: str | None, id_length: int = 29) -> None:
@@ -88,6 +88,7 @@ class FirstWindow:
         content: tuple[ContentPart, ...],
         calls: tuple[ToolCall, ...] = (),
         returns: tuple[ToolReturn, ...] = (),
+        said: InputMessage | None = None,
     ) -> None:
         self._made.append(
             Message(
@@ -97,6 +98,10 @@ class FirstWindow:
                 content=content,
                 tool_calls=calls,
                 tool_returns=returns,
+                name=said.name if said else None,
+                otid=said.otid if said else None,
+                sender_id=said.sender_id if said else None,
+                group_id=said.group_id if said else None,
                 conversation_id=self._conversation_id,
             )
         )

@@ -114,6 +114,10 @@ class RecallStore(Protocol):
         """Forgets everything of an agent, and refuses to write it from now on. A repeat erases nothing more."""
         ...
 
+    async def rebuild_words(self, *, only_if_empty: bool = False) -> int | None:
+        """Indexes the words of every message anew; returns how many, None where there were documents already."""
+        ...
+
     async def pending(self, limit: int) -> tuple[tuple[OutboxRow, ...], dict[str, tuple[str, Message]]]:
         """The oldest news for the vector index; by id, with organization, the searchable messages that they name."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import sqlalchemy as sa
 
 from engram_recall.commands import SearchScope
-from engram_recall.store.tables import SPOKEN, messages
+from engram_recall.store.tables import SPOKEN, agents, messages
 from engram_recall.words import indexed
 
 REACH: Final = 2
@@ -19,6 +19,12 @@ SESSION: Final = timedelta(hours=6)
 """Messages further apart than this are not of one session."""
 NEIGHBOUR_CHARACTERS: Final = 2_000
 """So much of a neighbour's text counts as context."""
+READ_CHARACTERS: Final = 8_000
+"""So much of a candidate's body is read for its rank."""
+_MONTHS: Final = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
 _SPOKEN_ROLES: Final = frozenset({"user", "assistant"})
 
 
@@ -33,6 +39,7 @@ class Source:
     role: str
     created_at: datetime
     sequence_id: int
+    name: str | None
     text: str
 
 
@@ -42,7 +49,29 @@ class Document:
 
     source: Source
     body: str
-    context: str = ""
+    beside: str = ""
+    """The words of the messages next to it in the dialogue."""
+    around: str = ""
+    """The words of those one further."""
+
+    @property
+    def about(self) -> str:
+        """Who said it, and on which day (UTC), as words: 'carolin 8 mai 2023'."""
+        day = self.source.created_at
+        return indexed(f"{self.source.name or ''} {day.day} {_MONTHS[day.month - 1]} {day.year}")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A message that has at least one of the terms, with the analysed texts that it is ranked by."""
+
+    id: str
+    body: str
+    body_characters: int
+    """How long the body is; `body` may be its beginning only."""
+    beside: str
+    around: str
+    about: str
 
 
 class WordIndex(Protocol):
@@ -57,13 +86,20 @@ class WordIndex(Protocol):
     def remove_agent(self, conn: sa.Connection, agent_id: str) -> None:
         """Takes all documents of an agent out; its messages must still be there."""
 
-    def search(
-        self, conn: sa.Connection, scope: SearchScope, terms: Sequence[str], limit: int
-    ) -> list[tuple[str, float]]:
-        """The ids of the messages in scope that have at least one of the terms, best first, with positive scores.
+    def clear(self, conn: sa.Connection) -> None:
+        """Takes all documents out."""
 
-        A term in the neighbours counts half of one in the message.
-        """
+    def is_empty(self, conn: sa.Connection) -> bool:
+        """Whether there is no document at all."""
+
+    def holders(self, conn: sa.Connection, scope: SearchScope, terms: Sequence[str], most: int) -> dict[str, int]:
+        """How many messages of the scope's organization, agent, conversation and roles have each term; counted to
+        `most`. Terms that nobody has are left out."""
+
+    def candidates(
+        self, conn: sa.Connection, scope: SearchScope, weights: Mapping[str, float], limit: int
+    ) -> list[Candidate]:
+        """The messages in scope that have at least one of the terms, roughly the best of them, the newest first."""
 
 
 COLUMNS: Final = (
@@ -74,6 +110,7 @@ COLUMNS: Final = (
     messages.c.role,
     messages.c.created_at,
     messages.c.sequence_id,
+    messages.c.name,
     messages.c.search_text,
 )
 
@@ -95,6 +132,11 @@ def _around(*, before: bool, in_conversation: bool) -> sa.Select[Any]:
     )
 
 
+_OF_AGENT: Final = (
+    sa.select(*COLUMNS)
+    .where(messages.c.agent_id == sa.bindparam("agent"), messages.c.search_text.is_not(None))
+    .order_by(messages.c.sequence_id)
+)
 _AROUND: Final = {
     (before, known): _around(before=before, in_conversation=known)
     for before in (True, False)
@@ -114,6 +156,17 @@ def index_new(conn: sa.Connection, index: WordIndex, sources: Sequence[Source]) 
         documents += _with_context(earlier + spoken, start=max(0, len(earlier) - REACH))
     if documents:
         index.put(conn, documents)
+
+
+def index_all(conn: sa.Connection, index: WordIndex) -> int:
+    """Indexes every message anew, agent by agent; returns how many."""
+    index.clear(conn)
+    count = 0
+    for agent_id in conn.execute(sa.select(agents.c.agent_id).order_by(agents.c.agent_id)).scalars().all():
+        sources = to_sources(conn.execute(_OF_AGENT, {"agent": agent_id}))
+        index_new(conn, index, sources)
+        count += len(sources)
+    return count
 
 
 def index_again(conn: sa.Connection, index: WordIndex, at: Source, *, kept: bool) -> None:
@@ -147,9 +200,12 @@ def _with_context(dialogue: Sequence[Source], start: int) -> Iterator[Document]:
     nearby = [indexed(source.text, NEIGHBOUR_CHARACTERS) for source in dialogue]
     for place in range(start, len(dialogue)):
         source = dialogue[place]
-        around = [
-            nearby[other]
-            for other in range(max(0, place - REACH), min(len(dialogue), place + REACH + 1))
-            if other != place and abs(dialogue[other].created_at - source.created_at) <= SESSION
-        ]
-        yield Document(source, indexed(source.text), " ".join(around))
+        beside, around = (
+            " ".join(
+                nearby[other]
+                for other in (place - distance, place + distance)
+                if 0 <= other < len(dialogue) and abs(dialogue[other].created_at - source.created_at) <= SESSION
+            )
+            for distance in (1, REACH)
+        )
+        yield Document(source, indexed(source.text), beside, around)

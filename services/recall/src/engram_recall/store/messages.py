@@ -85,6 +85,7 @@ def _insert(tx: Writing, rows: list[Row], fresh: Sequence[Message]) -> None:
             role=row["role"],
             created_at=row["created_at"],
             sequence_id=row["sequence_id"],
+            name=row["name"],
             text=row["search_text"],
         )
         for row in rows

@@ -29,7 +29,7 @@ from engram_recall.commands import (
 )
 from engram_recall.errors import no_message
 from engram_recall.model import Context, Message, Role, WindowIds
-from engram_recall.store import contexts, filters, outbox, steps, windows
+from engram_recall.store import contexts, documents, filters, outbox, ranking, steps, windows
 from engram_recall.store import messages as message_rows
 from engram_recall.store.codec import COLUMNS, fingerprint, to_message
 from engram_recall.store.documents import WordIndex
@@ -177,7 +177,7 @@ class SqlRecallStore:
         """See RecallStore."""
         if not terms:
             return []
-        return await self._database.read(lambda conn: self._words.search(conn, scope, terms, limit))
+        return await self._database.read(lambda conn: ranking.search(self._words, conn, scope, terms, limit))
 
     async def newest(self, scope: SearchScope, limit: int) -> list[Message]:
         """See RecallStore."""
@@ -205,6 +205,16 @@ class SqlRecallStore:
 
         gone_messages, gone_contexts = await self._once(key, erase)
         return Erasure(messages=int(gone_messages), contexts=int(gone_contexts))
+
+    async def rebuild_words(self, *, only_if_empty: bool = False) -> int | None:
+        """See RecallStore."""
+
+        def build(conn: sa.Connection) -> int | None:
+            if only_if_empty and not self._words.is_empty(conn):
+                return None
+            return documents.index_all(conn, self._words)
+
+        return await self._database.write(build)
 
     async def pending(self, limit: int) -> tuple[tuple[OutboxRow, ...], dict[str, tuple[str, Message]]]:
         """See RecallStore."""

@@ -1,0 +1,78 @@
+"""What makes the bytes of erased things leave the disk: for a time when the service does not run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from engram_kit.clock import Clock, SystemClock
+from engram_kit.ids import RandomIds
+from engram_kit.sql import Database
+from engram_retrieval.index import VectorIndex
+
+from engram_archival.config import Config
+from engram_archival.finisher import Finisher
+from engram_archival.store.points import IndexPassageStore
+from engram_archival.store.sql_ledger import SqlPassageLedger
+from engram_archival.store.sql_rewriting import rewrite_database
+from engram_archival.wiring import make_embedders, open_index
+
+
+async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:
+    """Do it; a line for each thing that was done.
+
+    StartupError if the service is running: it holds the index.
+    """
+    clock = clock or SystemClock()
+    index = await open_index(config)
+    try:
+        async for line in _purge(config, index, clock):
+            yield line
+        rewritten = await rewrite_database(config.database)
+        yield f"{rewritten.name}: {_shown(rewritten.bytes_before)} before, {_shown(rewritten.bytes_after)} now"
+        async for line in _rewrite_index(config, index):
+            yield line
+    finally:
+        await index.close()
+
+
+async def _purge(config: Config, index: VectorIndex, clock: Clock) -> AsyncIterator[str]:
+    embedders = make_embedders(config)
+    async with _database(config) as database:
+        ledger = SqlPassageLedger(database, clock, RandomIds())
+        finisher = Finisher(ledger, IndexPassageStore(index, embedders), embedders)
+        # What is recorded and not done holds texts, or leaves points that are deleted.
+        await finisher.sweep(everything=not config.qdrant_url)
+        left = len(await ledger.unsettled(everything=True, limit=1_000_000))
+        yield f"recorded work that could not be finished: {left}"
+        yield f"request ids forgotten: {await ledger.purge_requests()}"
+        horizon = clock.now() - timedelta(days=config.tombstone_days)
+        yield f"tombstones of passages forgotten: {await ledger.purge_tombstones(horizon)}"
+    await embedders.close()
+
+
+async def _rewrite_index(config: Config, index: VectorIndex) -> AsyncIterator[str]:
+    if config.qdrant_url:
+        yield "vectors: the Qdrant server's optimizer rewrites segments by its own thresholds; nothing was done here"
+        return
+    from engram_retrieval.edge import EdgeIndex  # noqa: PLC0415 - an engine is imported where it is used
+
+    assert isinstance(index, EdgeIndex)  # noqa: S101 - what `open_index` opens without a server
+    for each in await index.rewrite():
+        before, after = _shown(each.bytes_before), _shown(each.bytes_after)
+        yield f"{each.collection}: {each.points:,} points kept; {before} before, {after} now"
+
+
+@asynccontextmanager
+async def _database(config: Config) -> AsyncIterator[Database]:
+    database = Database.open(config.database, synchronous=config.sqlite_synchronous)
+    try:
+        await database.migrate("engram_archival")
+        yield database
+    finally:
+        await database.close()
+
+
+def _shown(size: int) -> str:
+    return f"{size / 1_000_000:.2f} MB"

@@ -1,0 +1,56 @@
+"""The service through the wire. Where nothing is asked of them, the other rooms need not be there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest_asyncio
+from engram.agents.v1.agents_service_pb2_grpc import AgentServiceStub
+from engram.agents.v1.models_service_pb2_grpc import ModelServiceStub
+from engram.agents.v1.runs_service_pb2_grpc import RunServiceStub
+from engram_kit.channels import Channels
+from engram_kit.clock import FrozenClock
+from engram_kit.service import RunningServer
+from engram_orchestrator.config import Config
+from engram_orchestrator.wiring import assemble
+
+if TYPE_CHECKING:
+    import grpc
+    from engram.agents.v1.agents_service_pb2_grpc import AgentServiceAsyncStub
+    from engram.agents.v1.models_service_pb2_grpc import ModelServiceAsyncStub
+    from engram.agents.v1.runs_service_pb2_grpc import RunServiceAsyncStub
+
+
+@dataclass
+class Wire:
+    """Stubs of a running service."""
+
+    agents: AgentServiceAsyncStub
+    runs: RunServiceAsyncStub
+    models: ModelServiceAsyncStub
+    channel: grpc.aio.Channel
+
+
+@pytest_asyncio.fixture
+async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
+    """A service without neighbours."""
+    nobody = f"unix:{tmp_path / 'nobody'}"
+    config = Config(
+        port=0,
+        data_dir=str(tmp_path),
+        shutdown_grace_seconds=0,
+        blocks_target=nobody,
+        recall_target=nobody,
+        archival_target=nobody,
+        tools_target=nobody,
+    )
+    server = RunningServer()
+    address = await server.start(await assemble(config, clock=FrozenClock()), config)
+    channels = Channels()
+    channel = channels.channel(address)
+    yield Wire(AgentServiceStub(channel), RunServiceStub(channel), ModelServiceStub(channel), channel)
+    await channels.close()
+    await server.stop()

@@ -1,0 +1,350 @@
+"""What a client does wrong is told by the field, and what the server does not do yet is said to be so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from engram.agents.v1 import (
+    agents_pb2,
+    agents_service_pb2,
+    conversations_service_pb2,
+    groups_service_pb2,
+    identities_service_pb2,
+    models_service_pb2,
+    runs_pb2,
+    runs_service_pb2,
+)
+from engram.agents.v1.conversations_service_pb2_grpc import ConversationServiceStub
+from engram.agents.v1.groups_service_pb2_grpc import GroupServiceStub
+from engram.agents.v1.identities_service_pb2_grpc import IdentityServiceStub
+from engram.blocks.v1 import blocks_pb2
+from engram.types.v1 import message_pb2
+from engram_kit.errors import InvalidArgument, NotFound, Unimplemented
+from engram_kit.ids import new_id
+from google.protobuf.field_mask_pb2 import FieldMask
+
+if TYPE_CHECKING:
+    from .conftest import Wire
+
+AGENT, RUN, STEP = new_id("agent"), new_id("run"), new_id("step")
+
+
+def creating(*, agent: dict[str, Any] | None = None, **fields: Any) -> agents_service_pb2.CreateAgentRequest:
+    return agents_service_pb2.CreateAgentRequest(agent=agents_pb2.Agent(**(agent or {})), **fields)
+
+
+def said(**fields: Any) -> runs_pb2.InputMessage:
+    fields.setdefault("content", [message_pb2.ContentPart(text=message_pb2.TextPart(text="Hello"))])
+    return runs_pb2.InputMessage(**fields)
+
+
+def part(**fields: Any) -> runs_pb2.InputMessage:
+    return said(content=[message_pb2.ContentPart(**fields)])
+
+
+def rule(**fields: Any) -> dict[str, Any]:
+    return {"tool_rules": [agents_pb2.ToolRule(**fields)]}
+
+
+BAD_AGENTS: list[tuple[Any, str]] = [
+    (creating(agent={"type": 99}), "agent.type"),
+    (creating(agent={"name": "a\nb"}), "agent.name"),
+    (creating(agent={"name": "x" * 513}), "agent.name"),
+    (creating(agent={"system": "a\0b"}), "agent.system"),
+    (creating(agent={"tags": ["ok", ""]}), "agent.tags"),
+    (creating(agent={"metadata": "[1]"}), "agent.metadata"),
+    (creating(agent={"metadata": "{"}), "agent.metadata"),
+    (creating(agent={"time_zone": "Mars/Olympus"}), "agent.time_zone"),
+    (creating(agent={"time_zone": "../etc/passwd"}), "agent.time_zone"),
+    (creating(agent={"prompt_policy": 9}), "agent.prompt_policy"),
+    (creating(agent={"model_settings": {"context_window": 0}}), "agent.model_settings.context_window"),
+    (creating(agent={"model_settings": {"temperature": 3}}), "agent.model_settings.temperature"),
+    (creating(agent={"model_settings": {"provider_options": "x"}}), "agent.model_settings.provider_options"),
+    (creating(agent={"compaction_settings": {"mode": 99}}), "agent.compaction_settings.mode"),
+    (
+        creating(agent={"compaction_settings": {"sliding_window_percentage": 1.5}}),
+        "agent.compaction_settings.sliding_window_percentage",
+    ),
+    (
+        creating(agent={"response_format": {"json_schema": {"name": "n", "schema": "no"}}}),
+        "agent.response_format.json_schema.schema",
+    ),
+    (creating(agent=rule()), "agent.tool_rules[0]"),
+    (creating(agent=rule(exit_loop={"tool_name": ""})), "agent.tool_rules[0]"),
+    (creating(agent=rule(max_count_per_step={"tool_name": "a", "max_count": 0})), "agent.tool_rules[0]"),
+    (creating(agent=rule(constrain_child_tools={"tool_name": "a", "children": []})), "agent.tool_rules[0]"),
+    (
+        creating(
+            agent=rule(
+                constrain_child_tools={
+                    "tool_name": "a",
+                    "children": ["b"],
+                    "child_arguments": [{"tool_name": "c", "arguments": "{}"}],
+                }
+            )
+        ),
+        "agent.tool_rules[0]",
+    ),
+    (creating(agent=rule(run_first={"tool_name": "a", "arguments": "[]"})), "agent.tool_rules[0]"),
+    (creating(agent=rule(conditional={"tool_name": "a", "outcomes": [{"child": "b"}]})), "agent.tool_rules[0]"),
+    (creating(blocks=[blocks_pb2.Block(value="x")]), "blocks[0].label"),
+    (creating(tool_ids=["tool-1"]), "tool_ids"),
+    (creating(block_ids=["x"]), "block_ids"),
+    (creating(archive_ids=[new_id("block")]), "archive_ids"),
+    (creating(initial_messages={"messages": [said(), said(content=[])]}), "initial_messages.messages[1].content"),
+    (creating(request_id="x" * 201), "request_id"),
+]
+
+
+@pytest.mark.parametrize(("request_", "field"), BAD_AGENTS, ids=lambda value: value if isinstance(value, str) else "")
+async def test_an_agent_that_cannot_be_made(wire: Wire, request_: Any, field: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        await wire.agents.CreateAgent(request_)
+    assert raised.value.field == field
+
+
+def sending(*messages: Any, agent_id: str = AGENT, **fields: Any) -> runs_service_pb2.SendMessageRequest:
+    return runs_service_pb2.SendMessageRequest(agent_id=agent_id, messages=messages or [said()], **fields)
+
+
+def configured(**config: Any) -> runs_service_pb2.SendMessageRequest:
+    return sending(config=runs_pb2.RunConfig(**config))
+
+
+BAD_MESSAGES: list[tuple[Any, str]] = [
+    (runs_service_pb2.SendMessageRequest(messages=[said()]), "agent_id"),
+    (sending(agent_id="agent-1"), "agent_id"),
+    (sending(conversation_id="conv-1"), "conversation_id"),
+    (runs_service_pb2.SendMessageRequest(agent_id=AGENT), "messages"),
+    (sending(*[said()] * 101), "messages"),
+    (sending(said(), said(role=message_pb2.ROLE_TOOL)), "messages[1].role"),
+    (sending(said(content=[])), "messages[0].content"),
+    (sending(part(text={"text": ""})), "messages[0].content[0]"),
+    (sending(part(text={"text": "a\0b"})), "messages[0].content[0]"),
+    (sending(part(text={"text": "ä" * 600_000})), "messages[0].content[0]"),
+    (sending(part(image={"inline": {"data": b"x" * 10_485_761, "media_type": "image/png"}})), "messages[0].content[0]"),
+    (sending(part(image={})), "messages[0].content[0]"),
+    (sending(part(reasoning={"text": "hm"})), "messages[0].content[0]"),
+    (sending(said(otid="x" * 513)), "messages[0].otid"),
+    (sending(said(name="a\0")), "messages[0].name"),
+    (configured(max_steps=0), "config.max_steps"),
+    (configured(max_steps=1_001), "config.max_steps"),
+    (configured(keepalive_seconds=0), "config.keepalive_seconds"),
+    (configured(include_events=[99]), "config.include_events"),
+    (configured(on_busy=9), "config.on_busy"),
+    (configured(metadata="no"), "config.metadata"),
+]
+
+
+@pytest.mark.parametrize(("request_", "field"), BAD_MESSAGES, ids=lambda value: value if isinstance(value, str) else "")
+async def test_a_message_that_cannot_be_sent(wire: Wire, request_: Any, field: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        async for _ in wire.runs.SendMessage(request_):
+            pass
+    assert raised.value.field == field
+    started = runs_service_pb2.StartRunRequest(
+        agent_id=request_.agent_id,
+        conversation_id=request_.conversation_id if request_.HasField("conversation_id") else None,
+        messages=request_.messages,
+        config=request_.config,
+    )
+    with pytest.raises(InvalidArgument) as raised:
+        await wire.runs.StartRun(started)
+    assert raised.value.field == field
+
+
+A = agents_service_pb2
+R = runs_service_pb2
+BAD_CALLS: list[tuple[str, str, Any, str]] = [
+    ("agents", "GetAgent", A.GetAgentRequest(agent_id="x"), "agent_id"),
+    ("agents", "DeleteAgent", A.DeleteAgentRequest(agent_id=""), "agent_id"),
+    ("agents", "ListAgents", A.ListAgentsRequest(page_size=1_001), "page_size"),
+    ("agents", "ListAgents", A.ListAgentsRequest(page_size=-1), "page_size"),
+    ("agents", "ListAgents", A.ListAgentsRequest(page_token="garbage"), "page_token"),
+    ("agents", "ListAgents", A.ListAgentsRequest(order=9), "order"),
+    ("agents", "ListAgents", A.ListAgentsRequest(order_by=9), "order_by"),
+    ("agents", "ListAgents", A.ListAgentsRequest(filter={"agent_ids": ["x"]}), "filter.agent_ids"),
+    ("agents", "ListAgents", A.ListAgentsRequest(filter={"types": [99]}), "filter.types"),
+    ("agents", "ListAgents", A.ListAgentsRequest(filter={"name": "a\0"}), "filter.name"),
+    ("agents", "ListAgents", A.ListAgentsRequest(filter={"tags_all": ["a\0"]}), "filter.tags_all"),
+    ("agents", "CountAgents", A.CountAgentsRequest(filter={"last_stop_reason": 99}), "filter.last_stop_reason"),
+    ("agents", "UpdateAgent", A.UpdateAgentRequest(agent={"id": AGENT}), "update_mask"),
+    (
+        "agents", "UpdateAgent",
+        A.UpdateAgentRequest(agent={"id": AGENT}, update_mask=FieldMask(paths=["tools"])), "update_mask",
+    ),
+    (
+        "agents", "UpdateAgent",
+        A.UpdateAgentRequest(agent={"id": AGENT}, update_mask=FieldMask(paths=["name"])), "agent.name",
+    ),
+    (
+        "agents", "UpdateAgent",
+        A.UpdateAgentRequest(agent={"id": "x"}, update_mask=FieldMask(paths=["name"])), "agent.id",
+    ),
+    ("agents", "AttachTool", A.AttachToolRequest(agent_id=AGENT), "tool"),
+    ("agents", "AttachTool", A.AttachToolRequest(agent_id=AGENT, tool_id="x"), "tool_id"),
+    ("agents", "DetachTool", A.DetachToolRequest(agent_id=AGENT, name=""), "tool"),
+    ("agents", "ResetMessages", A.ResetMessagesRequest(agent_id=AGENT, conversation_id="x"), "conversation_id"),
+    (
+        "agents", "RecompileAgent",
+        A.RecompileAgentRequest(agent_id=AGENT, conversation_id=new_id("conv")), "conversation_id",
+    ),
+    ("agents", "GetContextWindow", A.GetContextWindowRequest(agent_id=""), "agent_id"),
+    ("runs", "GetRun", R.GetRunRequest(run_id="x"), "run_id"),
+    ("runs", "ListRuns", R.ListRunsRequest(filter={"conversation_id": "x"}), "filter.conversation_id"),
+    ("runs", "ListRuns", R.ListRunsRequest(filter={"statuses": [99]}), "filter.statuses"),
+    ("runs", "ListRuns", R.ListRunsRequest(filter={"stop_reason": 99}), "filter.stop_reason"),
+    ("runs", "CancelRuns", R.CancelRunsRequest(), "target"),
+    ("runs", "CancelRuns", R.CancelRunsRequest(runs={"run_ids": []}), "runs.run_ids"),
+    ("runs", "CancelRuns", R.CancelRunsRequest(agent_id="x"), "agent_id"),
+    ("runs", "RetryRun", R.RetryRunRequest(run_id="x"), "run_id"),
+    ("runs", "DeleteRun", R.DeleteRunRequest(run_id="x"), "run_id"),
+    ("runs", "ListSteps", R.ListStepsRequest(filter={"run_id": "x"}), "filter.run_id"),
+    ("runs", "ListSteps", R.ListStepsRequest(filter={"agent_id": "x"}), "filter.agent_id"),
+    ("runs", "GetStep", R.GetStepRequest(step_id="x"), "step_id"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("service", "method", "request_", "field"), BAD_CALLS, ids=lambda value: str(value)[:30])
+async def test_a_call_that_cannot_be_understood(
+    wire: Wire, service: str, method: str, request_: Any, field: str
+) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        await getattr(getattr(wire, service), method)(request_)
+    assert raised.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (R.StreamRunRequest(run_id="x"), "run_id"),
+        (R.StreamRunRequest(run_id=RUN, starting_after=-1), "starting_after"),
+        (R.StreamRunRequest(run_id=RUN, keepalive_seconds=0), "keepalive_seconds"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_a_stream_that_cannot_be_followed(wire: Wire, request_: Any, field: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        async for _ in wire.runs.StreamRun(request_):
+            pass
+    assert raised.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("service", "method", "request_"),
+    [
+        ("agents", "GetAgent", A.GetAgentRequest(agent_id=AGENT)),
+        ("agents", "GetContextWindow", A.GetContextWindowRequest(agent_id=AGENT)),
+        ("agents", "ResetMessages", A.ResetMessagesRequest(agent_id=AGENT)),
+        ("agents", "AttachTool", A.AttachToolRequest(agent_id=AGENT, name="send_message")),
+        ("runs", "StartRun", R.StartRunRequest(agent_id=AGENT, messages=[said()])),
+        ("runs", "GetRun", R.GetRunRequest(run_id=RUN)),
+        ("runs", "RetryRun", R.RetryRunRequest(run_id=RUN)),
+        ("runs", "DeleteRun", R.DeleteRunRequest(run_id=RUN)),
+        ("runs", "GetStep", R.GetStepRequest(step_id=STEP)),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+async def test_what_is_not_there(wire: Wire, service: str, method: str, request_: Any) -> None:
+    with pytest.raises(NotFound):
+        await getattr(getattr(wire, service), method)(request_)
+
+
+async def test_a_model_that_nobody_serves(wire: Wire) -> None:
+    with pytest.raises(NotFound) as raised:
+        await wire.models.GetModel(models_service_pb2.GetModelRequest(handle="gone/model"))
+    assert (raised.value.reason, raised.value.metadata["model"]) == ("MODEL_UNKNOWN", "gone/model")
+    with pytest.raises(NotFound) as raised:
+        await wire.runs.StartRun(
+            R.StartRunRequest(agent_id=AGENT, messages=[said()], config={"override_model": "gone/model"})
+        )
+    assert raised.value.reason == "MODEL_UNKNOWN"
+    found = await wire.models.GetModel(models_service_pb2.GetModelRequest())
+    assert found.model.handle == "engram/rehearsal"
+
+
+async def test_runs_that_are_not_there_are_cancelled_by_saying_so(wire: Wire) -> None:
+    answer = await wire.runs.CancelRuns(R.CancelRunsRequest(runs={"run_ids": [RUN]}))
+    assert dict(answer.outcomes) == {RUN: R.CANCEL_OUTCOME_NOT_FOUND}
+    assert not (await wire.runs.CancelRuns(R.CancelRunsRequest(agent_id=AGENT))).outcomes
+
+
+UNANSWERED_FIELDS: list[tuple[Any, str]] = [
+    (creating(agent={"type": agents_pb2.AGENT_TYPE_VOICE_CONVO}), "agent.type"),
+    (creating(agent={"enable_sleeptime": True}), "agent.enable_sleeptime"),
+    (creating(agent=rule(requires_approval={"tool_name": "a"})), "agent.tool_rules"),
+    (creating(secrets={"KEY": "x"}), "secrets"),
+    (creating(folder_ids=[new_id("source")]), "folder_ids"),
+    (creating(memory_variables={"a": "b"}), "memory_variables"),
+    (creating(include_multi_agent_tools=True), "include_multi_agent_tools"),
+    (creating(include_default_folder=True), "include_default_folder"),
+]
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"), UNANSWERED_FIELDS, ids=lambda value: value if isinstance(value, str) else ""
+)
+async def test_what_an_agent_cannot_have_yet(wire: Wire, request_: Any, field: str) -> None:
+    with pytest.raises(Unimplemented) as raised:
+        await wire.agents.CreateAgent(request_)
+    assert raised.value.field == field
+
+
+async def test_approvals_cannot_come_in_by_an_update(wire: Wire) -> None:
+    changed = agents_pb2.Agent(id=AGENT, **rule(requires_approval={"tool_name": "a"}))
+    with pytest.raises(Unimplemented) as raised:
+        await wire.agents.UpdateAgent(A.UpdateAgentRequest(agent=changed, update_mask=FieldMask(paths=["tool_rules"])))
+    assert raised.value.field == "agent.tool_rules"
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (configured(client_tools=[{"name": "x"}]), "config.client_tools"),
+        (configured(callback_url="https://example.org"), "config.callback_url"),
+        (runs_service_pb2.SendMessageRequest(group_id=new_id("group"), messages=[said()]), "group_id"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_what_a_run_cannot_do_yet(wire: Wire, request_: Any, field: str) -> None:
+    with pytest.raises(Unimplemented) as raised:
+        async for _ in wire.runs.SendMessage(request_):
+            pass
+    assert raised.value.field == field
+
+
+UNANSWERED: dict[str, tuple[Any, list[str]]] = {
+    "AgentService": (A, ["SetToolApproval", "RunTool", "PreviewRequest", "CompactConversation"]),
+    "RunService": (R, ["GetStepTrace", "SetStepFeedback"]),
+    "ModelService": (models_service_pb2, ["ListModels", "UpdateModel", "ListEmbeddingModels", "CreateProvider"]),
+    "ConversationService": (
+        conversations_service_pb2,
+        ["CreateConversation", "GetConversation", "ListConversations", "ForkConversation", "DeleteConversation"],
+    ),
+    "GroupService": (groups_service_pb2, ["CreateGroup"]),
+    "IdentityService": (identities_service_pb2, ["CreateIdentity"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("service", "method"), [(service, method) for service, (_, methods) in UNANSWERED.items() for method in methods]
+)
+async def test_what_is_not_answered_yet_says_so(wire: Wire, service: str, method: str) -> None:
+    stubs = {
+        "AgentService": wire.agents,
+        "RunService": wire.runs,
+        "ModelService": wire.models,
+        "ConversationService": ConversationServiceStub(wire.channel),
+        "GroupService": GroupServiceStub(wire.channel),
+        "IdentityService": IdentityServiceStub(wire.channel),
+    }
+    request = getattr(UNANSWERED[service][0], f"{method}Request")()
+    with pytest.raises(Unimplemented):
+        await getattr(stubs[service], method)(request)
+
+
+async def test_an_answer_to_an_approval_is_not_taken_yet(wire: Wire) -> None:
+    with pytest.raises(Unimplemented):
+        async for _ in wire.runs.AnswerApproval(R.AnswerApprovalRequest()):
+            pass

@@ -1,0 +1,358 @@
+"""Agents come into being whole or not at all, whatever happens on the way, and go without a rest."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from engram_kit.errors import InvalidArgument, NotFound, Unavailable
+from engram_kit.idempotency import RequestKey
+from engram_kit.ids import new_id
+from engram_kit.paging import PageQuery
+from engram_kit.principal import Principal
+from engram_orchestrator.llm.errors import ModelUnknown
+from engram_orchestrator.model.agents import Agent, AgentState, AgentType, AttachedTool
+from engram_orchestrator.model.creation import AgentDraft, NewBlock
+from engram_orchestrator.model.messages import Role, TextPart
+from engram_orchestrator.model.rules import ContinueLoop, ExitLoop
+from engram_orchestrator.model.runs import InputMessage
+from engram_orchestrator.store.base import AgentFilter
+
+from ..support.faults import Death, Faults
+from ..support.model import say
+from ..support.world import ME, SYSTEM, Process, World, lines
+
+DRAFT = AgentDraft(
+    AgentType.LETTA_V1,
+    name="Ada's",
+    system=SYSTEM,
+    blocks=(NewBlock("human", "Ada."), NewBlock("persona", "A friend.", read_only=True)),
+    tool_names=("probe",),
+    tool_sources=("def shout(text: str):\n    ...",),
+    tags=("b", "a", "b"),
+)
+
+
+def key(request_id: str = "r-1", fingerprint: str = "f") -> RequestKey:
+    return RequestKey(ME.organization_id, "CreateAgent", request_id, fingerprint)
+
+
+async def nobody_is_there(process: Process) -> None:
+    assert await process.agents.count(ME, AgentFilter()) == 0
+    assert await process.agent_store.unfinished() == ()
+
+
+async def test_an_agent_is_made_with_all_its_parts(world: World, process: Process) -> None:
+    probe = world.tools.add("probe")
+    agent = await process.birth.create(ME, key(), DRAFT)
+    assert agent == await process.agents.get(ME, agent.id)
+    assert (agent.state, agent.name, agent.tags, agent.model) == (
+        AgentState.ACTIVE,
+        "Ada's",
+        ("b", "a"),
+        "scripted/one",
+    )
+    assert agent.tool("probe") == AttachedTool("probe", probe.id)
+    assert {tool.name for tool in agent.tools if not tool.builtin} == {"probe", "shout"}
+    assert {tool.name for tool in agent.tools if tool.builtin} == {
+        "conversation_search", "archival_memory_insert", "archival_memory_search", "memory_replace", "memory_insert",
+    }  # fmt: skip
+    assert (agent.provenance.created_by_id, agent.provenance.last_updated_by_id) == (ME.subject_id, ME.subject_id)
+    text = world.window(agent).messages[0].text
+    assert text.startswith("You are a test.\n<memory_blocks>")
+    assert "Ada." in text
+    assert "A friend." in text
+    assert "- read_only=true" in text
+    assert "The current system date is: January 01, 2026" in text
+
+
+async def test_creating_again_under_the_same_key_gives_the_same_agent(world: World, process: Process) -> None:
+    world.tools.add("probe")
+    first = await process.birth.create(ME, key(), DRAFT)
+    await process.agents.update(ME, None, first.id, lambda agent: replace(agent, name="Changed"))
+    again = await process.birth.create(ME, key(), DRAFT)
+    assert (again.id, again.name) == (first.id, "Changed")
+    assert len(world.recall.windows) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tool_names": ("nobody_wrote_it",)},
+        {"tool_ids": (new_id("tool"),)},
+        {"block_ids": (new_id("block"),)},
+    ],
+    ids=lambda value: next(iter(value)),
+)
+async def test_what_is_not_there_undoes_the_whole(world: World, process: Process, wrong: dict[str, Any]) -> None:
+    world.tools.add("probe")
+    with pytest.raises(NotFound) as raised:
+        await process.birth.create(ME, key(), replace(DRAFT, **wrong))
+    assert raised.value.metadata["resource_id"] == next(iter(wrong.values()))[0]
+    await nobody_is_there(process)
+    assert world.recall.windows == {}
+    assert world.blocks.held == {}
+    assert len(world.blocks.erased) == len(world.recall.erased) == len(world.archival.erased) == 1
+    # The key is free again, so that the client may correct itself.
+    assert (await process.birth.create(ME, key(fingerprint="corrected"), DRAFT)).name == "Ada's"
+
+
+async def test_an_unknown_model_leaves_nothing_behind(world: World, process: Process) -> None:
+    with pytest.raises(ModelUnknown):
+        await process.birth.create(ME, key(), replace(DRAFT, model="gone/model"))
+    await nobody_is_there(process)
+
+
+async def test_a_refusal_is_told_even_where_a_tier_is_away_for_the_undoing(world: World, process: Process) -> None:
+    world.faults.away = {"archival.erase_agent": 1}
+    with pytest.raises(NotFound):
+        await process.birth.create(ME, key(), DRAFT)
+    assert await process.agents.count(ME, AgentFilter()) == 0
+    assert [agent.state for agent, _ in await process.agent_store.unfinished()] == [AgentState.DELETING]
+    await process.birth.finish_all()
+    await nobody_is_there(process)
+
+
+TIERS = ["tools.definitions", "tools.upsert_source", "blocks.create", "blocks.get", "recall.create_context"]
+
+
+@pytest.mark.parametrize("call", [*TIERS, "agents.activate"])
+async def test_a_tier_that_is_away_delays_the_agent_and_the_same_key_goes_on(
+    world: World, process: Process, call: str
+) -> None:
+    world.tools.add("probe")
+    world.faults.away = {call: 1}
+    with pytest.raises(Unavailable):
+        await process.birth.create(ME, key(), DRAFT)
+    assert await process.agents.count(ME, AgentFilter()) == 0
+    world.clock.advance(86_400)
+    agent = await process.birth.create(ME, key(), DRAFT)
+    assert [found.id for found, _ in await process.agent_store.unfinished()] == []
+    assert [block.label for block in world.blocks.blocks.values()] == ["human", "persona"]
+    assert len(world.recall.rows[agent.id]) == 1
+
+
+@pytest.mark.parametrize("call", [*TIERS, "agents.activate"])
+async def test_an_effect_whose_answer_was_lost_is_not_repeated(world: World, process: Process, call: str) -> None:
+    world.tools.add("probe")
+    world.faults.lost = {call: 1}
+    with pytest.raises(Exception, match="too slow"):
+        await process.birth.create(ME, key(), DRAFT)
+    shared = world.blocks.blocks
+    for block in list(shared.values()):
+        world.blocks.put(replace(block, value=block.value + " Changed in the meantime."))
+    agent = await process.birth.create(ME, key(), DRAFT)
+    assert [block.label for block in world.blocks.blocks.values()] == ["human", "persona"]
+    assert len(world.recall.rows[agent.id]) == 1
+    assert agent.state is AgentState.ACTIVE
+
+
+async def test_a_death_at_every_point_leaves_nothing_half(world: World) -> None:
+    world.tools.add("probe")
+    whole = world.process()
+    await whole.birth.create(ME, None, DRAFT)
+    for point in range(whole.faults.points):
+        faults = world.faults = Faults()
+        faults.dies_at = point
+        dying = world.process()
+        with pytest.raises(Death):
+            await dying.birth.create(ME, key(f"r-{point}"), DRAFT)
+        world.faults = Faults()
+        process = world.process()
+        world.clock.advance(61)
+        before = await process.agents.count(ME, AgentFilter())
+        await process.birth.finish_all()
+        assert await process.agent_store.unfinished() == (), point
+        agent = await process.birth.create(ME, key(f"r-{point}"), DRAFT)
+        assert await process.agents.count(ME, AgentFilter()) in (before, before + 1), point
+        assert len(world.recall.rows[agent.id]) == 1, point
+        assert len(world.blocks.held[agent.id]) == 2, point
+
+
+async def test_the_sweeper_finishes_what_is_old_enough(world: World, process: Process) -> None:
+    world.tools.add("probe")
+    world.faults.away = {"recall.create_context": 1}
+    with pytest.raises(Unavailable):
+        await process.birth.create(ME, None, DRAFT)
+    await process.birth.finish_all()
+    assert await process.agents.count(ME, AgentFilter()) == 0
+    world.clock.advance(61)
+    await process.birth.finish_all()
+    assert await process.agents.count(ME, AgentFilter()) == 1
+
+
+async def test_the_sweeper_is_not_stopped_by_one_that_cannot_be_finished(world: World, process: Process) -> None:
+    world.faults.away = {"tools.": 1}
+    with pytest.raises(Unavailable):
+        await process.birth.create(ME, None, DRAFT)
+    world.faults.away = {"recall.create_context": 1}
+    with pytest.raises(Unavailable):
+        await process.birth.create(ME, None, replace(DRAFT, name="Bob's", tool_names=()))
+    world.clock.advance(61)
+    await process.birth.finish_all()  # nobody ever wrote the tool that the first one wants
+    agents = (await process.agents.list(ME, AgentFilter(), "created_at", PageQuery(10, ascending=True))).items
+    assert [agent.name for agent in agents] == ["Bob's"]
+    assert await process.agent_store.unfinished() == ()
+
+
+async def test_what_somebody_else_made_ready_in_the_meantime_is_left_as_it_is(world: World, process: Process) -> None:
+    world.tools.add("probe")
+
+    async def another_is_faster(name: str) -> None:
+        if name == "agents.activate":
+            world.faults.on_call = None
+            made = await process.birth.create(ME, key(), DRAFT)
+            await process.agents.update(ME, None, made.id, lambda agent: replace(agent, name="Changed"))
+
+    world.faults.on_call = another_is_faster
+    agent = await process.birth.create(ME, key(), DRAFT)
+    assert (agent.name, agent.state) == ("Changed", AgentState.ACTIVE)
+    assert world.blocks.erased == []
+
+
+async def test_the_tools_and_rules_of_each_type(world: World, process: Process) -> None:
+    memgpt = await process.birth.create(ME, None, AgentDraft(AgentType.MEMGPT))
+    assert {tool.name for tool in memgpt.tools} == {
+        "send_message", "conversation_search", "core_memory_append", "core_memory_replace", "memory",
+        "memory_apply_patch",
+    }  # fmt: skip
+    assert ExitLoop("send_message") in memgpt.tool_rules
+    assert ContinueLoop("conversation_search") in memgpt.tool_rules
+    react = await process.birth.create(ME, None, AgentDraft(AgentType.REACT))
+    assert react.tools == ()
+    assert not react.message_buffer_autoclear
+    workflow = await process.birth.create(ME, None, AgentDraft(AgentType.WORKFLOW, message_buffer_autoclear=False))
+    assert workflow.message_buffer_autoclear
+    sleeper = await process.birth.create(ME, None, AgentDraft(AgentType.SLEEPTIME, include_base_tool_rules=None))
+    assert ExitLoop("memory_finish_edits") in sleeper.tool_rules
+    plain = await process.birth.create(ME, None, AgentDraft(AgentType.LETTA_V1))
+    assert plain.tool_rules == ()
+    ruled = await process.birth.create(ME, None, AgentDraft(AgentType.LETTA_V1, include_base_tool_rules=True))
+    assert ContinueLoop("memory_insert") in ruled.tool_rules
+    bare = await process.birth.create(ME, None, AgentDraft(AgentType.MEMGPT_V2, include_base_tools=False))
+    assert bare.tools == ()
+
+
+async def test_deleting_erases_every_tier_and_only_once_it_is_asked(world: World, process: Process) -> None:
+    agent, other = await world.agent(process), await world.agent(process)
+    world.model.follow(say("Hello."))
+    await process.send(agent)
+    await process.birth.delete(Principal(new_id("org"), new_id("user")), agent.id)
+    assert (await process.agents.get(ME, agent.id)).id == agent.id
+    await process.birth.delete(ME, agent.id)
+    for erased in (world.blocks.erased, world.recall.erased, world.archival.erased):
+        assert erased == [agent.id]
+    with pytest.raises(NotFound):
+        await process.agents.get(ME, agent.id)
+    with pytest.raises(NotFound):
+        await process.send(agent)
+    assert (await process.agents.get(ME, other.id)).id == other.id
+    await process.birth.delete(ME, agent.id)
+    await process.birth.delete(ME, new_id("agent"))
+
+
+@pytest.mark.parametrize("tier", ["blocks", "recall", "archival"])
+async def test_a_deletion_goes_on_when_the_tier_is_back(world: World, process: Process, tier: str) -> None:
+    agent = await world.agent(process)
+    world.faults.away = {f"{tier}.erase_agent": 1}
+    with pytest.raises(Unavailable):
+        await process.birth.delete(ME, agent.id)
+    with pytest.raises(NotFound):
+        await process.agents.get(ME, agent.id)
+    await process.birth.finish_all()
+    assert await process.agent_store.unfinished() == ()
+    assert getattr(world, tier).erased == [agent.id]
+
+
+async def test_tools_come_and_go_once_per_request(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    probe = world.tools.add("probe")
+    attach = RequestKey(ME.organization_id, "AttachTool", "r-1", "f")
+    detach = RequestKey(ME.organization_id, "DetachTool", "r-1", "f")
+    for _ in range(2):
+        changed = await process.agents.attach_tool(ME, attach, agent.id, probe.id, None)
+        assert [tool.name for tool in changed.tools].count("probe") == 1
+    await process.agents.attach_tool(ME, None, agent.id, None, "send_message")
+    for _ in range(2):
+        changed = await process.agents.detach_tool(ME, detach, agent.id, probe.id, None)
+        assert changed.tool("probe") is None
+    assert changed.tool("send_message") == AttachedTool("send_message")
+    for wrong in (
+        process.agents.detach_tool(ME, None, agent.id, None, "probe"),
+        process.agents.attach_tool(ME, None, agent.id, None, "nobody_wrote_it"),
+        process.agents.attach_tool(ME, None, new_id("agent"), None, "send_message"),
+    ):
+        with pytest.raises(NotFound):
+            await wrong
+
+
+async def test_an_agent_cannot_be_given_a_model_that_nobody_serves(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    with pytest.raises(ModelUnknown):
+        await process.agents.update(ME, None, agent.id, lambda agent: replace(agent, model="gone/model"))
+    assert (await process.agents.get(ME, agent.id)).model == "scripted/one"
+
+
+def roles(world: World, agent: Agent) -> list[str]:
+    return [message.role.value for message in world.window(agent).messages]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (AgentType.MEMGPT, ["system", "assistant", "tool", "user"]),
+        (AgentType.MEMGPT_V2, ["system", "assistant", "tool", "user"]),
+        (AgentType.REACT, ["system", "assistant", "tool", "user"]),
+        (AgentType.WORKFLOW, ["system", "assistant", "tool", "user"]),
+        (AgentType.SPLIT_THREAD, ["system", "assistant", "tool", "user"]),
+        (AgentType.SLEEPTIME, ["system", "user"]),
+        (AgentType.LETTA_V1, ["system"]),
+    ],
+)
+async def test_the_first_messages_of_each_type(
+    world: World, process: Process, kind: AgentType, expected: list[str]
+) -> None:
+    agent = await process.birth.create(ME, None, AgentDraft(kind))
+    assert roles(world, agent) == expected
+    messages = world.window(agent).messages
+    if "assistant" in expected:
+        (call,) = messages[1].tool_calls
+        assert (call.name, len(call.id)) == ("send_message", 29)
+        assert messages[2].tool_returns[0].tool_call_id == call.id
+        assert messages[2].tool_returns[0].text == "Sent message successfully."
+    if "user" in expected:
+        assert '"type": "login"' in messages[-1].text
+
+
+async def test_models_of_lm_studio_hear_the_user_first(world: World, process: Process) -> None:
+    agent = await process.birth.create(ME, None, AgentDraft(AgentType.MEMGPT_V2, model="lmstudio_openai/qwen"))
+    assert roles(world, agent) == ["system", "user", "assistant", "tool"]
+    assert len(world.window(agent).messages[2].tool_calls[0].id) == 9
+
+
+async def test_a_clients_own_first_messages(world: World, process: Process) -> None:
+    given = (
+        InputMessage((TextPart("I am Ada."),), name="Ada", otid="o-1", sender_id="identity-1"),
+        InputMessage((TextPart("Hello, Ada."),), role=Role.ASSISTANT),
+        InputMessage((TextPart("Be brief."),), role=Role.SYSTEM),
+    )
+    talker = await process.birth.create(ME, None, AgentDraft(AgentType.MEMGPT_V2, initial_messages=given))
+    assert lines(world.window(talker).messages[1:]) == [
+        "user text: I am Ada.",
+        'assistant calls send_message{"message": "Hello, Ada."}',
+        "tool success of send_message: Sent message successfully.",
+        "system text: Be brief.",
+    ]
+    first = world.window(talker).messages[1]
+    assert (first.name, first.otid, first.sender_id) == ("Ada", "o-1", "identity-1")
+    plain = await process.birth.create(ME, None, AgentDraft(AgentType.LETTA_V1, initial_messages=given))
+    assert lines(world.window(plain).messages[1:])[1] == "assistant text: Hello, Ada."
+    none = await process.birth.create(ME, None, AgentDraft(AgentType.MEMGPT_V2, initial_messages=()))
+    assert roles(world, none) == ["system"]
+
+
+async def test_a_custom_prompt_is_the_clients_words(world: World, process: Process) -> None:
+    agent = await process.birth.create(ME, None, AgentDraft(AgentType.LETTA_V1, system="{} and {foo}, but no memory."))
+    assert agent.system == "{} and {foo}, but no memory."
+    assert world.window(agent).messages[0].text.startswith("{} and {foo}, but no memory.\n\n")
+    with pytest.raises(InvalidArgument):
+        await process.windows.report(ME, agent.id, new_id("conv"), process.agents.effective_settings(agent))
