@@ -67,8 +67,8 @@ class _Story:
 def dialogues(count: int, seed: int = 7) -> tuple[Dialogue, ...]:
     """So many dialogues; the same seed gives the same ones."""
     content = tomllib.loads(_CONTENT.read_text(encoding="utf-8"))
-    chance = random.Random(seed)  # noqa: S311  (repeatable, not secret)
-    return tuple(_Writer(content, random.Random(chance.random())).dialogue() for _ in range(count))  # noqa: S311
+    chance = random.Random(seed)
+    return tuple(_Writer(content, random.Random(chance.random())).dialogue() for _ in range(count))
 
 
 class _Writer:

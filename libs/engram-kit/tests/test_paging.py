@@ -11,7 +11,7 @@ from engram.blocks.v1 import blocks_service_pb2 as rpc
 from engram.types.v1 import paging_pb2
 from engram_kit.errors import InvalidArgument, NotFound, PageTokenInvalid
 from engram_kit.paging import Cursor, Page, PageQuery, next_page_token, page_query, paginate
-from engram_kit.sql import Database
+from engram_kit.sql import Database, UtcDateTime
 
 metadata = sa.MetaData()
 things = sa.Table(
@@ -81,6 +81,22 @@ def test_a_token_is_bound_to_its_query() -> None:
     with pytest.raises(PageTokenInvalid):
         page_query(request)
     assert next_page_token(query, Page((1,))) == ""
+
+
+@pytest.mark.parametrize("value", ["1", True, 1.5, 2**63, -(2**70), "\0"])
+async def test_a_made_up_token_with_another_kind_of_value_is_refused(filled: Database, value: Any) -> None:
+    with pytest.raises(PageTokenInvalid):
+        await fetch(filled, PageQuery(limit=1, ascending=True, cursor=Cursor(value, "a")))
+
+
+@pytest.mark.parametrize("value", ["yesterday", "2026-01-01T00:00:00", "0001-01-01T00:00:00+14:00", 7, None])
+async def test_a_made_up_token_with_a_time_that_is_none_is_refused(filled: Database, value: Any) -> None:
+    key = sa.column("rank", UtcDateTime())
+    key.nullable = False  # type: ignore[attr-defined]
+    query = PageQuery(limit=1, ascending=True, cursor=Cursor(value, "a"))
+    stmt = sa.select(things.c.id)
+    with pytest.raises(PageTokenInvalid):
+        await filled.read(lambda conn: paginate(conn, stmt, query, key=key, id=things.c.id, scope=sa.true()))
 
 
 @pytest.mark.parametrize("token", ["x", "!!", "bnVsbA", "WzEsMiwzXQ", "é"])

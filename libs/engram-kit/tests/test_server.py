@@ -216,6 +216,26 @@ async def test_calls_that_may_be_repeated_outlive_a_short_absence(method: str) -
     assert len(set(ids)) == 1
 
 
+async def test_what_a_server_calls_final_is_not_repeated() -> None:
+    class Enough(errors.Unavailable):
+        final = True
+
+    async with serving() as served, calling(served.address) as stub:
+        served.answering(raising(Enough("tried often enough")))
+        with pytest.raises(errors.Unavailable, match="tried often enough"):
+            await stub.GetBlock(GET)
+        assert served.servicer.calls == 1
+
+
+@pytest.mark.parametrize("raw", [b"\x0a\x02\xff\xfe", b"\xff\xff\xff", b"\x0a\x7fshort"])
+async def test_bytes_that_are_no_message_are_an_invalid_argument(raw: bytes) -> None:
+    async with serving() as served, grpc.aio.insecure_channel(served.address) as channel:
+        call = channel.unary_unary(f"/{SERVICE}/GetBlock", request_serializer=bytes, response_deserializer=bytes)(raw)
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "UTF-8" in (await call.details() or "")
+        assert served.servicer.calls == 0
+
+
 async def test_a_call_ends_at_its_deadline_and_so_does_its_handler() -> None:
     ended = asyncio.Event()
 

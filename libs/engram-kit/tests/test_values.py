@@ -29,7 +29,15 @@ def test_a_derived_id_is_a_function_of_all_its_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["", "agent-", "agent-1", new_id("block"), new_id("agent").upper(), new_id("agent") + "0"]
+    "value",
+    [
+        "",
+        "agent-",
+        "agent-1",
+        derive_id("block", "a test"),
+        derive_id("agent", "a test").upper(),
+        derive_id("agent", "a test") + "0",
+    ],
 )
 def test_what_is_no_id_names_its_field(value: str) -> None:
     with pytest.raises(InvalidArgument) as refused:

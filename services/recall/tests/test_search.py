@@ -69,7 +69,7 @@ async def test_words_are_found_at_once_and_the_best_come_first(recall: Any) -> N
     )
     hits = await found(recall, "who plays guitars?")
     assert hits[0] in ("I play the guitar", "Mostly jazz guitar, on an old guitar")
-    assert set(hits[:2]) == {"I play the guitar", "Mostly jazz guitar, on an old guitar"}
+    assert {"I play the guitar", "Mostly jazz guitar, on an old guitar"} <= set(hits[:3])
     # A neighbour's words count by half: the question is found by its answer, after the answer.
     assert (await found(recall, "pancakes"))[0] == "Pancakes"
     assert "And food?" in await found(recall, "pancakes")
@@ -83,6 +83,24 @@ async def test_a_rare_word_outweighs_a_common_one(recall: Any) -> None:
         )
     await store(recall, message("USER", "the giraffe came to work", "2026-05-01T12:00+00:00"))
     assert (await found(recall, "work giraffe"))[0] == "the giraffe came to work"
+
+
+async def test_the_speaker_and_the_day_are_words_of_a_message(recall: Any) -> None:
+    await store(
+        recall,
+        message("USER", "We went to the beach", "2023-05-08T12:00+00:00", name="Caroline"),
+        message("USER", "We went to the beach", "2023-07-08T12:00+00:00", name="Melanie"),
+        message("USER", "We went to the beach", "2023-09-08T12:00+00:00", name="Caroline"),
+    )
+
+    async def day(query: str) -> int:
+        request = rpc.SearchMessagesRequest(query=query, agent_id=AGENT, mode=rpc.SEARCH_MODE_TEXT)
+        (best, *_) = (await recall.SearchMessages(request)).hits
+        return int(best.message.create_time.ToDatetime().month)
+
+    assert await day("When did Melanie go to the beach?") == 7
+    assert await day("Who went to the beach in May 2023?") == 5
+    assert await day("Did Caroline go to the beach in September?") == 9
 
 
 async def test_artefacts_and_noise_are_never_found(recall: Any) -> None:
@@ -134,10 +152,10 @@ HOSTILE = (
 
 
 async def test_no_query_breaks_the_search(recall: Any) -> None:
-    await store(recall, message("USER", "nothing of the kind"))
+    await store(recall, message("USER", "nothing but sandpaper"))
     for query in HOSTILE:
         assert await found(recall, query) == []
-        assert await found(recall, f"{query} kind") == ["nothing of the kind"]
+        assert await found(recall, f"{query} sandpaper") == ["nothing but sandpaper"]
 
 
 async def test_scripts_without_spaces_and_accents_are_found(recall: Any) -> None:

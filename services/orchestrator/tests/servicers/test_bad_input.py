@@ -21,13 +21,13 @@ from engram.agents.v1.identities_service_pb2_grpc import IdentityServiceStub
 from engram.blocks.v1 import blocks_pb2
 from engram.types.v1 import message_pb2
 from engram_kit.errors import InvalidArgument, NotFound, Unimplemented
-from engram_kit.ids import new_id
+from engram_kit.ids import derive_id
 from google.protobuf.field_mask_pb2 import FieldMask
 
 if TYPE_CHECKING:
     from .conftest import Wire
 
-AGENT, RUN, STEP = new_id("agent"), new_id("run"), new_id("step")
+AGENT, RUN, STEP = derive_id("agent", "a test"), derive_id("run", "a test"), derive_id("step", "a test")
 
 
 def creating(*, agent: dict[str, Any] | None = None, **fields: Any) -> agents_service_pb2.CreateAgentRequest:
@@ -91,7 +91,7 @@ BAD_AGENTS: list[tuple[Any, str]] = [
     (creating(blocks=[blocks_pb2.Block(value="x")]), "blocks[0].label"),
     (creating(tool_ids=["tool-1"]), "tool_ids"),
     (creating(block_ids=["x"]), "block_ids"),
-    (creating(archive_ids=[new_id("block")]), "archive_ids"),
+    (creating(archive_ids=[derive_id("block", "a test")]), "archive_ids"),
     (creating(initial_messages={"messages": [said(), said(content=[])]}), "initial_messages.messages[1].content"),
     (creating(request_id="x" * 201), "request_id"),
 ]
@@ -188,7 +188,7 @@ BAD_CALLS: list[tuple[str, str, Any, str]] = [
     ("agents", "ResetMessages", A.ResetMessagesRequest(agent_id=AGENT, conversation_id="x"), "conversation_id"),
     (
         "agents", "RecompileAgent",
-        A.RecompileAgentRequest(agent_id=AGENT, conversation_id=new_id("conv")), "conversation_id",
+        A.RecompileAgentRequest(agent_id=AGENT, conversation_id=derive_id("conv", "a test")), "conversation_id",
     ),
     ("agents", "GetContextWindow", A.GetContextWindowRequest(agent_id=""), "agent_id"),
     ("runs", "GetRun", R.GetRunRequest(run_id="x"), "run_id"),
@@ -206,7 +206,9 @@ BAD_CALLS: list[tuple[str, str, Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("service", "method", "request_", "field"), BAD_CALLS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("service", "method", "request_", "field"), BAD_CALLS, ids=lambda value: value if isinstance(value, str) else ""
+)
 async def test_a_call_that_cannot_be_understood(
     wire: Wire, service: str, method: str, request_: Any, field: str
 ) -> None:
@@ -244,7 +246,7 @@ async def test_a_stream_that_cannot_be_followed(wire: Wire, request_: Any, field
         ("runs", "DeleteRun", R.DeleteRunRequest(run_id=RUN)),
         ("runs", "GetStep", R.GetStepRequest(step_id=STEP)),
     ],
-    ids=lambda value: str(value)[:30],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_what_is_not_there(wire: Wire, service: str, method: str, request_: Any) -> None:
     with pytest.raises(NotFound):
@@ -275,7 +277,7 @@ UNANSWERED_FIELDS: list[tuple[Any, str]] = [
     (creating(agent={"enable_sleeptime": True}), "agent.enable_sleeptime"),
     (creating(agent=rule(requires_approval={"tool_name": "a"})), "agent.tool_rules"),
     (creating(secrets={"KEY": "x"}), "secrets"),
-    (creating(folder_ids=[new_id("source")]), "folder_ids"),
+    (creating(folder_ids=[derive_id("source", "a test")]), "folder_ids"),
     (creating(memory_variables={"a": "b"}), "memory_variables"),
     (creating(include_multi_agent_tools=True), "include_multi_agent_tools"),
     (creating(include_default_folder=True), "include_default_folder"),
@@ -303,7 +305,7 @@ async def test_approvals_cannot_come_in_by_an_update(wire: Wire) -> None:
     [
         (configured(client_tools=[{"name": "x"}]), "config.client_tools"),
         (configured(callback_url="https://example.org"), "config.callback_url"),
-        (runs_service_pb2.SendMessageRequest(group_id=new_id("group"), messages=[said()]), "group_id"),
+        (runs_service_pb2.SendMessageRequest(group_id=derive_id("group", "a test"), messages=[said()]), "group_id"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

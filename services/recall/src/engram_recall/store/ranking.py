@@ -16,7 +16,7 @@ BODY_WEIGHT: Final = 1.0
 BESIDE_WEIGHT: Final = 0.6
 AROUND_WEIGHT: Final = 0.3
 ABOUT_WEIGHT: Final = 1.0
-"""What a word counts by its place: in the message, in one next to it, one further, in its speaker's name and its day."""
+"""What a word counts by its place: in the message, in one next to it, in one further, in the name and the day."""
 SATURATION: Final = 1.2
 LENGTH_SHARE: Final = 0.75
 """BM25's k1 and b."""

@@ -16,14 +16,16 @@ from engram_recall.store.tables import messages
 _PUT: Final = sa.text(
     """
     INSERT INTO message_words (row_id, body, beside, around, about, words) VALUES (
-        CAST(:row_id AS bigint), CAST(:body AS text), CAST(:beside AS text), CAST(:around AS text), CAST(:about AS text),
+        CAST(:row_id AS bigint), CAST(:body AS text), CAST(:beside AS text), CAST(:around AS text),
+        CAST(:about AS text),
         array_to_tsvector(CAST(:scope AS text[]))
             || setweight(to_tsvector('simple', CAST(:body AS text)), 'A')
             || setweight(to_tsvector('simple', CAST(:beside AS text)), 'B')
             || setweight(to_tsvector('simple', CAST(:around AS text)), 'C')
             || to_tsvector('simple', CAST(:about AS text)))
     ON CONFLICT (row_id) DO UPDATE SET
-        body = excluded.body, beside = excluded.beside, around = excluded.around, about = excluded.about, words = excluded.words
+        body = excluded.body, beside = excluded.beside, around = excluded.around, about = excluded.about,
+        words = excluded.words
     """
 )
 _REMOVE: Final = sa.text("DELETE FROM message_words WHERE row_id = ANY(CAST(:row_ids AS bigint[]))")
