@@ -1,8 +1,8 @@
 """The adapter to a Qdrant server under the suite of all vector indexes.
 
-Against a real server where QDRANT_URL is set. Without one, the same cases run against the client's own local mode,
-which takes the same calls but is another implementation: it holds the adapter's calls to the client's types and
-meanings, not to the server's.
+Against a real server where QDRANT_URL is set. In any case against the client's own local mode, which takes the same
+calls but is another implementation, directly and behind the server's gRPC services: that holds the adapter to the
+client's types, meanings and protocol, not to what a server makes of them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import warnings
 from collections.abc import AsyncIterator
 
 import pytest
-from engram_retrieval.errors import IndexClosed, IndexUnavailable
+from engram_retrieval.errors import IndexClosed, IndexUnavailable, VectorIndexError
 from engram_retrieval.server import ServerIndex, ServerSettings
 from engram_retrieval.server.schema import own_name, server_name
-from engram_testkit.suites.vector_index import VectorIndexSuite
+from engram_testkit.fakes.qdrant import standing_in
+from engram_testkit.suites.vector_index import PLANTS, VectorIndexSuite
 from qdrant_client import AsyncQdrantClient
 
 QDRANT_URL = os.environ.get("QDRANT_URL", "")
@@ -29,6 +30,35 @@ class TestServerAdapterOnLocalMode(VectorIndexSuite):
         index = ServerIndex(AsyncQdrantClient(":memory:"), prefix="test")
         yield index
         await index.close()
+
+
+class TestServerAdapterOnTheWire(VectorIndexSuite):
+    @pytest.fixture
+    async def index(self) -> AsyncIterator[ServerIndex]:
+        async with standing_in() as server:
+            index = await ServerIndex.open(ServerSettings(url="http://127.0.0.1:6333", grpc_port=server.port))
+            yield index
+            await index.close()
+
+
+async def test_the_server_is_told_how_to_lay_tenants_out() -> None:
+    async with standing_in() as server:
+        index = await ServerIndex.open(ServerSettings(url="http://127.0.0.1:6333", grpc_port=server.port))
+        await index.ensure_collection(PLANTS)
+        told = {name: params.model_dump(exclude_none=True, mode="json") for name, params in server.indexes.items()}
+        await index.close()
+    assert told == {
+        "tenant": {"type": "keyword", "is_tenant": True},
+        "tags": {"type": "keyword"},
+        "created_at": {"type": "datetime"},
+        "text": {"type": "text", "tokenizer": "word", "lowercase": True, "ascii_folding": True},
+    }
+
+
+async def test_an_old_server_is_refused() -> None:
+    async with standing_in(version="1.19.2") as server:
+        with pytest.raises(VectorIndexError, match=r"1\.19\.2; it must be 1\.20 or newer"):
+            await ServerIndex.open(ServerSettings(url="http://127.0.0.1:6333", grpc_port=server.port))
 
 
 if QDRANT_URL:

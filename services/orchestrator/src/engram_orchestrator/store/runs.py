@@ -1,11 +1,10 @@
 """Runs in SQL: the queue of each conversation, leases, the journal, events and steps."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-import msgspec
 import sqlalchemy as sa
 from engram_kit.clock import Clock
 from engram_kit.errors import NotFound, RequestIdReused
@@ -14,23 +13,30 @@ from engram_kit.paging import Page, PageQuery, paginate
 from engram_kit.sql import Database
 
 from engram_orchestrator.errors import ConversationBusy, LeaseLost, RunUnderWay
-from engram_orchestrator.model.agents import AgentState, Conversation
-from engram_orchestrator.model.events import DurableBody, RunEvent
-from engram_orchestrator.model.messages import Usage
+from engram_orchestrator.model.agents import AgentState
+from engram_orchestrator.model.events import RunEvent
 from engram_orchestrator.model.runs import (
-    InputMessage,
     JournalEntry,
     Lease,
     Run,
-    RunConfig,
-    RunError,
     RunStatus,
     Step,
-    StopReason,
 )
 from engram_orchestrator.store import statements as sql
 from engram_orchestrator.store.agents import agent_missing, decode_agent
 from engram_orchestrator.store.base import Claim, RunFilter, StartedRun, StepFilter
+from engram_orchestrator.store.run_rows import (
+    decode_conversation,
+    decode_entry,
+    decode_event,
+    decode_run,
+    decode_step,
+    ended_values,
+    entry_row,
+    event_row,
+    run_row,
+    step_row,
+)
 from engram_orchestrator.store.tables import (
     agents,
     conversations,
@@ -43,37 +49,6 @@ from engram_orchestrator.store.tables import (
 
 LEASE_TIME = timedelta(seconds=30)
 """How long a lease holds without a write or a renewal."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Document:
-    """What of a run is fixed at its start."""
-
-    input: tuple[InputMessage, ...]
-    config: RunConfig
-    takes_up: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What of a run is known at its end."""
-
-    usage: Usage
-    step_count: int
-    last_sequence: int
-    completed_at: datetime
-    error: RunError | None = None
-    first_token_ms: int | None = None
-    total_ms: int | None = None
-
-
-_ENCODE = msgspec.json.Encoder().encode
-_DOCUMENT = msgspec.json.Decoder(_Document)
-_OUTCOME = msgspec.json.Decoder(_Outcome)
-_CONVERSATION = msgspec.json.Decoder(Conversation)
-_ENTRY = msgspec.json.Decoder(JournalEntry)
-_BODY = msgspec.json.Decoder(DurableBody)
-_STEP = msgspec.json.Decoder(Step)
 
 
 class SqlRunStore:
@@ -106,7 +81,7 @@ class SqlRunStore:
             _insert_run(conn, key, running, number)
             lease = self._take(conn, place, run.id, owner, number + 1)
             return StartedRun(
-                running, claim=Claim(running, decode_agent(place), _CONVERSATION.decode(place.thread), lease)
+                running, claim=Claim(running, decode_agent(place), decode_conversation(place.thread), lease)
             )
 
         return await self._database.write(write)
@@ -122,7 +97,7 @@ class SqlRunStore:
                     "This request_id was used before with other content.", field="request_id", request_id=key.request_id
                 )
             if found is not None:
-                return _decode_run(found)
+                return decode_run(found)
         otids = [message.otid for message in run.input if message.otid]
         if not otids:
             return None
@@ -130,7 +105,7 @@ class SqlRunStore:
             "its_organization": run.organization_id, "its_conversation": run.conversation_id, "its_otids": otids
         }  # fmt: skip
         found = conn.execute(sql.RUN_BY_OTID, said).first()
-        return None if found is None else _decode_run(found)
+        return None if found is None else decode_run(found)
 
     def _take(self, conn: sa.Connection, place: Any, run_id: str, owner: str, next_queue_number: int) -> Lease:
         """Gives the conversation's lease to `owner`, under a new epoch."""
@@ -158,9 +133,9 @@ class SqlRunStore:
                 return None
             lease = self._take(conn, place, first.id, owner, place.next_queue_number)
             conn.execute(sql.MARK_RUNNING, {"its_id": first.id})
-            run = replace(_decode_run(first), status=RunStatus.RUNNING, last_sequence=_newest_event(conn, first.id))
+            run = replace(decode_run(first), status=RunStatus.RUNNING, last_sequence=_newest_event(conn, first.id))
             taken_up = first.status == RunStatus.RUNNING
-            return Claim(run, decode_agent(place), _CONVERSATION.decode(place.thread), lease, taken_up)
+            return Claim(run, decode_agent(place), decode_conversation(place.thread), lease, taken_up)
 
         return await self._database.write(write)
 
@@ -222,7 +197,7 @@ class SqlRunStore:
         def write(conn: sa.Connection) -> bool:
             _require_held(lease, conn.execute(sql.RELEASE_LEASE, _held(lease)))
             _record(conn, lease, (), events, steps)
-            conn.execute(sql.END_RUN, _ended(run))
+            conn.execute(sql.END_RUN, ended_values(run))
             conn.execute(sql.FORGET_JOURNAL, {"its_run": run.id})
             last = {
                 "its_id": run.agent_id,
@@ -239,7 +214,7 @@ class SqlRunStore:
         """See RunStore."""
         query = sa.select(journal.c.entry).where(journal.c.run_id == run_id)
         rows = await self._database.read(lambda conn: conn.execute(query).scalars().all())
-        return tuple(_ENTRY.decode(row) for row in rows)
+        return tuple(decode_entry(row) for row in rows)
 
     async def get(self, organization_id: str, run_id: str) -> Run:
         """See RunStore."""
@@ -249,7 +224,7 @@ class SqlRunStore:
             row = conn.execute(query).first()
             if row is None:
                 raise NotFound(f"There is no run {run_id}.", resource_id=run_id)
-            run = _decode_run(row)
+            run = decode_run(row)
             if run.status.ended:
                 return run
             return replace(run, last_sequence=_newest_event(conn, run_id))
@@ -262,7 +237,7 @@ class SqlRunStore:
         query = sa.select(runs).where(mine, *_run_conditions(where))
 
         def read(conn: sa.Connection) -> Page[Run]:
-            return paginate(conn, query, page, key=runs.c.created_at, id=runs.c.id, scope=mine).map(_decode_run)
+            return paginate(conn, query, page, key=runs.c.created_at, id=runs.c.id, scope=mine).map(decode_run)
 
         return await self._database.read(read)
 
@@ -270,7 +245,7 @@ class SqlRunStore:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> bool:
-            if conn.execute(sql.END_RUN.where(runs.c.status == RunStatus.CREATED), _ended(run)).rowcount == 0:
+            if conn.execute(sql.END_RUN.where(runs.c.status == RunStatus.CREATED), ended_values(run)).rowcount == 0:
                 return False
             _record(conn, Lease(run.id, run.conversation_id, "", 0), (), events, ())
             return True
@@ -300,9 +275,7 @@ class SqlRunStore:
             .limit(limit)
         )
         rows = await self._database.read(lambda conn: conn.execute(query).all())
-        return tuple(
-            RunEvent(row.run_id, row.created_at, _BODY.decode(row.body), row.sequence, row.step_id) for row in rows
-        )
+        return tuple(map(decode_event, rows))
 
     async def step(self, organization_id: str, step_id: str) -> Step:
         """See RunStore."""
@@ -310,7 +283,7 @@ class SqlRunStore:
         document = await self._database.read(lambda conn: conn.execute(query).scalar())
         if document is None:
             raise NotFound(f"There is no step {step_id}.", resource_id=step_id)
-        return _STEP.decode(document)
+        return decode_step(document)
 
     async def steps(self, organization_id: str, where: StepFilter, page: PageQuery) -> Page[Step]:
         """See RunStore."""
@@ -326,7 +299,7 @@ class SqlRunStore:
 
         def read(conn: sa.Connection) -> Page[Step]:
             found = paginate(conn, query, page, key=steps.c.created_at, id=steps.c.id, scope=mine)
-            return found.map(lambda row: _STEP.decode(row.document))
+            return found.map(lambda row: decode_step(row.document))
 
         return await self._database.read(read)
 
@@ -343,12 +316,12 @@ def _record(
     new_steps: Sequence[Step],
 ) -> None:
     if entries:
-        conn.execute(sql.INSERT_ENTRY, [_entry_row(lease, entry) for entry in entries])
+        conn.execute(sql.INSERT_ENTRY, [entry_row(lease, entry) for entry in entries])
     if new_events:
-        conn.execute(sql.INSERT_EVENT, [_event_row(event) for event in new_events])
+        conn.execute(sql.INSERT_EVENT, [event_row(event) for event in new_events])
     if new_steps:
         conn.execute(sql.DELETE_STEP, [{"its_id": step.id} for step in new_steps])
-        conn.execute(sql.INSERT_STEP, [_step_row(step) for step in new_steps])
+        conn.execute(sql.INSERT_STEP, [step_row(step) for step in new_steps])
 
 
 def _place(conn: sa.Connection, organization_id: str, agent_id: str, conversation_id: str) -> Any:
@@ -365,30 +338,6 @@ def _newest_event(conn: sa.Connection, run_id: str) -> int:
     return conn.execute(sql.NEWEST_EVENT, {"its_run": run_id}).scalar() or 0
 
 
-def _insert_run(conn: sa.Connection, key: RequestKey | None, run: Run, queue_number: int) -> None:
-    row = {
-        "id": run.id,
-        "organization_id": run.organization_id,
-        "subject_id": run.subject_id,
-        "agent_id": run.agent_id,
-        "conversation_id": run.conversation_id,
-        "status": run.status,
-        "background": run.background,
-        "queue_number": queue_number,
-        "request_method": key and key.method,
-        "request_id": key and key.request_id,
-        "request_fingerprint": key and key.fingerprint,
-        "document": _ENCODE(_Document(run.input, run.config, run.takes_up)),
-        "created_at": run.created_at,
-        "updated_at": run.updated_at,
-    }
-    conn.execute(sql.INSERT_RUN, row)
-    otids = {message.otid for message in run.input if message.otid}
-    if otids:
-        rows = [{"conversation_id": run.conversation_id, "otid": otid, "run_id": run.id} for otid in otids]
-        conn.execute(sql.INSERT_OTID, rows)
-
-
 def _held(lease: Lease) -> dict[str, Any]:
     return {"its_conversation": lease.conversation_id, "its_epoch": lease.epoch, "its_run": lease.run_id}
 
@@ -400,93 +349,6 @@ def _require_held(lease: Lease, updated: sa.CursorResult[Any]) -> None:
             conversation_id=lease.conversation_id,
             epoch=str(lease.epoch),
         )
-
-
-def _ended(run: Run) -> dict[str, Any]:
-    if run.completed_at is None:
-        raise ValueError("an ended run has a completion time")
-    outcome = _Outcome(
-        run.usage,
-        run.step_count,
-        run.last_sequence,
-        run.completed_at,
-        run.error,
-        run.first_token_ms,
-        run.total_ms,
-    )
-    return {
-        "its_id": run.id,
-        "new_status": run.status,
-        "new_stop_reason": run.stop_reason,
-        "new_outcome": _ENCODE(outcome),
-        "new_updated_at": run.completed_at,
-    }
-
-
-def _entry_row(lease: Lease, entry: JournalEntry) -> dict[str, Any]:
-    return {
-        "run_id": lease.run_id,
-        "step_id": entry.step_id,
-        "kind": entry.kind,
-        "ordinal": entry.ordinal,
-        "epoch": lease.epoch,
-        "entry": _ENCODE(entry),
-    }
-
-
-def _event_row(event: RunEvent) -> dict[str, Any]:
-    return {
-        "run_id": event.run_id,
-        "sequence": event.sequence,
-        "step_id": event.step_id,
-        "body": _ENCODE(event.body),
-        "created_at": event.created_at,
-    }
-
-
-def _step_row(step: Step) -> dict[str, Any]:
-    return {
-        "id": step.id,
-        "its_run": step.run_id,
-        "run_id": step.run_id,
-        "agent_id": step.agent_id,
-        "number": step.number,
-        "model": step.model,
-        "document": _ENCODE(step),
-        "created_at": step.created_at,
-    }
-
-
-def _decode_run(row: Any) -> Run:
-    fixed = _DOCUMENT.decode(row.document)
-    run = Run(
-        id=row.id,
-        organization_id=row.organization_id,
-        subject_id=row.subject_id,
-        agent_id=row.agent_id,
-        conversation_id=row.conversation_id,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        input=fixed.input,
-        config=fixed.config,
-        takes_up=fixed.takes_up,
-        status=RunStatus(row.status),
-        stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
-        background=row.background,
-    )
-    if row.outcome is None:
-        return run
-    end = _OUTCOME.decode(row.outcome)
-    return replace(
-        run,
-        usage=end.usage,
-        step_count=end.step_count,
-        last_sequence=end.last_sequence,
-        completed_at=end.completed_at,
-        error=end.error,
-        first_token_ms=end.first_token_ms,
-        total_ms=end.total_ms,
-    )
 
 
 def _run_conditions(where: RunFilter) -> list[sa.ColumnElement[bool]]:
@@ -505,3 +367,11 @@ def _run_conditions(where: RunFilter) -> list[sa.ColumnElement[bool]]:
         active = runs.c.status.in_((RunStatus.CREATED, RunStatus.RUNNING))
         conditions.append(active if where.active else ~active)
     return conditions
+
+
+def _insert_run(conn: sa.Connection, key: RequestKey | None, run: Run, queue_number: int) -> None:
+    conn.execute(sql.INSERT_RUN, run_row(key, run, queue_number))
+    otids = {message.otid for message in run.input if message.otid}
+    if otids:
+        rows = [{"conversation_id": run.conversation_id, "otid": otid, "run_id": run.id} for otid in otids]
+        conn.execute(sql.INSERT_OTID, rows)

@@ -1,0 +1,109 @@
+"""Two archival processes over one PostgreSQL and one Qdrant server: neither knows of the other.
+
+The server is the stand-in that speaks its protocol; where QDRANT_URL is set, a real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engram.archival.v1.archives_pb2 import Archive, Passage
+from engram.archival.v1.archives_service_pb2 import GetArchiveRequest, UpdateArchiveRequest
+from engram.archival.v1.passages_service_pb2 import (
+    PASSAGE_SEARCH_MODE_TEXT,
+    DeletePassageRequest,
+    ListPassagesRequest,
+    PassageFilter,
+    UpdatePassageRequest,
+)
+from engram_archival.config import Config
+from engram_archival.maintenance import maintain
+from engram_kit.config import StartupError
+from engram_retrieval.registry import WORDLLAMA
+from engram_testkit.fakes.qdrant import standing_in
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from .conftest import Room
+
+
+@pytest.fixture
+async def replicas(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[Room, Room]]:
+    async with AsyncExitStack() as stack:
+        server: dict[str, Any] = {
+            "qdrant_url": os.environ.get("QDRANT_URL", ""),
+            "qdrant_api_key": os.environ.get("QDRANT_API_KEY", ""),
+            "qdrant_grpc_port": int(os.environ.get("QDRANT_GRPC_PORT", "6334")),
+        }
+        if not server["qdrant_url"]:
+            stand_in = await stack.enter_async_context(standing_in())
+            server |= {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": stand_in.port}
+        shared = {**server, "database_url": postgres_url, "qdrant_prefix": f"test-{uuid.uuid4().hex}"}
+        rooms = []
+        for name in ("one", "two"):
+            config = Config(port=0, data_dir=str(tmp_path / name), embedder="engram/hashing-256", **shared)
+            room = Room(config)
+            await room.start()
+            stack.push_async_callback(room.stop)
+            stack.push_async_callback(room.channels.close)
+            rooms.append(room)
+        yield rooms[0], rooms[1]
+
+
+async def test_what_one_writes_the_other_finds(replicas: tuple[Room, Room], agent: str) -> None:
+    one, two = replicas
+    passage = await one.one(agent, "an old oak", tags=["tree"])
+    mine = PassageFilter(agent_id=agent, tags=["tree"], start_date="2020-01-01")
+    assert await two.texts("oak", filter=mine) == ["an old oak"]
+    change = UpdatePassageRequest(passage=Passage(id=passage, text="an elm"), update_mask=FieldMask(paths=["text"]))
+    await two.passages.UpdatePassage(change)
+    assert await one.texts("elm", mode=PASSAGE_SEARCH_MODE_TEXT) == ["an elm"]
+    assert await one.texts("oak", mode=PASSAGE_SEARCH_MODE_TEXT) == []
+    await one.passages.DeletePassage(DeletePassageRequest(passage_id=passage))
+    assert await two.texts() == []
+    assert (await two.summary(agent)).passage_count == 0
+
+
+async def test_a_repeated_request_is_one_wherever_it_arrives(replicas: tuple[Room, Room], agent: str) -> None:
+    archive = await replicas[0].archive(agent)
+    answers = await asyncio.gather(
+        *(replicas[n % 2].insert(archive, "once", "twice", request_id="r1") for n in range(8))
+    )
+    assert len({result.passage.id for answer in answers for result in answer.results}) == 2
+    assert sorted(await replicas[1].texts()) == ["once", "twice"]
+    assert (await replicas[1].summary(agent)).passage_count == 2
+
+
+async def test_an_archive_changes_its_embedder_once(replicas: tuple[Room, Room], agent: str) -> None:
+    one, two = replicas
+    archive = await one.archive(agent)
+    await one.insert(archive, *(f"oak {n}" for n in range(100)))
+    request = UpdateArchiveRequest(
+        archive=Archive(id=archive, embedder=WORDLLAMA), update_mask=FieldMask(paths=["embedder"])
+    )
+    await two.archives.UpdateArchive(request)
+    async with asyncio.timeout(60):
+        while (await one.archives.GetArchive(GetArchiveRequest(archive_id=archive))).archive.embedder != WORDLLAMA:
+            assert await one.texts("oak")
+            assert await two.texts("oak")
+    listed = await one.passages.ListPassages(ListPassagesRequest(page_size=1000))
+    assert len(listed.passages) == 100
+
+
+async def test_maintenance_says_what_it_leaves_to_the_server(replicas: tuple[Room, Room]) -> None:
+    lines = [line async for line in maintain(replicas[0].config)]
+    assert any("Qdrant server's optimizer" in line for line in lines)
+
+
+async def test_a_server_that_is_away_is_one_line(tmp_path: Path, unused_tcp_port: int) -> None:
+    config = Config(
+        port=0, data_dir=str(tmp_path), qdrant_url="http://127.0.0.1:6333", qdrant_grpc_port=unused_tcp_port
+    )
+    with pytest.raises(StartupError, match="UNAVAILABLE"):
+        await Room(config).start()
