@@ -243,9 +243,9 @@ async def test_interpreter_below_tmp_costs_no_layer(monkeypatch: pytest.MonkeyPa
     sandbox = await Sandbox.open(SandboxSettings(minimum=Level.MINIMAL))
     assert sandbox.isolation.layers == granted.layers
     body = """
-    import tempfile
+    import os, tempfile
     tempfile.TemporaryFile().write(b"x")
-    return [open(place).read()]
+    return [open(place).read(), *os.listdir(".")]
     """
     outcome = await sandbox.run(Task(_source(body, "place"), "tool", {"place": str(library / "marker")}), 20.0)
     assert _value(outcome) == ["seen"]

@@ -7,7 +7,7 @@ import os
 from . import linux
 from .plan import DEVICES, PRIVATE_PROC, PRIVATE_ROOT, SYSTEM_DIRECTORIES, SYSTEM_FILES, LayerFailed, Plan
 
-WORK_DIRECTORY = "/tmp"  # noqa: S108 - the sandbox's own, on its own bounded file system
+WORK_DIRECTORY = "/tmp/work"  # noqa: S108 - the sandbox's own, on its own bounded file system
 _SHARED_MEMORY_BYTES = 8 * 1024 * 1024
 # What a remount may not take away from the mount that a bind shows, by the name statvfs has for it.
 _KEPT_FLAGS = {os.ST_NOSUID: 2, os.ST_NODEV: 4, os.ST_NOEXEC: 8, os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048}
@@ -77,6 +77,8 @@ def _work_directory(plan: Plan) -> None:
     os.mkdir("/new/tmp")
     bounds = f"mode=1777,size={plan.limits.disk_bytes},nr_inodes=16384"
     linux.mount("tmpfs", "/new/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, bounds)
+    os.mkdir(f"/new{WORK_DIRECTORY}")
+    os.chmod(f"/new{WORK_DIRECTORY}", 0o777)  # noqa: S103 - its only user is the tool, under a uid of its own
 
 
 def _devices() -> None:
