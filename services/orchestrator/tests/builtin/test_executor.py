@@ -186,8 +186,10 @@ REFUSALS = [
         "archival_memory_insert",
         {"content": "x"},
         remote(errors.Unavailable, "EMBEDDER_UNAVAILABLE", embedder="acme/embed-1"),
-        "Archival memory cannot be used at the moment: its embedding service does not answer. Nothing was stored. "
-        "Try again later.",
+        (
+            "Archival memory cannot be used at the moment: its embedding service does not answer. Nothing was stored. "
+            "Try again later."
+        ),
     ),
     (
         "memory_rethink",

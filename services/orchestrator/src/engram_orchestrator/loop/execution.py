@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import groupby
 
 from engram_kit.clock import Clock
-from engram_kit.errors import EngramError, Unavailable
+from engram_kit.errors import DeadlineExceeded, EngramError, Unavailable
 from engram_kit.ids import derive_id
 
 from engram_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
@@ -158,7 +158,7 @@ class ToolExecution:
                 blocks=blocks,
                 environment={},
             )
-        except Unavailable:
+        except (Unavailable, DeadlineExceeded):
             return ToolResult(ok=False, text=INTERRUPTED)
         except EngramError as error:
             return ToolResult(ok=False, text=f"Error executing function {tool.name}: {error.message}")
