@@ -212,6 +212,42 @@ async def test_a_change_goes_on_where_it_was_interrupted(
     await room.start()
 
 
+@pytest.mark.parametrize("dies", [False, True])
+async def test_what_is_deleted_between_reading_and_copying_has_no_copy(
+    room: Room, agent: str, dies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = await room.archive(agent)
+    (kept, gone) = (result.passage.id for result in (await room.insert(archive, "an oak", "an elm")).results)
+    read, go_on = asyncio.Event(), asyncio.Event()
+    embed = Embedders.embed
+
+    async def slowly(self: Embedders, handle: str, texts: list[str], **kwargs: Any) -> Any:
+        if handle == WORDLLAMA:
+            read.set()
+            await go_on.wait()
+        return await embed(self, handle, texts, **kwargs)
+
+    monkeypatch.setattr(Embedders, "embed", slowly)
+    with monkeypatch.context() as dying:
+        reached = stop_at(dying, SqlReembeddingStore, "mark", 1) if dies else None
+        await change(room, archive, WORDLLAMA)
+        await asyncio.wait_for(read.wait(), 30)
+        await room.passages.DeletePassage(DeletePassageRequest(passage_id=gone))
+        go_on.set()
+        if reached is not None:
+            await asyncio.wait_for(reached.wait(), 30)
+            await room.stop()
+    if dies:
+        await room.start()
+    await until_it_serves(room, archive, WORDLLAMA)
+    assert await room.texts("oak elm") == ["an oak"]
+    assert set(await everything(room, archive)) == {"an oak"}
+    assert kept
+    await room.stop()
+    assert await points_left(room, WORDLLAMA, archive) == 1
+    await room.start()
+
+
 async def test_kill_9_in_between(tmp_path: Path) -> None:
     service, channels = Process(tmp_path), Channels(deadline=10)
     await service.start()

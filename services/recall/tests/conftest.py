@@ -28,7 +28,7 @@ def clock() -> FrozenClock:
 
 @pytest.fixture
 def serve(tmp_path: Path, clock: FrozenClock) -> Serve:
-    """Starts a service and gives its stub; keywords are settings."""
+    """Starts a service and gives its stub, with its address; keywords are settings."""
 
     @asynccontextmanager
     async def running(**settings: Any) -> AsyncIterator[Any]:
@@ -38,7 +38,9 @@ def serve(tmp_path: Path, clock: FrozenClock) -> Serve:
         address = await server.start(await assemble(config, clock=clock), config)
         channels = Channels()
         try:
-            yield MessageServiceStub(channels.channel(address))
+            stub: Any = MessageServiceStub(channels.channel(address))
+            stub.address = address
+            yield stub
         finally:
             await channels.close()
             await server.stop()

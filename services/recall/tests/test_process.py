@@ -88,63 +88,108 @@ async def test_what_keeps_it_from_starting_is_one_line(tmp_path: Path) -> None:
     assert "database" in await refusal(tmp_path, ENGRAM_RECALL_DATABASE_URL="mysql://x/y")
 
 
-async def test_kill_9_during_commits_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    agents = [(new_id("agent"), new_id("conv")) for _ in range(4)]
-    lease = contexts_pb2.WriterLease(run_id=new_id("run"), epoch=1)
-    sent: dict[str, list[rpc.CommitStepRequest]] = {conversation: [] for _, conversation in agents}
-    acknowledged: dict[str, rpc.CommitStepResponse] = {}
-    enough = asyncio.Event()
+class Writer:
+    """One conversation's writer, which repeats what was not acknowledged and then goes on."""
 
-    async def commit_until_it_dies(stub: Any, agent: str, conversation: str) -> None:
+    def __init__(self, agent: str) -> None:
+        self.agent, self.conversation = agent, new_id("conv")
+        self.steps: list[rpc.CommitStepRequest] = []
+        self.answers: dict[str, rpc.CommitStepResponse] = {}
+
+    async def create(self, stub: Any) -> None:
+        system = pb.Message(id=new_id("message"), role=pb.ROLE_SYSTEM)
+        await stub.CreateContext(
+            rpc.CreateContextRequest(agent_id=self.agent, conversation_id=self.conversation, messages=[system])
+        )
+
+    async def write_until_it_dies(self, stub: Any, written: asyncio.Event, enough: int) -> None:
+        done = 0
         try:
+            for step in self.steps:
+                again = await stub.CommitStep(step)
+                if step.step_id in self.answers:
+                    assert again.replayed
+                    assert again.sequence_ids == self.answers[step.step_id].sequence_ids
+                self.answers[step.step_id] = again
             while True:
-                count = len(sent[conversation])
-                step = rpc.CommitStepRequest(
-                    agent_id=agent,
-                    conversation_id=conversation,
-                    lease=lease,
-                    step_id=new_id("step"),
-                    base_version=count + 1,
-                    messages=[user(f"giraffe {count}"), user("b")],
-                )
-                sent[conversation].append(step)
-                acknowledged[step.step_id] = await stub.CommitStep(step)
-                if len(acknowledged) >= 60:
-                    enough.set()
+                step = self._next()
+                self.steps.append(step)
+                self.answers[step.step_id] = await stub.CommitStep(step)
+                done += 1
+                if done == enough:
+                    written.set()
         except (grpc.aio.AioRpcError, EngramError):
             return
 
-    first = Channels(deadline=3.0)
-    async with process(tmp_path) as running:
-        stub: Any = MessageServiceStub(first.channel(await address_of(running)))
-        for agent, conversation in agents:
-            system = pb.Message(id=new_id("message"), role=pb.ROLE_SYSTEM)
-            await stub.CreateContext(
-                rpc.CreateContextRequest(agent_id=agent, conversation_id=conversation, messages=[system])
-            )
-        writers = [asyncio.create_task(commit_until_it_dies(stub, *pair)) for pair in agents]
-        await enough.wait()
-        running.kill()
-        await running.wait()
-        await asyncio.gather(*writers)
-    await first.close()
+    def _next(self) -> rpc.CommitStepRequest:
+        number = len(self.steps)
+        return rpc.CommitStepRequest(
+            agent_id=self.agent,
+            conversation_id=self.conversation,
+            lease=LEASE,
+            step_id=new_id("step"),
+            base_version=number + 1,
+            messages=[user(f"giraffe {number}"), user("b")],
+        )
 
-    second = Channels()
+
+LEASE = contexts_pb2.WriterLease(run_id=new_id("run"), epoch=1)
+
+
+async def test_kill_9_under_16_writers_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    agents = [new_id("agent") for _ in range(4)]
+    writers = [Writer(agent) for agent in agents for _ in range(4)]
+    for turn in range(3):
+        channels = Channels(deadline=5.0)
+        async with process(tmp_path) as running:
+            stub: Any = MessageServiceStub(channels.channel(await address_of(running)))
+            if turn == 0:
+                await asyncio.gather(*(writer.create(stub) for writer in writers))
+            written = asyncio.Event()
+            tasks = [asyncio.create_task(writer.write_until_it_dies(stub, written, 6)) for writer in writers]
+            await written.wait()
+            running.kill()
+            await running.wait()
+            await asyncio.gather(*tasks)
+        await channels.close()
+
+    channels = Channels()
     async with process(tmp_path) as running:
-        stub = MessageServiceStub(second.channel(await address_of(running)))
-        for agent, conversation in agents:
-            for step in sent[conversation]:
+        stub = MessageServiceStub(channels.channel(await address_of(running)))
+        for writer in writers:
+            for step in writer.steps:
                 again = await stub.CommitStep(step)
-                if step.step_id in acknowledged:
+                if step.step_id in writer.answers:
                     assert again.replayed
-                    assert again.sequence_ids == acknowledged[step.step_id].sequence_ids
-            window = (await stub.GetContext(rpc.GetContextRequest(conversation_id=conversation))).context
-            expected = [message.id for step in sent[conversation] for message in step.messages]
+                    assert again.sequence_ids == writer.answers[step.step_id].sequence_ids
+            window = (await stub.GetContext(rpc.GetContextRequest(conversation_id=writer.conversation))).context
+            expected = [message.id for step in writer.steps for message in step.messages]
             assert [message.id for message in window.messages[1:]] == expected
-            assert [message.sequence_id for message in window.messages] == list(range(1, len(expected) + 2))
-            query = rpc.SearchMessagesRequest(
-                query="giraffe", agent_id=agent, limit=100, mode=rpc.SEARCH_MODE_TEXT, roles=[pb.ROLE_USER]
-            )
-            hits = {hit.message.id for hit in (await stub.SearchMessages(query)).hits}
-            assert {step.messages[0].id for step in sent[conversation]} <= hits
-    await second.close()
+            numbers = [message.sequence_id for message in window.messages]
+            assert numbers == sorted(set(numbers))
+            assert window.version == len(writer.steps) + 1
+        for agent in agents:
+            await _nothing_is_missing(stub, agent, [writer for writer in writers if writer.agent == agent])
+    await channels.close()
+
+
+async def _nothing_is_missing(stub: Any, agent: str, writers: list[Writer]) -> None:
+    """The agent's numbers have no gap, and every message is found by its words and, before long, by its meaning."""
+    rows: list[pb.Message] = []
+    token = ""
+    while not rows or token:
+        page = await stub.ListMessages(rpc.ListMessagesRequest(agent_ids=[agent], page_size=1000, page_token=token))
+        rows += page.messages
+        token = page.next_page_token
+    assert [row.sequence_id for row in rows] == list(range(1, len(rows) + 1))
+    assert len(rows) == sum(1 + 2 * len(writer.steps) for writer in writers)
+    for writer in writers:
+        last = writer.steps[-1].messages[0]
+        query = rpc.SearchMessagesRequest(
+            query=last.content[0].text.text, agent_id=agent, limit=100, mode=rpc.SEARCH_MODE_TEXT
+        )
+        assert last.id in {hit.message.id for hit in (await stub.SearchMessages(query)).hits}
+        query.mode = rpc.SEARCH_MODE_VECTOR
+        async with asyncio.timeout(30):
+            while last.id not in {hit.message.id for hit in (await stub.SearchMessages(query)).hits}:
+                pass

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from engram_kit.sql.database import TRANSACTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A number of a service's own, read when it is asked for, on another thread."""
+
+    name: str
+    help: str
+    read: Callable[[], float]
 
 
 class Metrics:
@@ -38,6 +48,12 @@ class Metrics:
             children = self._children[method, code] = (self._calls.labels(method, code), self._seconds.labels(method))
         children[0].inc()
         children[1].observe(seconds)
+
+    def add(self, gauge: Gauge) -> None:
+        """Shows a service's own number from now on."""
+        import prometheus_client as prometheus  # noqa: PLC0415
+
+        prometheus.Gauge(gauge.name, gauge.help, registry=self.registry).set_function(gauge.read)
 
     def serve(self, host: str, port: int) -> int:
         """Starts the HTTP exposition in a thread; returns its port."""

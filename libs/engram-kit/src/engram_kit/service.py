@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from engram_kit.auth import authenticator
 from engram_kit.config import ServerConfig, StartupError
 from engram_kit.interceptors import Pipeline
-from engram_kit.metrics import Metrics
+from engram_kit.metrics import Gauge, Metrics
 from engram_kit.tracing import server_interceptors
 from engram_kit.transport import SERVER_OPTIONS
 
@@ -39,6 +39,8 @@ class Assembly:
     """Run in order before the server accepts calls."""
     background: Sequence[Hook] = field(default_factory=tuple)
     """Tasks that run as long as the server; the end of one by an exception ends the server."""
+    gauges: Sequence[Gauge] = field(default_factory=tuple)
+    """Numbers of the service's own beside its metrics."""
     close: Sequence[Hook] = field(default_factory=tuple)
     """Run in reverse order when all calls are over."""
 
@@ -98,6 +100,8 @@ class RunningServer:
         believes = authenticator(config)
         if config.metrics_port is not None:
             self.metrics = Metrics()
+            for gauge in assembly.gauges:
+                self.metrics.add(gauge)
             _require_free(config.host, config.metrics_port, "ENGRAM_METRICS_PORT")
             self.metrics.serve(config.host, config.metrics_port)
         pipeline = Pipeline(believes, self.metrics)

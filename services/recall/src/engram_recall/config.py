@@ -25,6 +25,8 @@ class Config(ServerConfig):
     embedder_api_key: str = field(default="", repr=False)
     embedder_dimension: int = 0
     """The length of the vectors of a model that is not known by name; 0 for the others."""
+    retention_days: float = 0.0
+    """Messages older than so many days, by their own time, are deleted unless a window shows them; 0 keeps all."""
     index_flush_seconds: float = 10.0
     """How often the vector index is brought to the disk platter; a loss of power can take so much of it."""
 

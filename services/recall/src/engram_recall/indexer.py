@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 import structlog
+from engram_kit.clock import Clock, SystemClock
 from engram_retrieval.embedder import Embedder, Vector
 from engram_retrieval.errors import EmbedderError, EmbedderUnavailable, RetrievalError
 from engram_retrieval.filters import Match
@@ -97,9 +99,11 @@ class Indexer:
     Everything it does can be done again: after a crash it repeats at most one batch.
     """
 
-    def __init__(self, store: RecallStore, vectors: MessageVectors) -> None:
+    def __init__(self, store: RecallStore, vectors: MessageVectors, clock: Clock | None = None) -> None:
         self._store = store
         self._vectors = vectors
+        self._clock = clock or SystemClock()
+        self._oldest: datetime | None = None
         self._news = asyncio.Event()
 
     async def open(self) -> None:
@@ -113,6 +117,11 @@ class Indexer:
         """Fills a word index that a migration has left empty."""
         if count := await self._store.rebuild_words(only_if_empty=True):
             _log.info("built the word index", messages=count)
+
+    def lag_seconds(self) -> float:
+        """The age of the oldest change that the index was seen to lack; 0 where it lacked none."""
+        oldest = self._oldest
+        return 0.0 if oldest is None else max(0.0, (self._clock.now() - oldest).total_seconds())
 
     def wake(self) -> None:
         """Says that the outbox has news."""
@@ -139,6 +148,7 @@ class Indexer:
         done = 0
         while True:
             rows, found = await self._store.pending(BATCH)
+            self._oldest = rows[0].created_at if rows else None
             if not rows:
                 return done
             await self._apply(rows, found)

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+
 from engram_kit import run
+from engram_kit.config import StartupError
 
 from engram_recall.config import Config
 from engram_recall.wiring import assemble
 
+USAGE = "usage: python -m engram_recall [maintain]"
+
 
 def main() -> int:
-    """Runs the recall service until it is told to stop."""
-    return run.main(Config.from_env, assemble)
+    """Runs the recall service until it is told to stop, or its maintenance once."""
+    match sys.argv[1:]:
+        case []:
+            return run.main(Config.from_env, assemble)
+        case ["maintain"]:
+            return _maintain()
+        case _:
+            return run.refuse(StartupError(USAGE))
+
+
+def _maintain() -> int:
+    from engram_recall.maintenance import maintain  # noqa: PLC0415 - the service does without it
+
+    async def tell() -> None:
+        async for line in maintain(Config.from_env()):
+            print(line)  # noqa: T201 - for the operator
+
+    try:
+        asyncio.run(tell())
+    except StartupError as error:
+        return run.refuse(error)
+    return run.OK

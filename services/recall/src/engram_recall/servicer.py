@@ -9,7 +9,7 @@ from engram.recall.v1 import messages_service_pb2_grpc
 from engram_kit.clock import Clock
 from engram_kit.idempotency import request_key
 from engram_kit.ids import require_id
-from engram_kit.paging import next_page_token, page_query
+from engram_kit.paging import next_page_token
 from engram_kit.principal import current_principal
 
 from engram_recall.convert import messages as convert
@@ -101,7 +101,7 @@ class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
 
     async def ListMessages(self, request: rpc.ListMessagesRequest, context: Call) -> rpc.ListMessagesResponse:
         """A page of messages."""
-        query = page_query(request)
+        query = requests.message_page(request)
         page = await self._service.list_messages(_organization(), requests.message_filter(request), query)
         return rpc.ListMessagesResponse(
             messages=[convert.message_out(message) for message in page.items],

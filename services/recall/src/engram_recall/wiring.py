@@ -16,6 +16,7 @@ from engram.recall.v1 import (
 from engram_kit.background import periodic
 from engram_kit.clock import Clock, SystemClock
 from engram_kit.config import StartupError
+from engram_kit.metrics import Gauge
 from engram_kit.service import Assembly
 from engram_kit.sql import Database
 from engram_retrieval.edge import EdgeIndex
@@ -25,24 +26,27 @@ from engram_retrieval.registry import EmbedderSettings, make_embedder
 
 from engram_recall.config import Config
 from engram_recall.indexer import Indexer, MessageVectors
+from engram_recall.retention import Retention
 from engram_recall.search import MessageFinder
 from engram_recall.service import MessageService
 from engram_recall.servicer import MessagesServicer
 from engram_recall.store.sql import SqlRecallStore
 
 LEDGER_PURGE_SECONDS = 3600.0
+RETENTION_SECONDS = 3600.0
 
 
 async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
     """The recall service over its migrated database and its vector index, ready to start."""
     clock = clock or SystemClock()
-    embedder = _embedder(config)
+    embedder = make_embedder_of(config)
     database = Database.open(config.database, synchronous=config.sqlite_synchronous)
     await database.migrate("engram_recall")
     store = SqlRecallStore(database, clock)
-    index = await _open_index(config)
+    index = await open_index(config)
     vectors = MessageVectors(index, embedder)
-    indexer = Indexer(store, vectors)
+    indexer = Indexer(store, vectors, clock)
+    retention = Retention(store, indexer, clock, config.retention_days)
     service = MessageService(store, MessageFinder(store, vectors), indexer)
     return Assembly(
         name="recall",
@@ -56,7 +60,18 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
             episodes_service_pb2.DESCRIPTOR.services_by_name["EpisodeService"].full_name,
         ],
         start=[indexer.open_words, indexer.open],
-        background=[indexer.run, periodic(LEDGER_PURGE_SECONDS, store.purge_ledger)],
+        background=[
+            indexer.run,
+            periodic(LEDGER_PURGE_SECONDS, store.purge_ledger),
+            periodic(RETENTION_SECONDS, retention.sweep),
+        ],
+        gauges=[
+            Gauge(
+                "engram_recall_outbox_lag_seconds",
+                "Age of the oldest change that the vector index lacks.",
+                indexer.lag_seconds,
+            )
+        ],
         close=[database.close, embedder.close, index.close],
     )
 
@@ -72,7 +87,8 @@ def _unanswered() -> list[tuple[Callable[[Any, Any], None], Any]]:
     ]
 
 
-def _embedder(config: Config) -> Embedder:
+def make_embedder_of(config: Config) -> Embedder:
+    """The embedder that the configuration names. StartupError if it cannot be made."""
     settings = EmbedderSettings(
         base_url=config.embedder_base_url, api_key=config.embedder_api_key, dimension=config.embedder_dimension
     )
@@ -82,7 +98,8 @@ def _embedder(config: Config) -> Embedder:
         raise StartupError(f"ENGRAM_EMBEDDER: {error}.") from error
 
 
-async def _open_index(config: Config) -> EdgeIndex:
+async def open_index(config: Config) -> EdgeIndex:
+    """The vector index of the data directory. StartupError if another process holds it."""
     directory = config.data_path / "recall-index"
     try:
         return await EdgeIndex.open(directory, flush_interval_seconds=config.index_flush_seconds)

@@ -87,6 +87,7 @@ class _Points(points_service_pb2_grpc.PointsServicer):
         return grpc.GetResponse(result=[_record(record) for record in found], time=0.0)
 
     async def Scroll(self, request: Any, context: Any) -> Any:
+        following: Any
         found, following = await self._local.scroll(
             request.collection_name,
             GrpcToRest.convert_filter(request.filter),
@@ -140,15 +141,23 @@ class StandIn:
         self.indexes = points.indexes
 
 
+def _services(root: _Root, collections: _Collections, points: _Points) -> list[tuple[Any, Any]]:
+    generated: Any = (qdrant_pb2_grpc, collections_service_pb2_grpc, points_service_pb2_grpc)
+    return [
+        (generated[0].add_QdrantServicer_to_server, root),
+        (generated[1].add_CollectionsServicer_to_server, collections),
+        (generated[2].add_PointsServicer_to_server, points),
+    ]
+
+
 @asynccontextmanager
 async def standing_in(version: str = "1.20.0") -> AsyncIterator[StandIn]:
     """A server on a free port."""
     local = AsyncQdrantClient(":memory:")
     points = _Points(local)
     server = transport.aio.server()
-    qdrant_pb2_grpc.add_QdrantServicer_to_server(_Root(version), server)
-    collections_service_pb2_grpc.add_CollectionsServicer_to_server(_Collections(local), server)
-    points_service_pb2_grpc.add_PointsServicer_to_server(points, server)
+    for add, servicer in _services(_Root(version), _Collections(local), points):
+        add(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:

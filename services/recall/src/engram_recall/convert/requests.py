@@ -9,6 +9,7 @@ from typing import Final
 from engram.recall.v1 import messages_service_pb2 as rpc
 from engram_kit.errors import InvalidArgument
 from engram_kit.ids import require_id
+from engram_kit.paging import PageQuery, page_query
 
 from engram_recall.commands import (
     Batch,
@@ -117,6 +118,14 @@ def batch(request: rpc.AppendMessagesRequest, now: datetime) -> Batch:
         if message.conversation_id is not None:
             require_id(message.conversation_id, "conv", f"messages[{index}].conversation_id")
     return Batch(agent_id=agent_id, conversation_id=conversation_id, messages=messages)
+
+
+def message_page(request: rpc.ListMessagesRequest) -> PageQuery:
+    """Which page ListMessages asks for."""
+    for field in ("after_id", "before_id"):
+        if request.HasField(field):
+            require_id(getattr(request, field), "message", field)
+    return page_query(request)
 
 
 def message_filter(request: rpc.ListMessagesRequest) -> MessageFilter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Protocol
 
 from engram_kit.idempotency import RequestKey
@@ -116,6 +117,10 @@ class RecallStore(Protocol):
 
     async def rebuild_words(self, *, only_if_empty: bool = False) -> int | None:
         """Indexes the words of every message anew; returns how many, None where there were documents already."""
+        ...
+
+    async def delete_outlived(self, before: datetime, most: int) -> int:
+        """Deletes at most so many messages of a time before that one that no window shows; returns how many."""
         ...
 
     async def pending(self, limit: int) -> tuple[tuple[OutboxRow, ...], dict[str, tuple[str, Message]]]:

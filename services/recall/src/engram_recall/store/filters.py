@@ -68,12 +68,11 @@ def listed(wanted: MessageFilter) -> Iterator[Condition]:
 
 
 def searched(scope: SearchScope, *, narrowed: bool = True) -> Iterator[Condition]:
-    """Where a search looks; `narrowed` where ids or words are given too."""
+    """Where a search looks; `narrowed` where rows are given too, which are to be looked up by nothing else."""
     yield owned(scope.organization_id, narrowed=narrowed or scope.agent_id is not None)
-    if scope.agent_id is not None:
-        yield _m.agent_id == scope.agent_id
-    if scope.conversation_id is not None:
-        yield _m.conversation_id == scope.conversation_id
+    for column, value in ((_m.agent_id, scope.agent_id), (_m.conversation_id, scope.conversation_id)):
+        if value is not None:
+            yield (column.concat("") if narrowed else column) == value
     if scope.roles:
         yield _m.role.in_([role.value for role in scope.roles])
     if scope.from_time is not None:

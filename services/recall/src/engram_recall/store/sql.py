@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Final, TypeVar
 
 import sqlalchemy as sa
@@ -29,7 +30,7 @@ from engram_recall.commands import (
 )
 from engram_recall.errors import no_message
 from engram_recall.model import Context, Message, Role, WindowIds
-from engram_recall.store import contexts, documents, filters, outbox, ranking, steps, windows
+from engram_recall.store import contexts, documents, filters, outbox, ranking, retention, steps, windows
 from engram_recall.store import messages as message_rows
 from engram_recall.store.codec import COLUMNS, fingerprint, to_message
 from engram_recall.store.documents import WordIndex
@@ -215,6 +216,10 @@ class SqlRecallStore:
             return documents.index_all(conn, self._words)
 
         return await self._database.write(build)
+
+    async def delete_outlived(self, before: datetime, most: int) -> int:
+        """See RecallStore."""
+        return await self._database.write(lambda conn: retention.delete_outlived(self._writing(conn, ""), before, most))
 
     async def pending(self, limit: int) -> tuple[tuple[OutboxRow, ...], dict[str, tuple[str, Message]]]:
         """See RecallStore."""

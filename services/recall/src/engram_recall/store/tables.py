@@ -84,6 +84,7 @@ messages = sa.Table(
     sa.Index("ux_messages_sequence", "agent_id", "sequence_id", unique=True),
     sa.Index("ix_messages_conversation", "conversation_id", "sequence_id"),
     sa.Index("ix_messages_organization", "organization_id", "row_id"),
+    sa.Index("ix_messages_created", "created_at"),
 )
 
 SPOKEN = "search_text IS NOT NULL AND role IN ('user', 'assistant')"

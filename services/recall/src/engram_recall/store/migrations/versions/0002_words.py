@@ -1,6 +1,6 @@
-"""The word index anew: words stemmed before they are stored, and beside them who spoke on which day.
+"""The word index anew, with words stemmed before they are stored, speakers and days; messages by their time.
 
-The service fills it when it starts.
+The service fills the word index when it starts.
 """
 
 from alembic import op
@@ -37,9 +37,11 @@ OLD_POSTGRESQL = (
 
 def upgrade() -> None:
     _replace(NEW_SQLITE, NEW_POSTGRESQL)
+    op.create_index("ix_messages_created", "messages", ["created_at"])
 
 
 def downgrade() -> None:
+    op.drop_index("ix_messages_created", "messages")
     _replace(OLD_SQLITE, OLD_POSTGRESQL)
 
 

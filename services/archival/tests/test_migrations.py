@@ -1,0 +1,145 @@
+"""Databases of earlier versions are taken over whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import engram_archival
+import pytest
+import sqlalchemy as sa
+from engram.archival.v1.archives_pb2 import Archive, Passage
+from engram.archival.v1.archives_service_pb2 import GetArchiveRequest, UpdateArchiveRequest
+from engram.archival.v1.passages_service_pb2 import DeletePassageRequest, PassageFilter
+from engram_archival.config import Config
+from engram_archival.store.tables import metadata
+from engram_kit.errors import EngramError
+from engram_kit.ids import new_id
+from engram_kit.principal import DEFAULT_PRINCIPAL
+from engram_kit.sql import Database
+from engram_retrieval.edge import EdgeIndex
+from engram_retrieval.index import Collection, Point, instant
+from engram_retrieval.registry import HASHING, WORDLLAMA, make_embedder
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from .conftest import Room
+from .test_reembedding import until_it_serves
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+ORG = DEFAULT_PRINCIPAL.organization_id
+
+
+async def test_the_migrations_make_the_tables_that_the_code_declares(tmp_path: Path) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    database = Database.open(f"sqlite:///{tmp_path / 'archival.db'}")
+    await database.migrate("engram_archival")
+    different = await database.read(lambda conn: compare_metadata(MigrationContext.configure(conn), metadata))
+    await database.close()
+    assert different == []
+
+
+async def _first_version(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Database:
+    """A database as the first version made it."""
+    package = tmp_path / "packages" / "first_archival"
+    versions = Path("store") / "migrations" / "versions"
+    (package / versions).mkdir(parents=True)
+    (package / "__init__.py").touch()
+    source = Path(engram_archival.__file__).parent / versions / "0001_archives_and_passages.py"
+    shutil.copy(source, package / versions)
+    monkeypatch.syspath_prepend(package.parent)
+    database = Database.open(url)
+    await database.migrate("first_archival")
+    sys.modules.pop("first_archival", None)
+    return database
+
+
+async def test_what_the_first_version_stored_is_there(
+    database_url: str, tmp_path: Path, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, passage, gone = new_id("archive"), new_id("passage"), new_id("passage")
+    point = UUID(passage.removeprefix("passage-"))
+    database = await _first_version(tmp_path, database_url, monkeypatch)
+    rows: list[tuple[str, dict[str, Any]]] = [
+        (
+            "archives",
+            {
+                "organization_id": ORG, "id": archive, "name": "notes", "name_folded": "notes", "embedder": HASHING,
+                "dimension": 256, "deduplicate": False, "passage_count": 1, "revision": 3, "changed_at": NOW,
+                "created_at": NOW, "updated_at": NOW, "created_by_id": "", "last_updated_by_id": "",
+            },
+        ),
+        ("agents", {"organization_id": ORG, "id": agent, "base_revision": 1, "changed_at": NOW}),
+        (
+            "archive_agents",
+            {"organization_id": ORG, "agent_id": agent, "archive_id": archive, "attached_at": NOW},
+        ),
+        ("archive_tags", {"organization_id": ORG, "archive_id": archive, "tag": "tree", "uses": 1}),
+        *(
+            (
+                "passages",
+                {
+                    "organization_id": ORG, "id": id_, "archive_id": archive,
+                    "point_id": id_.removeprefix("passage-"), "state": state, "tags": json.dumps(["tree"]),
+                    "content_hash": "", "created_at": NOW, "deleted_at": NOW if state == "deleted" else None,
+                },
+            )
+            for id_, state in ((passage, "live"), (gone, "deleted"))
+        ),
+    ]  # fmt: skip
+
+    def fill(conn: sa.Connection) -> None:
+        for table, row in rows:
+            columns = [column for column in metadata.tables[table].columns if column.name in row]
+            conn.execute(sa.table(table, *(sa.column(each.name, each.type) for each in columns)).insert(), row)
+
+    await database.write(fill)
+    await database.close()
+    await _index(tmp_path, archive, passage, point)
+    room = Room(Config(port=0, data_dir=str(tmp_path), database_url=database_url, embedder=HASHING))
+    await room.start()
+    try:
+        assert await room.texts("oak", filter=PassageFilter(agent_id=agent, tags=["tree"])) == ["an oak"]
+        summary = await room.summary(agent)
+        assert (summary.revision, summary.passage_count, list(summary.tags)) == (4, 1, ["tree"])
+        with pytest.raises(EngramError):
+            await room.insert(archive, Passage(id=gone, text="back again"))
+        change = Archive(id=archive, embedder=WORDLLAMA)
+        await room.archives.UpdateArchive(
+            UpdateArchiveRequest(archive=change, update_mask=FieldMask(paths=["embedder"]))
+        )
+        await until_it_serves(room, archive, WORDLLAMA)
+        assert await room.texts("oak") == ["an oak"]
+        await room.passages.DeletePassage(DeletePassageRequest(passage_id=passage))
+        assert (await room.archives.GetArchive(GetArchiveRequest(archive_id=archive))).archive.passage_count == 0
+    finally:
+        await room.channels.close()
+        await room.stop()
+
+
+async def _index(tmp_path: Path, archive: str, passage: str, point: UUID) -> None:
+    """The index as the first version filled it."""
+    index = await EdgeIndex.open(tmp_path / "archival-index")
+    collection = Collection(
+        f"passages:{HASHING}",
+        256,
+        keyword_fields=("organization_id", "archive_id", "tags", "agent_id", "file_id", "folder_id", "source"),
+        datetime_fields=("created_at",),
+        text_fields=("text",),
+        tenant_field="archive_id",
+    )
+    await index.ensure_collection(collection)
+    (vector,) = await make_embedder(HASHING).embed(["an oak"])
+    payload = {
+        "organization_id": ORG, "archive_id": archive, "passage_id": passage, "text": "an oak", "tags": ["tree"],
+        "metadata": None, "source": "OWNER", "agent_id": None, "file_id": None, "folder_id": None, "file_name": None,
+        "chunk_index": None, "created_at": instant(NOW), "updated_at": instant(NOW),
+    }  # fmt: skip
+    await index.write(collection.name, [Point(point, vector, "an oak", payload)])
+    await index.close()

@@ -1,0 +1,173 @@
+"""Whatever a caller sends is refused in the words of the contract or done; never an INTERNAL, nothing half-written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from engram.recall.v1 import contexts_pb2, messages_service_pb2
+from engram.recall.v1 import messages_service_pb2 as rpc
+from engram.types.v1 import message_pb2 as pb
+from engram_kit.ids import new_id
+from engram_testkit.contract import hostile_request, new_request, spoiled
+from google.protobuf.descriptor import MethodDescriptor
+
+METHODS: list[MethodDescriptor] = list(messages_service_pb2.DESCRIPTOR.services_by_name["MessageService"].methods)
+ANSWERS = {
+    grpc.StatusCode.OK,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    # Of a hostile id, epoch or version that is well-formed.
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.ABORTED,
+}
+SEEDS = 40
+RAW: Any = {"request_serializer": bytes, "response_deserializer": bytes}
+
+
+class Target:
+    """A service with an agent that has something to lose."""
+
+    def __init__(self, recall: Any, channel: grpc.aio.Channel) -> None:
+        self.recall, self.channel = recall, channel
+        self.agent, self.conversation = new_id("agent"), new_id("conv")
+        self.messages = [said("prompt", pb.ROLE_SYSTEM), said("a red fox"), said("and a grey one", pb.ROLE_ASSISTANT)]
+
+    @property
+    def known(self) -> dict[str, list[str]]:
+        return {
+            "agent": [self.agent],
+            "conv": [self.conversation],
+            "conversation": [self.conversation],
+            "message": [message.id for message in self.messages],
+        }
+
+    async def create(self) -> None:
+        await self.recall.CreateContext(
+            rpc.CreateContextRequest(
+                agent_id=self.agent, conversation_id=self.conversation, messages=self.messages, request_id=new_id("r")
+            )
+        )
+
+    async def send(self, method: MethodDescriptor, raw: bytes) -> grpc.StatusCode:
+        path = f"/{method.containing_service.full_name}/{method.name}"
+        code = await self.channel.unary_unary(path, **RAW)(raw, timeout=30).code()
+        assert isinstance(code, grpc.StatusCode)
+        return code
+
+    async def stored(self) -> list[bytes]:
+        """All that can be seen: every message, and the window."""
+        listed = await self.recall.ListMessages(rpc.ListMessagesRequest(page_size=1000, include_err=True))
+        ids = await self.recall.BatchGetContextIds(rpc.BatchGetContextIdsRequest(conversation_ids=[self.conversation]))
+        return [row.SerializeToString() for row in (*listed.messages, *ids.contexts)]
+
+
+def said(text: str, role: int = pb.ROLE_USER) -> pb.Message:
+    content = [pb.ContentPart(text=pb.TextPart(text=text))]
+    return pb.Message(id=new_id("message"), role=pb.Role.ValueType(role), content=content)
+
+
+def good_requests(target: Target) -> list[tuple[str, Any]]:
+    agent, conversation = target.agent, target.conversation
+    lease = contexts_pb2.WriterLease(run_id=new_id("run"), epoch=1)
+    call = pb.ToolCall(id="c", name="dig", arguments='{"deep": true}')
+    answer = pb.ToolReturn(tool_call_id="c", name="dig", status=pb.TOOL_RETURN_STATUS_SUCCESS)
+    full = said("full")
+    full.MergeFrom(
+        pb.Message(name="n", otid="o", turn_id="t", tool_calls=[call], tool_returns=[answer], run_id=new_id("run"))
+    )
+    update = rpc.UpdateMessageRequest(message=pb.Message(id=target.messages[1].id, name="changed"))
+    update.update_mask.paths.append("name")
+    return [
+        ("GetContext", rpc.GetContextRequest(conversation_id=conversation, if_version=9)),
+        ("BatchGetContextIds", rpc.BatchGetContextIdsRequest(conversation_ids=[conversation])),
+        (
+            "CommitStep",
+            rpc.CommitStepRequest(
+                agent_id=agent, conversation_id=conversation, lease=lease, step_id=new_id("step"), base_version=1,
+                messages=[full], system_text="new",
+            ),
+        ),
+        ("AppendMessages", rpc.AppendMessagesRequest(agent_id=agent, conversation_id=conversation, messages=[full])),
+        ("GetMessages", rpc.GetMessagesRequest(message_ids=[message.id for message in target.messages])),
+        (
+            "ListMessages",
+            rpc.ListMessagesRequest(
+                page_size=10, page_token="x", order=1, order_by=1, agent_ids=[agent], roles=[2], text_search="fox",
+                conversation=rpc.ConversationScope(conversation_id=conversation), run_id=new_id("run"),
+                tool_call_id="c", turn_id="t", otid="o", after_id=target.messages[1].id,
+            ),
+        ),
+        ("UpdateMessage", update),
+        (
+            "SearchMessages",
+            rpc.SearchMessagesRequest(
+                query="fox", mode=1, limit=5, agent_id=agent, roles=[2], start_date="2026-01-01",
+                end_date="2026-12-31T10:00", time_zone="Europe/Berlin", exclude_message_ids=[target.messages[1].id],
+            ),
+        ),
+    ]  # fmt: skip
+
+
+@pytest_asyncio.fixture
+async def target(recall: Any) -> Any:
+    async with grpc.aio.insecure_channel(recall.address) as channel:
+        made = Target(recall, channel)
+        await made.create()
+        yield made
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+async def test_hostile_requests_are_refused_or_done(target: Target, method: MethodDescriptor) -> None:
+    before = await target.stored()
+    for seed in range(SEEDS):
+        request = hostile_request(method, seed, target.known)
+        code = await target.send(method, request.SerializeToString())
+        assert code in ANSWERS, (seed, request)
+        after = await target.stored()
+        if code is not grpc.StatusCode.OK:
+            assert after == before, (seed, request)
+        before = after
+
+
+async def test_one_spoiled_field_is_enough_to_be_refused_and_never_enough_to_break(target: Target) -> None:
+    methods = {method.name: method for method in METHODS}
+    for name, request in good_requests(target):
+        before = await target.stored()
+        for where, broken in spoiled(request):
+            code = await target.send(methods[name], broken.SerializeToString())
+            assert code in ANSWERS, where
+            after = await target.stored()
+            assert code is grpc.StatusCode.OK or after == before, where
+            before = after
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+async def test_bytes_that_are_no_request_are_the_callers_mistake(target: Target, method: MethodDescriptor) -> None:
+    before = await target.stored()
+    text = next(field for field in new_request(method).DESCRIPTOR.fields if field.type == field.TYPE_STRING)
+    no_utf8 = bytes([text.number << 3 | 2, 2, 0xC3, 0x28])
+    for raw in (no_utf8, b"\xff\xff\xff\xff", b"\x0a\xff\x01"):
+        assert await target.send(method, raw) is grpc.StatusCode.INVALID_ARGUMENT
+    assert await target.stored() == before
+
+
+async def test_ten_megabytes_of_text_are_refused(target: Target) -> None:
+    huge = "x" * 10_000_000
+    methods = {method.name: method for method in METHODS}
+    before = await target.stored()
+    for name, request in (
+        ("AppendMessages", rpc.AppendMessagesRequest(agent_id=target.agent, messages=[said(huge)])),
+        ("AppendMessages", rpc.AppendMessagesRequest(agent_id=huge, messages=[said("x")])),
+        ("SearchMessages", rpc.SearchMessagesRequest(query=huge)),
+        ("SearchMessages", rpc.SearchMessagesRequest(query="x", time_zone=huge)),
+        ("ListMessages", rpc.ListMessagesRequest(text_search=huge)),
+        ("ListMessages", rpc.ListMessagesRequest(page_token=huge)),
+        ("DeleteMessage", rpc.DeleteMessageRequest(message_id=huge)),
+    ):
+        assert await target.send(methods[name], request.SerializeToString()) is grpc.StatusCode.INVALID_ARGUMENT
+    assert await target.stored() == before

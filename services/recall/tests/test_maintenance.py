@@ -1,0 +1,220 @@
+"""What was erased or outlived is gone: from sight, from the counts, and after maintenance from every file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from engram.recall.v1 import messages_service_pb2 as rpc
+from engram.types.v1 import message_pb2 as pb
+from engram_kit.clock import FrozenClock
+from engram_kit.ids import new_id
+from engram_kit.principal import DEFAULT_PRINCIPAL
+from engram_kit.sql import Database
+from engram_recall.commands import Batch
+from engram_recall.config import Config
+from engram_recall.errors import EmbedderAway
+from engram_recall.indexer import Indexer, MessageVectors
+from engram_recall.maintenance import maintain
+from engram_recall.model import Message, Role, TextPart
+from engram_recall.retention import Retention
+from engram_recall.store.sql import SqlRecallStore
+from engram_retrieval.edge import EdgeIndex
+from engram_retrieval.embedder import Vector
+from engram_retrieval.embedders.hashing import HashingEmbedder
+from engram_retrieval.errors import EmbedderUnavailable
+from engram_retrieval.registry import HASHING
+from google.protobuf.timestamp_pb2 import Timestamp
+
+CANARY = "canaryZq7xVw3"
+
+
+def part(text: str) -> pb.ContentPart:
+    return pb.ContentPart(text=pb.TextPart(text=text))
+
+
+def message(text: str, role: int = pb.ROLE_USER, **more: Any) -> pb.Message:
+    return pb.Message(id=new_id("message"), role=pb.Role.ValueType(role), content=[part(text)], **more)
+
+
+def planted(directory: Path) -> list[str]:
+    """The files that hold the canary, as it was written or as a text index folds it."""
+    files = [file for file in directory.rglob("*") if file.is_file()]
+    return [str(file) for file in files if CANARY.lower().encode() in file.read_bytes().lower()]
+
+
+async def plant_and_erase(recall: Any) -> str:
+    """Puts the canary wherever a caller can put text, takes it away in every way; the agent that stays."""
+    doomed, kept, conversation, other = new_id("agent"), new_id("agent"), new_id("conv"), new_id("conv")
+    call = pb.ToolCall(id=CANARY, name=CANARY, arguments=json.dumps({"message": CANARY}))
+    answer = pb.ToolReturn(tool_call_id=CANARY, name=CANARY, content=[part(CANARY)], stdout=[CANARY])
+    everywhere = [
+        message(f"it is {CANARY} indeed", name=CANARY, otid=CANARY, sender_id=CANARY),
+        pb.Message(id=new_id("message"), role=pb.ROLE_ASSISTANT, tool_calls=[call]),
+        pb.Message(id=new_id("message"), role=pb.ROLE_TOOL, tool_returns=[answer]),
+    ]
+    system = message(f"prompt {CANARY}", pb.ROLE_SYSTEM)
+    await recall.CreateContext(
+        rpc.CreateContextRequest(agent_id=doomed, conversation_id=conversation, messages=[system, *everywhere])
+    )
+    await recall.AppendMessages(
+        rpc.AppendMessagesRequest(agent_id=doomed, messages=[message(CANARY) for _ in range(50)], request_id="r1")
+    )
+    changed, deleted = message(CANARY), message(CANARY)
+    around = [message("a quiet neighbour"), changed, deleted, message("another neighbour")]
+    await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=kept, messages=around))
+    update = rpc.UpdateMessageRequest(message=pb.Message(id=changed.id, content=[part("harmless")]))
+    update.update_mask.paths.append("content")
+    await recall.UpdateMessage(update)
+    await recall.DeleteMessage(rpc.DeleteMessageRequest(message_id=deleted.id))
+    await recall.CreateContext(
+        rpc.CreateContextRequest(
+            agent_id=kept, conversation_id=other, messages=[message("p", pb.ROLE_SYSTEM), message(CANARY)]
+        )
+    )
+    await recall.DeleteContext(rpc.DeleteContextRequest(conversation_id=other, delete_messages=True))
+    gone = await recall.EraseAgent(rpc.EraseAgentRequest(agent_id=doomed))
+    assert (gone.deleted_messages, gone.deleted_contexts) == (54, 1)
+    assert not (await recall.SearchMessages(rpc.SearchMessagesRequest(query=CANARY, mode=rpc.SEARCH_MODE_TEXT))).hits
+    return kept
+
+
+async def told(lines: AsyncIterator[str]) -> list[str]:
+    return [line async for line in lines]
+
+
+async def test_no_byte_of_what_was_erased_is_left(serve: Any, tmp_path: Path, clock: FrozenClock) -> None:
+    async with serve() as recall:
+        kept = await plant_and_erase(recall)
+    assert planted(tmp_path)
+    report = await told(maintain(Config(port=0, data_dir=str(tmp_path), embedder=HASHING), clock=clock))
+    assert planted(tmp_path) == []
+    assert any(line.startswith("recall.db: ") for line in report)
+    assert any("messages.engram/hashing-256: 3 points kept" in line for line in report)
+    async with serve() as recall:
+        for mode in (rpc.SEARCH_MODE_TEXT, rpc.SEARCH_MODE_VECTOR):
+            asked = rpc.SearchMessagesRequest(query="harmless", agent_id=kept, mode=mode)
+            assert (await recall.SearchMessages(asked)).hits[0].text == "harmless"
+
+
+async def test_postgresql_rewrites_its_tables(
+    serve: Any, postgres_url: str, tmp_path: Path, clock: FrozenClock
+) -> None:
+    async with serve(database_url=postgres_url) as recall:
+        await plant_and_erase(recall)
+
+    async def files() -> list[int]:
+        database = Database.open(postgres_url)
+        names = sa.text("SELECT relfilenode FROM pg_class WHERE relname IN ('messages', 'message_words') ORDER BY 1")
+        found = await database.read(lambda conn: list(conn.execute(names).scalars()))
+        await database.close()
+        return found
+
+    before = await files()
+    config = Config(port=0, data_dir=str(tmp_path), database_url=postgres_url, embedder=HASHING)
+    report = await told(maintain(config, clock=clock))
+    assert not set(before) & set(await files())
+    assert any(line.startswith("PostgreSQL database") for line in report)
+
+
+async def test_it_refuses_while_the_service_runs(serve: Any, tmp_path: Path) -> None:
+    async def run(*arguments: str) -> tuple[int | None, bytes, str]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "engram_recall",
+            *arguments,
+            env={**os.environ, "ENGRAM_DATA_DIR": str(tmp_path), "ENGRAM_EMBEDDER": HASHING},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, errors = await process.communicate()
+        return process.returncode, out, errors.decode()
+
+    async with serve():
+        code, out, errors = await run("maintain")
+        assert (code, out, len(errors.splitlines())) == (2, b"", 1)
+        assert "in use by another process" in errors
+    code, out, _ = await run("maintain")
+    assert code == 0
+    assert b"MB before" in out
+    code, _, errors = await run("maintian")
+    assert (code, "usage" in errors) == (2, True)
+
+
+async def test_messages_outlive_the_policy_only_in_a_window(serve: Any, database_url: str, clock: FrozenClock) -> None:
+    agent, conversation = new_id("agent"), new_id("conv")
+    clock_now = Timestamp()
+    clock_now.FromDatetime(clock.now() - timedelta(days=8))
+    old = [message(f"old fox {number}", create_time=clock_now) for number in range(230)]
+    shown, young = message("shown fox", create_time=clock_now), message("young fox")
+    async with serve(database_url=database_url) as recall:
+        system = message("p", pb.ROLE_SYSTEM, create_time=clock_now)
+        await recall.CreateContext(
+            rpc.CreateContextRequest(agent_id=agent, conversation_id=conversation, messages=[system, shown])
+        )
+        await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=agent, messages=[*old, young]))
+    database = Database.open(database_url)
+    store = SqlRecallStore(database, clock)
+
+    class Listener:
+        woken = 0
+
+        def wake(self) -> None:
+            self.woken += 1
+
+    listener = Listener()
+    policy = Retention(store, listener, clock, 7)  # type: ignore[arg-type]
+    assert await Retention(store, listener, clock, 0).sweep() == 0  # type: ignore[arg-type]
+    assert (await policy.sweep(), listener.woken) == (230, 1)
+    assert await policy.sweep() == 0
+    await database.close()
+    async with serve(database_url=database_url) as recall:
+        asked = rpc.SearchMessagesRequest(query="fox", agent_id=agent, mode=rpc.SEARCH_MODE_TEXT)
+        assert {hit.text for hit in (await recall.SearchMessages(asked)).hits} == {"shown fox", "young fox"}
+        window = (await recall.GetContext(rpc.GetContextRequest(conversation_id=conversation))).context
+        assert [row.id for row in window.messages] == [system.id, shown.id]
+        assert window.agent_message_count == 3
+
+
+async def test_the_lag_of_the_index_is_told(tmp_path: Path) -> None:
+    class Away(HashingEmbedder):
+        is_away = True
+
+        async def embed(self, texts: Any) -> list[Vector]:
+            if self.is_away:
+                raise EmbedderUnavailable("away")
+            return await super().embed(texts)
+
+    clock = FrozenClock(datetime(2026, 1, 1, tzinfo=UTC))
+    database = Database.open(f"sqlite:///{tmp_path / 'recall.db'}")
+    await database.migrate("engram_recall")
+    index, embedder = await EdgeIndex.open(tmp_path / "index"), Away()
+    store = SqlRecallStore(database, clock)
+    indexer = Indexer(store, MessageVectors(index, embedder), clock)
+    await indexer.open()
+    assert indexer.lag_seconds() == 0
+    agent = new_id("agent")
+    row = Message(
+        id=new_id("message"), agent_id=agent, role=Role.USER, created_at=clock.now(), content=(TextPart("fox"),)
+    )
+    await store.append_messages(
+        DEFAULT_PRINCIPAL.organization_id, Batch(agent_id=agent, conversation_id=None, messages=(row,)), None
+    )
+    clock.advance(42)
+    with pytest.raises(EmbedderAway):
+        await indexer.catch_up()
+    assert indexer.lag_seconds() == 42
+    embedder.is_away = False
+    assert await indexer.catch_up() == 1
+    assert indexer.lag_seconds() == 0
+    await index.close()
+    await database.close()

@@ -1,0 +1,78 @@
+"""Databases of earlier versions are taken over whole."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import engram_recall
+import sqlalchemy as sa
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from engram.recall.v1 import messages_service_pb2 as rpc
+from engram_kit.ids import new_id
+from engram_kit.principal import DEFAULT_PRINCIPAL
+from engram_kit.sql import Database
+
+ORG = DEFAULT_PRINCIPAL.organization_id
+FIRST = Path(engram_recall.__file__).parent / "store" / "migrations" / "versions" / "0001_recall.py"
+AGENT, CONVERSATION = new_id("agent"), new_id("conv")
+NOW = "2026-01-10 12:00:00.000000"
+SAID = ("prompt", "I play the guitar", "Do you practise daily?", "Only on Sundays")
+
+
+def of_the_first_version(conn: sa.Connection) -> None:
+    """The schema of revision 0001, and rows as its code wrote them."""
+    spec = importlib.util.spec_from_file_location("first", FIRST)
+    assert spec is not None
+    assert spec.loader is not None
+    first = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(first)
+    with Operations.context(MigrationContext.configure(conn)):
+        first.upgrade()
+    for statement in (
+        "CREATE TABLE alembic_version (version_num VARCHAR(32) PRIMARY KEY)",
+        "INSERT INTO alembic_version VALUES ('0001')",
+        f"INSERT INTO agents VALUES ('{AGENT}', '{ORG}', 4, 4, '{NOW}', NULL)",
+    ):
+        conn.execute(sa.text(statement))
+    ids = [new_id("message") for _ in SAID]
+    conn.execute(
+        sa.text(
+            "INSERT INTO contexts (conversation_id, organization_id, agent_id, version, epoch, system_message_id,"
+            f" next_position, created_at, updated_at) VALUES ('{CONVERSATION}', '{ORG}', '{AGENT}', 3, 2, '{ids[0]}',"
+            f" 4, '{NOW}', '{NOW}')"
+        )
+    )
+    for place, (id_, text) in enumerate(zip(ids, SAID, strict=True)):
+        role = ("system", "user", "assistant", "user")[place]
+        values = {
+            "id": id_, "role": role, "number": place + 1, "content": f'[{{"type":"text","text":"{text}"}}]',
+            "search": text.casefold() if place else None,
+        }  # fmt: skip
+        conn.execute(
+            sa.text(
+                "INSERT INTO messages (id, organization_id, agent_id, sequence_id, conversation_id, role, created_at,"
+                f" content, search_text) VALUES (:id, '{ORG}', '{AGENT}', :number, '{CONVERSATION}', :role, '{NOW}',"
+                " :content, :search)"
+            ),
+            values,
+        )
+        conn.execute(sa.text(f"INSERT INTO context_entries VALUES ('{CONVERSATION}', {place}, :id)"), {"id": id_})
+
+
+async def test_a_database_of_the_first_version_is_searched_and_gone_on_with(serve: Any, database_url: str) -> None:
+    database = Database.open(database_url)
+    await database.write(of_the_first_version)
+    await database.close()
+    for _ in range(2):
+        async with serve(database_url=database_url) as recall:
+            window = (await recall.GetContext(rpc.GetContextRequest(conversation_id=CONVERSATION))).context
+            assert [message.content[0].text.text for message in window.messages] == list(SAID)
+            assert (window.version, window.epoch, window.agent_message_count) == (3, 2, 4)
+            for query, best in (("guitars", SAID[1]), ("January 2026 practising", SAID[2])):
+                asked = rpc.SearchMessagesRequest(query=query, agent_id=AGENT, mode=rpc.SEARCH_MODE_TEXT)
+                hits = (await recall.SearchMessages(asked)).hits
+                assert hits[0].text == best
+                assert len(hits) == 3
