@@ -10,6 +10,7 @@ import pytest_asyncio
 from engram.recall.v1 import contexts_pb2, messages_service_pb2
 from engram.recall.v1 import messages_service_pb2 as rpc
 from engram.types.v1 import message_pb2 as pb
+from engram.types.v1 import paging_pb2
 from engram_kit.ids import new_id
 from engram_testkit.contract import hostile_request, new_request, spoiled
 from google.protobuf.descriptor import MethodDescriptor
@@ -97,7 +98,8 @@ def good_requests(target: Target) -> list[tuple[str, Any]]:
         (
             "ListMessages",
             rpc.ListMessagesRequest(
-                page_size=10, page_token="x", order=1, order_by=1, agent_ids=[agent], roles=[2], text_search="fox",
+                page_size=10, page_token="x", order=paging_pb2.SORT_ORDER_ASCENDING,
+                order_by=rpc.MESSAGE_ORDER_BY_SEQUENCE, agent_ids=[agent], roles=[pb.ROLE_USER], text_search="fox",
                 conversation=rpc.ConversationScope(conversation_id=conversation), run_id=new_id("run"),
                 tool_call_id="c", turn_id="t", otid="o", after_id=target.messages[1].id,
             ),
@@ -106,7 +108,8 @@ def good_requests(target: Target) -> list[tuple[str, Any]]:
         (
             "SearchMessages",
             rpc.SearchMessagesRequest(
-                query="fox", mode=1, limit=5, agent_id=agent, roles=[2], start_date="2026-01-01",
+                query="fox", mode=rpc.SEARCH_MODE_HYBRID, limit=5, agent_id=agent, roles=[pb.ROLE_USER],
+                start_date="2026-01-01",
                 end_date="2026-12-31T10:00", time_zone="Europe/Berlin", exclude_message_ids=[target.messages[1].id],
             ),
         ),

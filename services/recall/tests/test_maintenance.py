@@ -139,13 +139,16 @@ async def test_it_refuses_while_the_service_runs(serve: Any, tmp_path: Path) -> 
         out, errors = await process.communicate()
         return process.returncode, out, errors.decode()
 
-    async with serve():
+    async with serve() as recall:
+        await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=new_id("agent"), messages=[message("fox")]))
         code, out, errors = await run("maintain")
         assert (code, out, len(errors.splitlines())) == (2, b"", 1)
         assert "in use by another process" in errors
     code, out, _ = await run("maintain")
     assert code == 0
     assert b"MB before" in out
+    code, out, _ = await run("rebuild")
+    assert (code, out) == (0, b"messages in the word index: 1\nmessages in the vector index: 1\n")
     code, _, errors = await run("maintian")
     assert (code, "usage" in errors) == (2, True)
 

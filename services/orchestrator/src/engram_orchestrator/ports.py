@@ -145,6 +145,22 @@ class RecallPort(Protocol):
         """Makes a conversation's window, the system message first."""
         ...
 
+    async def fork_context(
+        self,
+        request_id: str,
+        agent_id: str,
+        source_conversation_id: str,
+        conversation_id: str,
+        system: Message,
+        until_message_id: str | None = None,
+    ) -> Window:
+        """Makes a window that shares another's messages, all or up to one, under a system message of its own."""
+        ...
+
+    async def delete_context(self, request_id: str, conversation_id: str) -> None:
+        """Deletes a window with its system message; the other messages stay in recall. Raises NotFound."""
+        ...
+
     async def get_context(self, conversation_id: str, if_version: int | None = None) -> Window | None:
         """The window, or None where `if_version` still holds."""
         ...

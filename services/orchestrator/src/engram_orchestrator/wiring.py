@@ -40,11 +40,14 @@ from engram_orchestrator.runs.beginning import TurnBuilder
 from engram_orchestrator.runs.conductor import Conductor
 from engram_orchestrator.runs.following import Follower
 from engram_orchestrator.servicers.agents import AgentsServicer
+from engram_orchestrator.servicers.conversations import ConversationsServicer
 from engram_orchestrator.servicers.models import ModelsServicer
 from engram_orchestrator.servicers.runs import RunsServicer
 from engram_orchestrator.store.agents import SqlAgentStore
+from engram_orchestrator.store.conversations import SqlConversationStore
 from engram_orchestrator.store.runs import SqlRunStore
 from engram_orchestrator.usecases.agents import AgentService
+from engram_orchestrator.usecases.conversations import ConversationService
 from engram_orchestrator.usecases.creation import AgentBirth, Tiers
 from engram_orchestrator.usecases.runs import RunService
 from engram_orchestrator.usecases.windows import WindowService
@@ -60,6 +63,7 @@ class Parts:
     agents: AgentService
     birth: AgentBirth
     windows: WindowService
+    conversations: ConversationService
     runs: RunService
     models: Providers
     conductor: Conductor
@@ -83,11 +87,11 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             ),
             (runs_service_pb2_grpc.add_RunServiceServicer_to_server, RunsServicer(parts.runs)),
             (models_service_pb2_grpc.add_ModelServiceServicer_to_server, ModelsServicer(parts.models)),
-            # In the contract, and answered UNIMPLEMENTED by the generated servicers until they are built.
             (
                 conversations_service_pb2_grpc.add_ConversationServiceServicer_to_server,
-                conversations_service_pb2_grpc.ConversationServiceServicer(),
+                ConversationsServicer(parts.conversations),
             ),
+            # In the contract, and answered UNIMPLEMENTED by the generated servicers until they are built.
             (
                 groups_service_pb2_grpc.add_GroupServiceServicer_to_server,
                 groups_service_pb2_grpc.GroupServiceServicer(),
@@ -104,6 +108,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             conductor.recover,
             conductor.renew,
             parts.birth.sweep,
+            parts.conversations.sweep,
             periodic(PURGE_SECONDS, parts.purge),
         ],
         close=[database.close, channels.close, parts.models.close, conductor.stop],
@@ -121,6 +126,7 @@ def _tiers(config: Config, channels: Channels) -> Tiers:
 
 def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: IdSource) -> Parts:
     agent_store, run_store = SqlAgentStore(database, clock), SqlRunStore(database, clock)
+    threads = SqlConversationStore(database, clock)
     models = Providers(config.providers)
     prompts = Prompts(config.data_path / "system_prompts")
     patience = Patience(clock, config.tier_patience_seconds)
@@ -133,10 +139,20 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
     turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
     conductor = Conductor(run_store, hub, engine, turns, clock, owner=_owner(config.data_path / "orchestrator.owner"))
     agents = AgentService(agent_store, tiers.tools, builtin, context, models, clock)
-    windows = WindowService(agent_store, run_store, tiers.recall, builtin, context, clock)
+    windows = WindowService(agent_store, threads, run_store, tiers.recall, builtin, context, clock)
+    conversations = ConversationService(threads, agent_store, tiers.recall, windows, context, models, clock, ids)
     birth = AgentBirth(agent_store, tiers, models, prompts, context, conductor, clock, ids)
     runs = RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids)
-    return Parts(agents, birth, windows, runs, models, conductor, lambda: run_store.purge_requests(clock.now() - KEPT))
+    return Parts(
+        agents,
+        birth,
+        windows,
+        conversations,
+        runs,
+        models,
+        conductor,
+        lambda: run_store.purge_requests(clock.now() - KEPT),
+    )
 
 
 def _owner(path: Path) -> str:

@@ -8,14 +8,12 @@ import pytest
 from engram.agents.v1 import (
     agents_pb2,
     agents_service_pb2,
-    conversations_service_pb2,
     groups_service_pb2,
     identities_service_pb2,
     models_service_pb2,
     runs_pb2,
     runs_service_pb2,
 )
-from engram.agents.v1.conversations_service_pb2_grpc import ConversationServiceStub
 from engram.agents.v1.groups_service_pb2_grpc import GroupServiceStub
 from engram.agents.v1.identities_service_pb2_grpc import IdentityServiceStub
 from engram.blocks.v1 import blocks_pb2
@@ -320,10 +318,6 @@ UNANSWERED: dict[str, tuple[Any, list[str]]] = {
     "AgentService": (A, ["SetToolApproval", "RunTool", "PreviewRequest", "CompactConversation"]),
     "RunService": (R, ["GetStepTrace", "SetStepFeedback"]),
     "ModelService": (models_service_pb2, ["ListModels", "UpdateModel", "ListEmbeddingModels", "CreateProvider"]),
-    "ConversationService": (
-        conversations_service_pb2,
-        ["CreateConversation", "GetConversation", "ListConversations", "ForkConversation", "DeleteConversation"],
-    ),
     "GroupService": (groups_service_pb2, ["CreateGroup"]),
     "IdentityService": (identities_service_pb2, ["CreateIdentity"]),
 }
@@ -337,7 +331,6 @@ async def test_what_is_not_answered_yet_says_so(wire: Wire, service: str, method
         "AgentService": wire.agents,
         "RunService": wire.runs,
         "ModelService": wire.models,
-        "ConversationService": ConversationServiceStub(wire.channel),
         "GroupService": GroupServiceStub(wire.channel),
         "IdentityService": IdentityServiceStub(wire.channel),
     }

@@ -197,6 +197,43 @@ class Recall:
 
         return self._once(request_id, (agent_id, conversation_id, tuple(messages)), effect)  # type: ignore[no-any-return]
 
+    async def fork_context(
+        self,
+        request_id: str,
+        agent_id: str,
+        source_conversation_id: str,
+        conversation_id: str,
+        system: Message,
+        until_message_id: str | None = None,
+    ) -> Window:
+        def effect() -> Window:
+            if source_conversation_id not in self.windows:
+                raise NotFound("There is no such conversation.", resource_id=source_conversation_id)
+            shared = self.windows[source_conversation_id].messages[1:]
+            if conversation_id in self.windows:
+                raise AlreadyExists("The conversation has a window.")
+            if until_message_id is not None:
+                ids = [message.id for message in shared]
+                if until_message_id not in ids:
+                    raise NotFound("The window does not show it.", field="until_message_id")
+                shared = shared[: ids.index(until_message_id) + 1]
+            own = self._store(agent_id, (system,))
+            return self._keep(Window(conversation_id, agent_id, 1, (*own, *shared), 0))
+
+        content = (source_conversation_id, conversation_id, system, until_message_id)
+        return self._once(request_id, content, effect)  # type: ignore[no-any-return]
+
+    async def delete_context(self, request_id: str, conversation_id: str) -> None:
+        def effect() -> None:
+            window = self.windows.pop(conversation_id, None)
+            if window is None:
+                raise NotFound("There is no such conversation.", resource_id=conversation_id)
+            system = window.messages[0].id
+            rows = self.rows[window.agent_id]
+            self.rows[window.agent_id] = [message for message in rows if message.id != system]
+
+        self._once(request_id, conversation_id, effect)
+
     async def get_context(self, conversation_id: str, if_version: int | None = None) -> Window | None:
         if conversation_id not in self.windows:
             raise NotFound("There is no such conversation.", resource_id=conversation_id)

@@ -34,8 +34,10 @@ from engram_orchestrator.runs.conductor import Conductor
 from engram_orchestrator.runs.following import Follower
 from engram_orchestrator.store.agents import SqlAgentStore
 from engram_orchestrator.store.base import AgentStore, RunFilter, RunStore
+from engram_orchestrator.store.conversations import SqlConversationStore
 from engram_orchestrator.store.runs import SqlRunStore
 from engram_orchestrator.usecases.agents import AgentService
+from engram_orchestrator.usecases.conversations import ConversationService
 from engram_orchestrator.usecases.creation import AgentBirth, Tiers
 from engram_orchestrator.usecases.runs import RunService
 from engram_orchestrator.usecases.windows import WindowService
@@ -58,24 +60,25 @@ class Process:
     agents: AgentService
     windows: WindowService
     birth: AgentBirth
+    conversations: ConversationService
     agent_store: AgentStore
     run_store: RunStore
     clock: FrozenClock
     faults: Faults
 
     async def send(
-        self, agent: Agent, text: str = "Hello", *, otid: str | None = None, **config: Any
+        self, agent: Agent, text: str = "Hello", *, otid: str | None = None, to: str = "", **config: Any
     ) -> list[RunEvent]:
         """Sends a message a second later, and gives all events of its run."""
         self.clock.advance(1)
         message = InputMessage((TextPart(text),), otid=otid)
-        stream = self.runs.send(ME, None, agent.id, "", [message], RunConfig(**config))
+        stream = self.runs.send(ME, None, agent.id, to, [message], RunConfig(**config))
         return [event async for event in stream]
 
-    async def start(self, agent: Agent, text: str = "Hello", **config: Any) -> Run:
+    async def start(self, agent: Agent, text: str = "Hello", *, to: str = "", **config: Any) -> Run:
         """Sends a message in the background, a second later."""
         self.clock.advance(1)
-        return await self.runs.start(ME, None, agent.id, "", [InputMessage((TextPart(text),))], RunConfig(**config))
+        return await self.runs.start(ME, None, agent.id, to, [InputMessage((TextPart(text),))], RunConfig(**config))
 
     async def follow(self, run: Run, after: int = 0) -> list[RunEvent]:
         """The events of a run to its end."""
@@ -145,13 +148,16 @@ class World:
         turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
         conductor = Conductor(run_store, hub, engine, turns, clock, owner)
         ids = RandomIds()
+        threads = watched(SqlConversationStore(self.database, clock), "conversations", faults)
+        windows = WindowService(agent_store, threads, run_store, tiers.recall, builtin, context, clock)
         return Process(
             conductor,
             hub,
             RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids),
             AgentService(agent_store, tiers.tools, builtin, context, models, clock),
-            WindowService(agent_store, run_store, tiers.recall, builtin, context, clock),
+            windows,
             AgentBirth(agent_store, tiers, models, Prompts(self.directory / "prompts"), context, conductor, clock, ids),
+            ConversationService(threads, agent_store, tiers.recall, windows, context, models, clock, ids),
             agent_store,
             run_store,
             clock,

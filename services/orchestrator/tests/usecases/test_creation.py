@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engram_kit.errors import InvalidArgument, NotFound, Unavailable
+from engram_kit.errors import NotFound, Unavailable
 from engram_kit.idempotency import RequestKey
 from engram_kit.ids import new_id
 from engram_kit.paging import PageQuery
@@ -354,5 +354,5 @@ async def test_a_custom_prompt_is_the_clients_words(world: World, process: Proce
     agent = await process.birth.create(ME, None, AgentDraft(AgentType.LETTA_V1, system="{} and {foo}, but no memory."))
     assert agent.system == "{} and {foo}, but no memory."
     assert world.window(agent).messages[0].text.startswith("{} and {foo}, but no memory.\n\n")
-    with pytest.raises(InvalidArgument):
-        await process.windows.report(ME, agent.id, new_id("conv"), process.agents.effective_settings(agent))
+    with pytest.raises(NotFound):
+        await process.windows.place(ME, agent.id, new_id("conv"))

@@ -17,10 +17,8 @@ RESET = RequestKey(ME.organization_id, "ResetMessages", "r-1", "f")
 
 
 async def report(process: Process, agent: Agent) -> WindowReport:
-    agent = await process.agents.get(ME, agent.id)
-    return await process.windows.report(
-        ME, agent.id, agent.default_conversation_id, process.agents.effective_settings(agent)
-    )
+    agent, conversation = await process.windows.place(ME, agent.id, agent.default_conversation_id)
+    return await process.windows.report(agent, conversation, process.agents.effective_settings(agent, conversation))
 
 
 def owner_writes(world: World, agent: Agent, value: str) -> None:
@@ -93,7 +91,7 @@ async def test_an_agent_whose_model_is_gone_can_be_looked_at_and_reset(world: Wo
     agent = await world.agent(process)
     await process.agent_store.update(None, ME.organization_id, agent.id, lambda a: replace(a, model="gone/model"))
     require_sound(await report(process, agent))
-    await process.windows.reset(ME, None, agent.id, add_default=False)
+    await process.windows.reset(ME, None, agent.id, agent.default_conversation_id, add_default=False)
 
 
 async def test_a_reset_keeps_the_system_message_and_every_row(world: World, process: Process) -> None:
@@ -102,7 +100,7 @@ async def test_a_reset_keeps_the_system_message_and_every_row(world: World, proc
     await process.send(agent)
     owner_writes(world, agent, "Ada")
     before = world.window(agent).messages[0]
-    await process.windows.reset(ME, RESET, agent.id, add_default=False)
+    await process.windows.reset(ME, RESET, agent.id, agent.default_conversation_id, add_default=False)
     (after,) = world.window(agent).messages
     assert after.id == before.id
     assert "Ada" in after.text
@@ -115,7 +113,7 @@ async def test_a_reset_keeps_the_system_message_and_every_row(world: World, proc
 async def test_a_reset_may_begin_as_a_new_agent_does(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.MEMGPT_V2)
     first = world.window(agent).messages
-    await process.windows.reset(ME, None, agent.id, add_default=True)
+    await process.windows.reset(ME, None, agent.id, agent.default_conversation_id, add_default=True)
     again = world.window(agent).messages
     assert [message.role for message in again] == [message.role for message in first]
     assert not {message.id for message in again[1:]} & {message.id for message in first}
@@ -125,9 +123,9 @@ async def test_a_reset_takes_place_once_per_request(world: World, process: Proce
     agent = await world.agent(process)
     world.model.follow(say("One."), say("Two."))
     await process.send(agent)
-    await process.windows.reset(ME, RESET, agent.id, add_default=True)
+    await process.windows.reset(ME, RESET, agent.id, agent.default_conversation_id, add_default=True)
     await process.send(agent, "After.")
-    await process.windows.reset(ME, RESET, agent.id, add_default=True)
+    await process.windows.reset(ME, RESET, agent.id, agent.default_conversation_id, add_default=True)
     assert lines(world.turn(agent)) == ["user text: After.", "assistant text: Two."]
     with pytest.raises(RequestIdReused):
         await process.windows.reset(ME, replace(RESET, fingerprint="other"), agent.id, add_default=True)
@@ -141,8 +139,8 @@ async def test_a_busy_conversation_is_neither_reset_nor_recompiled(world: World,
     await held.asked.wait()
     owner_writes(world, agent, "Ada")
     for wanted in (
-        process.windows.reset(ME, None, agent.id, add_default=False),
-        process.windows.recompile(ME, None, agent.id, dry_run=False),
+        process.windows.reset(ME, None, agent.id, agent.default_conversation_id, add_default=False),
+        process.windows.recompile(ME, None, agent.id, agent.default_conversation_id, dry_run=False),
     ):
         with pytest.raises(ConversationBusy) as raised:
             await wanted
@@ -157,12 +155,18 @@ async def test_recompiling_refreshes_a_cached_prompt_in_place(world: World, proc
     await process.send(agent)
     owner_writes(world, agent, "Ada")
     before = world.window(agent).messages
-    text, changed = await process.windows.recompile(ME, None, agent.id, dry_run=True)
+    text, changed = await process.windows.recompile(ME, None, agent.id, agent.default_conversation_id, dry_run=True)
     assert changed
     assert world.window(agent).messages == before
-    assert await process.windows.recompile(ME, None, agent.id, dry_run=False) == (text, True)
+    assert await process.windows.recompile(ME, None, agent.id, agent.default_conversation_id, dry_run=False) == (
+        text,
+        True,
+    )
     after = world.window(agent).messages
     assert (after[0].id, after[0].text) == (before[0].id, text)
     assert after[1:] == before[1:]
     assert "1 total memories" in text
-    assert await process.windows.recompile(ME, None, agent.id, dry_run=False) == (text, False)
+    assert await process.windows.recompile(ME, None, agent.id, agent.default_conversation_id, dry_run=False) == (
+        text,
+        False,
+    )

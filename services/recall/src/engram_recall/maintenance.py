@@ -1,8 +1,9 @@
-"""What makes the bytes of erased messages leave the disk: for a time when the service does not run."""
+"""Work on the files for a time when the service does not run: erased bytes leave the disk, indexes are made anew."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from engram_kit.clock import Clock, SystemClock
 from engram_kit.sql import Database
@@ -37,29 +38,49 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
         await index.close()
 
 
-async def _purge(config: Config, index: EdgeIndex, clock: Clock) -> AsyncIterator[str]:
-    embedder = make_embedder_of(config)
-    database = Database.open(config.database, synchronous=config.sqlite_synchronous)
+async def rebuild(config: Config) -> AsyncIterator[str]:
+    """Make the word index and the vector index anew from the messages; a line for each.
+
+    Raises:
+        StartupError: the service is running, and holds the index.
+    """
+    index = await open_index(config)
     try:
-        await database.migrate("engram_recall")
-        store = SqlRecallStore(database, clock)
-        indexer = Indexer(store, MessageVectors(index, embedder), clock)
+        for name in await index.collections():
+            await index.drop_collection(name)
+        async with _opened(config, index, SystemClock()) as (store, indexer):
+            yield f"messages in the word index: {await store.rebuild_words()}"
+            await indexer.open()
+            yield f"messages in the vector index: {await indexer.catch_up()}"
+    finally:
+        await index.close()
+
+
+async def _purge(config: Config, index: EdgeIndex, clock: Clock) -> AsyncIterator[str]:
+    async with _opened(config, index, clock) as (store, indexer):
         await indexer.open_words()
         await indexer.open()
-        yield f"messages that outlived the retention policy: {await _retention(config, store, indexer, clock).sweep()}"
+        outlived = await Retention(store, indexer, clock, config.retention_days).sweep()
+        yield f"messages that outlived the retention policy: {outlived}"
         yield f"request ids forgotten: {await store.purge_ledger()}"
         try:
             yield f"changes brought into the vector index: {await indexer.catch_up()}"
         except EmbedderAway as error:
             # What is deleted needs no embedder; it is done when the embedder is back.
             yield f"the vector index still lags: {error.message}"
+
+
+@asynccontextmanager
+async def _opened(config: Config, index: EdgeIndex, clock: Clock) -> AsyncIterator[tuple[SqlRecallStore, Indexer]]:
+    embedder = make_embedder_of(config)
+    database = Database.open(config.database, synchronous=config.sqlite_synchronous)
+    try:
+        await database.migrate("engram_recall")
+        store = SqlRecallStore(database, clock)
+        yield store, Indexer(store, MessageVectors(index, embedder), clock)
     finally:
         await database.close()
         await embedder.close()
-
-
-def _retention(config: Config, store: SqlRecallStore, indexer: Indexer, clock: Clock) -> Retention:
-    return Retention(store, indexer, clock, config.retention_days)
 
 
 def _shown(size: int) -> str:

@@ -20,9 +20,9 @@ from engram_recall.words import terms
 
 EMBEDDED_CHARACTERS: Final = 2_000
 """So much of a query is embedded: what a longer one means is in its beginning."""
-MEANING_POWER: Final = 2.5
+MEANING_POWER: Final = 3
 """An embedder's weight is meant beside plain BM25. A word list that knows neighbours, speakers and days is worth more:
-one that is worth as much as BM25 stays so, wordllama's 0.35 becomes 0.07. Measured by `benchmarks.recall_quality`."""
+one that is worth as much as BM25 stays so, wordllama's 0.35 becomes 0.04. Measured by `benchmarks.recall_quality`."""
 
 _log = structlog.get_logger("engram.recall.search")
 

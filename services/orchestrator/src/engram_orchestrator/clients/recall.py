@@ -40,6 +40,31 @@ class RecallClient:
         response = await self._stub.CreateContext(request, timeout=deadlines.WRITE)
         return window_from_proto(response.context)
 
+    async def fork_context(
+        self,
+        request_id: str,
+        agent_id: str,
+        source_conversation_id: str,
+        conversation_id: str,
+        system: Message,
+        until_message_id: str | None = None,
+    ) -> Window:
+        """Makes a window that shares another's messages, all or up to one, under a system message of its own."""
+        request = rpc.ForkContextRequest(
+            request_id=request_id,
+            source_conversation_id=source_conversation_id,
+            conversation_id=conversation_id,
+            system_message=message_to_proto(system, agent_id),
+            until_message_id=until_message_id,
+        )
+        response = await self._stub.ForkContext(request, timeout=deadlines.WRITE)
+        return window_from_proto(response.context)
+
+    async def delete_context(self, request_id: str, conversation_id: str) -> None:
+        """Deletes a window with its system message; the other messages stay in recall."""
+        request = rpc.DeleteContextRequest(request_id=request_id, conversation_id=conversation_id)
+        await self._stub.DeleteContext(request, timeout=deadlines.WRITE)
+
     async def get_context(self, conversation_id: str, if_version: int | None = None) -> Window | None:
         """The window, or None where `if_version` still holds."""
         request = rpc.GetContextRequest(conversation_id=conversation_id, if_version=if_version)

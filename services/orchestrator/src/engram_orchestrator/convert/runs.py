@@ -193,6 +193,15 @@ def conversation_from(agent_id: str, conversation_id: str | None) -> str:
     return require_id(str(conversation_id), "conv", "conversation_id")
 
 
+def named_conversation(value: str, field: str = "conversation_id") -> str:
+    """The conversation that is meant where no agent is named beside it; an agent's id is its default one.
+
+    Raises:
+        InvalidArgument: naming the field.
+    """
+    return derive_id("conv", value) if is_id(value, "agent") else require_id(value, "conv", field)
+
+
 def run_to_proto(run: Run) -> pb.Run:
     """A run."""
     return pb.Run(
@@ -258,8 +267,8 @@ def run_filter_from_proto(given: rpc.RunFilter) -> RunFilter:
     if given.HasField("stop_reason"):
         reason = require_known(STOP_REASONS_BACK, given.stop_reason, "filter.stop_reason").value
     conversation = given.conversation_id if given.HasField("conversation_id") else None
-    if conversation is not None and not is_id(conversation, "conv"):
-        raise InvalidArgument("filter.conversation_id is not an id of a conversation.", field="filter.conversation_id")
+    if conversation is not None:
+        conversation = named_conversation(conversation, "filter.conversation_id")
     return RunFilter(
         agent_ids=tuple(require_id(agent_id, "agent", "filter.agent_ids") for agent_id in given.agent_ids),
         statuses=tuple(require_known(_RUN_STATUSES_BACK, number, "filter.statuses") for number in given.statuses),

@@ -121,7 +121,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A thread of an agent, with a window of its own in recall."""
+    """A thread of an agent, with a window of its own in recall. Model and settings go before the agent's."""
 
     id: str
     organization_id: str
@@ -134,3 +134,23 @@ class Conversation:
     archived: bool = False
     model: str | None = None
     model_settings: ModelSettings | None = None
+    forked_from_id: str | None = None
+    created_by_id: str = ""
+    last_message_at: datetime | None = None
+
+
+class ConversationState(StrEnum):
+    """Until ACTIVE a conversation is in no list; once DELETING it is gone for everybody."""
+
+    CREATING = "creating"
+    ACTIVE = "active"
+    DELETING = "deleting"
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationOrigin:
+    """The record of a creation under way: what it forks, and the request that its failure must set free again."""
+
+    until_message_id: str | None = None
+    method: str | None = None
+    request_id: str | None = None

@@ -150,26 +150,23 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         self, request: rpc.GetContextWindowRequest, context: Context
     ) -> rpc.GetContextWindowResponse:
         """What the model sees."""
-        agent_id = _agent_id(request.agent_id)
-        conversation_id = conversation_from(agent_id, request.conversation_id or None)
-        agent = await self._service.get(current_principal(), agent_id)
-        settings = self._service.effective_settings(agent)
-        report = await self._windows.report(current_principal(), agent_id, conversation_id, settings)
+        agent, conversation = await self._windows.place(current_principal(), *_addressed(request))
+        settings = self._service.effective_settings(agent, conversation)
+        report = await self._windows.report(agent, conversation, settings)
         return rpc.GetContextWindowResponse(context_window=window_to_proto(report))
 
     async def RecompileAgent(self, request: rpc.RecompileAgentRequest, context: Context) -> rpc.RecompileAgentResponse:
         """Renders the system message anew."""
-        agent_id = _default_only(request.agent_id, request.conversation_id)
         key = request_key(request, "RecompileAgent")
-        text, changed = await self._windows.recompile(current_principal(), key, agent_id, dry_run=request.dry_run)
+        place = _addressed(request)
+        text, changed = await self._windows.recompile(current_principal(), key, *place, dry_run=request.dry_run)
         return rpc.RecompileAgentResponse(system_text=text, changed=changed)
 
     async def ResetMessages(self, request: rpc.ResetMessagesRequest, context: Context) -> rpc.ResetMessagesResponse:
         """Empties the window but for its system message."""
-        agent_id = _default_only(request.agent_id, request.conversation_id)
         key = request_key(request, "ResetMessages")
         agent = await self._windows.reset(
-            current_principal(), key, agent_id, add_default=request.add_default_initial_messages
+            current_principal(), key, *_addressed(request), add_default=request.add_default_initial_messages
         )
         return rpc.ResetMessagesResponse(agent=self._shown(agent))
 
@@ -188,12 +185,12 @@ def _agent_id(value: str) -> str:
     return require_id(value, "agent", "agent_id")
 
 
-def _default_only(agent_id: str, conversation_id: str) -> str:
-    """The agent's id; naming another than its default conversation is refused."""
-    default = conversation_from(_agent_id(agent_id), None)
-    if conversation_from(agent_id, conversation_id or None) != default:
-        raise InvalidArgument("conversation_id names no conversation of the agent.", field="conversation_id")
-    return agent_id
+def _addressed(
+    request: rpc.GetContextWindowRequest | rpc.RecompileAgentRequest | rpc.ResetMessagesRequest,
+) -> tuple[str, str]:
+    """Agent and conversation that a request is about."""
+    agent_id = _agent_id(request.agent_id)
+    return agent_id, conversation_from(agent_id, request.conversation_id or None)
 
 
 def _tool(request: rpc.AttachToolRequest | rpc.DetachToolRequest) -> tuple[str | None, str | None]:

@@ -18,6 +18,7 @@ from engram_orchestrator.convert.runs import (
     config_from_proto,
     conversation_from,
     inputs_from_proto,
+    named_conversation,
     run_filter_from_proto,
     run_to_proto,
     step_filter_from_proto,
@@ -88,7 +89,7 @@ class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
                 if not run_ids:
                     raise InvalidArgument("runs.run_ids is empty.", field="runs.run_ids")
             case "conversation_id":
-                where = RunFilter(conversation_id=require_id(request.conversation_id, "conv", "conversation_id"))
+                where = RunFilter(conversation_id=named_conversation(request.conversation_id))
             case "agent_id":
                 where = RunFilter(agent_ids=(require_id(request.agent_id, "agent", "agent_id"),))
             case _:

@@ -12,8 +12,9 @@ from engram_kit.idempotency import Ledger, RequestKey
 from engram_kit.paging import Cursor, Page, PageQuery, paginate
 from engram_kit.sql import Database
 
-from engram_orchestrator.model.agents import Agent, AgentState, Conversation
+from engram_orchestrator.model.agents import Agent, AgentState, Conversation, ConversationState
 from engram_orchestrator.store.base import AgentFilter
+from engram_orchestrator.store.conversation_rows import new_row
 from engram_orchestrator.store.tables import agent_tags, agents, conversations, request_ledger, runs
 
 _AGENT = msgspec.json.Decoder(Agent)
@@ -59,7 +60,7 @@ class SqlAgentStore:
                 created_at=agent.created_at,
                 updated_at=agent.updated_at,
             )
-            conn.execute(conversations.insert().values(**_conversation_columns(conversation)))
+            conn.execute(conversations.insert(), new_row(conversation, ConversationState.ACTIVE))
             return [agent.id]
 
         def write(conn: sa.Connection) -> tuple[str, bool]:
@@ -121,7 +122,7 @@ class SqlAgentStore:
 
     async def get(self, organization_id: str, agent_id: str) -> Agent:
         """See AgentStore."""
-        return await self._database.read(lambda conn: _active(conn, organization_id, agent_id))
+        return await self._database.read(lambda conn: active(conn, organization_id, agent_id))
 
     async def list(self, organization_id: str, where: AgentFilter, order_by: str, page: PageQuery) -> Page[Agent]:
         """See AgentStore."""
@@ -145,7 +146,7 @@ class SqlAgentStore:
         """See AgentStore."""
 
         def effect(conn: sa.Connection) -> list[str]:
-            agent = change(_active(conn, organization_id, agent_id))
+            agent = change(active(conn, organization_id, agent_id))
             conn.execute(agents.update().where(agents.c.id == agent_id).values(**_columns(agent)))
             conn.execute(agent_tags.delete().where(agent_tags.c.agent_id == agent_id))
             _write_tags(conn, agent)
@@ -153,7 +154,7 @@ class SqlAgentStore:
 
         def write(conn: sa.Connection) -> Agent:
             self._ledger.once(conn, key, lambda: effect(conn))
-            return _active(conn, organization_id, agent_id)
+            return active(conn, organization_id, agent_id)
 
         return await self._database.write(write)
 
@@ -207,7 +208,8 @@ class SqlAgentStore:
         return Page(shown, Cursor(shown[-1], shown[-1]) if len(found) > page.limit else None)
 
 
-def _active(conn: sa.Connection, organization_id: str, agent_id: str) -> Agent:
+def active(conn: sa.Connection, organization_id: str, agent_id: str) -> Agent:
+    """The ACTIVE agent, or NotFound."""
     row = conn.execute(sa.select(agents).where(_visible(organization_id), agents.c.id == agent_id)).first()
     if row is None:
         raise agent_missing(agent_id)
@@ -232,21 +234,6 @@ def _columns(agent: Agent) -> dict[str, Any]:
         "document": _ENCODE(agent),
         "created_at": agent.created_at,
         "updated_at": agent.updated_at,
-    }
-
-
-def _conversation_columns(conversation: Conversation) -> dict[str, Any]:
-    return {
-        "id": conversation.id,
-        "organization_id": conversation.organization_id,
-        "agent_id": conversation.agent_id,
-        "is_default": conversation.is_default,
-        "archived": conversation.archived,
-        "document": _ENCODE(conversation),
-        "created_at": conversation.created_at,
-        "updated_at": conversation.updated_at,
-        "epoch": 0,
-        "next_queue_number": 1,
     }
 
 

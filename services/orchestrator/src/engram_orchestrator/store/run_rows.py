@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 from engram_kit.idempotency import RequestKey
 
-from engram_orchestrator.model.agents import Conversation
 from engram_orchestrator.model.events import DurableBody, RunEvent
 from engram_orchestrator.model.messages import Usage
 from engram_orchestrator.model.runs import (
@@ -48,7 +47,6 @@ class _Outcome:
 _ENCODE = msgspec.json.Encoder().encode
 _DOCUMENT = msgspec.json.Decoder(_Document)
 _OUTCOME = msgspec.json.Decoder(_Outcome)
-_CONVERSATION = msgspec.json.Decoder(Conversation)
 _ENTRY = msgspec.json.Decoder(JournalEntry)
 _BODY = msgspec.json.Decoder(DurableBody)
 _STEP = msgspec.json.Decoder(Step)
@@ -164,11 +162,6 @@ def step_row(step: Step) -> dict[str, Any]:
         "document": _ENCODE(step),
         "created_at": step.created_at,
     }
-
-
-def decode_conversation(document: bytes) -> Conversation:
-    """The conversation of a document."""
-    return _CONVERSATION.decode(document)
 
 
 def decode_entry(document: bytes) -> JournalEntry:

@@ -23,10 +23,10 @@ from engram_orchestrator.model.runs import (
     Step,
 )
 from engram_orchestrator.store import statements as sql
-from engram_orchestrator.store.agents import agent_missing, decode_agent
+from engram_orchestrator.store.agents import active, decode_agent
 from engram_orchestrator.store.base import Claim, RunFilter, StartedRun, StepFilter
+from engram_orchestrator.store.conversation_rows import conversation_missing, decode_conversation
 from engram_orchestrator.store.run_rows import (
-    decode_conversation,
     decode_entry,
     decode_event,
     decode_run,
@@ -68,7 +68,8 @@ class SqlRunStore:
                 return StartedRun(before, replayed=True)
             place = _place(conn, run.organization_id, run.agent_id, run.conversation_id)
             if place is None:
-                raise agent_missing(run.agent_id)
+                active(conn, run.organization_id, run.agent_id)  # raises where it is the agent that is missing
+                raise conversation_missing(run.conversation_id)
             ahead = _first_unfinished(conn, run.conversation_id)
             if ahead is not None and reject_busy:
                 raise ConversationBusy(f"Run {ahead.id} holds the conversation.", run_id=ahead.id)
@@ -195,7 +196,8 @@ class SqlRunStore:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> bool:
-            _require_held(lease, conn.execute(sql.RELEASE_LEASE, _held(lease)))
+            spoken_at = run.completed_at if run.step_count else None
+            _require_held(lease, conn.execute(sql.RELEASE_LEASE, {**_held(lease), "new_last_message_at": spoken_at}))
             _record(conn, lease, (), events, steps)
             conn.execute(sql.END_RUN, ended_values(run))
             conn.execute(sql.FORGET_JOURNAL, {"its_run": run.id})

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from engram_orchestrator.model.agents import AgentState
+from engram_orchestrator.model.agents import AgentState, ConversationState
 from engram_orchestrator.model.runs import RunStatus
 from engram_orchestrator.store.tables import agents, conversations, events, journal, run_otids, runs, steps
 
@@ -55,9 +55,10 @@ PLACE: Final = (
         agents.c.id == sa.bindparam("its_agent"),
         agents.c.organization_id == _ORGANIZATION,
         agents.c.state == AgentState.ACTIVE,
+        conversations.c.state == ConversationState.ACTIVE,
     )
 )
-"""A conversation's row joined with its ACTIVE agent's; its document is `thread`, its id `conversation_id`."""
+"""An ACTIVE conversation's row joined with its ACTIVE agent's; its document is `thread`, its id `conversation_id`."""
 FIRST_UNFINISHED: Final = (
     sa.select(runs).where(runs.c.conversation_id == _CONVERSATION, UNFINISHED).order_by(runs.c.queue_number).limit(1)
 )
@@ -94,7 +95,15 @@ _HELD: Final = conversations.update().where(
     conversations.c.lease_run_id == _RUN,
 )
 EXTEND_LEASE: Final = _HELD.values(_new(conversations.c.lease_expires_at))
-RELEASE_LEASE: Final = _HELD.values(lease_owner=None, lease_run_id=None, lease_expires_at=None)
+RELEASE_LEASE: Final = _HELD.values(
+    lease_owner=None,
+    lease_run_id=None,
+    lease_expires_at=None,
+    last_message_at=sa.func.coalesce(
+        sa.bindparam("new_last_message_at", type_=conversations.c.last_message_at.type),
+        conversations.c.last_message_at,
+    ),
+)
 MARK_RUNNING: Final = runs.update().where(runs.c.id == _ID).values(status=RunStatus.RUNNING)
 END_RUN: Final = (
     runs.update()

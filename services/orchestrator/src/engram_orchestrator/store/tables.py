@@ -45,8 +45,13 @@ conversations = sa.Table(
     sa.Column("organization_id", sa.Text, nullable=False),
     sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id", ondelete="CASCADE"), nullable=False),
     sa.Column("is_default", sa.Boolean, nullable=False),
+    sa.Column("state", sa.Text, nullable=False, server_default="active"),
     sa.Column("archived", sa.Boolean, nullable=False),
+    sa.Column("summary", sa.Text),
     sa.Column("document", sa.LargeBinary, nullable=False),
+    # What its completion needs while it is CREATING, so that whoever finds it can finish.
+    sa.Column("creation", sa.LargeBinary),
+    sa.Column("last_message_at", UtcDateTime),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
     # The lease: who carries out which run, and until when nobody else may.
@@ -56,6 +61,13 @@ conversations = sa.Table(
     sa.Column("lease_expires_at", UtcDateTime),
     sa.Column("next_queue_number", sa.BigInteger, nullable=False),
     sa.Index("conversations_by_agent", "agent_id"),
+    sa.Index("conversations_by_creation", "organization_id", "created_at", "id"),
+    sa.Index(
+        "conversations_unfinished",
+        "created_at",
+        sqlite_where=sa.text("state <> 'active'"),
+        postgresql_where=sa.text("state <> 'active'"),
+    ),
 )
 
 runs = sa.Table(

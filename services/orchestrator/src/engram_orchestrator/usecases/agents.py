@@ -13,7 +13,7 @@ from engram_orchestrator.builtin.executor import BuiltinTools
 from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.model.agent_types import AGENT_TYPES
-from engram_orchestrator.model.agents import Agent, AttachedTool
+from engram_orchestrator.model.agents import Agent, AttachedTool, Conversation
 from engram_orchestrator.model.memory import CoreMemory
 from engram_orchestrator.model.models import ModelSettings
 from engram_orchestrator.ports import ToolsPort
@@ -65,13 +65,16 @@ class AgentService:
         found = await self._context.window_ids(list(windows))
         return {windows[conversation_id]: ids for conversation_id, ids in found.items()}
 
-    def effective_settings(self, agent: Agent) -> ModelSettings:
-        """The settings that hold; the agent's own where its model is not served any more."""
+    def effective_settings(self, agent: Agent, conversation: Conversation | None = None) -> ModelSettings:
+        """The settings that hold, in a conversation its own first; those given where the model is not served any more."""
+        given = agent.model_settings
+        if conversation is not None and conversation.model_settings is not None:
+            given = conversation.model_settings.over(given)
         try:
-            info, _ = self._models.resolve(agent.model)
+            info, _ = self._models.resolve((conversation and conversation.model) or agent.model)
         except NotFound:
-            return agent.model_settings
-        settings = agent.model_settings.over(info.defaults)
+            return given
+        settings = given.over(info.defaults)
         if settings.inner_thoughts_in_kwargs is None:
             return replace(settings, inner_thoughts_in_kwargs=AGENT_TYPES[agent.type].inner_thoughts)
         return settings

@@ -1,9 +1,9 @@
-"""What the model sees of an agent: reported, rendered anew, and emptied."""
+"""What the model sees of a conversation: reported, rendered anew, and emptied."""
 
 from dataclasses import dataclass, replace
 
 from engram_kit.clock import Clock
-from engram_kit.errors import InvalidArgument, RequestIdReused
+from engram_kit.errors import NotFound, RequestIdReused
 from engram_kit.idempotency import RequestKey
 from engram_kit.ids import derive_id, new_id
 from engram_kit.paging import PageQuery
@@ -17,13 +17,13 @@ from engram_orchestrator.loop.policy import POLICIES
 from engram_orchestrator.loop.rules import RulesSolver
 from engram_orchestrator.loop.toolbox import make_toolbox
 from engram_orchestrator.model.agent_types import AGENT_TYPES, shows_line_numbers
-from engram_orchestrator.model.agents import Agent, PromptPolicy
+from engram_orchestrator.model.agents import Agent, Conversation, PromptPolicy
 from engram_orchestrator.model.memory import ArchivalSummary, CoreMemory, Window
 from engram_orchestrator.model.messages import Message
 from engram_orchestrator.model.models import ModelSettings, ToolSchema
 from engram_orchestrator.ports import RecallPort
 from engram_orchestrator.prompt.assembly import memory_section, sections, shows
-from engram_orchestrator.store.base import AgentStore, RunFilter, RunStore
+from engram_orchestrator.store.base import AgentStore, ConversationStore, RunFilter, RunStore
 from engram_orchestrator.usecases.first_messages import FirstWindow
 
 
@@ -56,11 +56,12 @@ class WindowReport:
 
 
 class WindowService:
-    """The window of each agent's default conversation."""
+    """The windows of agents' conversations."""
 
     def __init__(
         self,
         agents: AgentStore,
+        conversations: ConversationStore,
         runs: RunStore,
         recall: RecallPort,
         builtin: BuiltinTools,
@@ -68,21 +69,29 @@ class WindowService:
         clock: Clock,
     ) -> None:
         self._agents = agents
+        self._conversations = conversations
         self._runs = runs
         self._recall = recall
         self._builtin = builtin
         self._context = context
         self._clock = clock
 
-    async def report(
-        self, principal: Principal, agent_id: str, conversation_id: str, settings: ModelSettings
-    ) -> WindowReport:
-        """What the model would see of a conversation now; `settings` are the agent's effective ones."""
+    async def place(self, principal: Principal, agent_id: str, conversation_id: str) -> tuple[Agent, Conversation]:
+        """An agent and a conversation of it.
+
+        Raises:
+            NotFound: of either.
+        """
         agent = await self._agents.get(principal.organization_id, agent_id)
-        if conversation_id != agent.default_conversation_id:
-            raise InvalidArgument("conversation_id names no conversation of the agent.", field="conversation_id")
-        core, summary = await self._context.core_memory(agent_id), await self._summary(agent_id)
-        window = self._as_seen(agent, core, await self._context.window(conversation_id), summary)
+        conversation = await self._conversations.get(principal.organization_id, conversation_id)
+        if conversation.agent_id != agent_id:
+            raise NotFound(f"The agent has no conversation {conversation_id}.", resource_id=conversation_id)
+        return agent, conversation
+
+    async def report(self, agent: Agent, conversation: Conversation, settings: ModelSettings) -> WindowReport:
+        """What the model would see of a conversation now; `settings` are the effective ones."""
+        core, summary = await self._context.core_memory(agent.id), await self._summary(agent.id)
+        window = self._as_seen(agent, conversation, core, await self._context.window(conversation.id), summary)
         schemas = await self._schemas(agent, settings)
         memory, rules, metadata = sections(window.messages[0].text)
         return WindowReport(
@@ -98,9 +107,11 @@ class WindowService:
             schema_tokens=sum(schema_tokens(schema) for schema in schemas),
         )
 
-    def _as_seen(self, agent: Agent, core: CoreMemory, window: Window, summary: ArchivalSummary) -> Window:
+    def _as_seen(
+        self, agent: Agent, conversation: Conversation, core: CoreMemory, window: Window, summary: ArchivalSummary
+    ) -> Window:
         """The window with the system message as the next step would send it."""
-        memory = self._memory(agent, core)
+        memory = self._memory(agent, conversation, core)
         if agent.prompt_policy is PromptPolicy.CACHE or shows(window.messages[0].text, agent.system, memory):
             return window
         text = self._context.render_system(agent.time_zone, agent.system, memory, core, window, summary)
@@ -119,32 +130,36 @@ class WindowService:
         return toolbox.schemas
 
     async def recompile(
-        self, principal: Principal, key: RequestKey | None, agent_id: str, *, dry_run: bool
+        self, principal: Principal, key: RequestKey | None, agent_id: str, conversation_id: str, *, dry_run: bool
     ) -> tuple[str, bool]:
-        """Renders the default conversation's system message anew; the text, and whether it differs.
+        """Renders a conversation's system message anew; the text, and whether it differs.
 
         Raises:
+            NotFound: no such agent, or conversation of it.
             ConversationBusy: a run is under way in it.
         """
-        agent = await self._agents.get(principal.organization_id, agent_id)
-        window = await self._context.window(agent.default_conversation_id)
-        text = await self._system_text(agent, window)
+        agent, conversation = await self.place(principal, agent_id, conversation_id)
+        window = await self._context.window(conversation_id)
+        text = await self.system_text(agent, conversation, window)
         changed = text != window.messages[0].text
         if changed and not dry_run:
             await self._replace(principal, key, agent, window, (), text, keeps=window.messages)
         return text, changed
 
-    async def reset(self, principal: Principal, key: RequestKey | None, agent_id: str, *, add_default: bool) -> Agent:
-        """Empties the default conversation's window but for its system message, rendered anew. The rows stay in recall.
+    async def reset(
+        self, principal: Principal, key: RequestKey | None, agent_id: str, conversation_id: str, *, add_default: bool
+    ) -> Agent:
+        """Empties a conversation's window but for its system message, rendered anew. The rows stay in recall.
 
         Raises:
+            NotFound: no such agent, or conversation of it.
             ConversationBusy: a run is under way in it.
         """
-        agent = await self._agents.get(principal.organization_id, agent_id)
-        window = await self._context.window(agent.default_conversation_id)
-        first = FirstWindow(agent, agent.default_conversation_id, str(window.version), self._clock.now())
+        agent, conversation = await self.place(principal, agent_id, conversation_id)
+        window = await self._context.window(conversation_id)
+        first = FirstWindow(agent, conversation_id, str(window.version), self._clock.now())
         new = first.default() if add_default else ()
-        text = await self._system_text(agent, replace(window, messages=window.messages[:1]))
+        text = await self.system_text(agent, conversation, replace(window, messages=window.messages[:1]))
         await self._replace(principal, key, agent, window, new, text, keeps=window.messages[:1])
         return agent
 
@@ -160,14 +175,14 @@ class WindowService:
         keeps: tuple[Message, ...],
     ) -> None:
         """Puts another window in place once, however often it is asked for under one key."""
-        await self._require_idle(principal, agent.default_conversation_id)
+        await self._require_idle(principal, window.conversation_id)
         repeated = await self._agents.once(key)
         request_id = new_id("request") if key is None else derive_id("request", key.method, key.request_id)
         try:
             replaced = await self._recall.replace_context(
                 request_id,
                 agent.id,
-                agent.default_conversation_id,
+                window.conversation_id,
                 window.version,
                 [message.id for message in (*keeps, *new)],
                 new,
@@ -186,20 +201,21 @@ class WindowService:
         if busy.items:
             raise ConversationBusy(f"Run {busy.items[0].id} holds the conversation.", run_id=busy.items[0].id)
 
-    async def _system_text(self, agent: Agent, window: Window) -> str:
+    async def system_text(self, agent: Agent, conversation: Conversation, window: Window) -> str:
+        """The system message of a conversation that shows `window`, rendered now."""
         core, summary = await self._context.core_memory(agent.id), await self._summary(agent.id)
-        memory = self._memory(agent, core)
+        memory = self._memory(agent, conversation, core)
         return self._context.render_system(agent.time_zone, agent.system, memory, core, window, summary)
 
     async def _summary(self, agent_id: str) -> ArchivalSummary:
         summary, _ = await self._context.archival_summary(agent_id)
         return summary
 
-    def _memory(self, agent: Agent, core: CoreMemory) -> str:
+    def _memory(self, agent: Agent, conversation: Conversation, core: CoreMemory) -> str:
         return memory_section(
             core,
             RulesSolver(agent.tool_rules).prompt(),
             # By the handle: an agent whose model is not served any more can still be looked at.
-            numbered=shows_line_numbers(agent.type, agent.model.partition("/")[0]),
+            numbered=shows_line_numbers(agent.type, (conversation.model or agent.model).partition("/")[0]),
             show_blocks=AGENT_TYPES[agent.type].shows_blocks,
         )

@@ -1,0 +1,95 @@
+"""Conversations between the domain and the contract, checked field by field."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from engram.agents.v1 import conversations_pb2 as pb
+from engram.agents.v1 import conversations_service_pb2 as rpc
+from engram_kit.errors import InvalidArgument, Unimplemented
+from engram_kit.ids import require_id
+
+from engram_orchestrator.convert.messages import timestamp
+from engram_orchestrator.convert.settings import present, require_plain, settings_from_proto, settings_to_proto
+from engram_orchestrator.model.agents import Conversation
+from engram_orchestrator.model.models import ModelSettings
+from engram_orchestrator.store.base import ConversationFilter
+from engram_orchestrator.usecases.conversations import ConversationDraft
+
+_LONGEST_TEXT: Final = 100_000
+
+
+def conversation_to_proto(conversation: Conversation, message_ids: tuple[str, ...] = ()) -> pb.Conversation:
+    """A conversation."""
+    settings, last = conversation.model_settings, conversation.last_message_at
+    return pb.Conversation(
+        id=conversation.id,
+        agent_id=conversation.agent_id,
+        is_default=conversation.is_default,
+        summary=conversation.summary,
+        description=conversation.description,
+        archived=conversation.archived,
+        model=conversation.model,
+        model_settings=None if settings is None else settings_to_proto(settings),
+        forked_from_id=conversation.forked_from_id,
+        message_ids=message_ids,
+        last_message_time=None if last is None else timestamp(last),
+        create_time=timestamp(conversation.created_at),
+        update_time=timestamp(conversation.updated_at),
+    )
+
+
+def draft_from_proto(given: pb.Conversation) -> ConversationDraft:
+    """What a client asks for.
+
+    Raises:
+        InvalidArgument: naming the field.
+        Unimplemented: of what this server does not do yet.
+    """
+    for field in ("isolated_block_labels", "isolated_block_ids"):
+        if getattr(given, field):
+            raise Unimplemented("This server does not isolate blocks yet.", field=f"conversation.{field}")
+    agent_id = require_id(given.agent_id, "agent", "conversation.agent_id")
+    return ConversationDraft(agent_id, **{path: read(given) for path, read in CHANGES.items()})
+
+
+def summary_from_proto(request: rpc.ForkConversationRequest) -> str | None:
+    """The summary of a fork, or None for its source's."""
+    return _text(request, "summary", "summary")
+
+
+def filter_from_proto(request: rpc.ListConversationsRequest) -> ConversationFilter:
+    """Which conversations a list looks at.
+
+    Raises:
+        InvalidArgument: naming the field.
+    """
+    given = present(request, "agent_id", "archived", "summary_search")
+    if "agent_id" in given:
+        require_id(given["agent_id"], "agent", "agent_id")
+    require_plain(given.get("summary_search", ""), "summary_search")
+    return ConversationFilter(**given)
+
+
+def _text(given: Any, name: str, field: str) -> str | None:
+    if not given.HasField(name):
+        return None
+    value = require_plain(getattr(given, name), field)
+    if len(value) > _LONGEST_TEXT:
+        raise InvalidArgument(f"{field} is longer than {_LONGEST_TEXT} characters.", field=field)
+    return value
+
+
+def _settings(given: pb.Conversation) -> ModelSettings | None:
+    if not given.HasField("model_settings"):
+        return None
+    return settings_from_proto(given.model_settings, "conversation.model_settings")
+
+
+CHANGES: Final[Mapping[str, Callable[[pb.Conversation], Any]]] = {
+    "summary": lambda given: _text(given, "summary", "conversation.summary"),
+    "description": lambda given: _text(given, "description", "conversation.description"),
+    "archived": lambda given: given.archived,
+    "model": lambda given: _text(given, "model", "conversation.model"),
+    "model_settings": _settings,
+}
+"""Paths of an update mask, and what they read; an absent field clears."""

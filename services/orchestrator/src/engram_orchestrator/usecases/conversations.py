@@ -1,0 +1,279 @@
+"""Conversations beside the default one: made, forked, changed and deleted, so that nobody ever sees half of one."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import structlog
+from engram_kit.clock import Clock
+from engram_kit.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    EngramError,
+    Internal,
+    NotFound,
+    RequestIdReused,
+    Unavailable,
+)
+from engram_kit.idempotency import RequestKey
+from engram_kit.ids import IdSource
+from engram_kit.paging import Page, PageQuery
+from engram_kit.principal import Principal, as_principal
+
+from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.loop.context import ContextBuilder
+from engram_orchestrator.model.agents import Agent, Conversation, ConversationOrigin
+from engram_orchestrator.model.memory import Window
+from engram_orchestrator.model.models import ModelSettings
+from engram_orchestrator.ports import RecallPort
+from engram_orchestrator.store.base import (
+    AgentStore,
+    ConversationFilter,
+    ConversationStore,
+    UnfinishedConversation,
+)
+from engram_orchestrator.usecases.first_messages import FirstWindow
+from engram_orchestrator.usecases.windows import WindowService
+
+_log = structlog.get_logger("engram.conversations")
+
+SWEEP_SECONDS = 15.0
+GRACE = timedelta(seconds=60)
+"""A creation or deletion that is younger may still be under way elsewhere."""
+
+_AWAY = (Unavailable, DeadlineExceeded, Internal)
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationDraft:
+    """What a client asks for."""
+
+    agent_id: str
+    summary: str | None = None
+    description: str | None = None
+    archived: bool = False
+    model: str | None = None
+    model_settings: ModelSettings | None = None
+
+
+class ConversationService:
+    """Conversations. Row and window cannot be one transaction: the row comes first and is seen last."""
+
+    def __init__(
+        self,
+        store: ConversationStore,
+        agents: AgentStore,
+        recall: RecallPort,
+        windows: WindowService,
+        context: ContextBuilder,
+        models: Providers,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self._store = store
+        self._agents = agents
+        self._recall = recall
+        self._windows = windows
+        self._context = context
+        self._models = models
+        self._clock = clock
+        self._ids = ids
+
+    async def create(self, principal: Principal, key: RequestKey | None, draft: ConversationDraft) -> Conversation:
+        """A conversation whose window holds its freshly rendered system message alone.
+
+        A repeat under the same key goes on where the first stopped.
+
+        Raises:
+            NotFound: the agent is not there.
+            ModelUnknown: nobody serves the model that the draft names.
+            Unavailable: a tier is away. The creation goes on by itself; asking again under the same key gives its
+                result.
+        """
+        if draft.model is not None:
+            self._models.resolve(draft.model)
+        now = self._clock.now()
+        conversation = Conversation(
+            id=self._ids.new("conv"),
+            organization_id=principal.organization_id,
+            agent_id=draft.agent_id,
+            is_default=False,
+            created_at=now,
+            updated_at=now,
+            summary=draft.summary,
+            description=draft.description,
+            archived=draft.archived,
+            model=draft.model,
+            model_settings=draft.model_settings,
+            created_by_id=principal.subject_id,
+        )
+        return await self._make(key, conversation, None)
+
+    async def fork(
+        self,
+        principal: Principal,
+        key: RequestKey | None,
+        source_id: str,
+        until_message_id: str | None,
+        summary: str | None,
+    ) -> Conversation:
+        """A conversation that shares the messages of another, under a system message of its own.
+
+        What describes the source, and its model and settings, go along.
+
+        Raises:
+            NotFound: the source, or `until_message_id` in it, is not there.
+            ConversationBusy: a run is under way in the source.
+            Unavailable: as `create`.
+        """
+        source = await self._store.get(principal.organization_id, source_id)
+        now = self._clock.now()
+        conversation = replace(
+            source,
+            id=self._ids.new("conv"),
+            is_default=False,
+            created_at=now,
+            updated_at=now,
+            summary=source.summary if summary is None else summary,
+            archived=False,
+            forked_from_id=source_id,
+            created_by_id=principal.subject_id,
+            last_message_at=None,
+        )
+        return await self._make(key, conversation, until_message_id)
+
+    async def _make(
+        self, key: RequestKey | None, conversation: Conversation, until_message_id: str | None
+    ) -> Conversation:
+        origin = ConversationOrigin(until_message_id, *((key.method, key.request_id) if key is not None else ()))
+        conversation_id, replayed = await self._store.begin_creation(key, conversation, origin)
+        if not replayed:
+            return await self._complete(conversation, origin)
+        for found in await self._store.unfinished(conversation_id):
+            if found.origin is not None:
+                return await self._complete(found.conversation, found.origin)
+        return await self._store.get(conversation.organization_id, conversation_id)
+
+    async def _complete(self, conversation: Conversation, origin: ConversationOrigin) -> Conversation:
+        """Makes the window and shows the conversation. Every effect may be made again."""
+        try:
+            agent = await self._agents.get(conversation.organization_id, conversation.agent_id)
+            window = await self._window(agent, conversation, origin.until_message_id)
+        except _AWAY:
+            raise
+        except EngramError:
+            await self._undo(conversation, origin)
+            raise
+        await self._store.activate(conversation.id, _last_message_at(window))
+        return await self._store.get(conversation.organization_id, conversation.id)
+
+    async def _window(self, agent: Agent, conversation: Conversation, until_message_id: str | None) -> Window:
+        source = await self._context.window(conversation.forked_from_id or agent.default_conversation_id)
+        shown = source if conversation.forked_from_id else replace(source, messages=source.messages[:1])
+        text = await self._windows.system_text(agent, conversation, shown)
+        system = FirstWindow(agent, conversation.id, "0", conversation.created_at).system(text)
+        # An earlier try that got through may have shown other memory, or may be forgotten as a request.
+        with suppress(RequestIdReused, AlreadyExists):
+            if conversation.forked_from_id is None:
+                await self._recall.create_context(f"{conversation.id}/context", agent.id, conversation.id, [system])
+            else:
+                await self._recall.fork_context(
+                    f"{conversation.id}/context",
+                    agent.id,
+                    conversation.forked_from_id,
+                    conversation.id,
+                    system,
+                    until_message_id,
+                )
+        return await self._context.window(conversation.id)
+
+    async def _undo(self, conversation: Conversation, origin: ConversationOrigin) -> None:
+        """Takes the conversation back, unless somebody else made it ready. Where a tier is away, the sweeper ends it."""
+        key = None
+        if origin.method is not None and origin.request_id is not None:
+            key = RequestKey(conversation.organization_id, origin.method, origin.request_id, "")
+        if await self._store.abandon(conversation.id, key):
+            with suppress(*_AWAY):
+                await self._remove(conversation.id)
+
+    async def get(self, principal: Principal, conversation_id: str) -> Conversation:
+        """A conversation, or NotFound."""
+        return await self._store.get(principal.organization_id, conversation_id)
+
+    async def message_ids(self, conversation_id: str) -> tuple[str, ...]:
+        """The ids of the messages in its window, in their order."""
+        return (await self._context.window_ids([conversation_id])).get(conversation_id, ())
+
+    async def list(
+        self, principal: Principal, where: ConversationFilter, order_by: str, page: PageQuery
+    ) -> Page[Conversation]:
+        """A page of conversations."""
+        return await self._store.list(principal.organization_id, where, order_by, page)
+
+    async def update(
+        self,
+        principal: Principal,
+        key: RequestKey | None,
+        conversation_id: str,
+        change: Callable[[Conversation], Conversation],
+    ) -> Conversation:
+        """Applies a change to the record as it stands at that moment. Raises NotFound, ModelUnknown."""
+
+        def stamped(conversation: Conversation) -> Conversation:
+            changed = change(conversation)
+            if changed.model is not None and changed.model != conversation.model:
+                self._models.resolve(changed.model)
+            return replace(changed, updated_at=self._clock.now())
+
+        return await self._store.update(key, principal.organization_id, conversation_id, stamped)
+
+    async def delete(self, principal: Principal, key: RequestKey | None, conversation_id: str) -> None:
+        """Deletes a conversation and its window. Its other messages stay in recall, and its runs on record.
+
+        Raises:
+            NotFound
+            FailedPrecondition: it is its agent's default one.
+            ConversationBusy: a run is under way in it, or waits; nothing of one is ever cut off by this.
+            Unavailable: recall is away. The conversation is gone for everybody; the rest follows by itself.
+        """
+        if await self._store.begin_deletion(key, principal.organization_id, conversation_id):
+            await self._remove(conversation_id)
+
+    async def _remove(self, conversation_id: str) -> None:
+        with suppress(NotFound):
+            await self._recall.delete_context(f"{conversation_id}/delete", conversation_id)
+        await self._store.forget(conversation_id)
+
+    async def sweep(self) -> None:
+        """For ever: finishes creations and deletions that a crash or an absent tier left half done."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            await self.finish_all()
+
+    async def finish_all(self) -> None:
+        """Goes over the creations and deletions that are half done, and finishes those that can be."""
+        try:
+            unfinished = await self._store.unfinished()
+        except EngramError as error:
+            _log.warning("looking for unfinished conversations failed", error=error.message)
+            return
+        for found in unfinished:
+            try:
+                await self._finish(found)
+            except EngramError as error:
+                id_ = found.conversation.id
+                _log.warning("an unfinished conversation has to wait", conversation=id_, error=error.message)
+
+    async def _finish(self, found: UnfinishedConversation) -> None:
+        conversation = found.conversation
+        with as_principal(Principal(conversation.organization_id, conversation.created_by_id)):
+            if found.origin is None:
+                await self._remove(conversation.id)
+            elif conversation.created_at < self._clock.now() - GRACE:
+                await self._complete(conversation, found.origin)
+
+
+def _last_message_at(window: Window) -> datetime | None:
+    return max((message.created_at for message in window.messages[1:]), default=None)
