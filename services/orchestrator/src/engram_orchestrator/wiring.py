@@ -50,6 +50,7 @@ from engram_orchestrator.usecases.agents import AgentService
 from engram_orchestrator.usecases.conversations import ConversationService
 from engram_orchestrator.usecases.creation import AgentBirth, Tiers
 from engram_orchestrator.usecases.runs import RunService
+from engram_orchestrator.usecases.trials import PreviewService, ToolRunner
 from engram_orchestrator.usecases.windows import WindowService
 
 PACKAGE = "engram.agents.v1"
@@ -64,6 +65,8 @@ class Parts:
     birth: AgentBirth
     windows: WindowService
     conversations: ConversationService
+    previews: PreviewService
+    runner: ToolRunner
     runs: RunService
     models: Providers
     conductor: Conductor
@@ -83,7 +86,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         servicers=[
             (
                 agents_service_pb2_grpc.add_AgentServiceServicer_to_server,
-                AgentsServicer(parts.agents, parts.birth, parts.windows),
+                AgentsServicer(parts.agents, parts.birth, parts.windows, parts.previews, parts.runner),
             ),
             (runs_service_pb2_grpc.add_RunServiceServicer_to_server, RunsServicer(parts.runs)),
             (models_service_pb2_grpc.add_ModelServiceServicer_to_server, ModelsServicer(parts.models)),
@@ -148,6 +151,8 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
         birth,
         windows,
         conversations,
+        PreviewService(windows, turns, context, clock, ids),
+        ToolRunner(agent_store, builtin, tiers.tools, tiers.core_memory, context, ids),
         runs,
         models,
         conductor,

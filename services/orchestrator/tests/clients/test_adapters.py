@@ -168,6 +168,22 @@ async def test_blocks_are_made_given_taken_and_renamed(room: Room, channel: grpc
     assert [request.request_id for request in room.asked] == ["r1", "r2", "r3", "r4", "r5", "r6"]
 
 
+async def test_windows_are_forked_and_deleted(room: Room, channel: grpc.aio.Channel) -> None:
+    client = RecallClient(channel)
+    room.answers["ForkContext"] = recall.ForkContextResponse(context=CONTEXT)
+    forked = await client.fork_context("r1", "agent-1", "conv-0", "conv-1", MESSAGE)
+    assert (forked.conversation_id, forked.version) == ("conv-1", 7)
+    asked = room.asked[-1]
+    assert (asked.request_id, asked.source_conversation_id, asked.conversation_id) == ("r1", "conv-0", "conv-1")
+    assert (asked.system_message.id, asked.system_message.agent_id) == ("message-1", "agent-1")
+    assert not asked.HasField("until_message_id")
+    await client.fork_context("r2", "agent-1", "conv-0", "conv-1", MESSAGE, "message-0")
+    assert room.asked[-1].until_message_id == "message-0"
+    await client.delete_context("r3", "conv-1")
+    assert (room.asked[-1].request_id, room.asked[-1].conversation_id) == ("r3", "conv-1")
+    assert not room.asked[-1].delete_messages
+
+
 async def test_a_window_comes_whole_or_not_at_all(room: Room, channel: grpc.aio.Channel) -> None:
     client = RecallClient(channel)
     room.answers["CreateContext"] = recall.CreateContextResponse(context=CONTEXT)

@@ -46,6 +46,16 @@ async def test_a_compatible_server_without_a_key_names_its_models_and_answers() 
         await providers.close()
 
 
+async def test_the_list_is_as_the_server_was_last_read() -> None:
+    async def nap(_: float) -> None: ...
+
+    async with FakeOpenAI(models=["meta/llama3"]) as fake:
+        providers = Providers(ProviderSettings(openai_base_url=fake.base_url), sleep=nap)
+        before = await providers.list_models()
+    assert await providers.list_models() == before, "nobody is there to be asked any more"
+    await providers.close()
+
+
 @pytest.mark.parametrize(
     ("handle", "window"),
     [

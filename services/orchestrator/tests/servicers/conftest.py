@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 from engram.agents.v1.agents_service_pb2_grpc import AgentServiceStub
+from engram.agents.v1.conversations_service_pb2_grpc import ConversationServiceStub
 from engram.agents.v1.models_service_pb2_grpc import ModelServiceStub
 from engram.agents.v1.runs_service_pb2_grpc import RunServiceStub
 from engram_kit.channels import Channels
@@ -20,6 +21,7 @@ from engram_orchestrator.wiring import assemble
 if TYPE_CHECKING:
     import grpc
     from engram.agents.v1.agents_service_pb2_grpc import AgentServiceAsyncStub
+    from engram.agents.v1.conversations_service_pb2_grpc import ConversationServiceAsyncStub
     from engram.agents.v1.models_service_pb2_grpc import ModelServiceAsyncStub
     from engram.agents.v1.runs_service_pb2_grpc import RunServiceAsyncStub
 
@@ -31,6 +33,7 @@ class Wire:
     agents: AgentServiceAsyncStub
     runs: RunServiceAsyncStub
     models: ModelServiceAsyncStub
+    conversations: ConversationServiceAsyncStub
     channel: grpc.aio.Channel
 
 
@@ -51,6 +54,12 @@ async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
     address = await server.start(await assemble(config, clock=FrozenClock()), config)
     channels = Channels()
     channel = channels.channel(address)
-    yield Wire(AgentServiceStub(channel), RunServiceStub(channel), ModelServiceStub(channel), channel)
+    yield Wire(
+        AgentServiceStub(channel),
+        RunServiceStub(channel),
+        ModelServiceStub(channel),
+        ConversationServiceStub(channel),
+        channel,
+    )
     await channels.close()
     await server.stop()

@@ -8,6 +8,7 @@ import pytest
 from engram.agents.v1 import (
     agents_pb2,
     agents_service_pb2,
+    conversations_service_pb2,
     groups_service_pb2,
     identities_service_pb2,
     models_service_pb2,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from .conftest import Wire
 
 AGENT, RUN, STEP = derive_id("agent", "a test"), derive_id("run", "a test"), derive_id("step", "a test")
+CONVERSATION = derive_id("conv", AGENT)
 
 
 def creating(*, agent: dict[str, Any] | None = None, **fields: Any) -> agents_service_pb2.CreateAgentRequest:
@@ -154,6 +156,7 @@ async def test_a_message_that_cannot_be_sent(wire: Wire, request_: Any, field: s
 
 A = agents_service_pb2
 R = runs_service_pb2
+C = conversations_service_pb2
 BAD_CALLS: list[tuple[str, str, Any, str]] = [
     ("agents", "GetAgent", A.GetAgentRequest(agent_id="x"), "agent_id"),
     ("agents", "DeleteAgent", A.DeleteAgentRequest(agent_id=""), "agent_id"),
@@ -186,11 +189,62 @@ BAD_CALLS: list[tuple[str, str, Any, str]] = [
     ("agents", "ResetMessages", A.ResetMessagesRequest(agent_id=AGENT, conversation_id="x"), "conversation_id"),
     (
         "agents", "RecompileAgent",
-        A.RecompileAgentRequest(agent_id=AGENT, conversation_id=derive_id("conv", "a test")), "conversation_id",
+        A.RecompileAgentRequest(agent_id=AGENT, conversation_id=derive_id("agent", "another")), "conversation_id",
     ),
     ("agents", "GetContextWindow", A.GetContextWindowRequest(agent_id=""), "agent_id"),
     ("runs", "GetRun", R.GetRunRequest(run_id="x"), "run_id"),
     ("runs", "ListRuns", R.ListRunsRequest(filter={"conversation_id": "x"}), "filter.conversation_id"),
+    ("conversations", "CreateConversation", C.CreateConversationRequest(), "conversation.agent_id"),
+    (
+        "conversations", "CreateConversation",
+        C.CreateConversationRequest(conversation={"agent_id": AGENT, "summary": "a\0b"}), "conversation.summary",
+    ),
+    (
+        "conversations", "CreateConversation",
+        C.CreateConversationRequest(conversation={"agent_id": AGENT, "description": "x" * 100_001}),
+        "conversation.description",
+    ),
+    (
+        "conversations", "CreateConversation",
+        C.CreateConversationRequest(conversation={"agent_id": AGENT, "model_settings": {"temperature": 3}}),
+        "conversation.model_settings.temperature",
+    ),
+    ("conversations", "GetConversation", C.GetConversationRequest(conversation_id="default"), "conversation_id"),
+    ("conversations", "ListConversations", C.ListConversationsRequest(agent_id="x"), "agent_id"),
+    ("conversations", "ListConversations", C.ListConversationsRequest(summary_search="\0"), "summary_search"),
+    ("conversations", "ListConversations", C.ListConversationsRequest(order_by=9), "order_by"),  # type: ignore[arg-type]
+    ("conversations", "UpdateConversation", C.UpdateConversationRequest(), "conversation.id"),
+    (
+        "conversations", "UpdateConversation", C.UpdateConversationRequest(conversation={"id": CONVERSATION}),
+        "update_mask",
+    ),
+    (
+        "conversations", "UpdateConversation",
+        C.UpdateConversationRequest(
+            conversation={"id": CONVERSATION}, update_mask=FieldMask(paths=["isolated_block_labels"])
+        ),
+        "update_mask",
+    ),
+    ("conversations", "DeleteConversation", C.DeleteConversationRequest(conversation_id="x"), "conversation_id"),
+    ("conversations", "ForkConversation", C.ForkConversationRequest(), "conversation_id"),
+    (
+        "conversations", "ForkConversation",
+        C.ForkConversationRequest(conversation_id=CONVERSATION, until_message_id="x"), "until_message_id",
+    ),
+    ("agents", "RunTool", A.RunToolRequest(agent_id="x"), "agent_id"),
+    ("agents", "RunTool", A.RunToolRequest(agent_id=AGENT), "tool_name"),
+    ("agents", "PreviewRequest", A.PreviewRequestRequest(agent_id="x"), "agent_id"),
+    ("agents", "PreviewRequest", A.PreviewRequestRequest(agent_id=AGENT, conversation_id="x"), "conversation_id"),
+    (
+        "agents", "PreviewRequest", A.PreviewRequestRequest(agent_id=AGENT, config={"max_steps": 0}),
+        "config.max_steps",
+    ),
+    ("models", "ListModels", models_service_pb2.ListModelsRequest(order_by=9), "order_by"),  # type: ignore[arg-type]
+    ("models", "ListModels", models_service_pb2.ListModelsRequest(handle_search="\0"), "handle_search"),
+    (
+        "models", "ListModels", models_service_pb2.ListModelsRequest(provider_categories=[9]),  # type: ignore[list-item]
+        "provider_categories",
+    ),
     ("runs", "ListRuns", R.ListRunsRequest(filter={"statuses": [99]}), "filter.statuses"),
     ("runs", "ListRuns", R.ListRunsRequest(filter={"stop_reason": 99}), "filter.stop_reason"),
     ("runs", "CancelRuns", R.CancelRunsRequest(), "target"),
@@ -238,11 +292,23 @@ async def test_a_stream_that_cannot_be_followed(wire: Wire, request_: Any, field
         ("agents", "GetContextWindow", A.GetContextWindowRequest(agent_id=AGENT)),
         ("agents", "ResetMessages", A.ResetMessagesRequest(agent_id=AGENT)),
         ("agents", "AttachTool", A.AttachToolRequest(agent_id=AGENT, name="send_message")),
+        ("agents", "RunTool", A.RunToolRequest(agent_id=AGENT, tool_name="send_message", arguments="{}")),
+        ("agents", "PreviewRequest", A.PreviewRequestRequest(agent_id=AGENT, messages=[said()])),
         ("runs", "StartRun", R.StartRunRequest(agent_id=AGENT, messages=[said()])),
         ("runs", "GetRun", R.GetRunRequest(run_id=RUN)),
         ("runs", "RetryRun", R.RetryRunRequest(run_id=RUN)),
         ("runs", "DeleteRun", R.DeleteRunRequest(run_id=RUN)),
         ("runs", "GetStep", R.GetStepRequest(step_id=STEP)),
+        ("conversations", "CreateConversation", C.CreateConversationRequest(conversation={"agent_id": AGENT})),
+        ("conversations", "GetConversation", C.GetConversationRequest(conversation_id=CONVERSATION)),
+        ("conversations", "GetConversation", C.GetConversationRequest(conversation_id=AGENT)),
+        ("conversations", "DeleteConversation", C.DeleteConversationRequest(conversation_id=CONVERSATION)),
+        ("conversations", "ForkConversation", C.ForkConversationRequest(conversation_id=CONVERSATION)),
+        (
+            "conversations",
+            "UpdateConversation",
+            C.UpdateConversationRequest(conversation={"id": CONVERSATION}, update_mask=FieldMask(paths=["summary"])),
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -291,6 +357,15 @@ async def test_what_an_agent_cannot_have_yet(wire: Wire, request_: Any, field: s
     assert raised.value.field == field
 
 
+@pytest.mark.parametrize("field", ["isolated_block_labels", "isolated_block_ids"])
+async def test_a_conversation_cannot_isolate_blocks_yet(wire: Wire, field: str) -> None:
+    asked: Any = C.CreateConversationRequest(conversation={"agent_id": AGENT})
+    getattr(asked.conversation, field).append("human")
+    with pytest.raises(Unimplemented) as raised:
+        await wire.conversations.CreateConversation(asked)
+    assert raised.value.field == f"conversation.{field}"
+
+
 async def test_approvals_cannot_come_in_by_an_update(wire: Wire) -> None:
     changed = agents_pb2.Agent(id=AGENT, **rule(requires_approval={"tool_name": "a"}))
     with pytest.raises(Unimplemented) as raised:
@@ -315,9 +390,9 @@ async def test_what_a_run_cannot_do_yet(wire: Wire, request_: Any, field: str) -
 
 
 UNANSWERED: dict[str, tuple[Any, list[str]]] = {
-    "AgentService": (A, ["SetToolApproval", "RunTool", "PreviewRequest", "CompactConversation"]),
+    "AgentService": (A, ["SetToolApproval", "CompactConversation"]),
     "RunService": (R, ["GetStepTrace", "SetStepFeedback"]),
-    "ModelService": (models_service_pb2, ["ListModels", "UpdateModel", "ListEmbeddingModels", "CreateProvider"]),
+    "ModelService": (models_service_pb2, ["UpdateModel", "ListEmbeddingModels", "CreateProvider"]),
     "GroupService": (groups_service_pb2, ["CreateGroup"]),
     "IdentityService": (identities_service_pb2, ["CreateIdentity"]),
 }

@@ -328,7 +328,7 @@ def a_run(agent: Agent, clock: FrozenClock, *, otid: str | None = None, **fields
         organization_id=fields.pop("organization_id", agent.organization_id),
         subject_id=new_id("user"),
         agent_id=agent.id,
-        conversation_id=agent.default_conversation_id,
+        conversation_id=fields.pop("conversation_id", agent.default_conversation_id),
         created_at=clock.now(),
         updated_at=clock.now(),
         input=(InputMessage((TextPart("Hello"),), otid=otid),),

@@ -10,9 +10,11 @@ from alembic.migration import MigrationContext
 from engram_kit.clock import FrozenClock
 from engram_kit.sql import Database
 from engram_orchestrator.store.agents import SqlAgentStore
+from engram_orchestrator.store.conversations import SqlConversationStore
 from engram_orchestrator.store.runs import SqlRunStore
 from engram_orchestrator.store.tables import metadata
 
+from .conversation_suite import ConversationStoreSuite
 from .suites import AgentStoreSuite, RunStoreSuite
 
 
@@ -51,6 +53,10 @@ class Stores:
     def runs(self, database: Database, clock: FrozenClock) -> SqlRunStore:
         return SqlRunStore(database, clock)
 
+    @pytest.fixture
+    def threads(self, database: Database, clock: FrozenClock) -> SqlConversationStore:
+        return SqlConversationStore(database, clock)
+
 
 class Migrations:
     async def test_the_migrations_make_the_tables_that_the_code_declares(self, database: Database) -> None:
@@ -70,6 +76,14 @@ class TestRunsOnSqlite(OnSqlite, Stores, RunStoreSuite):
 
 
 class TestRunsOnPostgres(OnPostgres, Stores, RunStoreSuite):
+    pass
+
+
+class TestConversationsOnSqlite(OnSqlite, Stores, ConversationStoreSuite):
+    pass
+
+
+class TestConversationsOnPostgres(OnPostgres, Stores, ConversationStoreSuite):
     pass
 
 

@@ -103,7 +103,8 @@ class ScriptedModel:
         return self.requests[-1]
 
     def render(self, request: LlmRequest) -> str:
-        return json.dumps([message.text for message in request.messages])
+        offered = [tool.name for tool in request.tools]
+        return json.dumps([request.model.handle, offered, request.tool_choice.kind, [m.text for m in request.messages]])
 
     async def close(self) -> None:
         """Nothing is open."""

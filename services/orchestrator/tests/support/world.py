@@ -40,6 +40,7 @@ from engram_orchestrator.usecases.agents import AgentService
 from engram_orchestrator.usecases.conversations import ConversationService
 from engram_orchestrator.usecases.creation import AgentBirth, Tiers
 from engram_orchestrator.usecases.runs import RunService
+from engram_orchestrator.usecases.trials import PreviewService, ToolRunner
 from engram_orchestrator.usecases.windows import WindowService
 
 from .faults import Death, Faults, watched
@@ -61,6 +62,8 @@ class Process:
     windows: WindowService
     birth: AgentBirth
     conversations: ConversationService
+    previews: PreviewService
+    runner: ToolRunner
     agent_store: AgentStore
     run_store: RunStore
     clock: FrozenClock
@@ -158,6 +161,8 @@ class World:
             windows,
             AgentBirth(agent_store, tiers, models, Prompts(self.directory / "prompts"), context, conductor, clock, ids),
             ConversationService(threads, agent_store, tiers.recall, windows, context, models, clock, ids),
+            PreviewService(windows, turns, context, clock, ids),
+            ToolRunner(agent_store, builtin, tiers.tools, tiers.core_memory, context, ids),
             agent_store,
             run_store,
             clock,

@@ -128,7 +128,9 @@ async def test_a_reset_takes_place_once_per_request(world: World, process: Proce
     await process.windows.reset(ME, RESET, agent.id, agent.default_conversation_id, add_default=True)
     assert lines(world.turn(agent)) == ["user text: After.", "assistant text: Two."]
     with pytest.raises(RequestIdReused):
-        await process.windows.reset(ME, replace(RESET, fingerprint="other"), agent.id, add_default=True)
+        await process.windows.reset(
+            ME, replace(RESET, fingerprint="other"), agent.id, agent.default_conversation_id, add_default=True
+        )
 
 
 async def test_a_busy_conversation_is_neither_reset_nor_recompiled(world: World, process: Process) -> None:

@@ -13,7 +13,7 @@ class BuiltinCall:
 
     `effect_prefix` is "{step_id}/{call ordinal}": the same after a restart, so
     that an effect which took place is not repeated but answered again.
-    `time_zone` (IANA) is the agent's.
+    `time_zone` (IANA) is the agent's. `run_id` is None outside of a turn.
     """
 
     name: str
@@ -21,7 +21,7 @@ class BuiltinCall:
     agent_id: str
     time_zone: str
     tool_call_id: str
-    run_id: str
+    run_id: str | None
     effect_prefix: str
 
     @property

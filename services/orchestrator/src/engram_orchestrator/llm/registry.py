@@ -50,6 +50,7 @@ class Providers:
 
     def __init__(self, settings: ProviderSettings, *, sleep: Sleep = asyncio.sleep) -> None:
         self._settings = settings
+        self._served: tuple[str, ...] | None = None
         self._clients: dict[str, LlmClient] = {"engram": RehearsalClient()}
         if settings.openai_api_key or settings.openai_base_url:
             self._openai = OpenAiChatClient(
@@ -103,10 +104,13 @@ class Providers:
         return f"anthropic/{_DEFAULT_ANTHROPIC}" if "anthropic" in self._clients else REHEARSAL_HANDLE
 
     async def list_models(self) -> tuple[ModelInfo, ...]:
-        """The models on offer, by handle: from engram's table, or from a compatible server's own list."""
+        """The models on offer, by handle: from engram's table, or from a compatible server's own list.
+
+        That list is as it was last read; it is read here where it never was.
+        """
         names = [("engram", REHEARSAL_HANDLE.partition("/")[2])]
         if "openai" in self._clients:
-            served = _listed(OPENAI) if self._is_openai_official else await self._served_names()
+            served = _listed(OPENAI) if self._is_openai_official else self._served or await self._served_names()
             names += [("openai", name) for name in served]
         if "anthropic" in self._clients:
             names += [("anthropic", name) for name in _listed(ANTHROPIC)]
@@ -138,9 +142,10 @@ class Providers:
 
     async def _served_names(self) -> tuple[str, ...]:
         try:
-            return await self._openai.list_models()
+            self._served = await self._openai.list_models()
         except ProviderError:  # a server that lists nothing may still answer to a name
             return ()
+        return self._served
 
     def _info(self, provider: str, name: str) -> ModelInfo:
         handle = f"{provider}/{name}"

@@ -152,6 +152,12 @@ class ContextBuilder:
         await self._fit(turn, schemas, system_text)
         return Assembled(self._request(turn, schemas, system_text, (*turn.notes, *notes)), system_text)
 
+    async def preview(self, turn: Turn) -> LlmRequest:
+        """The request of the next step as it is before room is made in the window."""
+        schemas = turn.toolbox.offered(turn.solver.allowed(turn.toolbox.names))
+        system_text, notes = await self._system_text(turn)
+        return self._request(turn, schemas, system_text, (*turn.notes, *notes))
+
     async def _system_text(self, turn: Turn) -> tuple[str | None, tuple[str, ...]]:
         """The system message anew where it no longer shows the memory that there is, or None."""
         agent = turn.agent

@@ -1,17 +1,16 @@
 """Carrying out the calls of an answer: each journalled, none done twice, in the order of the calls."""
 
 import asyncio
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
 from engram_kit.clock import Clock
-from engram_kit.errors import DeadlineExceeded, EngramError, Unavailable
 from engram_kit.ids import derive_id
 
 from engram_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
+from engram_orchestrator.loop.custom import INTERRUPTED, run_custom
 from engram_orchestrator.loop.policy import CallOutcome
 from engram_orchestrator.loop.recording import Recorder
 from engram_orchestrator.loop.rules import OutputUnmapped
@@ -19,12 +18,10 @@ from engram_orchestrator.loop.shown import otid
 from engram_orchestrator.loop.tiers import Patience
 from engram_orchestrator.loop.turn import PlannedCall, Turn
 from engram_orchestrator.model.events import Shown
-from engram_orchestrator.model.memory import CustomTool, ToolResult
+from engram_orchestrator.model.memory import Block, CustomTool, ToolResult
 from engram_orchestrator.model.messages import ToolReturn, ToolStatus
 from engram_orchestrator.model.runs import EntryKind, JournalEntry
-from engram_orchestrator.ports import AgentAuthor, CoreMemoryPort, Rethink, ToolsPort
-
-INTERRUPTED = "The tool was interrupted, its outcome is unknown. It was not run again; check before you repeat it."
+from engram_orchestrator.ports import AgentAuthor, BlockEdit, CoreMemoryPort, ToolsPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,44 +145,18 @@ class ToolExecution:
         if started is None:
             entry = JournalEntry(step, EntryKind.STARTED, self._clock.now(), item.ordinal)
             await self._recorder.record(turn, step, entry)
-        blocks = {block.label: block.value for block in turn.core.blocks}
-        try:
-            result, changed = await self._tools.execute(
-                tool.id,
-                json.dumps(item.arguments, ensure_ascii=False),
-                agent_id=turn.agent.id,
-                agent_name=turn.agent.name,
-                blocks=blocks,
-                environment={},
-            )
-        except (Unavailable, DeadlineExceeded):
-            return ToolResult(ok=False, text=INTERRUPTED)
-        except EngramError as error:
-            return ToolResult(ok=False, text=f"Error executing function {tool.name}: {error.message}")
-        problems = await self._write_blocks(turn, step, item, changed)
-        return result if not problems else ToolResult(False, f"{result.text}\n{problems}", result.stdout, result.stderr)
+        author = AgentAuthor(turn.agent.id, item.call.id, turn.run.id)
+        prefix = f"{step}/{item.ordinal}"
+        return await run_custom(self._tools, self._edit, turn.agent, turn.core, tool, item.arguments, author, prefix)
+
+    async def _edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
+        return await self._patience.with_tier(lambda: self._core_memory.edit(request_id, author, label, edit))
 
     def _needs_approval(self, turn: Turn, name: str, custom: CustomTool | None) -> bool:
         attached = turn.agent.tool(name)
         if attached is not None and attached.requires_approval is not None:
             return attached.requires_approval
         return turn.solver.needs_approval(name) or (custom is not None and custom.requires_approval)
-
-    async def _write_blocks(self, turn: Turn, step: str, item: PlannedCall, changed: Mapping[str, str]) -> str:
-        """Stores the block values that a tool changed; what could not be stored, in words."""
-        author = AgentAuthor(turn.agent.id, item.call.id, turn.run.id)
-        problems = []
-        for ordinal, (label, value) in enumerate(sorted(changed.items())):
-            request_id = f"{step}/{item.ordinal}/{ordinal}"
-            try:
-                await self._patience.with_tier(
-                    lambda request_id=request_id, label=label, value=value: self._core_memory.edit(  # type: ignore[misc]
-                        request_id, author, label, Rethink(value)
-                    )
-                )
-            except EngramError as error:
-                problems.append(f"The block {label} was not changed: {error.message}")
-        return "\n".join(problems)
 
     async def _journal(
         self, turn: Turn, step: str, item: PlannedCall, result: ToolResult, *, violation: bool

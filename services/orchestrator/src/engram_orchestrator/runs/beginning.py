@@ -1,5 +1,6 @@
 """What a turn begins with: model, tools, window and core memory of a claimed run, and its journal where it has one."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from engram_orchestrator.builtin.executor import BuiltinTools
@@ -14,7 +15,7 @@ from engram_orchestrator.loop.turn import CalledModel, Progress, Turn
 from engram_orchestrator.model.agent_types import AGENT_TYPES, AgentTypeSpec
 from engram_orchestrator.model.agents import Agent, Conversation
 from engram_orchestrator.model.memory import Window
-from engram_orchestrator.model.runs import Run
+from engram_orchestrator.model.runs import EntryKind, JournalEntry, Run
 from engram_orchestrator.ports import RecallPort
 from engram_orchestrator.store.base import Claim, RunStore
 
@@ -46,10 +47,36 @@ class TurnBuilder:
             ModelUnknown: nobody serves the run's model.
         """
         run, agent = claim.run, claim.agent
-        spec = AGENT_TYPES[agent.type]
-        model = self._model(run, agent, claim.conversation, spec)
+        model = self._model(run, agent, claim.conversation, AGENT_TYPES[agent.type])
         entries = await self._store.journal(run.id) if claim.taken_up else ()
         gathered = await self._gather(claim)
+        journal = {(entry.step_id, entry.kind, entry.ordinal): entry for entry in entries}
+        return self._turn(claim, progress, model, gathered, journal)
+
+    async def preview(self, claim: Claim, progress: Progress) -> Turn:
+        """The turn that a claim would begin with, were it one. Nothing is changed by it, nor stored.
+
+        Raises:
+            Unavailable, DeadlineExceeded: an essential tier is away.
+            ModelUnknown: nobody serves the run's model.
+        """
+        run, agent = claim.run, claim.agent
+        model = self._model(run, agent, claim.conversation, AGENT_TYPES[agent.type])
+        gathered = await self._context.gather(agent.id, run.conversation_id, _tool_ids(agent))
+        if _is_cleared(agent):
+            gathered = replace(gathered, window=replace(gathered.window, messages=gathered.window.messages[:1]))
+        return self._turn(claim, progress, model, gathered, {})
+
+    def _turn(
+        self,
+        claim: Claim,
+        progress: Progress,
+        model: CalledModel,
+        gathered: Gathered,
+        journal: Mapping[tuple[str, EntryKind, int], JournalEntry],
+    ) -> Turn:
+        run, agent = claim.run, claim.agent
+        spec = AGENT_TYPES[agent.type]
         solver, policy = RulesSolver(agent.tool_rules), POLICIES[spec.policy]
         toolbox = make_toolbox(
             agent,
@@ -71,18 +98,18 @@ class TurnBuilder:
             toolbox=toolbox,
             window=gathered.window,
             core=gathered.core,
-            journal={(entry.step_id, entry.kind, entry.ordinal): entry for entry in entries},
+            journal=journal,
             pending=unsaid_input(run, gathered.window),
             notes=gathered.notes,
         )
 
     async def _gather(self, claim: Claim) -> Gathered:
         agent = claim.agent
-        tool_ids = tuple(tool.tool_id for tool in agent.tools if tool.tool_id is not None)
+        tool_ids = _tool_ids(agent)
 
         async def gather() -> Gathered:
             gathered = await self._context.gather(agent.id, claim.run.conversation_id, tool_ids, whole=claim.taken_up)
-            if not (agent.message_buffer_autoclear or AGENT_TYPES[agent.type].forces_autoclear):
+            if not _is_cleared(agent):
                 return gathered
             return replace(gathered, window=await self._cleared(claim, gathered.window))
 
@@ -114,3 +141,12 @@ class TurnBuilder:
         if settings.inner_thoughts_in_kwargs is None:
             settings = replace(settings, inner_thoughts_in_kwargs=spec.inner_thoughts)
         return CalledModel(info, settings, client)
+
+
+def _tool_ids(agent: Agent) -> tuple[str, ...]:
+    return tuple(tool.tool_id for tool in agent.tools if tool.tool_id is not None)
+
+
+def _is_cleared(agent: Agent) -> bool:
+    """Each turn of the agent begins with an empty window."""
+    return agent.message_buffer_autoclear or AGENT_TYPES[agent.type].forces_autoclear

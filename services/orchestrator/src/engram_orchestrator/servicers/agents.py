@@ -16,11 +16,13 @@ from engram_kit.principal import current_principal
 
 from engram_orchestrator.convert import drafts
 from engram_orchestrator.convert.agents import agent_to_proto, core_memory_to_proto, window_to_proto
-from engram_orchestrator.convert.runs import conversation_from
+from engram_orchestrator.convert.messages import tool_return_to_proto
+from engram_orchestrator.convert.runs import config_from_proto, conversation_from, inputs_from_proto
 from engram_orchestrator.convert.settings import compaction_from_proto, format_from_proto, present, settings_from_proto
 from engram_orchestrator.model.agents import Agent
 from engram_orchestrator.usecases.agents import AgentService
 from engram_orchestrator.usecases.creation import AgentBirth
+from engram_orchestrator.usecases.trials import PreviewService, ToolRunner
 from engram_orchestrator.usecases.windows import WindowService
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -63,10 +65,19 @@ _CHANGES: Final[Mapping[str, Callable[[pb.Agent], Any]]] = {
 class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
     """Agents."""
 
-    def __init__(self, service: AgentService, birth: AgentBirth, windows: WindowService) -> None:
+    def __init__(
+        self,
+        service: AgentService,
+        birth: AgentBirth,
+        windows: WindowService,
+        previews: PreviewService,
+        runner: ToolRunner,
+    ) -> None:
         self._service = service
         self._windows = windows
         self._birth = birth
+        self._previews = previews
+        self._runner = runner
 
     async def CreateAgent(self, request: rpc.CreateAgentRequest, context: Context) -> rpc.CreateAgentResponse:
         """Makes an agent with all its parts."""
@@ -146,6 +157,22 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         agent = await self._service.detach_tool(current_principal(), key, agent_id, tool_id, name)
         return rpc.DetachToolResponse(agent=self._shown(agent))
 
+    async def RunTool(self, request: rpc.RunToolRequest, context: Context) -> rpc.RunToolResponse:
+        """Runs an attached tool outside of a turn."""
+        agent_id = _agent_id(request.agent_id)
+        if not request.tool_name:
+            raise InvalidArgument("tool_name is required.", field="tool_name")
+        key = request_key(request, "RunTool")
+        returned = await self._runner.run(current_principal(), key, agent_id, request.tool_name, request.arguments)
+        return rpc.RunToolResponse(tool_return=tool_return_to_proto(returned))
+
+    async def PreviewRequest(self, request: rpc.PreviewRequestRequest, context: Context) -> rpc.PreviewRequestResponse:
+        """The request that messages would cause, not sent."""
+        messages = inputs_from_proto(request.messages, any_number=True)
+        config = config_from_proto(request.config)
+        body = await self._previews.render(current_principal(), *_addressed(request), messages, config)
+        return rpc.PreviewRequestResponse(request_body=body)
+
     async def GetContextWindow(
         self, request: rpc.GetContextWindowRequest, context: Context
     ) -> rpc.GetContextWindowResponse:
@@ -186,7 +213,10 @@ def _agent_id(value: str) -> str:
 
 
 def _addressed(
-    request: rpc.GetContextWindowRequest | rpc.RecompileAgentRequest | rpc.ResetMessagesRequest,
+    request: rpc.GetContextWindowRequest
+    | rpc.PreviewRequestRequest
+    | rpc.RecompileAgentRequest
+    | rpc.ResetMessagesRequest,
 ) -> tuple[str, str]:
     """Agent and conversation that a request is about."""
     agent_id = _agent_id(request.agent_id)

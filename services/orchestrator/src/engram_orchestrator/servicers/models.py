@@ -1,12 +1,16 @@
 """engram.agents.v1.ModelService."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import grpc
 from engram.agents.v1 import models_pb2 as pb
 from engram.agents.v1 import models_service_pb2 as rpc
 from engram.agents.v1 import models_service_pb2_grpc
+from engram_kit.errors import InvalidArgument
+from engram_kit.paging import Cursor, Page, PageQuery, next_page_token, page_query
 
+from engram_orchestrator.convert.settings import present, require_known, require_plain
 from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.model.models import ModelInfo
 
@@ -17,6 +21,8 @@ _APIS: Final = {
     "anthropic": pb.MODEL_API_ANTHROPIC_MESSAGES,
     "rehearsal": pb.MODEL_API_REHEARSAL,
 }
+
+_CATEGORIES: Final = {pb.PROVIDER_CATEGORY_BASE: "base", pb.PROVIDER_CATEGORY_BYOK: "byok"}
 
 
 class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
@@ -30,6 +36,53 @@ class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
         handle = request.handle or await self._models.default_handle()
         info, _ = self._models.resolve(handle)
         return rpc.GetModelResponse(model=_model(info))
+
+    async def ListModels(self, request: rpc.ListModelsRequest, context: Context) -> rpc.ListModelsResponse:
+        """A page of models, by handle."""
+        if request.order_by not in (rpc.MODEL_ORDER_BY_UNSPECIFIED, rpc.MODEL_ORDER_BY_HANDLE):
+            raise InvalidArgument("order_by is not known.", field="order_by")
+        query = page_query(request)
+        wanted = _wanted(request)
+        found = [info for info in await self._models.list_models() if wanted(info)]
+        page = page_by_handle(found, query)
+        return rpc.ListModelsResponse(
+            models=[_model(info) for info in page.items], next_page_token=next_page_token(query, page)
+        )
+
+
+def page_by_handle(models: Sequence[ModelInfo], query: PageQuery) -> Page[ModelInfo]:
+    """One page of models, whose handles serve as ids; one that is not there (any more) is a place all the same."""
+    ordered = sorted(models, key=lambda info: info.handle, reverse=not query.ascending)
+
+    def is_behind(handle: str, other: str) -> bool:
+        return handle > other if query.ascending else handle < other
+
+    for bound in (query.after_id, query.cursor.id if query.cursor is not None else None):
+        if bound is not None:
+            ordered = [info for info in ordered if is_behind(info.handle, bound)]
+    if query.before_id is not None:
+        ordered = [info for info in ordered if is_behind(query.before_id, info.handle)]
+    shown = tuple(ordered[: query.limit])
+    more = len(ordered) > len(shown)
+    return Page(shown, Cursor(shown[-1].handle, shown[-1].handle) if more else None)
+
+
+def _wanted(request: rpc.ListModelsRequest) -> Callable[[ModelInfo], bool]:
+    """Which models a list looks at. Every one is configured by the operator, and none is hidden."""
+    for number in request.provider_categories:
+        require_known(_CATEGORIES, number, "provider_categories")
+    given = present(request, "handle_search", "hidden")
+    search = require_plain(given.get("handle_search", ""), "handle_search").lower()
+    is_excluded = given.get("hidden", False) or not (
+        not request.provider_categories or pb.PROVIDER_CATEGORY_BASE in request.provider_categories
+    )
+
+    def wanted(info: ModelInfo) -> bool:
+        of_provider = not request.providers or info.provider in request.providers
+        of_type = not request.provider_types or info.provider in request.provider_types
+        return not is_excluded and of_provider and of_type and search in info.handle.lower()
+
+    return wanted
 
 
 def _model(info: ModelInfo) -> pb.Model:

@@ -66,7 +66,7 @@ class AgentService:
         return {windows[conversation_id]: ids for conversation_id, ids in found.items()}
 
     def effective_settings(self, agent: Agent, conversation: Conversation | None = None) -> ModelSettings:
-        """The settings that hold, in a conversation its own first; those given where the model is not served any more."""
+        """The settings that hold, in a conversation its own first; those given where nobody serves the model."""
         given = agent.model_settings
         if conversation is not None and conversation.model_settings is not None:
             given = conversation.model_settings.over(given)

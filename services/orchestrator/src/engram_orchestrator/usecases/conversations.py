@@ -190,7 +190,7 @@ class ConversationService:
         return await self._context.window(conversation.id)
 
     async def _undo(self, conversation: Conversation, origin: ConversationOrigin) -> None:
-        """Takes the conversation back, unless somebody else made it ready. Where a tier is away, the sweeper ends it."""
+        """Takes the conversation back, unless somebody made it ready. Where recall is away, the sweeper ends it."""
         key = None
         if origin.method is not None and origin.request_id is not None:
             key = RequestKey(conversation.organization_id, origin.method, origin.request_id, "")

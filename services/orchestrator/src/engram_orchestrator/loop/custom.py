@@ -1,0 +1,51 @@
+"""Running a user-written tool: once, with the agent's blocks beside it, and what it changed in them stored."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from engram_kit.errors import DeadlineExceeded, EngramError, Unavailable
+
+from engram_orchestrator.model.agents import Agent
+from engram_orchestrator.model.memory import Block, CoreMemory, CustomTool, ToolResult
+from engram_orchestrator.ports import AgentAuthor, BlockEdit, Rethink, ToolsPort
+
+INTERRUPTED = "The tool was interrupted, its outcome is unknown. It was not run again; check before you repeat it."
+
+Edit = Callable[[str, AgentAuthor, str, BlockEdit], Awaitable[Block]]
+
+
+async def run_custom(
+    tools: ToolsPort,
+    edit: Edit,
+    agent: Agent,
+    core: CoreMemory,
+    tool: CustomTool,
+    arguments: Mapping[str, Any],
+    author: AgentAuthor,
+    effect_prefix: str,
+) -> ToolResult:
+    """What the tool came to; it is never run a second time.
+
+    Each block that it changed is stored by `edit`, under "{effect_prefix}/{ordinal}".
+    """
+    try:
+        result, changed = await tools.execute(
+            tool.id,
+            json.dumps(arguments, ensure_ascii=False),
+            agent_id=agent.id,
+            agent_name=agent.name,
+            blocks={block.label: block.value for block in core.blocks},
+            environment={},
+        )
+    except (Unavailable, DeadlineExceeded):
+        return ToolResult(ok=False, text=INTERRUPTED)
+    except EngramError as error:
+        return ToolResult(ok=False, text=f"Error executing function {tool.name}: {error.message}")
+    problems = []
+    for ordinal, (label, value) in enumerate(sorted(changed.items())):
+        try:
+            await edit(f"{effect_prefix}/{ordinal}", author, label, Rethink(value))
+        except EngramError as error:
+            problems.append(f"The block {label} was not changed: {error.message}")
+    return ToolResult(False, "\n".join((result.text, *problems)), result.stdout, result.stderr) if problems else result

@@ -1,0 +1,70 @@
+"""Models by handle: pages in either direction, each model once, and filters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from engram.agents.v1 import models_pb2
+from engram.agents.v1 import models_service_pb2 as rpc
+from engram_kit.paging import PageQuery
+from engram_orchestrator.model.models import ModelInfo, ModelSettings
+from engram_orchestrator.servicers.models import page_by_handle
+
+if TYPE_CHECKING:
+    from .conftest import Wire
+
+MODELS = [ModelInfo(f"p/{name}", "p", name, "openai_chat", ModelSettings()) for name in "cadbe"]
+
+
+@pytest.mark.parametrize("ascending", [True, False])
+def test_pages_hold_each_model_once(*, ascending: bool) -> None:
+    query, seen = PageQuery(2, ascending=ascending), []
+    while True:
+        page = page_by_handle(MODELS, query)
+        seen += [info.provider_model for info in page.items]
+        if page.next_cursor is None:
+            break
+        query = replace(query, cursor=page.next_cursor)
+    assert seen == sorted("abcde", reverse=not ascending)
+
+
+def test_models_around_a_model() -> None:
+    def names(**given: Any) -> str:
+        query = PageQuery(9, **{"ascending": True, **given})
+        return "".join(info.provider_model for info in page_by_handle(MODELS, query).items)
+
+    assert names(after_id="p/b") == "cde"
+    assert names(before_id="p/c") == "ab"
+    assert names(after_id="p/a", before_id="p/d") == "bc"
+    assert names(after_id="p/c", ascending=False) == "ba"
+    assert names(before_id="p/c", ascending=False) == "ed"
+    assert names(after_id="p/bb") == "cde", "a model that is gone is still a place"
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({}, True),
+        ({"providers": ["engram", "openai"]}, True),
+        ({"providers": ["openai"]}, False),
+        ({"provider_types": ["engram"]}, True),
+        ({"provider_types": ["anthropic"]}, False),
+        ({"provider_categories": [models_pb2.PROVIDER_CATEGORY_BASE]}, True),
+        ({"provider_categories": [models_pb2.PROVIDER_CATEGORY_BYOK]}, False),
+        ({"handle_search": "REHEARS"}, True),
+        ({"handle_search": "gpt"}, False),
+        ({"hidden": False}, True),
+        ({"hidden": True}, False),
+    ],
+)
+async def test_filters(wire: Wire, filters: dict[str, Any], *, found: bool) -> None:
+    answer = await wire.models.ListModels(rpc.ListModelsRequest(**filters))
+    assert [model.handle for model in answer.models] == (["engram/rehearsal"] if found else [])
+    assert not answer.next_page_token
+
+
+async def test_a_listed_model_is_the_one_that_is_got(wire: Wire) -> None:
+    (listed,) = (await wire.models.ListModels(rpc.ListModelsRequest())).models
+    assert listed == (await wire.models.GetModel(rpc.GetModelRequest(handle=listed.handle))).model

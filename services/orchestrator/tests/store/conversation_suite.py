@@ -1,0 +1,235 @@
+"""What a store of conversations must do, whatever it keeps its rows in."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from engram_kit.clock import FrozenClock
+from engram_kit.errors import EngramError, FailedPrecondition, NotFound, RequestIdReused
+from engram_kit.ids import new_id
+from engram_kit.paging import PageQuery
+from engram_orchestrator.errors import ConversationBusy
+from engram_orchestrator.model.agents import Agent, Conversation, ConversationOrigin
+from engram_orchestrator.model.models import ModelSettings
+from engram_orchestrator.store.base import AgentStore, ConversationFilter, ConversationStore, RunStore
+
+from .suites import ALL, ORG, OTHER_ORG, a_run, an_agent, an_end, key, made
+
+CREATE, FORK = "CreateConversation", "ForkConversation"
+NO_ORIGIN = ConversationOrigin()
+
+
+def a_thread(agent: Agent, clock: FrozenClock, **fields: Any) -> Conversation:
+    return Conversation(new_id("conv"), ORG, agent.id, False, clock.now(), clock.now(), **fields)
+
+
+async def opened(threads: ConversationStore, agent: Agent, clock: FrozenClock, **fields: Any) -> Conversation:
+    thread = a_thread(agent, clock, **fields)
+    await threads.begin_creation(None, thread, NO_ORIGIN)
+    await threads.activate(thread.id, fields.get("last_message_at"))
+    return await threads.get(ORG, thread.id)
+
+
+class ConversationStoreSuite:
+    """Subclass it with fixtures `threads`, `agents` and `runs` that give empty stores on the clock of `clock`."""
+
+    @pytest.fixture
+    async def agent(self, agents: AgentStore, clock: FrozenClock) -> Agent:
+        return await made(agents, an_agent(clock))
+
+    async def test_nobody_sees_half_a_conversation(
+        self, threads: ConversationStore, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        thread, origin = a_thread(agent, clock), ConversationOrigin(new_id("message"), CREATE, "r-1")
+        assert await threads.begin_creation(key(CREATE), thread, origin) == (thread.id, False)
+        with pytest.raises(NotFound):
+            await threads.get(ORG, thread.id)
+        with pytest.raises(NotFound):
+            await threads.update(None, ORG, thread.id, lambda thread: thread)
+        with pytest.raises(NotFound):
+            await threads.begin_deletion(None, ORG, thread.id)
+        with pytest.raises(NotFound) as raised:
+            await runs.start(None, a_run(agent, clock, conversation_id=thread.id), "me", reject_busy=False)
+        assert raised.value.metadata["resource_id"] == thread.id
+        listed = await threads.list(ORG, ConversationFilter(), "created_at", ALL)
+        assert [found.id for found in listed.items] == [agent.default_conversation_id]
+        (found,) = await threads.unfinished()
+        assert (found.conversation, found.origin) == (thread, origin)
+        assert await threads.unfinished(thread.id) == (found,)
+        assert await threads.unfinished(new_id("conv")) == ()
+
+    async def test_an_open_conversation_is_what_was_written(
+        self, threads: ConversationStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        thread = a_thread(
+            agent, clock, summary="s", description="", archived=True, model="a/b", created_by_id="user-1",
+            model_settings=ModelSettings(temperature=0.0),
+        )  # fmt: skip
+        await threads.begin_creation(None, thread, NO_ORIGIN)
+        await threads.activate(thread.id, clock.now())
+        expected = replace(thread, last_message_at=clock.now())
+        assert await threads.get(ORG, thread.id) == expected
+        assert await threads.unfinished() == ()
+        await threads.activate(thread.id, None)
+        assert await threads.get(ORG, thread.id) == expected
+        with pytest.raises(NotFound):
+            await threads.get(OTHER_ORG, thread.id)
+
+    async def test_a_creation_is_begun_once_under_its_key(
+        self, threads: ConversationStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        candidates = [a_thread(agent, clock) for _ in range(4)]
+        begun = await asyncio.gather(*(threads.begin_creation(key(CREATE), one, NO_ORIGIN) for one in candidates))
+        assert len({id_ for id_, _ in begun}) == 1
+        assert sorted(replayed for _, replayed in begun) == [False, True, True, True]
+        with pytest.raises(RequestIdReused):
+            await threads.begin_creation(key(CREATE, fingerprint="other"), candidates[0], NO_ORIGIN)
+
+    async def test_a_conversation_needs_its_agent(
+        self, threads: ConversationStore, agents: AgentStore, clock: FrozenClock
+    ) -> None:
+        half = an_agent(clock)
+        await agents.begin_creation(None, half, b"")
+        foreign = await made(agents, an_agent(clock, organization_id=OTHER_ORG))
+        for agent in (half, foreign):
+            with pytest.raises(NotFound):
+                await threads.begin_creation(None, a_thread(agent, clock), NO_ORIGIN)
+            with pytest.raises(NotFound):
+                await threads.get(ORG, agent.default_conversation_id)
+
+    async def test_what_is_abandoned_frees_its_request(
+        self, threads: ConversationStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        first, second = a_thread(agent, clock), a_thread(agent, clock)
+        await threads.begin_creation(key(CREATE), first, NO_ORIGIN)
+        assert await threads.abandon(first.id, key(CREATE))
+        assert not await threads.abandon(first.id, key(CREATE))
+        assert [(found.conversation.id, found.origin) for found in await threads.unfinished()] == [(first.id, None)]
+        assert await threads.begin_creation(key(CREATE), second, NO_ORIGIN) == (second.id, False)
+        await threads.activate(second.id, None)
+        assert not await threads.abandon(second.id, None)
+        await threads.forget(second.id)  # only what is being deleted goes
+        await threads.forget(first.id)
+        assert (await threads.get(ORG, second.id)).id == second.id
+        assert await threads.unfinished() == ()
+
+    async def test_a_busy_conversation_is_neither_forked_nor_deleted(
+        self, threads: ConversationStore, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        source = await opened(threads, agent, clock)
+        fork = a_thread(agent, clock, forked_from_id=source.id)
+        claim = (await runs.start(None, a_run(agent, clock, conversation_id=source.id), "me", reject_busy=False)).claim
+        assert claim is not None
+        for wanted in (
+            threads.begin_creation(key(FORK), fork, NO_ORIGIN),
+            threads.begin_deletion(None, ORG, source.id),
+        ):
+            with pytest.raises(ConversationBusy) as raised:
+                await wanted
+            assert raised.value.metadata["run_id"] == claim.run.id
+        await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
+        assert await threads.begin_creation(key(FORK), fork, NO_ORIGIN) == (fork.id, False)
+        assert await threads.begin_deletion(None, ORG, source.id)
+        with pytest.raises(NotFound):
+            await threads.begin_creation(None, a_thread(agent, clock, forked_from_id=source.id), NO_ORIGIN)
+
+    async def test_what_is_deleted_is_gone_and_a_repeat_is_known(
+        self, threads: ConversationStore, runs: RunStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        thread, again = await opened(threads, agent, clock), key("DeleteConversation")
+        with pytest.raises(NotFound):
+            await threads.begin_deletion(None, OTHER_ORG, thread.id)
+        assert await threads.begin_deletion(again, ORG, thread.id)
+        assert await threads.begin_deletion(again, ORG, thread.id), "its parts are still there"
+        with pytest.raises(NotFound):
+            await threads.begin_deletion(None, ORG, thread.id)
+        with pytest.raises(NotFound):
+            await runs.start(None, a_run(agent, clock, conversation_id=thread.id), "me", reject_busy=False)
+        await threads.forget(thread.id)
+        assert not await threads.begin_deletion(again, ORG, thread.id)
+        with pytest.raises(NotFound):
+            await threads.get(ORG, thread.id)
+
+    async def test_the_default_conversation_stays(self, threads: ConversationStore, agent: Agent) -> None:
+        with pytest.raises(FailedPrecondition):
+            await threads.begin_deletion(key("DeleteConversation"), ORG, agent.default_conversation_id)
+        assert (await threads.get(ORG, agent.default_conversation_id)).is_default
+
+    async def test_an_agent_takes_its_conversations_along(
+        self, threads: ConversationStore, agents: AgentStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        thread = await opened(threads, agent, clock)
+        await agents.begin_deletion(ORG, agent.id)
+        with pytest.raises(NotFound):
+            await threads.get(ORG, thread.id)
+        assert (await threads.list(ORG, ConversationFilter(), "created_at", ALL)).items == ()
+        await agents.forget(agent.id)
+        await threads.activate(thread.id, None)
+        assert await threads.unfinished() == ()
+
+    async def test_an_update_takes_effect_once_under_its_key(
+        self, threads: ConversationStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        thread = await opened(threads, agent, clock, summary="a", last_message_at=clock.now())
+
+        def longer(thread: Conversation) -> Conversation:
+            return replace(thread, summary=f"{thread.summary}!", archived=True)
+
+        for _ in range(2):
+            changed = await threads.update(key("UpdateConversation"), ORG, thread.id, longer)
+            assert changed == replace(thread, summary="a!", archived=True)
+
+        def refuse(_: Conversation) -> Conversation:
+            raise EngramError("no")
+
+        with pytest.raises(EngramError):
+            await threads.update(key("UpdateConversation", "r-2"), ORG, thread.id, refuse)
+        with pytest.raises(NotFound):
+            await threads.update(None, OTHER_ORG, thread.id, longer)
+        assert await threads.get(ORG, thread.id) == changed
+
+    async def test_filters(self, threads: ConversationStore, agents: AgentStore, clock: FrozenClock) -> None:
+        agent, other = await made(agents, an_agent(clock)), await made(agents, an_agent(clock))
+        tea = await opened(threads, agent, clock, summary="Tea at 5, 100%")
+        old = await opened(threads, agent, clock, archived=True)
+        defaults = {agent.default_conversation_id, other.default_conversation_id}
+        wanted = {
+            ConversationFilter(): {tea.id, old.id, *defaults},
+            ConversationFilter(agent_id=agent.id): {tea.id, old.id, agent.default_conversation_id},
+            ConversationFilter(archived=True): {old.id},
+            ConversationFilter(agent_id=agent.id, archived=False): {tea.id, agent.default_conversation_id},
+            ConversationFilter(summary_search="TEA"): {tea.id},
+            ConversationFilter(summary_search="0%"): {tea.id},
+            ConversationFilter(summary_search="T_a"): set(),
+        }
+        for where, ids in wanted.items():
+            assert {found.id for found in (await threads.list(ORG, where, "created_at", ALL)).items} == ids, where
+        assert (await threads.list(OTHER_ORG, ConversationFilter(), "created_at", ALL)).items == ()
+
+    @pytest.mark.parametrize("ascending", [True, False])
+    async def test_conversations_without_messages_come_last(
+        self, threads: ConversationStore, runs: RunStore, agent: Agent, clock: FrozenClock, *, ascending: bool
+    ) -> None:
+        early = await opened(threads, agent, clock, last_message_at=clock.now())
+        late = await opened(threads, agent, clock)
+        clock.advance(5)
+        claim = (await runs.start(None, a_run(agent, clock, conversation_id=late.id), "me", reject_busy=False)).claim
+        assert claim is not None
+        await runs.finish(claim.lease, an_end(claim.run, clock, step_count=1), (), ())
+        clock.advance(5)
+        claim = (await runs.start(None, a_run(agent, clock, conversation_id=early.id), "me", reject_busy=False)).claim
+        assert claim is not None
+        await runs.finish(claim.lease, an_end(claim.run, clock, step_count=0), (), ())
+        seen: list[str] = []
+        query = PageQuery(1, ascending=ascending)
+        while True:
+            page = await threads.list(ORG, ConversationFilter(), "last_message_at", query)
+            seen += [found.id for found in page.items]
+            if page.next_cursor is None:
+                break
+            query = replace(query, cursor=page.next_cursor)
+        spoken = [early.id, late.id] if ascending else [late.id, early.id]
+        assert seen == [*spoken, agent.default_conversation_id]
+        behind = await threads.list(ORG, ConversationFilter(), "last_message_at", replace(ALL, after_id=late.id))
+        assert agent.default_conversation_id in {found.id for found in behind.items}

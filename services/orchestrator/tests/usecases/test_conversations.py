@@ -1,0 +1,289 @@
+"""Conversations beside the default one: whole or not there, apart in their windows, and one in their agent's memory."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from engram_kit.errors import FailedPrecondition, NotFound, RequestIdReused, Unavailable
+from engram_kit.idempotency import RequestKey
+from engram_kit.ids import new_id
+from engram_kit.paging import PageQuery
+from engram_orchestrator.errors import ConversationBusy
+from engram_orchestrator.llm.errors import ModelUnknown
+from engram_orchestrator.model.agents import Agent, AgentType, Conversation
+from engram_orchestrator.model.messages import Role
+from engram_orchestrator.model.models import ModelSettings
+from engram_orchestrator.store.base import ConversationFilter
+from engram_orchestrator.usecases.conversations import ConversationDraft
+
+from ..support.faults import Death, Faults
+from ..support.model import Held, call, say
+from ..support.world import ME, Process, World, dead, kinds, lines
+
+ALL = PageQuery(100, ascending=True)
+
+
+def key(method: str = "CreateConversation", request_id: str = "r-1", fingerprint: str = "f") -> RequestKey:
+    return RequestKey(ME.organization_id, method, request_id, fingerprint)
+
+
+async def opened(process: Process, agent: Agent, **draft: object) -> Conversation:
+    return await process.conversations.create(ME, None, ConversationDraft(agent.id, **draft))  # type: ignore[arg-type]
+
+
+async def threads(process: Process, agent: Agent) -> list[Conversation]:
+    """The agent's conversations beside the default one."""
+    page = await process.conversations.list(ME, ConversationFilter(agent_id=agent.id), "created_at", ALL)
+    return [found for found in page.items if not found.is_default]
+
+
+async def test_a_new_conversation_holds_its_system_message_alone(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(say("Hello."))
+    await process.send(agent)
+    block = world.blocks.blocks[world.blocks.held[agent.id][0]]
+    world.blocks.put(replace(block, value="Ada"))
+    thread = await opened(process, agent, summary="Tea")
+    (system,) = world.recall.window(thread.id).messages
+    assert system.role is Role.SYSTEM
+    assert "Ada" in system.text
+    assert "2 previous messages between you and the user" in system.text
+    assert system.id != world.window(agent).messages[0].id
+    assert await process.conversations.get(ME, thread.id) == thread
+    assert (thread.is_default, thread.summary, thread.last_message_at) == (False, "Tea", None)
+    assert await process.conversations.message_ids(thread.id) == (system.id,)
+
+
+async def test_each_conversation_has_its_own_window(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    thread = await opened(process, agent)
+    world.model.follow(say("Here."), say("There."))
+    await process.send(agent, "Where?", to=thread.id)
+    assert lines(world.recall.window(thread.id).messages[1:]) == ["user text: Where?", "assistant text: Here."]
+    assert world.turn(agent) == ()
+    spoken = await process.outcome(agent)
+    assert (await process.conversations.get(ME, thread.id)).last_message_at == spoken.completed_at
+    await process.send(agent, "And here?")
+    assert [message.text for message in world.model.last.messages[1:]] == ["And here?"]
+    await process.windows.reset(ME, None, agent.id, thread.id, add_default=False)
+    assert len(world.recall.window(thread.id).messages) == 1
+    assert len(world.turn(agent)) == 2
+    assert len(world.recall.rows[agent.id]) == 6
+
+
+async def test_two_conversations_run_at_once_and_share_the_blocks(world: World, process: Process) -> None:
+    agent = await world.agent(process, AgentType.LETTA_V1)
+    thread = await opened(process, agent)
+    slow = Held(say("Slow."))
+    world.model.follow(slow)
+    first = await process.start(agent, "Slowly")
+    await slow.asked.wait()
+    world.model.follow(call("memory_insert", label="human", new_str="Ada"), say("Noted."))
+    events = await process.send(agent, "I am Ada.", to=thread.id)
+    assert "assistant" in kinds(events)
+    assert not (await process.runs.get(ME, first.id)).status.ended
+    slow.released.set()
+    await process.follow(first)
+    world.model.follow(say("Ada."))
+    await process.send(agent, "Who am I?")
+    assert "Ada" in world.model.last.messages[0].text
+
+
+async def test_a_conversation_goes_before_its_agent_in_model_and_settings(world: World, process: Process) -> None:
+    agent = await world.agent(process, model_settings=ModelSettings(temperature=0.1, top_p=0.5))
+    given = ModelSettings(temperature=0.9, context_window=9_000)
+    thread = await opened(process, agent, model="anthropic/two", model_settings=given)
+    world.model.follow(say("Hello."), say("Hello."))
+    await process.send(agent, to=thread.id)
+    asked = world.model.last
+    assert asked.model.handle == "anthropic/two"
+    assert (asked.settings.temperature, asked.settings.top_p, asked.settings.context_window) == (0.9, 0.5, 9_000)
+    settings = process.agents.effective_settings(agent, thread)
+    assert (await process.windows.report(agent, thread, settings)).size == 9_000
+    await process.send(agent)
+    assert (world.model.last.model.handle, world.model.last.settings.temperature) == ("scripted/one", 0.1)
+    with pytest.raises(ModelUnknown):
+        await opened(process, agent, model="nobody/knows")
+    with pytest.raises(ModelUnknown):
+        await process.conversations.update(ME, None, thread.id, lambda found: replace(found, model="nobody/knows"))
+
+
+async def test_a_fork_shares_the_messages_under_a_system_message_of_its_own(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    source = await opened(process, agent, summary="Tea", model_settings=ModelSettings(temperature=0.9))
+    world.model.follow(say("One."), say("Two."), say("Three."))
+    await process.send(agent, "1", to=source.id)
+    await process.send(agent, "2", to=source.id)
+    before = world.recall.window(source.id)
+    fork = await process.conversations.fork(ME, key("ForkConversation"), source.id, None, None)
+    again = await process.conversations.fork(ME, key("ForkConversation"), source.id, None, None)
+    assert again == fork
+    shown = world.recall.window(fork.id).messages
+    assert shown[1:] == before.messages[1:]
+    assert shown[0].id != before.messages[0].id
+    assert (fork.forked_from_id, fork.summary, fork.model_settings) == (source.id, "Tea", source.model_settings)
+    assert fork.last_message_at == before.messages[-1].created_at
+    assert world.recall.window(source.id).messages == before.messages
+    await process.send(agent, "3", to=fork.id)
+    assert len(world.recall.window(fork.id).messages) == 7
+    assert world.recall.window(source.id).messages == before.messages
+    short = await process.conversations.fork(ME, None, source.id, before.messages[2].id, "Short")
+    assert lines(world.recall.window(short.id).messages[1:]) == ["user text: 1", "assistant text: One."]
+    assert short.summary == "Short"
+
+
+async def test_a_fork_that_is_refused_leaves_nothing_and_its_request_free(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    request = key("ForkConversation")
+    with pytest.raises(NotFound):
+        await process.conversations.fork(ME, request, agent.default_conversation_id, new_id("message"), None)
+    assert await threads(process, agent) == []
+    assert len(world.recall.windows) == 1
+    world.model.follow(held := Held(say("Hello.")))
+    run = await process.start(agent)
+    await held.asked.wait()
+    with pytest.raises(ConversationBusy) as raised:
+        await process.conversations.fork(ME, request, agent.default_conversation_id, None, None)
+    assert raised.value.metadata["run_id"] == run.id
+    held.released.set()
+    await process.follow(run)
+    await process.conversations.fork(ME, request, agent.default_conversation_id, None, None)
+    assert len(await threads(process, agent)) == 1
+
+
+async def test_a_creation_takes_place_once_per_request(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    draft = ConversationDraft(agent.id)
+    made = await asyncio.gather(*(process.conversations.create(ME, key(), draft) for _ in range(4)))
+    assert {thread.id for thread in made} == {made[0].id}
+    assert len(world.recall.windows) == 2
+    with pytest.raises(RequestIdReused):
+        await process.conversations.create(ME, key(fingerprint="other"), draft)
+    with pytest.raises(NotFound):
+        await process.conversations.create(ME, None, ConversationDraft(new_id("agent")))
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["answer-lost", "away"])
+async def test_a_creation_that_meets_an_absent_tier_is_finished_by_its_repetition(
+    world: World, process: Process, *, lost: bool
+) -> None:
+    agent = await world.agent(process)
+    fault = {"recall.create_context": 1}
+    world.faults.lost, world.faults.away = (fault, {}) if lost else ({}, fault)
+    with pytest.raises(Exception, match=r"too slow|away"):
+        await process.conversations.create(ME, key(), ConversationDraft(agent.id))
+    assert await threads(process, agent) == []
+    block = world.blocks.blocks[world.blocks.held[agent.id][0]]
+    world.blocks.put(replace(block, value="Changed in the meantime."))
+    thread = await process.conversations.create(ME, key(), ConversationDraft(agent.id))
+    assert await threads(process, agent) == [thread]
+    assert len(world.recall.window(thread.id).messages) == 1
+
+
+@pytest.mark.parametrize("forks", [False, True], ids=["new", "fork"])
+async def test_a_death_at_every_point_leaves_nothing_half(world: World, *, forks: bool) -> None:
+    agent = await world.agent(world.process())
+
+    async def make(process: Process, request_id: str) -> Conversation:
+        if forks:
+            request = key("ForkConversation", request_id)
+            return await process.conversations.fork(ME, request, agent.default_conversation_id, None, None)
+        return await process.conversations.create(ME, key(request_id=request_id), ConversationDraft(agent.id))
+
+    world.faults = Faults()
+    await make(whole := world.process(), "r")
+    assert whole.faults.points > 8
+    for point in range(whole.faults.points):
+        world.faults = Faults()
+        world.faults.dies_at = point
+        with pytest.raises(Death):
+            await make(world.process(), f"r-{point}")
+        world.faults = Faults()
+        process = world.process()
+        world.clock.advance(61)
+        before = len(await threads(process, agent))
+        await process.conversations.finish_all()
+        thread = await make(process, f"r-{point}")
+        assert len(await threads(process, agent)) in (before, before + 1), point
+        assert len(world.recall.windows) == len(await threads(process, agent)) + 1, point
+        assert await process.conversations.message_ids(thread.id), point
+
+
+async def test_a_conversation_is_deleted_with_its_window_alone(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    thread = await opened(process, agent)
+    world.model.follow(say("Hello."))
+    await process.send(agent, "Remember", to=thread.id)
+    fork = await process.conversations.fork(ME, None, thread.id, None, None)
+    await process.conversations.delete(ME, key("DeleteConversation"), thread.id)
+    await process.conversations.delete(ME, key("DeleteConversation"), thread.id)
+    assert thread.id not in world.recall.windows
+    assert lines(world.recall.window(fork.id).messages[1:]) == ["user text: Remember", "assistant text: Hello."]
+    for gone in (
+        process.conversations.get(ME, thread.id),
+        process.conversations.delete(ME, None, thread.id),
+        process.conversations.fork(ME, None, thread.id, None, None),
+        process.windows.place(ME, agent.id, thread.id),
+        process.start(agent, to=thread.id),
+    ):
+        with pytest.raises(NotFound):
+            await gone
+    with pytest.raises(FailedPrecondition):
+        await process.conversations.delete(ME, None, agent.default_conversation_id)
+
+
+async def test_a_busy_conversation_is_not_deleted(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    thread = await opened(process, agent)
+    world.model.follow(held := Held(say("Hello.")))
+    run = await process.start(agent, to=thread.id)
+    await held.asked.wait()
+    with pytest.raises(ConversationBusy):
+        await process.conversations.delete(ME, None, thread.id)
+    held.released.set()
+    await process.follow(run)
+    await process.conversations.delete(ME, None, thread.id)
+    assert (await process.runs.get(ME, run.id)).status.ended, "its runs stay on record"
+
+
+async def test_a_deletion_that_was_cut_off_is_finished(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    one, other = await opened(process, agent), await opened(process, agent)
+    world.faults.away = {"recall.delete_context": 2}
+    for thread in (one, other):
+        with pytest.raises(Unavailable):
+            await process.conversations.delete(ME, key("DeleteConversation", thread.id), thread.id)
+    assert await threads(process, agent) == []
+    await process.conversations.delete(ME, key("DeleteConversation", one.id), one.id)
+    await process.conversations.finish_all()
+    assert list(world.recall.windows) == [agent.default_conversation_id]
+
+
+async def test_a_run_of_any_conversation_is_taken_up_after_a_crash(world: World) -> None:
+    process = world.process()
+    agent = await world.agent(process)
+    thread = await opened(process, agent)
+    world.model.follow(held := Held(say("Hello.")), say("Hello again."))
+    run = await process.start(agent, to=thread.id)
+    await held.asked.wait()
+    process.faults.is_dead = True
+    held.released.set()
+    await dead(process)
+    world.faults = Faults()
+    after = world.process()
+    await after.recover()
+    assert (await after.runs.get(ME, run.id)).conversation_id == thread.id
+    assert lines(world.recall.window(thread.id).messages[1:]) == ["user text: Hello", "assistant text: Hello again."]
+
+
+async def test_a_conversation_belongs_to_its_agent(world: World, process: Process) -> None:
+    agent, other = await world.agent(process), await world.agent(process)
+    thread = await opened(process, agent)
+    with pytest.raises(NotFound):
+        await process.windows.place(ME, other.id, thread.id)
+    with pytest.raises(NotFound):
+        await process.start(other, to=thread.id)
+    await process.birth.delete(ME, agent.id)
+    with pytest.raises(NotFound):
+        await process.conversations.get(ME, thread.id)
+    assert list(world.recall.windows) == [other.default_conversation_id]

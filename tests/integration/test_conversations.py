@@ -1,0 +1,153 @@
+"""Conversations of one agent across the rooms: windows apart, memory shared, forks that disturb nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from engram.agents.v1 import agents_service_pb2, conversations_pb2, runs_service_pb2
+from engram.agents.v1 import conversations_service_pb2 as rpc
+from engram.types.v1 import message_pb2, paging_pb2
+from engram_client import Agent
+from engram_kit.errors import Aborted, FailedPrecondition, NotFound
+from engram_testkit.fakes.openai import FakeOpenAI
+from engram_testkit.fakes.script import Reply
+from engram_testkit.mesh import REHEARSAL, Mesh
+from engram_testkit.turns import assert_whole, turn
+from google.protobuf.field_mask_pb2 import FieldMask
+
+
+def conversations(mesh: Mesh) -> Any:
+    return mesh.stubs["engram.agents.v1.ConversationService"]
+
+
+async def opened(mesh: Mesh, agent: Agent, **fields: Any) -> conversations_pb2.Conversation:
+    given = conversations_pb2.Conversation(agent_id=agent.id, **fields)
+    answer = await conversations(mesh).CreateConversation(rpc.CreateConversationRequest(conversation=given))
+    return answer.conversation  # type: ignore[no-any-return]
+
+
+async def shown(mesh: Mesh, conversation_id: str) -> list[message_pb2.Message]:
+    return list((await mesh.client.messages.window(conversation_id)).messages)
+
+
+async def test_conversations_live_side_by_side(mesh: Mesh) -> None:
+    agent = await mesh.client.agents.create(model=REHEARSAL, blocks={"human": "Nothing yet.", "persona": "Kind."})
+    thread = await opened(mesh, agent, summary="Tea")
+    (system,) = await shown(mesh, thread.id)
+    assert system.role == message_pb2.ROLE_SYSTEM
+
+    heard = await asyncio.gather(
+        turn(agent, "My name is Ada.", conversation_id=thread.id),
+        turn(agent, "Remember that the key is under the mat."),
+    )
+    assert [one.status for one in heard] == ["COMPLETED", "COMPLETED"]
+    assert "Ada" in (await turn(agent, "What is my name?")).said, "memory is the agent's"
+    assert "under the mat" in (await turn(agent, "What do you know about the key?", conversation_id=thread.id)).said
+    windows = [await shown(mesh, thread.id), await shown(mesh, agent.proto.default_conversation_id)]
+    for window in windows:
+        assert_whole(window)
+    assert not {message.id for message in windows[0]} & {message.id for message in windows[1]}
+
+    found = (
+        await conversations(mesh).GetConversation(
+            rpc.GetConversationRequest(conversation_id=thread.id, include_message_ids=True)
+        )
+    ).conversation
+    assert list(found.message_ids) == [message.id for message in windows[0]]
+    assert found.HasField("last_message_time")
+
+    fork = (
+        await conversations(mesh).ForkConversation(rpc.ForkConversationRequest(conversation_id=thread.id))
+    ).conversation
+    forked = await shown(mesh, fork.id)
+    assert [message.id for message in forked[1:]] == [message.id for message in windows[0][1:]]
+    assert forked[0].id != windows[0][0].id
+    assert "Ada" in (await turn(agent, "What is my name?", conversation_id=fork.id)).said
+
+    await mesh.restart("orchestrator")
+    await conversations(mesh).DeleteConversation(rpc.DeleteConversationRequest(conversation_id=thread.id))
+    for gone in (
+        conversations(mesh).GetConversation(rpc.GetConversationRequest(conversation_id=thread.id)),
+        mesh.client.messages.window(thread.id),
+        turn(agent, "Hello?", conversation_id=thread.id),
+    ):
+        with pytest.raises(NotFound):
+            await gone
+    assert [message.id for message in (await shown(mesh, fork.id))[1 : len(forked)]] == [m.id for m in forked[1:]]
+    assert_whole(await shown(mesh, fork.id))
+
+    await mesh.client.agents.delete(agent.id)
+    with pytest.raises(NotFound):
+        await mesh.client.messages.window(fork.id)
+
+
+async def test_the_default_conversation_goes_by_three_names(mesh: Mesh) -> None:
+    agent = await mesh.client.agents.create(model=REHEARSAL, blocks={"human": "", "persona": ""})
+    await agent.ask("Hello.")
+    default = agent.proto.default_conversation_id
+    for name in (default, "default", agent.id):
+        request = agents_service_pb2.GetContextWindowRequest(agent_id=agent.id, conversation_id=name)
+        window = (await mesh.stubs.agents.GetContextWindow(request)).context_window
+        assert len(window.messages) == len(await shown(mesh, default))
+    found = await conversations(mesh).GetConversation(rpc.GetConversationRequest(conversation_id=agent.id))
+    assert (found.conversation.id, found.conversation.is_default) == (default, True)
+    with pytest.raises(FailedPrecondition):
+        await conversations(mesh).DeleteConversation(rpc.DeleteConversationRequest(conversation_id=agent.id))
+
+
+async def test_windows_are_reported_recompiled_and_emptied_one_by_one(mesh: Mesh) -> None:
+    agent = await mesh.client.agents.create(model=REHEARSAL, blocks={"human": "", "persona": ""})
+    thread = await opened(mesh, agent, model_settings={"context_window": 9_000})
+    await turn(agent, "Hello.", conversation_id=thread.id)
+    await agent.ask("Hello.")
+    place = {"agent_id": agent.id, "conversation_id": thread.id}
+    report = await mesh.stubs.agents.GetContextWindow(agents_service_pb2.GetContextWindowRequest(**place))
+    assert report.context_window.context_window_size == 9_000
+    before = await shown(mesh, agent.proto.default_conversation_id)
+    await mesh.stubs.agents.RecompileAgent(agents_service_pb2.RecompileAgentRequest(**place))
+    await mesh.stubs.agents.ResetMessages(agents_service_pb2.ResetMessagesRequest(**place))
+    assert len(await shown(mesh, thread.id)) == 1
+    assert await shown(mesh, agent.proto.default_conversation_id) == before
+
+
+async def test_conversations_are_listed_and_changed(mesh: Mesh) -> None:
+    agent = await mesh.client.agents.create(model=REHEARSAL, blocks={"human": "", "persona": ""})
+    first, second = await opened(mesh, agent, summary="Tea"), await opened(mesh, agent, summary="Coffee")
+    await turn(agent, "Hello.", conversation_id=second.id)
+
+    async def listed(**fields: Any) -> list[str]:
+        answer = await conversations(mesh).ListConversations(rpc.ListConversationsRequest(**fields))
+        return [found.id for found in answer.conversations]
+
+    default = agent.proto.default_conversation_id
+    assert await listed(agent_id=agent.id) == [second.id, first.id, default]
+    assert await listed(summary_search="tEA") == [first.id]
+    by_message = rpc.CONVERSATION_ORDER_BY_LAST_MESSAGE_TIME
+    for order in (paging_pb2.SORT_ORDER_ASCENDING, paging_pb2.SORT_ORDER_DESCENDING):
+        assert (await listed(order=order, order_by=by_message))[0] == second.id
+    changed = await conversations(mesh).UpdateConversation(
+        rpc.UpdateConversationRequest(
+            conversation=conversations_pb2.Conversation(id=first.id, archived=True),
+            update_mask=FieldMask(paths=["summary", "archived"]),
+        )
+    )
+    assert (changed.conversation.HasField("summary"), changed.conversation.archived) == (False, True)
+    assert await listed(archived=True) == [first.id]
+
+
+async def test_a_busy_conversation_is_left_alone(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await mesh.client.agents.create(model="openai/fake-model", blocks={"human": "", "persona": ""})
+    thread = await opened(mesh, agent)
+    fake_openai.script = [Reply(text="Late.", gates=[asyncio.Event()])]
+    run = await mesh.client.runs.start(agent.id, "Hello", conversation_id=thread.id)
+    for refused in (
+        conversations(mesh).DeleteConversation(rpc.DeleteConversationRequest(conversation_id=thread.id)),
+        conversations(mesh).ForkConversation(rpc.ForkConversationRequest(conversation_id=thread.id)),
+    ):
+        with pytest.raises(Aborted) as raised:
+            await refused
+        assert (raised.value.reason, raised.value.metadata["run_id"]) == ("CONVERSATION_BUSY", run.id)
+    await mesh.stubs.runs.CancelRuns(runs_service_pb2.CancelRunsRequest(conversation_id=thread.id))
+    await conversations(mesh).DeleteConversation(rpc.DeleteConversationRequest(conversation_id=thread.id))
