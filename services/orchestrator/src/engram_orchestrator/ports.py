@@ -83,9 +83,10 @@ class InsertLine:
 
 @dataclass(frozen=True, slots=True)
 class Rethink:
-    """Writes the whole value anew."""
+    """Writes the whole value anew; refused where the block is not at `base_revision` any more, if that is given."""
 
     value: str
+    base_revision: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """A tier that goes away: before anything is journalled the run fails fast, behind that it waits."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from engram_orchestrator.model.agents import AgentType
 from engram_orchestrator.model.memory import ToolResult
 from engram_orchestrator.model.runs import RunStatus, StopReason
 
-from ..support.model import call, say
+from ..support.model import call, raw_call, say, together
 from ..support.world import Process, World, kinds, lines, require_valid
 
 
@@ -111,6 +112,35 @@ async def test_a_custom_tool_whose_room_goes_away_is_not_run_twice(world: World,
     await process.send(agent)
     assert world.tools.executed == []
     assert "interrupted" in world.turn(agent)[2].tool_returns[0].text
+
+
+async def test_a_custom_tool_erases_nobody_elses_edit(world: World, process: Process) -> None:
+    agent = None
+
+    def rewrite(_: Mapping[str, Any], blocks: Mapping[str, str]) -> tuple[ToolResult, dict[str, str]]:
+        assert agent is not None
+        human = world.blocks.blocks[world.blocks.held[agent.id][0]]
+        world.blocks.put(replace(human, value="Written by somebody else meanwhile."))
+        return ToolResult(ok=True, text="rewritten"), {"human": blocks["human"] + " Or something."}
+
+    world.tools.add("rewrite", rewrite)
+    agent = await world.agent(process, tool_names=("rewrite",))
+    world.model.follow(call("rewrite"), say("It was changed meanwhile."))
+    await process.send(agent)
+    assert world.blocks.value(agent.id, "human") == "Written by somebody else meanwhile."
+    assert "The block human was not changed" in world.turn(agent)[2].tool_returns[0].text
+
+
+async def test_a_custom_tool_sees_what_the_call_before_it_wrote(world: World, process: Process) -> None:
+    def rewrite(_: Mapping[str, Any], blocks: Mapping[str, str]) -> tuple[ToolResult, dict[str, str]]:
+        return ToolResult(ok=True, text="rewritten"), {"human": blocks["human"] + " Twice."}
+
+    world.tools.add("rewrite", rewrite)
+    agent = await world.agent(process, tool_names=("rewrite",))
+    edit = raw_call("memory_replace", '{"label": "human", "old_str": "Nothing yet.", "new_str": "Once."}')
+    world.model.follow(together(edit, call("rewrite")), say("Done."))
+    await process.send(agent)
+    assert world.blocks.value(agent.id, "human") == "Once. Twice."
 
 
 async def test_a_custom_tool_may_change_blocks(world: World, process: Process) -> None:

@@ -161,7 +161,9 @@ def _edited(block: Block, edit: BlockEdit) -> str:
             lines = block.value.split("\n") if block.value else []
             place = len(lines) if line == -1 else line
             return "\n".join((*lines[:place], text, *lines[place:]))
-        case Rethink(value):
+        case Rethink(value, base_revision):
+            if base_revision not in (None, block.revision):
+                raise _refused("BLOCK_REVISION_MISMATCH", label=block.label, value=block.value)
             return value
         case Patch():
             raise NotImplementedError

@@ -27,7 +27,8 @@ async def run_custom(
 ) -> ToolResult:
     """What the tool came to; it is never run a second time.
 
-    Each block that it changed is stored by `edit`, under "{effect_prefix}/{ordinal}".
+    Each block that it changed is stored by `edit`, under "{effect_prefix}/{ordinal}": unless somebody else changed the
+    block after `core` was read, for the tool had not seen that.
     """
     try:
         result, changed = await tools.execute(
@@ -45,7 +46,12 @@ async def run_custom(
     problems = []
     for ordinal, (label, value) in enumerate(sorted(changed.items())):
         try:
-            await edit(f"{effect_prefix}/{ordinal}", author, label, Rethink(value))
+            await edit(f"{effect_prefix}/{ordinal}", author, label, Rethink(value, _seen(core, label)))
         except EngramError as error:
             problems.append(f"The block {label} was not changed: {error.message}")
     return ToolResult(False, "\n".join((result.text, *problems)), result.stdout, result.stderr) if problems else result
+
+
+def _seen(core: CoreMemory, label: str) -> int | None:
+    block = core.block(label)
+    return block.revision if block is not None else None

@@ -142,12 +142,14 @@ class ToolExecution:
         started = turn.entry(step, EntryKind.STARTED, item.ordinal)
         if started is not None and not tool.idempotent:
             return ToolResult(ok=False, text=INTERRUPTED)
+        # As it is now: calls before this one in the same answer may have edited it.
+        core = await self._patience.with_tier(lambda: self._core_memory.get(turn.agent.id)) or turn.core
         if started is None:
             entry = JournalEntry(step, EntryKind.STARTED, self._clock.now(), item.ordinal)
             await self._recorder.record(turn, step, entry)
         author = AgentAuthor(turn.agent.id, item.call.id, turn.run.id)
         prefix = f"{step}/{item.ordinal}"
-        return await run_custom(self._tools, self._edit, turn.agent, turn.core, tool, item.arguments, author, prefix)
+        return await run_custom(self._tools, self._edit, turn.agent, core, tool, item.arguments, author, prefix)
 
     async def _edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
         return await self._patience.with_tier(lambda: self._core_memory.edit(request_id, author, label, edit))
