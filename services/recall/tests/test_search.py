@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 from engram.recall.v1 import messages_service_pb2 as rpc
 from engram.types.v1 import message_pb2 as pb
@@ -231,6 +232,27 @@ async def test_the_vector_index_follows_the_store_and_repeats_do_no_harm(rig: Ri
     await rig.store.erase_agent(org, AGENT, None)
     await rig.indexer.catch_up()
     assert await count(rig.vectors.collection, EVERYTHING) == 0
+
+
+async def test_the_indexer_ends_although_news_comes_with_its_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that is stopped right after a write must not wait for ever."""
+    looked, pending = asyncio.Event(), rig.store.pending
+
+    async def looking(limit: int) -> Any:
+        found = await pending(limit)
+        looked.set()
+        return found
+
+    monkeypatch.setattr(rig.store, "pending", looking)
+    running = asyncio.create_task(rig.indexer.run())
+    await looked.wait()
+    for _ in range(10):  # it has found nothing to do, and waits for news
+        await asyncio.sleep(0)
+    rig.indexer.wake()
+    running.cancel()
+    async with asyncio.timeout(1):
+        await asyncio.wait([running])
+    assert running.cancelled()
 
 
 async def test_an_index_of_another_embedder_is_built_anew(serve: Any, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -136,11 +137,11 @@ class Indexer:
             except (RetrievalError, EmbedderAway) as error:
                 _log.warning("the vector index lags; text search goes on", error=str(error), retry_in=RETRY_SECONDS)
                 wait = RETRY_SECONDS
-            try:
-                await asyncio.wait_for(self._news.wait(), wait)
+            with suppress(TimeoutError):
+                # Not wait_for: it swallows a cancellation that comes together with news, and then this never ends.
+                async with asyncio.timeout(wait):
+                    await self._news.wait()
                 await asyncio.sleep(GATHER_SECONDS)
-            except TimeoutError:
-                pass
             self._news.clear()
 
     async def catch_up(self) -> int:
