@@ -526,6 +526,8 @@ def test_an_ordinary_user_can_run_tools_too() -> None:
         )
         assert done.returncode == 0, done.stderr
         level, text = json.loads(done.stdout)
-        assert level == Level.NONE or text in ("61000", "65534")
+        pool = SandboxSettings()
+        # Which uid of the pool is free depends on what else runs on this machine.
+        assert level == Level.NONE or text == "65534" or int(text) - pool.first_uid in range(pool.uids)
     finally:
         shutil.rmtree(place)
