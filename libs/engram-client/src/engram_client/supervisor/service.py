@@ -39,16 +39,24 @@ class Service:
             self.log.replace(self.log.with_suffix(".log.1"))
         with self.log.open("ab") as output:
             self._log_start = output.tell()
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-I", "-S", _LAUNCH, str(os.getpid())),
-                *self._arguments,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=dict(self._environment),
-                start_new_session=True,  # Ctrl-C in the terminal is the supervisor's to pass on
+            starting = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(
+                    sys.executable,
+                    *("-I", "-S", _LAUNCH, str(os.getpid())),
+                    *self._arguments,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=dict(self._environment),
+                    start_new_session=True,  # Ctrl-C in the terminal is the supervisor's to pass on
+                )
             )
+            try:
+                self._process = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                # The process may be there already: whoever stops the service has to know it.
+                self._process = await starting
+                raise
 
     async def ended(self) -> int:
         """Waits for the end of the process; its exit code, or the negative number of the signal that ended it."""
