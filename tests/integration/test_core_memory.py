@@ -86,6 +86,34 @@ async def test_a_refused_edit_is_told_to_the_model_and_changes_nothing(
     assert {block.label: block.value for block in (await agent.memory()).blocks} == before
 
 
+async def test_what_another_wrote_while_the_model_thought_is_shown_and_not_erased(
+    mesh: Mesh, fake_openai: FakeOpenAI
+) -> None:
+    shared = await mesh.client.blocks.create("project", "Nothing is known yet.")
+    agent = await create(mesh, block_ids=[shared.id])
+    other = await create(mesh, block_ids=[shared.id])
+    theirs = "Ship on Friday. " * 300
+
+    async def answer(body: dict[str, Any]) -> Reply | str:
+        answered = len(tool_texts(body))
+        if answered == 0:
+            await other.append("project", theirs)
+        if answered < 2:
+            arguments = {"label": "project", "new_str": f"Draft {answered}", "insert_line": 1}
+            return Reply(tool_calls=[("memory_insert", arguments)])
+        return "Done."
+
+    fake_openai.script = answer
+    heard = await turn(agent, "Write it down.")
+    assert [item.status for item in heard.returns] == [
+        message_pb2.TOOL_RETURN_STATUS_ERROR,
+        message_pb2.TOOL_RETURN_STATUS_SUCCESS,
+    ]
+    assert theirs in tool_texts(fake_openai.requests[1].body)[0]
+    assert theirs in texts(fake_openai.requests[1].body)[0], "the next step shows the block as it is"
+    assert (await mesh.client.blocks.get(shared.id)).value == f"Nothing is known yet.\nDraft 1\n{theirs}"
+
+
 async def test_the_owner_may_write_what_is_read_only_for_the_agent(mesh: Mesh) -> None:
     agent = await create(mesh, blocks_pb2.Block(label="fixed", value="Law.", read_only=True))
     await agent.append("fixed", "Amendment.")

@@ -75,10 +75,11 @@ class ReplaceUnique:
 
 @dataclass(frozen=True, slots=True)
 class InsertLine:
-    """Inserts behind a line; 0 is the beginning, -1 the end."""
+    """Inserts behind a line, 0 being the beginning and -1 the end; refused as for Rethink."""
 
     line: int
     text: str
+    base_revision: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

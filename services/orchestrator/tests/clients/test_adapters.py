@@ -131,6 +131,7 @@ async def test_core_memory_comes_with_its_blocks_or_not_at_all(room: Room, chann
         (ReplaceAll("a", "b"), "replace_all", blocks.ReplaceAllEdit(old_text="a", new_text="b")),
         (ReplaceUnique("a", ""), "replace_unique", blocks.ReplaceUniqueEdit(old_text="a")),
         (InsertLine(-1, "x"), "insert_line", blocks.InsertLineEdit(line=-1, text="x")),
+        (InsertLine(3, "x", 7), "insert_line", blocks.InsertLineEdit(line=3, text="x", base_revision=7)),
         (Rethink("x"), "rethink", blocks.RethinkEdit(value="x")),
         (Rethink("x", 7), "rethink", blocks.RethinkEdit(value="x", base_revision=7)),
         (Patch("x"), "patch", blocks.PatchEdit(patch="x")),

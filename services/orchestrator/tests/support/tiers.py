@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from engram_kit.clock import FrozenClock
-from engram_kit.errors import AlreadyExists, EngramError, FailedPrecondition, NotFound, RequestIdReused
+from engram_kit.errors import Aborted, AlreadyExists, EngramError, FailedPrecondition, NotFound, RequestIdReused
 from engram_kit.ids import derive_id
 from engram_orchestrator.errors import LeaseLost, StepConflict, WindowMoved
 from engram_orchestrator.model.memory import (
@@ -102,7 +102,7 @@ class Blocks:
         self, request_id: str, agent_id: str, block: Block, metadata: str | None = None, tags: Sequence[str] = ()
     ) -> Block:
         def effect() -> Block:
-            made = replace(block, id=derive_id("block", request_id), limit=block.limit or 20_000)
+            made = replace(block, id=derive_id("block", request_id), limit=block.limit or 20_000, revision=1)
             self.blocks[made.id] = made
             self._give(agent_id, made.id)
             return made
@@ -157,20 +157,25 @@ def _edited(block: Block, edit: BlockEdit) -> str:
                 reason = "BLOCK_TEXT_AMBIGUOUS" if old in block.value else "BLOCK_TEXT_NOT_FOUND"
                 raise _refused(reason, label=block.label)
             return block.value.replace(old, new)
-        case InsertLine(line, text):
+        case InsertLine(line, text, base_revision):
+            _require_revision(block, base_revision)
             lines = block.value.split("\n") if block.value else []
             place = len(lines) if line == -1 else line
             return "\n".join((*lines[:place], text, *lines[place:]))
         case Rethink(value, base_revision):
-            if base_revision not in (None, block.revision):
-                raise _refused("BLOCK_REVISION_MISMATCH", label=block.label, value=block.value)
+            _require_revision(block, base_revision)
             return value
         case Patch():
             raise NotImplementedError
 
 
-def _refused(reason: str, **metadata: str) -> EngramError:
-    error = FailedPrecondition(reason, **metadata)
+def _require_revision(block: Block, base_revision: int | None) -> None:
+    if base_revision not in (None, block.revision):
+        raise _refused("BLOCK_REVISION_MISMATCH", Aborted, label=block.label, value=block.value)
+
+
+def _refused(reason: str, kind: type[EngramError] = FailedPrecondition, /, **metadata: str) -> EngramError:
+    error = kind(reason, **metadata)
     error.reason = reason
     return error
 

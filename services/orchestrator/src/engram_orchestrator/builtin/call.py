@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engram_orchestrator.model.sight import Sight
 from engram_orchestrator.ports import AgentAuthor
 
 
@@ -13,7 +14,9 @@ class BuiltinCall:
 
     `effect_prefix` is "{step_id}/{call ordinal}": the same after a restart, so
     that an effect which took place is not repeated but answered again.
-    `time_zone` (IANA) is the agent's. `run_id` is None outside of a turn.
+    `time_zone` (IANA) is the agent's. `run_id` is None outside of a turn, and
+    so is `sight`: what the agent has seen of its blocks, which the call's own
+    edits advance.
     """
 
     name: str
@@ -23,11 +26,21 @@ class BuiltinCall:
     tool_call_id: str
     run_id: str | None
     effect_prefix: str
+    sight: Sight | None = None
 
     @property
     def author(self) -> AgentAuthor:
         """On whose behalf memory is edited."""
         return AgentAuthor(self.agent_id, self.tool_call_id, self.run_id)
+
+    def base_revision(self, label: str) -> int | None:
+        """The revision of a block that the agent has seen; None outside of a turn, where nothing is shown."""
+        return None if self.sight is None else self.sight.of(label)
+
+    def has_edited(self, label: str, revision: int, before: str | None = None) -> None:
+        """Notes the revision that the call made of the block under `label`, which was called `before`."""
+        if self.sight is not None:
+            self.sight.edited(label, revision, before)
 
     def effect(self, ordinal: int) -> str:
         """The request id of the call's effect of that number."""

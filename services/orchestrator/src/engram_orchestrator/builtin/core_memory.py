@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from engram_orchestrator.builtin.call import BuiltinCall
+from engram_kit.errors import Aborted
+
+from engram_orchestrator.builtin.call import BuiltinCall, Refused
+from engram_orchestrator.model.memory import CoreMemory
 from engram_orchestrator.ports import (
     Append,
     BlockEdit,
@@ -16,17 +19,20 @@ from engram_orchestrator.ports import (
 )
 
 END_OF_BLOCK = -1
+_MOVED_ON = (
+    "Nothing was edited: somebody else changed the memory block with label `{label}` after it was shown to you. It now "
+    "reads:\n\n{value}\n\nMake the edit anew, on this text, if it is still wanted."
+)
 
 
 async def append(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> None:
     """core_memory_append."""
-    await blocks.edit(call.effect(0), call.author, given["label"], Append(given["content"]))
+    await _edit(blocks, call, given["label"], Append(given["content"]))
 
 
 async def replace_all(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> None:
     """core_memory_replace."""
-    edit = ReplaceAll(given["old_content"], given["new_content"])
-    await blocks.edit(call.effect(0), call.author, given["label"], edit)
+    await _edit(blocks, call, given["label"], ReplaceAll(given["old_content"], given["new_content"]))
 
 
 async def replace(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
@@ -36,13 +42,14 @@ async def replace(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str,
 
 async def insert(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
     """memory_insert."""
-    edit = InsertLine(given.get("insert_line", END_OF_BLOCK), given["new_str"])
-    return await edited(blocks, call, given["label"], edit)
+    label = given["label"]
+    return await edited(blocks, call, label, insertion(call, label, given["new_str"], given))
 
 
 async def rethink(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
     """memory_rethink."""
-    return await edited(blocks, call, given["label"], Rethink(given["new_memory"]))
+    label = given["label"]
+    return await edited(blocks, call, label, Rethink(given["new_memory"], call.base_revision(label)))
 
 
 async def apply_patch(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
@@ -50,10 +57,32 @@ async def apply_patch(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[
     return await edited(blocks, call, given["label"], Patch(given["patch"]))
 
 
+def insertion(call: BuiltinCall, label: str, text: str, given: Mapping[str, Any]) -> InsertLine:
+    """Text behind a line that the agent has seen; at the end, where no line is given and none has to be known."""
+    line = given.get("insert_line", END_OF_BLOCK)
+    return InsertLine(line, text, None if line == END_OF_BLOCK else call.base_revision(label))
+
+
 async def edited(blocks: CoreMemoryPort, call: BuiltinCall, label: str, edit: BlockEdit) -> str:
-    """Makes the edit, as the call's first effect, and says so."""
-    await blocks.edit(call.effect(0), call.author, label, edit)
+    """Makes the edit, as the call's first effect, and says so.
+
+    Raises:
+        Refused: the edit depends on what the block said, and somebody else changed it since the agent saw it.
+    """
+    try:
+        await _edit(blocks, call, label, edit)
+    except Aborted as error:
+        if error.reason != "BLOCK_REVISION_MISMATCH":
+            raise
+        # The error carries as much of the value as fits into trailers.
+        now = (await blocks.get(call.agent_id) or CoreMemory(call.agent_id, 0)).block(label)
+        raise Refused(_MOVED_ON.format(label=label, value=now.value if now is not None else "")) from error
     return (
         f"The core memory block with label `{label}` has been edited. Review the changes and make sure they are as "
         "expected (correct indentation, no duplicate lines, etc). Edit the memory block again if necessary."
     )
+
+
+async def _edit(blocks: CoreMemoryPort, call: BuiltinCall, label: str, edit: BlockEdit) -> None:
+    block = await blocks.edit(call.effect(0), call.author, label, edit)
+    call.has_edited(label, block.revision)

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from engram_orchestrator.builtin.call import BuiltinCall, Refused
-from engram_orchestrator.builtin.core_memory import END_OF_BLOCK, edited
+from engram_orchestrator.builtin.core_memory import edited, insertion
 from engram_orchestrator.model.memory import Block, CoreMemory
-from engram_orchestrator.ports import CoreMemoryPort, InsertLine, ReplaceUnique
+from engram_orchestrator.ports import CoreMemoryPort, ReplaceUnique
 
 READ_ONLY_TEXT: Final = "Error This block is read-only and cannot be edited."
 _ROOT: Final = "/memories/"
@@ -21,7 +21,8 @@ async def run_command(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[
 async def _create(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
     label, description = _label(given, "path"), _required(given, "description")
     block = Block("", label, given.get("file_text", ""), _DEFAULT_LIMIT, description)
-    await blocks.create(call.effect(0), call.agent_id, block)
+    made = await blocks.create(call.effect(0), call.agent_id, block)
+    call.has_edited(label, made.revision)
     return f"Successfully created memory block '{label}'"
 
 
@@ -31,8 +32,8 @@ async def _str_replace(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping
 
 
 async def _insert(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
-    edit = InsertLine(given.get("insert_line", END_OF_BLOCK), _required(given, "insert_text"))
-    return await edited(blocks, call, _label(given, "path"), edit)
+    text, label = _required(given, "insert_text"), _label(given, "path")
+    return await edited(blocks, call, label, insertion(call, label, text, given))
 
 
 async def _delete(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
@@ -43,6 +44,8 @@ async def _delete(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str,
     # Also where the agent holds no such block any more: after a crash this may be the repeat of a call that took it
     # away, and only the service knows.
     await blocks.detach(call.effect(0), call.agent_id, label)
+    if call.sight is not None:
+        call.sight.gone(label)
     return f"Successfully deleted memory block '{label}'"
 
 
@@ -50,14 +53,16 @@ async def _rename(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str,
     if "path" in given and "old_path" not in given:
         label, description = _label(given, "path"), _required(given, "description")
         block = _editable(await _core_memory(blocks, call), label)
-        await blocks.describe(call.effect(0), block.id, description)
+        described = await blocks.describe(call.effect(0), block.id, description)
+        call.has_edited(label, described.revision)
         return f"Successfully updated description of memory block '{label}'"
     old, new = _label(given, "old_path"), _label(given, "new_path")
     core_memory = await _core_memory(blocks, call)
     if core_memory.block(old) is None and core_memory.block(new) is not None:
         # What a repeat finds whose first try succeeded and was cut off before it could say so.
         return f"Memory block '{new}' exists, and no memory block is called '{old}'"
-    await blocks.relabel(call.effect(0), _editable(core_memory, old).id, new)
+    renamed = await blocks.relabel(call.effect(0), _editable(core_memory, old).id, new)
+    call.has_edited(new, renamed.revision, before=old)
     return f"Successfully renamed memory block '{old}' to '{new}'"
 
 

@@ -131,7 +131,9 @@ _EDITS: Final[dict[type[BlockEdit], Callable[[Any], dict[str, Any]]]] = {
     ReplaceUnique: lambda edit: {
         "replace_unique": rpc.ReplaceUniqueEdit(old_text=edit.old_text, new_text=edit.new_text)
     },
-    InsertLine: lambda edit: {"insert_line": rpc.InsertLineEdit(line=edit.line, text=edit.text)},
+    InsertLine: lambda edit: {
+        "insert_line": rpc.InsertLineEdit(line=edit.line, text=edit.text, base_revision=edit.base_revision)
+    },
     Rethink: lambda edit: {"rethink": rpc.RethinkEdit(value=edit.value, base_revision=edit.base_revision)},
     Patch: lambda edit: {"patch": rpc.PatchEdit(patch=edit.patch)},
 }

@@ -29,6 +29,7 @@ from engram_orchestrator.model.runs import (
     StepStatus,
     StopReason,
 )
+from engram_orchestrator.model.sight import Sight
 from engram_orchestrator.ports import RecallPort, StepCommit
 from engram_orchestrator.store.base import RunStore
 
@@ -90,6 +91,8 @@ class Engine:
             return Verdict(StopReason.NO_TOOL_CALL)
         if message.tool_calls and not answered.journalled:
             answered = await self._journal(turn, answered)
+        seen = answered.answer.seen
+        turn.sight = Sight(seen) if seen is not None else None
         carried = await self._execution.carry_out(turn, step_id, answered.planned)
         return await self._conclude_and_commit(turn, answered, carried, committed=bool(committed))
 
@@ -194,6 +197,7 @@ class Engine:
             length_cut=answers.ran_into_limit(answer),
             attempts=step.attempts,
             model_ms=step.model_ms or 0,
+            seen={block.label: block.revision for block in turn.core.blocks} if message.tool_calls else None,
         )
         planned = answers.plan(message, turn.toolbox, turn.solver)
         return Answered(stored, planned, journalled=False, step=step)

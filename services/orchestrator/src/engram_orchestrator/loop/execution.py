@@ -1,7 +1,7 @@
 """Carrying out the calls of an answer: each journalled, none done twice, in the order of the calls."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -100,14 +100,18 @@ class ToolExecution:
         refusal = self._refusal(turn, item)
         known = turn.entry(step, EntryKind.RESULT, item.ordinal)
         if known is not None and known.result is not None:
+            if turn.sight is not None and known.seen is not None:
+                turn.sight.learnt(known.seen)
             return Carried(item, known.result, known.at, violation=refusal is not None)
+        seen = turn.sight.revisions if turn.sight is not None else {}
         if item.problem is not None:
             result = ToolResult(ok=False, text=item.problem)
         elif refusal is not None:
             result = ToolResult(ok=False, text=refusal)
         else:
             result = await self._run(turn, step, item)
-        return await self._journal(turn, step, item, result, violation=refusal is not None)
+        learnt = turn.sight.since(seen) if turn.sight is not None else None
+        return await self._journal(turn, step, item, result, learnt, violation=refusal is not None)
 
     def _refusal(self, turn: Turn, item: PlannedCall) -> str | None:
         """Why a rule forbids the call, or None."""
@@ -135,6 +139,7 @@ class ToolExecution:
             tool_call_id=item.call.id,
             run_id=turn.run.id,
             effect_prefix=f"{step}/{item.ordinal}",
+            sight=turn.sight,
         )
         return await self._patience.with_tier(lambda: self._builtin.execute(call))
 
@@ -149,10 +154,14 @@ class ToolExecution:
             await self._recorder.record(turn, step, entry)
         author = AgentAuthor(turn.agent.id, item.call.id, turn.run.id)
         prefix = f"{step}/{item.ordinal}"
-        return await run_custom(self._tools, self._edit, turn.agent, core, tool, item.arguments, author, prefix)
 
-    async def _edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
-        return await self._patience.with_tier(lambda: self._core_memory.edit(request_id, author, label, edit))
+        async def edit(request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
+            block = await self._patience.with_tier(lambda: self._core_memory.edit(request_id, author, label, edit))
+            if turn.sight is not None:
+                turn.sight.edited(label, block.revision)
+            return block
+
+        return await run_custom(self._tools, edit, turn.agent, core, tool, item.arguments, author, prefix)
 
     def _needs_approval(self, turn: Turn, name: str, custom: CustomTool | None) -> bool:
         attached = turn.agent.tool(name)
@@ -161,7 +170,14 @@ class ToolExecution:
         return turn.solver.needs_approval(name) or (custom is not None and custom.requires_approval)
 
     async def _journal(
-        self, turn: Turn, step: str, item: PlannedCall, result: ToolResult, *, violation: bool
+        self,
+        turn: Turn,
+        step: str,
+        item: PlannedCall,
+        result: ToolResult,
+        seen: Mapping[str, int] | None,
+        *,
+        violation: bool,
     ) -> Carried:
         call = item.call
         returned = ToolReturn(
@@ -173,7 +189,7 @@ class ToolExecution:
             result.stderr,
         )
         at = self._clock.now()
-        entry = JournalEntry(step, EntryKind.RESULT, at, item.ordinal, result=returned)
+        entry = JournalEntry(step, EntryKind.RESULT, at, item.ordinal, result=returned, seen=seen)
         bodies = () if self._is_speech(turn, returned) else (shown_return(step, item.ordinal, returned, at),)
         await self._recorder.record(turn, step, entry, bodies)
         return Carried(item, returned, at, violation)

@@ -17,6 +17,7 @@ from engram_orchestrator.model.memory import CoreMemory, Window
 from engram_orchestrator.model.messages import Message, ToolCall, Usage
 from engram_orchestrator.model.models import ModelInfo, ModelSettings
 from engram_orchestrator.model.runs import EntryKind, JournalEntry, JournalledAnswer, Lease, Run, Step
+from engram_orchestrator.model.sight import Sight
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,8 @@ class Turn:
     """Messages that enter the window with the next step: the run's input."""
     notes: tuple[str, ...] = ()
     """What the model is told in this turn's requests only: tiers that are away."""
+    sight: Sight | None = None
+    """What the agent has seen of its blocks when it gave the answer whose calls are being carried out."""
     committing: "Committing | None" = None
     """The commit under way, of which nobody knows yet whether it took place."""
 

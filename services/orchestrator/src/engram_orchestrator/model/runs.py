@@ -1,5 +1,6 @@
 """Runs, steps, and what the journal keeps of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -180,7 +181,8 @@ class JournalledAnswer:
 
     `leading` are the messages that enter the window before it: the run's input
     at the first step, and a heartbeat. `length_cut` says that the model ran
-    into its output limit.
+    into its output limit. `seen` are the revisions of the memory blocks that
+    the request showed, by label; None in journals that do not know.
     """
 
     message: Message
@@ -191,6 +193,7 @@ class JournalledAnswer:
     length_cut: bool = False
     attempts: int = 1
     model_ms: int = 0
+    seen: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +202,8 @@ class JournalEntry:
 
     `ordinal` is the call's, 0 for an answer. Exactly one of the payloads fits
     the kind; STARTED has none. `at` dates the messages that are made of it, so
-    that a replay makes the same ones.
+    that a replay makes the same ones. `seen` are the block revisions that the
+    agent knows by its own edit in this call, for the calls that follow.
     """
 
     step_id: str
@@ -208,3 +212,4 @@ class JournalEntry:
     ordinal: int = 0
     answer: JournalledAnswer | None = None
     result: ToolReturn | None = None
+    seen: Mapping[str, int] | None = None

@@ -1,0 +1,207 @@
+"""Edits that depend on what a block said: an agent never erases what it has not seen, nor stands in its own way."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engram_orchestrator.llm.port import LlmAnswer, LlmRequest
+from engram_orchestrator.model.agents import Agent
+from engram_orchestrator.model.creation import NewBlock
+from engram_orchestrator.model.messages import ToolReturn
+from engram_orchestrator.model.runs import RunStatus
+
+from ..support.faults import Death, Faults
+from ..support.model import by_place, call, say, together
+from ..support.world import Process, World, dead, opened
+
+RETHINK = call("memory_rethink", label="human", new_memory="Ada, who likes tea")
+INSERT = call("memory_insert", label="human", new_str="Likes tea", insert_line=1)
+COMMAND = call("memory", command="insert", path="/memories/human", insert_text="Likes tea", insert_line=1)
+TOOLS = ("memory_rethink", "memory_insert", "memory", "memory_replace", "core_memory_append")
+
+
+def somebody_writes(world: World, agent: Agent, value: str, label: str = "human") -> None:
+    held = (world.blocks.blocks[block_id] for block_id in world.blocks.held[agent.id])
+    block = next(block for block in held if block.label == label)
+    world.blocks.put(replace(block, value=value))
+
+
+def returns(world: World, agent: Agent) -> list[ToolReturn]:
+    return [item for message in world.turn(agent) for item in message.tool_returns]
+
+
+def while_asked(*answers: LlmAnswer, meanwhile: Callable[[], None]) -> Callable[[LlmRequest], LlmAnswer]:
+    """The answers of a turn; `meanwhile` happens between the first request and its answer."""
+    choose, told = by_place(*answers), []
+
+    def answer(request: LlmRequest) -> LlmAnswer:
+        if not told:
+            told.append(request)
+            meanwhile()
+        return choose(request)
+
+    return answer
+
+
+@pytest.mark.parametrize("edit", [RETHINK, INSERT, COMMAND], ids=["rethink", "insert", "command"])
+async def test_what_another_wrote_meanwhile_is_shown_and_not_erased(
+    world: World, process: Process, edit: LlmAnswer
+) -> None:
+    agent = await world.agent(process, tool_names=TOOLS)
+    long = "Ada, of London\n" + "and so on " * 500  # more than an error carries
+    world.model.script = while_asked(
+        edit,
+        edit,
+        say("Done."),
+        meanwhile=lambda: somebody_writes(world, agent, long),
+    )
+    await process.send(agent)
+
+    refused, done = returns(world, agent)
+    assert refused.status == "error"
+    assert "somebody else changed" in refused.text
+    assert long in refused.text
+    assert long in world.model.requests[1].messages[0].text, "the next step shows the fresh block"
+    assert done.status == "success", done.text
+    value = world.blocks.value(agent.id, "human")
+    assert value == ("Ada, who likes tea" if edit is RETHINK else long.replace("\n", "\nLikes tea\n"))
+    assert len(world.blocks.effects) == 1
+
+
+@pytest.mark.parametrize(
+    ("calls", "value"),
+    [
+        ((INSERT, call("memory_insert", label="human", new_str="Likes rye", insert_line=2)), "Nothing yet.\n{}\n{}"),
+        ((call("core_memory_append", label="human", content="Likes tea"), INSERT), "Nothing yet.\n{}\n{}"),
+        ((INSERT, RETHINK), "Ada, who likes tea"),
+        (
+            (
+                call("memory", command="rename", old_path="/memories/human", new_path="/memories/person"),
+                call("memory_rethink", label="person", new_memory="Ada"),
+            ),
+            "Ada",
+        ),
+        (
+            (
+                call("memory", command="rename", path="/memories/human", description="Who it is"),
+                RETHINK,
+            ),
+            "Ada, who likes tea",
+        ),
+        (
+            (
+                call("memory", command="delete", path="/memories/human"),
+                call("memory", command="create", path="/memories/human", description="Anew", file_text="One"),
+                call("memory_rethink", label="human", new_memory="Two"),
+            ),
+            "Two",
+        ),
+    ],
+    ids=["inserts", "append-insert", "insert-rethink", "rename", "describe", "made-anew"],
+)
+async def test_calls_of_one_answer_build_on_each_other(
+    world: World, process: Process, calls: tuple[LlmAnswer, ...], value: str
+) -> None:
+    agent = await world.agent(process, tool_names=TOOLS)
+    world.model.follow(together(*calls), say("Done."))
+    await process.send(agent)
+    assert [item.status for item in returns(world, agent)] == ["success"] * len(calls), returns(world, agent)
+    (held,) = world.blocks.held[agent.id]
+    written = world.blocks.blocks[held].value
+    if "{}" in value:
+        assert written.splitlines()[0] == "Nothing yet."
+        assert len(written.splitlines()) == 3
+    else:
+        assert written == value
+
+
+async def test_an_own_edit_does_not_cover_for_what_another_wrote_before_it(world: World, process: Process) -> None:
+    agent = await world.agent(process, tool_names=TOOLS)
+    append = call("core_memory_append", label="human", content="Likes tea")
+    world.model.script = while_asked(
+        together(append, RETHINK), say("Done."), meanwhile=lambda: somebody_writes(world, agent, "Ada")
+    )
+    await process.send(agent)
+    assert [item.status for item in returns(world, agent)] == ["success", "error"]
+    assert world.blocks.value(agent.id, "human") == "Ada\nLikes tea"
+
+
+async def test_a_block_that_was_never_shown_is_not_written_over(world: World, process: Process) -> None:
+    agent = await world.agent(process, tool_names=TOOLS)
+    given = NewBlock("plan", "Ship on Friday.")
+    other = await world.agent(process, blocks=(given,))
+    (plan,) = world.blocks.held[other.id]
+
+    def attach() -> None:
+        world.blocks._give(agent.id, plan)
+
+    world.model.script = while_asked(
+        call("memory_rethink", label="plan", new_memory="x"), say("I see."), meanwhile=attach
+    )
+    await process.send(agent)
+    (refused,) = returns(world, agent)
+    assert refused.status == "error"
+    assert "Ship on Friday." in refused.text
+    assert world.blocks.value(agent.id, "plan") == "Ship on Friday."
+
+
+async def test_text_at_the_end_needs_no_sight_of_the_block(world: World, process: Process) -> None:
+    agent = await world.agent(process, tool_names=TOOLS)
+    world.model.script = while_asked(
+        call("memory_insert", label="human", new_str="Likes tea"),
+        say("Done."),
+        meanwhile=lambda: somebody_writes(world, agent, "Ada"),
+    )
+    await process.send(agent)
+    assert world.blocks.value(agent.id, "human") == "Ada\nLikes tea"
+
+
+async def test_a_death_at_any_point_changes_neither_what_is_done_nor_what_is_refused(tmp_path: Path) -> None:
+    """Two own inserts in one answer, and one block that somebody else writes to before the model answers."""
+    edits = together(
+        INSERT,
+        call("memory_insert", label="human", new_str="Likes rye", insert_line=2),
+        call("memory_rethink", label="shared", new_memory="Mine"),
+    )
+
+    async def life(world: World, point: int | None) -> tuple[Any, ...]:
+        world.faults, world.model.requests = Faults(), []
+        world.blocks.effects.clear()
+        given = (NewBlock("human", "Nothing yet."), NewBlock("shared", "Ours"))
+        agent = await world.agent(world.process(), tool_names=TOOLS, blocks=given)
+        world.faults = Faults()
+        world.faults.dies_at = point
+        process = world.process()
+        world.model.script = while_asked(
+            edits, say("Done."), meanwhile=lambda: somebody_writes(world, agent, "Theirs", "shared")
+        )
+        with suppress(Death):
+            await process.send(agent)
+        await dead(process)
+        counted, world.faults = world.faults.points, Faults()
+        again = world.process()
+        await again.recover()
+        outcomes = [item.status for item in returns(world, agent)]
+        if outcomes:
+            assert (await again.outcome(agent)).status is RunStatus.COMPLETED
+            # Somebody else wrote it before a journalled answer, or before the model was asked again.
+            assert world.blocks.value(agent.id, "shared") in ("Theirs", "Mine")
+        return counted, outcomes, world.blocks.value(agent.id, "human"), list(world.blocks.effects), agent
+
+    async with opened(tmp_path) as world:
+        points, outcomes, value, effects, _ = await life(world, None)
+        assert outcomes == ["success", "success", "error"]
+        assert value == "Nothing yet.\nLikes tea\nLikes rye"
+        assert len(effects) == 2
+        for point in range(points):
+            _, outcomes, human, effects, agent = await life(world, point)
+            if not outcomes:
+                continue
+            assert outcomes[:2] == ["success", "success"], point
+            assert human == value, point
+            assert len(effects) == len(set(effects)), point
+            refused = outcomes[2] == "error"
+            assert (world.blocks.value(agent.id, "shared") == "Theirs") is refused, point
