@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -288,3 +289,17 @@ async def _until_asked(fake: FakeOpenAI, times: int = 1) -> None:
     async with asyncio.timeout(20):
         while len(fake.requests) < times:
             await asyncio.sleep(0.005)
+
+
+async def test_what_went_to_the_model_can_be_read_and_judged(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    fake_openai.script = ["Hello to you."]
+    heard = await turn(agent, "Hello")
+    step = await anext(mesh.client.runs.steps(heard.run_id))
+    trace = await mesh.client.runs.trace(step.id)
+    assert json.loads(trace.request) == fake_openai.requests[0].body
+    assert json.loads(trace.response)["choices"][0]["message"]["content"] == "Hello to you."
+    assert "sk-test" not in trace.request + trace.response
+    await mesh.client.runs.judge(step.id, "positive", ["kind"])
+    judged = await anext(mesh.client.runs.steps(heard.run_id))
+    assert (judged.feedback, list(judged.tags)) == ("positive", ["kind"])

@@ -90,6 +90,17 @@ class RunsClient:
         request = runs_service_pb2.ListStepsRequest(filter=runs_service_pb2.StepFilter(run_id=run_id))
         return every(self.stub.ListSteps, request, "steps")
 
+    async def trace(self, step_id: str) -> runs_service_pb2.StepTrace:
+        """What went to the model at a step and came back, as JSON texts. NotFound once it is not kept any more."""
+        return (await self.stub.GetStepTrace(runs_service_pb2.GetStepTraceRequest(step_id=step_id))).trace
+
+    async def judge(
+        self, step_id: str, feedback: Literal["positive", "negative"] | None, tags: Sequence[str] = ()
+    ) -> runs_pb2.Step:
+        """Sets, or clears, a verdict on a step and its tags."""
+        request = runs_service_pb2.SetStepFeedbackRequest(step_id=step_id, feedback=feedback, tags=tags)
+        return (await self.stub.SetStepFeedback(request)).step
+
     async def cancel(
         self, *run_ids: str, agent_id: str | None = None, conversation_id: str | None = None
     ) -> dict[str, runs_service_pb2.CancelOutcome.ValueType]:

@@ -40,6 +40,16 @@ def server_interceptors(env: Mapping[str, str] = os.environ) -> tuple[Any, ...]:
     return (aio_server_interceptor(),)
 
 
+def current_trace_id(env: Mapping[str, str] = os.environ) -> str | None:
+    """Of the trace that the caller is a part of, in hex; None where tracing is off."""
+    if not env.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        return None
+    from opentelemetry import trace  # noqa: PLC0415
+
+    context = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(context.trace_id) if context.is_valid else None
+
+
 def _client_instrumentor() -> Any:
     from opentelemetry.instrumentation.grpc import GrpcAioInstrumentorClient  # noqa: PLC0415
 

@@ -41,6 +41,8 @@ class Config(ServerConfig):
     openai_base_url: str | None = None
     anthropic_api_key: str | None = field(default=None, repr=False)
     anthropic_base_url: str | None = None
+    step_trace_days: int = 7
+    """How long requests to models and their answers are kept for GetStepTrace; 0 keeps none."""
     tier_patience_seconds: float = 900.0
     """How long a run waits for a tier that goes away in the middle of a step."""
 

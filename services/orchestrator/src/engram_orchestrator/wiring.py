@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from engram.agents.v1 import (
@@ -46,10 +47,12 @@ from engram_orchestrator.servicers.runs import RunsServicer
 from engram_orchestrator.store.agents import SqlAgentStore
 from engram_orchestrator.store.conversations import SqlConversationStore
 from engram_orchestrator.store.runs import SqlRunStore
+from engram_orchestrator.store.steps import SqlStepStore
 from engram_orchestrator.usecases.agents import AgentService
 from engram_orchestrator.usecases.conversations import ConversationService
 from engram_orchestrator.usecases.creation import AgentBirth, Tiers
 from engram_orchestrator.usecases.runs import RunService
+from engram_orchestrator.usecases.steps import StepService
 from engram_orchestrator.usecases.trials import PreviewService, ToolRunner
 from engram_orchestrator.usecases.windows import WindowService
 
@@ -68,6 +71,7 @@ class Parts:
     previews: PreviewService
     runner: ToolRunner
     runs: RunService
+    steps: StepService
     models: Providers
     conductor: Conductor
     purge: Callable[[], Awaitable[object]]
@@ -88,7 +92,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
                 agents_service_pb2_grpc.add_AgentServiceServicer_to_server,
                 AgentsServicer(parts.agents, parts.birth, parts.windows, parts.previews, parts.runner),
             ),
-            (runs_service_pb2_grpc.add_RunServiceServicer_to_server, RunsServicer(parts.runs)),
+            (runs_service_pb2_grpc.add_RunServiceServicer_to_server, RunsServicer(parts.runs, parts.steps)),
             (models_service_pb2_grpc.add_ModelServiceServicer_to_server, ModelsServicer(parts.models)),
             (
                 conversations_service_pb2_grpc.add_ConversationServiceServicer_to_server,
@@ -129,14 +133,14 @@ def _tiers(config: Config, channels: Channels) -> Tiers:
 
 def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: IdSource) -> Parts:
     agent_store, run_store = SqlAgentStore(database, clock), SqlRunStore(database, clock)
-    threads = SqlConversationStore(database, clock)
+    threads, step_store = SqlConversationStore(database, clock), SqlStepStore(database, clock)
     models = Providers(config.providers)
     prompts = Prompts(config.data_path / "system_prompts")
     patience = Patience(clock, config.tier_patience_seconds)
     builtin = BuiltinTools(tiers.core_memory, tiers.recall, tiers.archival, clock)
     context = ContextBuilder(tiers.recall, tiers.core_memory, tiers.archival, tiers.tools, RefusingCompactor(), clock)
     hub = EventHub()
-    recorder = Recorder(run_store, hub, clock)
+    recorder = Recorder(run_store, hub, clock, keeps_traces=config.step_trace_days > 0)
     execution = ToolExecution(recorder, builtin, tiers.tools, tiers.core_memory, patience, clock)
     engine = Engine(run_store, recorder, hub, tiers.recall, context, execution, patience, clock)
     turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
@@ -146,6 +150,12 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
     conversations = ConversationService(threads, agent_store, tiers.recall, windows, context, models, clock, ids)
     birth = AgentBirth(agent_store, tiers, models, prompts, context, conductor, clock, ids)
     runs = RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids)
+
+    async def purge() -> None:
+        now = clock.now()
+        await run_store.purge_requests(now - KEPT)
+        await step_store.purge_traces(now - timedelta(days=config.step_trace_days))
+
     return Parts(
         agents,
         birth,
@@ -154,9 +164,10 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
         PreviewService(windows, turns, context, clock, ids),
         ToolRunner(agent_store, builtin, tiers.tools, tiers.core_memory, context, ids),
         runs,
+        StepService(step_store),
         models,
         conductor,
-        lambda: run_store.purge_requests(clock.now() - KEPT),
+        purge,
     )
 
 

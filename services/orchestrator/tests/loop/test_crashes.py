@@ -15,7 +15,7 @@ from engram_orchestrator.model.agents import Agent, AgentType
 from engram_orchestrator.model.events import Accepted, RunEvent
 from engram_orchestrator.model.messages import TextPart, ToolStatus
 from engram_orchestrator.model.runs import InputMessage, RunConfig, RunStatus, StopReason
-from engram_orchestrator.store.base import RunFilter
+from engram_orchestrator.store.base import RunFilter, StepFilter
 
 from ..support.faults import Death, Faults
 from ..support.model import by_place, call, say, together
@@ -286,3 +286,26 @@ async def test_the_same_request_after_a_crash_is_the_same_run(world: World, poin
     assert len((await second.runs.list(ME, RunFilter(), PageQuery(9, ascending=True))).items) == 1
     assert world.archival.texts(agent.id) == ["one"]
     assert len(world.turn(agent)) == 4
+
+
+async def test_what_went_to_the_model_and_came_back_survives_a_death(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    world.model.follow(
+        replace(call("archival_memory_insert", content="x"), request_body='{"a":1}', response_body='{"b":1}'),
+        replace(say("Done."), request_body='{"a":2}', response_body='{"b":2}'),
+    )
+
+    async def dies(name: str) -> None:
+        if name == "archival.insert":
+            world.faults.is_dead = True
+            raise Death
+
+    world.faults.on_call = dies
+    with pytest.raises(Death):
+        await process.send(agent)
+    await dead(process)
+    second = await next_life(world)
+    run = await second.outcome(agent)
+    page = await second.steps.list(ME, StepFilter(run_id=run.id), PageQuery(10, ascending=True))
+    traces = [await second.steps.trace(ME, step.id) for step in sorted(page.items, key=lambda step: step.number)]
+    assert [(trace.request, trace.response) for trace in traces] == [('{"a":1}', '{"b":1}'), ('{"a":2}', '{"b":2}')]

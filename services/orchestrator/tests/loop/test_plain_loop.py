@@ -229,12 +229,12 @@ async def test_steps_are_recorded_with_what_they_cost(world: World, process: Pro
     world.model.follow(call("archival_memory_insert", content="x"), say("Done."))
     await process.send(agent)
     run = await process.outcome(agent)
-    page = await process.runs.steps(ME, StepFilter(run_id=run.id), PageQuery(10, ascending=True))
+    page = await process.steps.list(ME, StepFilter(run_id=run.id), PageQuery(10, ascending=True))
     assert [(step.number, step.stop_reason, step.usage.total_tokens, step.attempts) for step in page.items] == [
         (1, None, 110, 1),
         (2, StopReason.END_TURN, 110, 1),
     ]
-    assert await process.runs.step(ME, page.items[0].id) == page.items[0]
+    assert await process.steps.get(ME, page.items[0].id) == page.items[0]
     assert {message.step_id for message in world.turn(agent)} == {step.id for step in page.items}
 
 

@@ -254,7 +254,15 @@ BAD_CALLS: list[tuple[str, str, Any, str]] = [
     ("runs", "DeleteRun", R.DeleteRunRequest(run_id="x"), "run_id"),
     ("runs", "ListSteps", R.ListStepsRequest(filter={"run_id": "x"}), "filter.run_id"),
     ("runs", "ListSteps", R.ListStepsRequest(filter={"agent_id": "x"}), "filter.agent_id"),
+    ("runs", "ListSteps", R.ListStepsRequest(filter={"feedback": "fine"}), "filter.feedback"),
+    ("runs", "ListSteps", R.ListStepsRequest(filter={"tags_any": [""]}), "filter.tags_any"),
+    ("runs", "ListSteps", R.ListStepsRequest(filter={"trace_id": "\0"}), "filter.trace_id"),
     ("runs", "GetStep", R.GetStepRequest(step_id="x"), "step_id"),
+    ("runs", "GetStepTrace", R.GetStepTraceRequest(step_id="x"), "step_id"),
+    ("runs", "SetStepFeedback", R.SetStepFeedbackRequest(step_id="x"), "step_id"),
+    ("runs", "SetStepFeedback", R.SetStepFeedbackRequest(step_id=STEP, feedback="good"), "feedback"),
+    ("runs", "SetStepFeedback", R.SetStepFeedbackRequest(step_id=STEP, tags=["x" * 201]), "tags"),
+    ("runs", "SetStepFeedback", R.SetStepFeedbackRequest(step_id=STEP, tags=["x"] * 51), "tags"),
 ]  # fmt: skip
 
 
@@ -299,6 +307,8 @@ async def test_a_stream_that_cannot_be_followed(wire: Wire, request_: Any, field
         ("runs", "RetryRun", R.RetryRunRequest(run_id=RUN)),
         ("runs", "DeleteRun", R.DeleteRunRequest(run_id=RUN)),
         ("runs", "GetStep", R.GetStepRequest(step_id=STEP)),
+        ("runs", "GetStepTrace", R.GetStepTraceRequest(step_id=STEP)),
+        ("runs", "SetStepFeedback", R.SetStepFeedbackRequest(step_id=STEP)),
         ("conversations", "CreateConversation", C.CreateConversationRequest(conversation={"agent_id": AGENT})),
         ("conversations", "GetConversation", C.GetConversationRequest(conversation_id=CONVERSATION)),
         ("conversations", "GetConversation", C.GetConversationRequest(conversation_id=AGENT)),
@@ -391,7 +401,6 @@ async def test_what_a_run_cannot_do_yet(wire: Wire, request_: Any, field: str) -
 
 UNANSWERED: dict[str, tuple[Any, list[str]]] = {
     "AgentService": (A, ["SetToolApproval", "CompactConversation"]),
-    "RunService": (R, ["GetStepTrace", "SetStepFeedback"]),
     "ModelService": (models_service_pb2, ["UpdateModel", "ListEmbeddingModels", "CreateProvider"]),
     "GroupService": (groups_service_pb2, ["CreateGroup"]),
     "IdentityService": (identities_service_pb2, ["CreateIdentity"]),

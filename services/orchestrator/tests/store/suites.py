@@ -32,7 +32,7 @@ from engram_orchestrator.model.runs import (
     StepStatus,
     StopReason,
 )
-from engram_orchestrator.store.base import AgentFilter, AgentStore, RunFilter, RunStore, StepFilter
+from engram_orchestrator.store.base import AgentFilter, AgentStore, RunFilter, RunStore, StepStore
 
 ORG, OTHER_ORG = new_id("org"), new_id("org")
 ALL = PageQuery(100, ascending=True)
@@ -647,41 +647,6 @@ class RunStoreSuite:
         with pytest.raises(LeaseLost):
             await runs.write(lease)
 
-    async def test_a_step_is_recorded_once_however_often_it_is_written(
-        self, runs: RunStore, agent: Agent, clock: FrozenClock
-    ) -> None:
-        started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
-        assert started.claim is not None
-        step = a_step(started.run, 1, clock, usage=Usage(1, 2, 3), model_ms=4, error=RunError("INTERNAL", "x"))
-        await runs.write(started.claim.lease, steps=[step])
-        later = replace(step, attempts=2)
-        await runs.write(started.claim.lease, steps=[later, a_step(started.run, 2, clock)])
-        assert await runs.step(ORG, step.id) == later
-        page = await runs.steps(ORG, StepFilter(run_id=started.run.id), ALL)
-        assert [found.number for found in page.items] == [1, 2]
-        with pytest.raises(NotFound):
-            await runs.step(OTHER_ORG, step.id)
-
-    async def test_steps_by_run_agent_and_model(
-        self, agents: AgentStore, runs: RunStore, agent: Agent, clock: FrozenClock
-    ) -> None:
-        other = await made(agents, an_agent(clock))
-        found = {}
-        for one, model in ((agent, "scripted/one"), (other, "scripted/two")):
-            claim = (await runs.start(None, a_run(one, clock), "me", reject_busy=False)).claim
-            assert claim is not None
-            await runs.write(claim.lease, steps=[a_step(claim.run, 1, clock, model=model)])
-            found[one.id] = claim.run.id
-        for where, expected in (
-            (StepFilter(), 2),
-            (StepFilter(agent_id=agent.id), 1),
-            (StepFilter(run_id=found[other.id]), 1),
-            (StepFilter(model="scripted/two"), 1),
-            (StepFilter(agent_id=agent.id, model="scripted/two"), 0),
-        ):
-            assert len((await runs.steps(ORG, where, ALL)).items) == expected
-        assert (await runs.steps(OTHER_ORG, StepFilter(), ALL)).items == ()
-
     async def test_lists_of_runs(self, agents: AgentStore, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
         other = await made(agents, an_agent(clock))
         done = await ran(runs, agent, clock)
@@ -744,7 +709,7 @@ class RunStoreSuite:
                 await runs.finish(claim.lease, an_end(claim.run, clock), (), ())
 
     async def test_only_an_ended_run_is_deleted_and_with_all_its_rows(
-        self, runs: RunStore, agent: Agent, clock: FrozenClock
+        self, runs: RunStore, recorded: StepStore, agent: Agent, clock: FrozenClock
     ) -> None:
         started = await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)
         assert started.claim is not None
@@ -756,7 +721,7 @@ class RunStoreSuite:
         with pytest.raises(NotFound):
             await runs.delete(OTHER_ORG, run.id)
         await runs.delete(ORG, run.id)
-        for gone in (runs.get(ORG, run.id), runs.delete(ORG, run.id), runs.step(ORG, step.id)):
+        for gone in (runs.get(ORG, run.id), runs.delete(ORG, run.id), recorded.get(ORG, step.id)):
             with pytest.raises(NotFound):
                 await gone
         assert await runs.events(run.id, 0, 10) == ()

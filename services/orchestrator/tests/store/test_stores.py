@@ -12,9 +12,11 @@ from engram_kit.sql import Database
 from engram_orchestrator.store.agents import SqlAgentStore
 from engram_orchestrator.store.conversations import SqlConversationStore
 from engram_orchestrator.store.runs import SqlRunStore
+from engram_orchestrator.store.steps import SqlStepStore
 from engram_orchestrator.store.tables import metadata
 
 from .conversation_suite import ConversationStoreSuite
+from .step_suite import StepStoreSuite
 from .suites import AgentStoreSuite, RunStoreSuite
 
 
@@ -57,6 +59,10 @@ class Stores:
     def threads(self, database: Database, clock: FrozenClock) -> SqlConversationStore:
         return SqlConversationStore(database, clock)
 
+    @pytest.fixture
+    def recorded(self, database: Database, clock: FrozenClock) -> SqlStepStore:
+        return SqlStepStore(database, clock)
+
 
 class Migrations:
     async def test_the_migrations_make_the_tables_that_the_code_declares(self, database: Database) -> None:
@@ -76,6 +82,14 @@ class TestRunsOnSqlite(OnSqlite, Stores, RunStoreSuite):
 
 
 class TestRunsOnPostgres(OnPostgres, Stores, RunStoreSuite):
+    pass
+
+
+class TestStepsOnSqlite(OnSqlite, Stores, StepStoreSuite):
+    pass
+
+
+class TestStepsOnPostgres(OnPostgres, Stores, StepStoreSuite):
     pass
 
 

@@ -36,10 +36,12 @@ from engram_orchestrator.store.agents import SqlAgentStore
 from engram_orchestrator.store.base import AgentStore, RunFilter, RunStore
 from engram_orchestrator.store.conversations import SqlConversationStore
 from engram_orchestrator.store.runs import SqlRunStore
+from engram_orchestrator.store.steps import SqlStepStore
 from engram_orchestrator.usecases.agents import AgentService
 from engram_orchestrator.usecases.conversations import ConversationService
 from engram_orchestrator.usecases.creation import AgentBirth, Tiers
 from engram_orchestrator.usecases.runs import RunService
+from engram_orchestrator.usecases.steps import StepService
 from engram_orchestrator.usecases.trials import PreviewService, ToolRunner
 from engram_orchestrator.usecases.windows import WindowService
 
@@ -58,6 +60,7 @@ class Process:
     conductor: Conductor
     hub: EventHub
     runs: RunService
+    steps: StepService
     agents: AgentService
     windows: WindowService
     birth: AgentBirth
@@ -157,6 +160,7 @@ class World:
             conductor,
             hub,
             RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids),
+            StepService(SqlStepStore(self.database, clock)),
             AgentService(agent_store, tiers.tools, builtin, context, models, clock),
             windows,
             AgentBirth(agent_store, tiers, models, Prompts(self.directory / "prompts"), context, conductor, clock, ids),

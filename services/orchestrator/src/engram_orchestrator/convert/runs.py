@@ -1,4 +1,4 @@
-"""Runs, their input and their steps between the domain and the contract."""
+"""Runs and their input between the domain and the contract."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,7 +12,7 @@ from engram_kit.ids import derive_id, is_id, require_id
 from google.protobuf.duration_pb2 import Duration
 
 from engram_orchestrator.convert.messages import part_to_proto, parts_from_proto, timestamp, usage_to_proto
-from engram_orchestrator.convert.settings import require_json_object, require_known, require_plain
+from engram_orchestrator.convert.settings import require_json_object, require_known
 from engram_orchestrator.model.messages import ContentPart, ImagePart, Role, TextPart
 from engram_orchestrator.model.runs import (
     InputMessage,
@@ -21,11 +21,9 @@ from engram_orchestrator.model.runs import (
     RunConfig,
     RunError,
     RunStatus,
-    Step,
-    StepStatus,
     StopReason,
 )
-from engram_orchestrator.store.base import RunFilter, StepFilter
+from engram_orchestrator.store.base import RunFilter
 from engram_orchestrator.usecases.runs import CancelOutcome
 
 STOP_REASONS: Final = {reason: agents_pb2.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
@@ -37,7 +35,6 @@ _ON_BUSY: Final = {
     pb.ON_BUSY_REJECT: OnBusy.REJECT,
 }
 _RUN_STATUSES_BACK: Final = {number: status for status, number in RUN_STATUSES.items()}
-_STEP_STATUSES: Final = {status: pb.StepStatus.Value(f"STEP_STATUS_{status.name}") for status in StepStatus}
 CANCEL_OUTCOMES: Final = {
     outcome: rpc.CancelOutcome.Value(f"CANCEL_OUTCOME_{outcome.name}") for outcome in CancelOutcome
 }
@@ -231,30 +228,6 @@ def error_to_proto(error: RunError) -> pb.RunError:
     return pb.RunError(reason=error.reason, message=error.message, metadata=error.metadata)
 
 
-def step_to_proto(step: Step) -> pb.Step:
-    """A step."""
-    return pb.Step(
-        id=step.id,
-        run_id=step.run_id,
-        agent_id=step.agent_id,
-        conversation_id=step.conversation_id,
-        number=step.number,
-        status=_STEP_STATUSES[step.status],
-        stop_reason=STOP_REASONS[step.stop_reason] if step.stop_reason else None,
-        provider=step.provider,
-        model=step.model,
-        endpoint=step.endpoint,
-        context_window_limit=step.context_window,
-        usage=usage_to_proto(step.usage),
-        error=error_to_proto(step.error) if step.error else None,
-        model_duration=milliseconds(step.model_ms),
-        total_duration=milliseconds(step.total_ms),
-        attempts=step.attempts,
-        create_time=timestamp(step.created_at),
-        completion_time=timestamp(step.completed_at) if step.completed_at else None,
-    )
-
-
 def run_filter_from_proto(given: rpc.RunFilter) -> RunFilter:
     """Which runs a list looks at.
 
@@ -276,21 +249,6 @@ def run_filter_from_proto(given: rpc.RunFilter) -> RunFilter:
         stop_reason=reason,
         conversation_id=conversation,
         active=given.active if given.HasField("active") else None,
-    )
-
-
-def step_filter_from_proto(given: rpc.StepFilter) -> StepFilter:
-    """Which steps a list looks at.
-
-    Raises:
-        InvalidArgument, Unimplemented: naming the field.
-    """
-    if given.HasField("feedback") or given.HasField("trace_id") or given.tags_any:
-        raise Unimplemented("This server filters steps by run, agent and model only.", field="filter")
-    return StepFilter(
-        run_id=require_id(given.run_id, "run", "filter.run_id") if given.HasField("run_id") else None,
-        agent_id=require_id(given.agent_id, "agent", "filter.agent_id") if given.HasField("agent_id") else None,
-        model=require_plain(given.model, "filter.model") if given.HasField("model") else None,
     )
 
 

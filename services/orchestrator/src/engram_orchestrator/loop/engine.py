@@ -7,6 +7,7 @@ from dataclasses import replace
 import structlog
 from engram_kit.clock import Clock
 from engram_kit.errors import Internal
+from engram_kit.tracing import current_trace_id
 
 from engram_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
 from engram_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
@@ -185,6 +186,7 @@ class Engine:
         raise Internal("the last attempt neither answered nor failed")
 
     def _answered(self, turn: Turn, assembled: Assembled, answer: LlmAnswer, step: Step) -> Answered:
+        self._recorder.trace(turn, step, answer)
         message = answers.answer_message(turn, step.id, answer, self._clock.now())
         if not (message.content or message.tool_calls or answers.ran_into_limit(answer) or _may_be_silent(turn)):
             raise ProviderBadAnswer("The model's answer was empty.", provider=turn.model.info.provider)
@@ -349,6 +351,7 @@ class Engine:
             endpoint=info.endpoint,
             context_window=turn.model.settings.context_window or info.context_window,
             created_at=self._clock.now(),
+            trace_id=current_trace_id(),
         )
 
 

@@ -6,22 +6,30 @@ from typing import Any, TypeVar
 
 from engram_kit.clock import Clock
 
+from engram_orchestrator.llm.port import LlmAnswer
 from engram_orchestrator.loop.hub import EventHub
 from engram_orchestrator.loop.turn import Turn
 from engram_orchestrator.model.events import DurableBody
-from engram_orchestrator.model.runs import JournalEntry
+from engram_orchestrator.model.runs import JournalEntry, Step, StepTrace
 from engram_orchestrator.store.base import RunStore
 
 T = TypeVar("T")
 
 
 class Recorder:
-    """Journal entries and events of runs, each with the steps that were concluded since the last write."""
+    """Journal entries and events of runs, each with the steps and traces since the last write."""
 
-    def __init__(self, store: RunStore, hub: EventHub, clock: Clock) -> None:
+    def __init__(self, store: RunStore, hub: EventHub, clock: Clock, *, keeps_traces: bool = True) -> None:
         self._store = store
         self._hub = hub
         self._clock = clock
+        self._keeps_traces = keeps_traces
+
+    def trace(self, turn: Turn, step: Step, answer: LlmAnswer) -> None:
+        """Keeps what went to the model and came back, where the server does that; the next write takes it along."""
+        if self._keeps_traces:
+            trace = StepTrace(step.id, answer.request_body, answer.response_body, step.model_ms or 0, self._clock.now())
+            turn.progress.traces.append(trace)
 
     async def record(self, turn: Turn, step_id: str, entry: JournalEntry, bodies: Sequence[DurableBody] = ()) -> None:
         """Stores an entry and what clients are told of it, in one transaction. A cancellation waits for it to end.
@@ -36,9 +44,9 @@ class Recorder:
         # Calls that run beside each other write one after the other: events are numbered in the order of writing.
         async with progress.writing:
             events = progress.durable(self._clock.now(), step_id, *bodies)
-            steps = tuple(progress.steps)
-            await self._store.write(turn.lease, entries=[entry], events=events, steps=steps)
-            progress.recorded(events, steps)
+            steps, traces = tuple(progress.steps), tuple(progress.traces)
+            await self._store.write(turn.lease, entries=[entry], events=events, steps=steps, traces=traces)
+            progress.recorded(events, steps, traces)
             self._hub.publish(events)
 
 

@@ -16,7 +16,7 @@ from engram_orchestrator.model.events import DurableBody, EventBody, RunEvent
 from engram_orchestrator.model.memory import CoreMemory, Window
 from engram_orchestrator.model.messages import Message, ToolCall, Usage
 from engram_orchestrator.model.models import ModelInfo, ModelSettings
-from engram_orchestrator.model.runs import EntryKind, JournalEntry, JournalledAnswer, Lease, Run, Step
+from engram_orchestrator.model.runs import EntryKind, JournalEntry, JournalledAnswer, Lease, Run, Step, StepTrace
 from engram_orchestrator.model.sight import Sight
 
 
@@ -69,6 +69,8 @@ class Progress:
     first_token_ms: int | None = None
     steps: list[Step] = field(default_factory=list)
     """Concluded steps that are not recorded yet."""
+    traces: list[StepTrace] = field(default_factory=list)
+    """What was asked and answered and is not recorded yet."""
     told: list[RunEvent] = field(default_factory=list)
     """Events that were told and are not stored yet: those of an answer that the commit holds."""
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -85,10 +87,11 @@ class Progress:
             RunEvent(self.run.id, now, body, number, step_id) for number, body in enumerate(bodies, self.sequence + 1)
         ]
 
-    def recorded(self, events: Sequence[RunEvent], steps: Sequence[Step]) -> None:
-        """Events and steps that are stored."""
+    def recorded(self, events: Sequence[RunEvent], steps: Sequence[Step], traces: Sequence[StepTrace]) -> None:
+        """Events, steps and traces that are stored."""
         self.sequence += len(events)
         self.steps = self.steps[len(steps) :]
+        self.traces = self.traces[len(traces) :]
 
     def tell(self, events: Sequence[RunEvent]) -> None:
         """Events that are stored with the end of the run; until then the commit of their step vouches for them."""

@@ -165,6 +165,22 @@ class Step:
     model_ms: int | None = None
     total_ms: int | None = None
     completed_at: datetime | None = None
+    feedback: str | None = None
+    """"positive" or "negative": a person's verdict, as are the tags."""
+    tags: tuple[str, ...] = ()
+    trace_id: str | None = None
+    """Of the distributed trace that it is a part of, where tracing is on."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrace:
+    """What went to the model and came back at a step: JSON texts, without keys."""
+
+    step_id: str
+    request: str
+    response: str
+    model_ms: int
+    created_at: datetime
 
 
 class EntryKind(StrEnum):

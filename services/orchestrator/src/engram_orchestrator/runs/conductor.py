@@ -253,6 +253,8 @@ class Conductor:
             first_token_ms=progress.first_token_ms,
             total_ms=round((self._clock.monotonic() - progress.began) * 1e3),
         )
-        waits = await self._store.finish(progress.lease, ended, (*progress.told, *events), progress.steps)
+        waits = await self._store.finish(
+            progress.lease, ended, (*progress.told, *events), progress.steps, progress.traces
+        )
         self._hub.publish(events)
         return waits

@@ -21,11 +21,17 @@ from engram_orchestrator.convert.runs import (
     named_conversation,
     run_filter_from_proto,
     run_to_proto,
+)
+from engram_orchestrator.convert.steps import (
+    require_feedback,
     step_filter_from_proto,
+    step_tags,
     step_to_proto,
+    trace_to_proto,
 )
 from engram_orchestrator.store.base import RunFilter
 from engram_orchestrator.usecases.runs import RunService
+from engram_orchestrator.usecases.steps import StepService
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -33,8 +39,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
     """Turns of agents."""
 
-    def __init__(self, service: RunService) -> None:
+    def __init__(self, service: RunService, steps: StepService) -> None:
         self._service = service
+        self._steps = steps
 
     async def SendMessage(
         self, request: rpc.SendMessageRequest, context: Context
@@ -123,14 +130,32 @@ class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
     async def ListSteps(self, request: rpc.ListStepsRequest, context: Context) -> rpc.ListStepsResponse:
         """A page of finished steps."""
         query = page_query(request)
-        page = await self._service.steps(current_principal(), step_filter_from_proto(request.filter), query)
+        page = await self._steps.list(current_principal(), step_filter_from_proto(request.filter), query)
         steps = [step_to_proto(step) for step in page.items]
         return rpc.ListStepsResponse(steps=steps, next_page_token=next_page_token(query, page))
 
     async def GetStep(self, request: rpc.GetStepRequest, context: Context) -> rpc.GetStepResponse:
         """A finished step."""
-        step = await self._service.step(current_principal(), require_id(request.step_id, "step", "step_id"))
+        step = await self._steps.get(current_principal(), require_id(request.step_id, "step", "step_id"))
         return rpc.GetStepResponse(step=step_to_proto(step))
+
+    async def GetStepTrace(self, request: rpc.GetStepTraceRequest, context: Context) -> rpc.GetStepTraceResponse:
+        """What went to the model and came back."""
+        trace = await self._steps.trace(current_principal(), require_id(request.step_id, "step", "step_id"))
+        return rpc.GetStepTraceResponse(trace=trace_to_proto(trace))
+
+    async def SetStepFeedback(
+        self, request: rpc.SetStepFeedbackRequest, context: Context
+    ) -> rpc.SetStepFeedbackResponse:
+        """A person's verdict on a step."""
+        step = await self._steps.judge(
+            current_principal(),
+            request_key(request, "SetStepFeedback"),
+            require_id(request.step_id, "step", "step_id"),
+            require_feedback(request.feedback, "feedback") if request.HasField("feedback") else None,
+            step_tags(request.tags, "tags"),
+        )
+        return rpc.SetStepFeedbackResponse(step=step_to_proto(step))
 
 
 def _addressed(request: rpc.SendMessageRequest | rpc.StartRunRequest) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from engram_kit.paging import Page, PageQuery
 
 from engram_orchestrator.model.agents import Agent, AgentType, Conversation, ConversationOrigin
 from engram_orchestrator.model.events import RunEvent
-from engram_orchestrator.model.runs import JournalEntry, Lease, Run, RunStatus, Step
+from engram_orchestrator.model.runs import JournalEntry, Lease, Run, RunStatus, Step, StepTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,9 @@ class StepFilter:
     run_id: str | None = None
     agent_id: str | None = None
     model: str | None = None
+    feedback: str | None = None
+    tags_any: tuple[str, ...] = ()
+    trace_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +243,7 @@ class ConversationStore(Protocol):
 
 
 class RunStore(Protocol):
-    """Runs with their leases, journal, events and steps.
+    """Runs with their leases, journal and events.
 
     Writes of a run carry its lease and take effect only while it holds: any
     of them raises LeaseLost where another holder's epoch is higher.
@@ -278,14 +281,22 @@ class RunStore(Protocol):
         entries: Sequence[JournalEntry] = (),
         events: Sequence[RunEvent] = (),
         steps: Sequence[Step] = (),
+        traces: Sequence[StepTrace] = (),
     ) -> None:
-        """Writes journal entries, events and finished steps in one transaction, and puts off the lease's expiry.
+        """Writes all that is given in one transaction, and puts off the lease's expiry.
 
-        An entry or event that is there already fails the whole; a step that is there already is written anew.
+        An entry or event that is there already fails the whole; a step or trace that is there is written anew.
         """
         ...
 
-    async def finish(self, lease: Lease, run: Run, events: Sequence[RunEvent], steps: Sequence[Step]) -> bool:
+    async def finish(
+        self,
+        lease: Lease,
+        run: Run,
+        events: Sequence[RunEvent],
+        steps: Sequence[Step],
+        traces: Sequence[StepTrace] = (),
+    ) -> bool:
         """Ends a run, releases its lease, and tells whether another waits in the conversation."""
         ...
 
@@ -321,7 +332,15 @@ class RunStore(Protocol):
         """Stored events with higher numbers, in order."""
         ...
 
-    async def step(self, organization_id: str, step_id: str) -> Step:
+    async def purge_requests(self, before: datetime) -> int:
+        """Forgets ledger rows of requests older than that."""
+        ...
+
+
+class StepStore(Protocol):
+    """Steps that are over. Runs write them; see RunStore."""
+
+    async def get(self, organization_id: str, step_id: str) -> Step:
         """A finished step.
 
         Raises:
@@ -329,10 +348,28 @@ class RunStore(Protocol):
         """
         ...
 
-    async def steps(self, organization_id: str, where: StepFilter, page: PageQuery) -> Page[Step]:
+    async def list(self, organization_id: str, where: StepFilter, page: PageQuery) -> Page[Step]:
         """A page by creation."""
         ...
 
-    async def purge_requests(self, before: datetime) -> int:
-        """Forgets ledger rows of requests older than that."""
+    async def trace(self, organization_id: str, step_id: str) -> StepTrace:
+        """What went to the model and came back.
+
+        Raises:
+            NotFound: the step is not there, or no trace of it is kept any more.
+        """
+        ...
+
+    async def judge(
+        self, key: RequestKey | None, organization_id: str, step_id: str, feedback: str | None, tags: Sequence[str]
+    ) -> Step:
+        """Sets a person's verdict and tags, or clears them.
+
+        Raises:
+            NotFound
+        """
+        ...
+
+    async def purge_traces(self, before: datetime) -> int:
+        """Forgets traces written before then; how many."""
         ...

@@ -1,4 +1,4 @@
-"""Runs and what belongs to them as rows: fixed parts and outcomes are JSON documents, the rest is columns."""
+"""Runs, their journal and events as rows: fixed parts and outcomes are JSON documents, the rest is columns."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,7 +17,6 @@ from engram_orchestrator.model.runs import (
     RunConfig,
     RunError,
     RunStatus,
-    Step,
     StopReason,
 )
 
@@ -49,7 +48,6 @@ _DOCUMENT = msgspec.json.Decoder(_Document)
 _OUTCOME = msgspec.json.Decoder(_Outcome)
 _ENTRY = msgspec.json.Decoder(JournalEntry)
 _BODY = msgspec.json.Decoder(DurableBody)
-_STEP = msgspec.json.Decoder(Step)
 
 
 def run_row(key: RequestKey | None, run: Run, queue_number: int) -> dict[str, Any]:
@@ -150,20 +148,6 @@ def event_row(event: RunEvent) -> dict[str, Any]:
     }
 
 
-def step_row(step: Step) -> dict[str, Any]:
-    """A concluded step as a row; `its_run` finds the organization."""
-    return {
-        "id": step.id,
-        "its_run": step.run_id,
-        "run_id": step.run_id,
-        "agent_id": step.agent_id,
-        "number": step.number,
-        "model": step.model,
-        "document": _ENCODE(step),
-        "created_at": step.created_at,
-    }
-
-
 def decode_entry(document: bytes) -> JournalEntry:
     """The journal entry of a document."""
     return _ENTRY.decode(document)
@@ -172,8 +156,3 @@ def decode_entry(document: bytes) -> JournalEntry:
 def decode_event(row: Any) -> RunEvent:
     """The event of a row of `events`."""
     return RunEvent(row.run_id, row.created_at, _BODY.decode(row.body), row.sequence, row.step_id)
-
-
-def decode_step(document: bytes) -> Step:
-    """The step of a document."""
-    return _STEP.decode(document)

@@ -1,4 +1,4 @@
-"""Runs in SQL: the queue of each conversation, leases, the journal, events and steps."""
+"""Runs in SQL: the queue of each conversation, leases, the journal and events."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,22 +21,22 @@ from engram_orchestrator.model.runs import (
     Run,
     RunStatus,
     Step,
+    StepTrace,
 )
 from engram_orchestrator.store import statements as sql
 from engram_orchestrator.store.agents import active, decode_agent
-from engram_orchestrator.store.base import Claim, RunFilter, StartedRun, StepFilter
+from engram_orchestrator.store.base import Claim, RunFilter, StartedRun
 from engram_orchestrator.store.conversation_rows import conversation_missing, decode_conversation
 from engram_orchestrator.store.run_rows import (
     decode_entry,
     decode_event,
     decode_run,
-    decode_step,
     ended_values,
     entry_row,
     event_row,
     run_row,
-    step_row,
 )
+from engram_orchestrator.store.steps import record_steps
 from engram_orchestrator.store.tables import (
     agents,
     conversations,
@@ -44,7 +44,6 @@ from engram_orchestrator.store.tables import (
     journal,
     request_ledger,
     runs,
-    steps,
 )
 
 LEASE_TIME = timedelta(seconds=30)
@@ -178,12 +177,14 @@ class SqlRunStore:
         entries: Sequence[JournalEntry] = (),
         events: Sequence[RunEvent] = (),
         steps: Sequence[Step] = (),
+        traces: Sequence[StepTrace] = (),
     ) -> None:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> None:
             self._extend(conn, lease)
-            _record(conn, lease, entries, events, steps)
+            _record(conn, lease, entries, events)
+            record_steps(conn, steps, traces, lease.run_id)
 
         await self._database.write(write)
 
@@ -192,13 +193,21 @@ class SqlRunStore:
         expires = {"new_lease_expires_at": self._clock.now() + LEASE_TIME}
         _require_held(lease, conn.execute(sql.EXTEND_LEASE, {**_held(lease), **expires}))
 
-    async def finish(self, lease: Lease, run: Run, events: Sequence[RunEvent], steps: Sequence[Step]) -> bool:
+    async def finish(
+        self,
+        lease: Lease,
+        run: Run,
+        events: Sequence[RunEvent],
+        steps: Sequence[Step],
+        traces: Sequence[StepTrace] = (),
+    ) -> bool:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> bool:
             spoken_at = run.completed_at if run.step_count else None
             _require_held(lease, conn.execute(sql.RELEASE_LEASE, {**_held(lease), "new_last_message_at": spoken_at}))
-            _record(conn, lease, (), events, steps)
+            _record(conn, lease, (), events)
+            record_steps(conn, steps, traces, lease.run_id)
             conn.execute(sql.END_RUN, ended_values(run))
             conn.execute(sql.FORGET_JOURNAL, {"its_run": run.id})
             last = {
@@ -249,7 +258,7 @@ class SqlRunStore:
         def write(conn: sa.Connection) -> bool:
             if conn.execute(sql.END_RUN.where(runs.c.status == RunStatus.CREATED), ended_values(run)).rowcount == 0:
                 return False
-            _record(conn, Lease(run.id, run.conversation_id, "", 0), (), events, ())
+            _record(conn, Lease(run.id, run.conversation_id, "", 0), (), events)
             return True
 
         return await self._database.write(write)
@@ -279,51 +288,16 @@ class SqlRunStore:
         rows = await self._database.read(lambda conn: conn.execute(query).all())
         return tuple(map(decode_event, rows))
 
-    async def step(self, organization_id: str, step_id: str) -> Step:
-        """See RunStore."""
-        query = sa.select(steps.c.document).where(steps.c.organization_id == organization_id, steps.c.id == step_id)
-        document = await self._database.read(lambda conn: conn.execute(query).scalar())
-        if document is None:
-            raise NotFound(f"There is no step {step_id}.", resource_id=step_id)
-        return decode_step(document)
-
-    async def steps(self, organization_id: str, where: StepFilter, page: PageQuery) -> Page[Step]:
-        """See RunStore."""
-        mine = steps.c.organization_id == organization_id
-        query = sa.select(steps).where(mine)
-        for column, wanted in (
-            (steps.c.run_id, where.run_id),
-            (steps.c.agent_id, where.agent_id),
-            (steps.c.model, where.model),
-        ):
-            if wanted is not None:
-                query = query.where(column == wanted)
-
-        def read(conn: sa.Connection) -> Page[Step]:
-            found = paginate(conn, query, page, key=steps.c.created_at, id=steps.c.id, scope=mine)
-            return found.map(lambda row: decode_step(row.document))
-
-        return await self._database.read(read)
-
     async def purge_requests(self, before: datetime) -> int:
         """See RunStore."""
         return await self._database.write(lambda conn: self._ledger.purge(conn, before))
 
 
-def _record(
-    conn: sa.Connection,
-    lease: Lease,
-    entries: Sequence[JournalEntry],
-    new_events: Sequence[RunEvent],
-    new_steps: Sequence[Step],
-) -> None:
+def _record(conn: sa.Connection, lease: Lease, entries: Sequence[JournalEntry], new_events: Sequence[RunEvent]) -> None:
     if entries:
         conn.execute(sql.INSERT_ENTRY, [entry_row(lease, entry) for entry in entries])
     if new_events:
         conn.execute(sql.INSERT_EVENT, [event_row(event) for event in new_events])
-    if new_steps:
-        conn.execute(sql.DELETE_STEP, [{"its_id": step.id} for step in new_steps])
-        conn.execute(sql.INSERT_STEP, [step_row(step) for step in new_steps])
 
 
 def _place(conn: sa.Connection, organization_id: str, agent_id: str, conversation_id: str) -> Any:

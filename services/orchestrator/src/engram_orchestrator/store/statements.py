@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from engram_orchestrator.model.agents import AgentState, ConversationState
 from engram_orchestrator.model.runs import RunStatus
-from engram_orchestrator.store.tables import agents, conversations, events, journal, run_otids, runs, steps
+from engram_orchestrator.store.tables import agents, conversations, events, journal, run_otids, runs, step_traces, steps
 
 UNFINISHED: Final = sa.text("status IN ('created', 'running')")  # literally the predicate of the partial indexes
 
@@ -72,6 +72,8 @@ INSERT_STEP: Final = steps.insert().values(
     organization_id=sa.select(runs.c.organization_id).where(runs.c.id == _RUN).scalar_subquery()
 )
 DELETE_STEP: Final = steps.delete().where(steps.c.id == _ID)
+INSERT_TRACE: Final = step_traces.insert()
+DELETE_TRACE: Final = step_traces.delete().where(step_traces.c.step_id == _ID)
 
 ADVANCE_QUEUE: Final = (
     conversations.update().where(conversations.c.id == _ID).values(_new(conversations.c.next_queue_number))

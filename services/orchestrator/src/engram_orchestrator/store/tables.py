@@ -127,10 +127,40 @@ steps = sa.Table(
     sa.Column("agent_id", sa.Text, nullable=False),
     sa.Column("number", sa.Integer, nullable=False),
     sa.Column("model", sa.Text, nullable=False),
+    sa.Column("feedback", sa.Text),
+    sa.Column("trace_id", sa.Text),
     sa.Column("document", sa.LargeBinary, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Index("steps_by_run", "run_id", "number"),
     sa.Index("steps_by_creation", "organization_id", "created_at", "id"),
+    sa.Index(
+        "steps_by_trace",
+        "trace_id",
+        sqlite_where=sa.text("trace_id IS NOT NULL"),
+        postgresql_where=sa.text("trace_id IS NOT NULL"),
+    ),
+)
+
+step_tags = sa.Table(
+    "step_tags",
+    metadata,
+    sa.Column("tag", sa.Text, primary_key=True),
+    sa.Column("step_id", sa.Text, sa.ForeignKey("steps.id", ondelete="CASCADE"), primary_key=True),
+    sa.Index("step_tags_by_step", "step_id"),
+)
+
+# Written before the step is concluded, hence of the run.
+step_traces = sa.Table(
+    "step_traces",
+    metadata,
+    sa.Column("step_id", sa.Text, primary_key=True),
+    sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("request", sa.LargeBinary, nullable=False),
+    sa.Column("response", sa.LargeBinary, nullable=False),
+    sa.Column("model_ms", sa.Integer, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index("step_traces_by_run", "run_id"),
+    sa.Index("step_traces_by_creation", "created_at"),
 )
 
 journal = sa.Table(

@@ -22,12 +22,11 @@ from engram_orchestrator.model.runs import (
     Run,
     RunConfig,
     RunStatus,
-    Step,
     StopReason,
 )
 from engram_orchestrator.runs.conductor import Conductor
 from engram_orchestrator.runs.following import Follower
-from engram_orchestrator.store.base import RunFilter, RunStore, StartedRun, StepFilter
+from engram_orchestrator.store.base import RunFilter, RunStore, StartedRun
 
 _ALL = 1_000
 
@@ -218,11 +217,3 @@ class RunService:
     async def delete(self, principal: Principal, run_id: str) -> None:
         """Removes the record of an ended run; its messages stay. Raises NotFound, RunUnderWay."""
         await self._store.delete(principal.organization_id, run_id)
-
-    async def step(self, principal: Principal, step_id: str) -> Step:
-        """A step, or NotFound."""
-        return await self._store.step(principal.organization_id, step_id)
-
-    async def steps(self, principal: Principal, where: StepFilter, page: PageQuery) -> Page[Step]:
-        """A page of steps by creation."""
-        return await self._store.steps(principal.organization_id, where, page)

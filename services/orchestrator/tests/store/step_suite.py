@@ -1,0 +1,122 @@
+"""What the store of steps must do, whatever it keeps its rows in."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from engram_kit.clock import FrozenClock
+from engram_kit.errors import NotFound, RequestIdReused
+from engram_orchestrator.model.agents import Agent
+from engram_orchestrator.model.messages import Usage
+from engram_orchestrator.model.runs import Run, RunError, Step, StepTrace
+from engram_orchestrator.store.base import AgentStore, Claim, RunStore, StepFilter, StepStore
+
+from .suites import ALL, ORG, OTHER_ORG, a_run, a_step, an_agent, an_end, key, made
+
+
+def a_trace(step: Step, clock: FrozenClock, **fields: Any) -> StepTrace:
+    return replace(StepTrace(step.id, '{"model":"o","messages":[]}', '{"said":"é"}', 4, clock.now()), **fields)
+
+
+class StepStoreSuite:
+    """Subclass it with fixtures `agents`, `runs` and `recorded` over one empty database on the `clock` fixture."""
+
+    @pytest_asyncio.fixture
+    async def agent(self, agents: AgentStore, clock: FrozenClock) -> Agent:
+        return await made(agents, an_agent(clock))
+
+    async def begun(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> Claim:
+        claim = (await runs.start(None, a_run(agent, clock), "me", reject_busy=False)).claim
+        assert claim is not None
+        return claim
+
+    async def test_a_step_is_recorded_once_however_often_it_is_written(
+        self, runs: RunStore, recorded: StepStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        claim = await self.begun(runs, agent, clock)
+        step = a_step(claim.run, 1, clock, usage=Usage(1, 2, 3), model_ms=4, error=RunError("INTERNAL", "x"))
+        await runs.write(claim.lease, steps=[step])
+        later = replace(step, attempts=2)
+        await runs.write(claim.lease, steps=[later, a_step(claim.run, 2, clock)])
+        assert await recorded.get(ORG, step.id) == later
+        page = await recorded.list(ORG, StepFilter(run_id=claim.run.id), ALL)
+        assert [found.number for found in page.items] == [1, 2]
+        with pytest.raises(NotFound):
+            await recorded.get(OTHER_ORG, step.id)
+
+    async def test_steps_by_run_agent_model_and_trace(
+        self, agents: AgentStore, runs: RunStore, recorded: StepStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        other = await made(agents, an_agent(clock))
+        found: dict[str, Run] = {}
+        for one, model in ((agent, "scripted/one"), (other, "scripted/two")):
+            claim = await self.begun(runs, one, clock)
+            await runs.write(claim.lease, steps=[a_step(claim.run, 1, clock, model=model, trace_id=one.id)])
+            found[one.id] = claim.run
+        for where, expected in (
+            (StepFilter(), 2),
+            (StepFilter(agent_id=agent.id), 1),
+            (StepFilter(run_id=found[other.id].id), 1),
+            (StepFilter(model="scripted/two"), 1),
+            (StepFilter(trace_id=agent.id), 1),
+            (StepFilter(agent_id=agent.id, model="scripted/two"), 0),
+        ):
+            assert len((await recorded.list(ORG, where, ALL)).items) == expected
+        assert (await recorded.list(OTHER_ORG, StepFilter(), ALL)).items == ()
+
+    async def test_a_verdict_is_kept_found_changed_and_taken_back(
+        self, runs: RunStore, recorded: StepStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        claim = await self.begun(runs, agent, clock)
+        step, other = a_step(claim.run, 1, clock), a_step(claim.run, 2, clock)
+        await runs.finish(claim.lease, an_end(claim.run, clock), (), [step, other])
+        judged = await recorded.judge(None, ORG, step.id, "negative", ("rude", "slow"))
+        assert judged == await recorded.get(ORG, step.id) == replace(step, feedback="negative", tags=("rude", "slow"))
+        for where, expected in (
+            (StepFilter(feedback="negative"), [step.id]),
+            (StepFilter(feedback="positive"), []),
+            (StepFilter(tags_any=("slow", "unknown")), [step.id]),
+            (StepFilter(tags_any=("unknown",)), []),
+        ):
+            assert [found.id for found in (await recorded.list(ORG, where, ALL)).items] == expected
+        assert await recorded.judge(None, ORG, step.id, None, ()) == step
+        assert (await recorded.list(ORG, StepFilter(tags_any=("rude",)), ALL)).items == ()
+        for organization, step_id in ((OTHER_ORG, step.id), (ORG, "step-unknown")):
+            with pytest.raises(NotFound):
+                await recorded.judge(None, organization, step_id, "positive", ())
+
+    async def test_a_verdict_is_given_once_under_its_key(
+        self, runs: RunStore, recorded: StepStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        claim = await self.begun(runs, agent, clock)
+        step = a_step(claim.run, 1, clock)
+        await runs.finish(claim.lease, an_end(claim.run, clock), (), [step])
+        first = key("SetStepFeedback")
+        await recorded.judge(first, ORG, step.id, "positive", ())
+        await recorded.judge(None, ORG, step.id, "negative", ())
+        assert (await recorded.judge(first, ORG, step.id, "positive", ())).feedback == "negative"
+        with pytest.raises(RequestIdReused):
+            await recorded.judge(key("SetStepFeedback", fingerprint="other"), ORG, step.id, None, ())
+
+    async def test_a_trace_is_kept_with_its_run_and_goes_by_age_or_with_it(
+        self, runs: RunStore, recorded: StepStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        claim = await self.begun(runs, agent, clock)
+        first, second = a_step(claim.run, 1, clock), a_step(claim.run, 2, clock)
+        await runs.write(claim.lease, traces=[a_trace(first, clock, response="{}")])
+        await runs.write(claim.lease, steps=[first], traces=[a_trace(first, clock)])
+        began = clock.now()
+        clock.advance(60)
+        await runs.finish(claim.lease, an_end(claim.run, clock), (), [second], [a_trace(second, clock)])
+        assert await recorded.trace(ORG, first.id) == replace(a_trace(first, clock), created_at=began)
+        with pytest.raises(NotFound):
+            await recorded.trace(OTHER_ORG, first.id)
+        assert await recorded.purge_traces(clock.now()) == 1
+        with pytest.raises(NotFound, match="trace"):
+            await recorded.trace(ORG, first.id)
+        assert await recorded.trace(ORG, second.id) == a_trace(second, clock)
+        await runs.delete(ORG, claim.run.id)
+        with pytest.raises(NotFound):
+            await recorded.trace(ORG, second.id)
+        assert await recorded.purge_traces(clock.now()) == 0
