@@ -203,7 +203,8 @@ async def test_a_deleted_agent_takes_its_runs_with_it(world: World, process: Pro
     runs = [await process.start(agent), await process.start(agent)]
     await held.asked.wait()
     following = [asyncio.ensure_future(process.follow(run)) for run in runs]
-    await asyncio.sleep(0)
+    while len(process.hub._followers) < len(runs):
+        await asyncio.sleep(0)
     await process.birth.delete(ME, agent.id)
     for task in following:
         assert kinds(await task) == []
