@@ -40,12 +40,16 @@ from engram_orchestrator.prompt.prompts import Prompts
 from engram_orchestrator.runs.beginning import TurnBuilder
 from engram_orchestrator.runs.conductor import Conductor
 from engram_orchestrator.runs.following import Follower
+from engram_orchestrator.runs.keeping import LeaseKeeper
+from engram_orchestrator.runs.slots import TurnSlots
 from engram_orchestrator.servicers.agents import AgentsServicer
 from engram_orchestrator.servicers.conversations import ConversationsServicer
 from engram_orchestrator.servicers.models import ModelsServicer
 from engram_orchestrator.servicers.runs import RunsServicer
 from engram_orchestrator.store.agents import SqlAgentStore
 from engram_orchestrator.store.conversations import SqlConversationStore
+from engram_orchestrator.store.lease_times import LeaseTimes
+from engram_orchestrator.store.leases import SqlLeaseStore
 from engram_orchestrator.store.runs import SqlRunStore
 from engram_orchestrator.store.steps import SqlStepStore
 from engram_orchestrator.usecases.agents import AgentService
@@ -74,6 +78,7 @@ class Parts:
     steps: StepService
     models: Providers
     conductor: Conductor
+    keeper: LeaseKeeper
     purge: Callable[[], Awaitable[object]]
 
 
@@ -113,7 +118,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         ],
         background=[
             conductor.recover,
-            conductor.renew,
+            parts.keeper.renew,
             parts.birth.sweep,
             parts.conversations.sweep,
             periodic(PURGE_SECONDS, parts.purge),
@@ -132,8 +137,10 @@ def _tiers(config: Config, channels: Channels) -> Tiers:
 
 
 def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: IdSource) -> Parts:
-    agent_store, run_store = SqlAgentStore(database, clock), SqlRunStore(database, clock)
-    threads, step_store = SqlConversationStore(database, clock), SqlStepStore(database, clock)
+    times = LeaseTimes.of(database, clock)
+    agent_store, run_store = SqlAgentStore(database, clock), SqlRunStore(database, clock, times)
+    threads, leases = SqlConversationStore(database, clock, times), SqlLeaseStore(database, times)
+    step_store = SqlStepStore(database, clock)
     models = Providers(config.providers)
     prompts = Prompts(config.data_path / "system_prompts")
     patience = Patience(clock, config.tier_patience_seconds)
@@ -144,10 +151,12 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
     execution = ToolExecution(recorder, builtin, tiers.tools, tiers.core_memory, patience, clock)
     engine = Engine(run_store, recorder, hub, tiers.recall, context, execution, patience, clock)
     turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
-    conductor = Conductor(run_store, hub, engine, turns, clock, owner=_owner(config.data_path / "orchestrator.owner"))
+    keeper = LeaseKeeper(leases, clock, _owner(config.data_path / "orchestrator.owner"))
+    conductor = Conductor(run_store, leases, keeper, hub, engine, turns, clock)
+    slots = TurnSlots(leases, keeper, conductor.go_on, ids)
     agents = AgentService(agent_store, tiers.tools, builtin, context, models, clock)
-    windows = WindowService(agent_store, threads, run_store, tiers.recall, builtin, context, clock)
-    conversations = ConversationService(threads, agent_store, tiers.recall, windows, context, models, clock, ids)
+    windows = WindowService(agent_store, threads, slots, tiers.recall, builtin, context, clock)
+    conversations = ConversationService(threads, agent_store, tiers.recall, windows, slots, context, models, clock, ids)
     birth = AgentBirth(agent_store, tiers, models, prompts, context, conductor, clock, ids)
     runs = RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids)
 
@@ -167,6 +176,7 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
         StepService(step_store),
         models,
         conductor,
+        keeper,
         purge,
     )
 

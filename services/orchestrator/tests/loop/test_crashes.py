@@ -228,7 +228,7 @@ async def test_a_run_whose_model_is_gone_after_a_crash_ends_and_frees_its_conver
     run = await second.outcome(agent)
     assert (run.status, run.error and run.error.reason) == (RunStatus.FAILED, "MODEL_UNKNOWN")
     assert kinds(await second.follow(run)) == ["tool_call", "Failed", "Stopped", "UsageReported"]
-    assert await second.run_store.claimable("owner-1") == ()
+    assert await second.leases.claimable("owner-1") == ()
 
 
 async def die_in(world: World, process: Process, agent: Agent, name: str, *, behind: bool = True) -> int:

@@ -73,7 +73,7 @@ async def test_a_failed_run_lets_the_next_one_go_on(world: World, process: Proce
     assert lines(world.turn(agent)) == ["user text: Second", "assistant text: Two."]
 
 
-async def test_a_stop_leaves_runs_to_the_next_life_of_the_same_instance(world: World) -> None:
+async def test_an_orderly_stop_leaves_runs_to_whoever_comes_first(world: World) -> None:
     first = world.process()
     agent = await world.agent(first)
     world.model.script = by_place(call("archival_memory_insert", content="tea"), say("Kept."))
@@ -89,12 +89,8 @@ async def test_a_stop_leaves_runs_to_the_next_life_of_the_same_instance(world: W
     late = await first.start(agent, "Too late?")
     assert not first.conductor._tasks
 
-    other = world.process("owner-2")
-    await other.recover()
-    assert (await other.runs.get(ME, run.id)).status is RunStatus.RUNNING
-
     world.model.follow(say("Kept."), say("Nothing."), say("No."))
-    second = world.process()
+    second = world.process("owner-2")
     await second.recover()
     assert [(await second.runs.get(ME, one.id)).status for one in (run, waiting, late)] == ["completed"] * 3
     assert [message.text for message in world.turn(agent) if message.text] == [

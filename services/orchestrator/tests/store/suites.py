@@ -32,7 +32,7 @@ from engram_orchestrator.model.runs import (
     StepStatus,
     StopReason,
 )
-from engram_orchestrator.store.base import AgentFilter, AgentStore, RunFilter, RunStore, StepStore
+from engram_orchestrator.store.base import AgentFilter, AgentStore, LeaseStore, RunFilter, RunStore, StepStore
 
 ORG, OTHER_ORG = new_id("org"), new_id("org")
 ALL = PageQuery(100, ascending=True)
@@ -65,7 +65,7 @@ async def made(store: AgentStore, agent: Agent) -> Agent:
 
 
 class AgentStoreSuite:
-    """Subclass it with fixtures `agents` and `runs` that give empty stores on the `clock` fixture's clock."""
+    """Subclass it with fixtures `agents`, `runs` and `leases` that give empty stores on the `clock` fixture's clock."""
 
     async def test_nobody_sees_an_agent_that_is_being_made(self, agents: AgentStore, clock: FrozenClock) -> None:
         agent = an_agent(clock, tags=("t",))
@@ -270,7 +270,9 @@ class AgentStoreSuite:
         with pytest.raises(RequestIdReused):
             await agents.once(key("ResetMessages", fingerprint="other"))
 
-    async def test_deleting_takes_the_leases_away(self, agents: AgentStore, runs: RunStore, clock: FrozenClock) -> None:
+    async def test_deleting_takes_the_leases_away(
+        self, agents: AgentStore, runs: RunStore, leases: LeaseStore, clock: FrozenClock
+    ) -> None:
         agent = await made(agents, an_agent(clock))
         started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         assert started.claim is not None
@@ -281,7 +283,7 @@ class AgentStoreSuite:
         with pytest.raises(LeaseLost):
             await runs.write(started.claim.lease)
         assert await runs.claim_next(agent.default_conversation_id, "me") is None
-        assert await runs.claimable("me") == ()
+        assert await leases.claimable("me") == ()
         with pytest.raises(NotFound):
             await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         await agents.forget(agent.id)
@@ -384,7 +386,7 @@ async def ran(runs: RunStore, agent: Agent, clock: FrozenClock) -> Run:
 
 
 class RunStoreSuite:
-    """Subclass it with fixtures `agents` and `runs` that give empty stores on the `clock` fixture's clock."""
+    """Subclass it with fixtures `agents`, `runs` and `leases` that give empty stores on the `clock` fixture's clock."""
 
     @pytest.fixture
     async def agent(self, agents: AgentStore, clock: FrozenClock) -> Agent:
@@ -517,15 +519,17 @@ class RunStoreSuite:
         assert sorted(item.replayed for item in started) == [False] + [True] * 7
         assert len((await runs.list(ORG, RunFilter(), ALL)).items) == 1
 
-    async def test_anothers_lease_holds_until_it_lapses(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+    async def test_anothers_lease_holds_until_it_lapses(
+        self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
+    ) -> None:
         started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         assert started.claim is not None
         conversation_id = agent.default_conversation_id
         clock.advance(29)
         assert await runs.claim_next(conversation_id, "you") is None
-        assert await runs.claimable("you") == ()
+        assert await leases.claimable("you") == ()
         clock.advance(1)
-        assert await runs.claimable("you") == (conversation_id,)
+        assert await leases.claimable("you") == (conversation_id,)
         taken = await runs.claim_next(conversation_id, "you")
         assert taken is not None
         assert (taken.run, taken.taken_up) == (started.run, True)
@@ -533,28 +537,28 @@ class RunStoreSuite:
 
     @pytest.mark.parametrize("how", ["renew", "write"])
     async def test_a_holder_that_shows_itself_keeps_its_lease(
-        self, runs: RunStore, agent: Agent, clock: FrozenClock, how: str
+        self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock, how: str
     ) -> None:
         started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         assert started.claim is not None
         for _ in range(3):
             clock.advance(20)
-            await (runs.renew([started.claim.lease]) if how == "renew" else runs.write(started.claim.lease))
+            await (leases.renew([started.claim.lease]) if how == "renew" else runs.write(started.claim.lease))
         assert await runs.claim_next(agent.default_conversation_id, "you") is None
 
     async def test_an_owner_takes_its_own_runs_up_at_once(
-        self, runs: RunStore, agent: Agent, clock: FrozenClock
+        self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
         started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         assert started.claim is not None
         await runs.write(started.claim.lease, events=[an_event(started.run, 1, clock), an_event(started.run, 2, clock)])
-        assert await runs.claimable("me") == (agent.default_conversation_id,)
+        assert await leases.claimable("me") == (agent.default_conversation_id,)
         again = await runs.claim_next(agent.default_conversation_id, "me")
         assert again is not None
         assert (again.taken_up, again.lease.epoch, again.run.last_sequence) == (True, 2, 2)
 
     async def test_whoever_lost_the_lease_writes_nothing_more(
-        self, runs: RunStore, agent: Agent, clock: FrozenClock
+        self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
     ) -> None:
         started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         assert started.claim is not None
@@ -567,12 +571,12 @@ class RunStoreSuite:
             await runs.write(old, entries=[an_answer(step, clock)], events=[an_event(started.run, 1, clock)])
         with pytest.raises(LeaseLost):
             await runs.finish(old, an_end(started.run, clock), (), ())
-        await runs.renew([old])
+        assert await leases.renew([old]) == (old,)
         assert await runs.journal(started.run.id) == ()
         assert await runs.events(started.run.id, 0, 10) == ()
         assert (await runs.get(ORG, started.run.id)).status is RunStatus.RUNNING
         clock.advance(30)
-        assert await runs.claimable("me") == (agent.default_conversation_id,)
+        assert await leases.claimable("me") == (agent.default_conversation_id,)
 
     async def test_of_many_claimants_one_gets_the_run(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
         await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
@@ -619,7 +623,9 @@ class RunStoreSuite:
         with pytest.raises(sa.exc.IntegrityError):
             await runs.write(started.claim.lease, events=[events[0]])
 
-    async def test_an_end_is_written_whole(self, runs: RunStore, agent: Agent, clock: FrozenClock) -> None:
+    async def test_an_end_is_written_whole(
+        self, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
+    ) -> None:
         started = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         assert started.claim is not None
         run, lease = started.run, started.claim.lease
@@ -641,7 +647,7 @@ class RunStoreSuite:
         assert await runs.get(ORG, run.id) == ended
         assert [event.body for event in await runs.events(run.id, 1, 10)] == [event.body for event in last]
         assert await runs.journal(run.id) == ()
-        assert await runs.claimable("me") == ()
+        assert await leases.claimable("me") == ()
         with pytest.raises(LeaseLost):
             await runs.finish(lease, ended, (), ())
         with pytest.raises(LeaseLost):

@@ -1,23 +1,29 @@
 """The stores on each SQL engine, and the tables that the migrations make."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from engram_kit.clock import FrozenClock
 from engram_kit.sql import Database
+from engram_orchestrator.model.agents import Agent
 from engram_orchestrator.store.agents import SqlAgentStore
 from engram_orchestrator.store.conversations import SqlConversationStore
+from engram_orchestrator.store.lease_times import LeaseTimes
+from engram_orchestrator.store.leases import SqlLeaseStore
 from engram_orchestrator.store.runs import SqlRunStore
 from engram_orchestrator.store.steps import SqlStepStore
-from engram_orchestrator.store.tables import metadata
+from engram_orchestrator.store.tables import conversations, metadata
 
 from .conversation_suite import ConversationStoreSuite
+from .lease_suite import LeaseStoreSuite
 from .step_suite import StepStoreSuite
-from .suites import AgentStoreSuite, RunStoreSuite
+from .suites import AgentStoreSuite, RunStoreSuite, a_run
 
 
 @pytest.fixture
@@ -56,6 +62,10 @@ class Stores:
         return SqlRunStore(database, clock)
 
     @pytest.fixture
+    def leases(self, database: Database, clock: FrozenClock) -> SqlLeaseStore:
+        return SqlLeaseStore(database, LeaseTimes(clock))
+
+    @pytest.fixture
     def threads(self, database: Database, clock: FrozenClock) -> SqlConversationStore:
         return SqlConversationStore(database, clock)
 
@@ -91,6 +101,30 @@ class TestStepsOnSqlite(OnSqlite, Stores, StepStoreSuite):
 
 class TestStepsOnPostgres(OnPostgres, Stores, StepStoreSuite):
     pass
+class TestLeasesOnSqlite(OnSqlite, Stores, LeaseStoreSuite):
+    pass
+
+
+class TestLeasesOnPostgres(OnPostgres, Stores, LeaseStoreSuite):
+    async def test_expiry_is_by_the_databases_clock_whatever_a_process_takes_the_time_for(
+        self, database: Database, agent: Agent
+    ) -> None:
+        """Two processes, one of which is an hour ahead of the other: neither takes the other's lease for lapsed."""
+        late, early = FrozenClock(), FrozenClock()
+        early.advance(3600)
+        mine = SqlRunStore(database, late, LeaseTimes.of(database, late))
+        theirs = SqlRunStore(database, early, LeaseTimes.of(database, early))
+        started = await mine.start(None, a_run(agent, late), "me", reject_busy=False)
+        assert started.claim is not None
+        assert await theirs.claim_next(agent.default_conversation_id, "you") is None
+        assert await SqlLeaseStore(database, LeaseTimes.of(database, early)).claimable("you") == ()
+        lapsed = sa.update(conversations).values(lease_expires_at=sa.func.clock_timestamp())
+        await database.write(lambda conn: conn.execute(lapsed))
+        taken = await theirs.claim_next(agent.default_conversation_id, "you")
+        assert taken is not None
+        expires, now = sa.select(conversations.c.lease_expires_at), sa.select(sa.func.clock_timestamp())
+        left = await database.read(lambda conn: conn.execute(expires).scalar_one() - conn.execute(now).scalar_one())
+        assert timedelta(seconds=20) < left <= timedelta(seconds=30)
 
 
 class TestConversationsOnSqlite(OnSqlite, Stores, ConversationStoreSuite):

@@ -32,9 +32,13 @@ from engram_orchestrator.prompt.prompts import Prompts
 from engram_orchestrator.runs.beginning import TurnBuilder
 from engram_orchestrator.runs.conductor import Conductor
 from engram_orchestrator.runs.following import Follower
+from engram_orchestrator.runs.keeping import LeaseKeeper
+from engram_orchestrator.runs.slots import TurnSlots
 from engram_orchestrator.store.agents import SqlAgentStore
-from engram_orchestrator.store.base import AgentStore, RunFilter, RunStore
+from engram_orchestrator.store.base import AgentStore, LeaseStore, RunFilter, RunStore
 from engram_orchestrator.store.conversations import SqlConversationStore
+from engram_orchestrator.store.lease_times import LeaseTimes
+from engram_orchestrator.store.leases import SqlLeaseStore
 from engram_orchestrator.store.runs import SqlRunStore
 from engram_orchestrator.store.steps import SqlStepStore
 from engram_orchestrator.usecases.agents import AgentService
@@ -69,6 +73,9 @@ class Process:
     runner: ToolRunner
     agent_store: AgentStore
     run_store: RunStore
+    leases: LeaseStore
+    keeper: LeaseKeeper
+    slots: TurnSlots
     clock: FrozenClock
     faults: Faults
 
@@ -97,7 +104,7 @@ class Process:
 
     async def recover(self) -> None:
         """Takes up what nobody carries out, once, and waits until it is over."""
-        for conversation_id in await self.run_store.claimable(self.conductor.owner):
+        for conversation_id in await self.leases.claimable(self.keeper.owner):
             await self.conductor.kick(conversation_id)
         await self.idle()
 
@@ -152,10 +159,12 @@ class World:
         execution = ToolExecution(recorder, builtin, tiers.tools, tiers.core_memory, patience, clock)
         engine = Engine(run_store, recorder, hub, tiers.recall, context, execution, patience, clock)
         turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
-        conductor = Conductor(run_store, hub, engine, turns, clock, owner)
-        ids = RandomIds()
+        leases, ids = watched(SqlLeaseStore(self.database, LeaseTimes(clock)), "leases", faults), RandomIds()
+        keeper = LeaseKeeper(leases, clock, owner)
+        conductor = Conductor(run_store, leases, keeper, hub, engine, turns, clock)
+        slots = TurnSlots(leases, keeper, conductor.go_on, ids)
         threads = watched(SqlConversationStore(self.database, clock), "conversations", faults)
-        windows = WindowService(agent_store, threads, run_store, tiers.recall, builtin, context, clock)
+        windows = WindowService(agent_store, threads, slots, tiers.recall, builtin, context, clock)
         return Process(
             conductor,
             hub,
@@ -164,11 +173,14 @@ class World:
             AgentService(agent_store, tiers.tools, builtin, context, models, clock),
             windows,
             AgentBirth(agent_store, tiers, models, Prompts(self.directory / "prompts"), context, conductor, clock, ids),
-            ConversationService(threads, agent_store, tiers.recall, windows, context, models, clock, ids),
+            ConversationService(threads, agent_store, tiers.recall, windows, slots, context, models, clock, ids),
             PreviewService(windows, turns, context, clock, ids),
             ToolRunner(agent_store, builtin, tiers.tools, tiers.core_memory, context, ids),
             agent_store,
             run_store,
+            leases,
+            keeper,
+            slots,
             clock,
             faults,
         )

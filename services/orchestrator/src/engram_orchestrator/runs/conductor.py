@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
-from weakref import WeakValueDictionary
 
 import structlog
 from engram_kit.clock import Clock
@@ -22,12 +21,12 @@ from engram_orchestrator.loop.turn import Progress, Turn
 from engram_orchestrator.model.events import DurableBody, Failed, RunEvent, Stopped, UsageReported
 from engram_orchestrator.model.runs import Run, RunError, StopReason, status_of
 from engram_orchestrator.runs.beginning import TurnBuilder
+from engram_orchestrator.runs.keeping import LeaseKeeper
 from engram_orchestrator.runs.outcomes import explanation, failure
-from engram_orchestrator.store.base import Claim, RunFilter, RunStore, StartedRun
+from engram_orchestrator.store.base import Claim, LeaseStore, RunFilter, RunStore, StartedRun
 
 _log = structlog.get_logger("engram.runs")
 
-RENEWAL_SECONDS = 10.0
 RECOVERY_SECONDS = 5.0
 _ALL = 1_000
 
@@ -40,6 +39,8 @@ class _Active:
     cancelled: bool = False
     ending: bool = False
     """How the run ended is being recorded; it is too late to cancel it."""
+    lost: bool = False
+    """Somebody else carries the run out, or soon may."""
     ended: StopReason | None = None
 
 
@@ -47,34 +48,33 @@ class Conductor:
     """Carries out the runs that this process holds leases of, each in a task of its own."""
 
     def __init__(
-        self, store: RunStore, hub: EventHub, engine: Engine, turns: TurnBuilder, clock: Clock, owner: str
+        self,
+        store: RunStore,
+        leases: LeaseStore,
+        keeper: LeaseKeeper,
+        hub: EventHub,
+        engine: Engine,
+        turns: TurnBuilder,
+        clock: Clock,
     ) -> None:
-        self.owner = owner
         self._store = store
+        self._leases = leases
+        self._keeper = keeper
         self._hub = hub
         self._engine = engine
         self._turns = turns
         self._clock = clock
         self._active: dict[str, _Active] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        # Held between a claim and its beginning: to the store, a run that this process has claimed and not begun looks
-        # like one that it left behind in a crash.
-        self._claiming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._stopping = False
 
     async def start(self, key: RequestKey | None, run: Run, *, reject_busy: bool) -> StartedRun:
         """Stores a run, and begins it where its conversation is idle. Raises as RunStore.start does."""
-        async with self._claim_of(run.conversation_id):
-            started = await self._store.start(key, run, self.owner, reject_busy=reject_busy)
+        async with self._keeper.claiming(run.conversation_id):
+            started = await self._store.start(key, run, self._keeper.owner, reject_busy=reject_busy)
             if started.claim is not None:
                 self._begin(started.claim, copy_context())
             return started
-
-    def _claim_of(self, conversation_id: str) -> asyncio.Lock:
-        lock = self._claiming.get(conversation_id)
-        if lock is None:
-            lock = self._claiming[conversation_id] = asyncio.Lock()
-        return lock
 
     def _begin(self, claim: Claim, context: Context) -> None:
         """Carries out a claimed run. Its task belongs to the process, not to whoever asked, nor to their deadline."""
@@ -84,6 +84,7 @@ class Conductor:
         context.run(set_remaining, None)
         active = _Active(claim)
         self._active[claim.run.id] = active
+        self._keeper.keep(claim.lease, lambda: self._lose(active))
         loop = asyncio.get_running_loop()
         active.task = loop.create_task(self._conduct(active), name=claim.run.id, context=context)
         self._tasks.add(active.task)
@@ -91,11 +92,19 @@ class Conductor:
         # A task that is cancelled before its first step never runs its own last one.
         active.task.add_done_callback(lambda _: self._let_go(active))
 
+    def _lose(self, active: _Active) -> None:
+        active.lost = True
+        if active.task is not None:
+            active.task.cancel()
+
     def _let_go(self, active: _Active) -> None:
+        """Carries a run out no more. Whoever follows one that is lost hears of it from the store."""
         run_id = active.claim.run.id
+        self._keeper.drop(active.claim.lease)
         if self._active.get(run_id) is active:
             del self._active[run_id]
-            self._hub.end(run_id)
+            if not active.lost:
+                self._hub.end(run_id)
 
     def tell(self, events: Sequence[RunEvent]) -> None:
         """Tells the followers of a run that ended without having begun."""
@@ -135,11 +144,10 @@ class Conductor:
 
     async def kick(self, conversation_id: str) -> None:
         """Claims and begins the next run of a conversation, if there is one to be had."""
-        async with self._claim_of(conversation_id):
-            busy = any(active.claim.run.conversation_id == conversation_id for active in self._active.values())
-            if self._stopping or busy:
+        async with self._keeper.claiming(conversation_id):
+            if self._stopping or self._keeper.holds(conversation_id):
                 return
-            claim = await self._store.claim_next(conversation_id, self.owner)
+            claim = await self._store.claim_next(conversation_id, self._keeper.owner)
             if claim is not None:
                 self._begin(claim, Context())
 
@@ -147,29 +155,25 @@ class Conductor:
         """For ever: takes up runs that nobody holds, such as those of this process before it was killed."""
         while True:
             try:
-                for conversation_id in await self._store.claimable(self.owner):
+                for conversation_id in await self._leases.claimable(self._keeper.owner):
                     await self.kick(conversation_id)
             except EngramError as error:
                 _log.warning("looking for runs to take up failed", error=error.message)
             await asyncio.sleep(RECOVERY_SECONDS)
 
-    async def renew(self) -> None:
-        """For ever: puts off the expiry of the leases that this process holds."""
-        while True:
-            await asyncio.sleep(RENEWAL_SECONDS)
-            try:
-                await self._store.renew([active.claim.lease for active in self._active.values()])
-            except EngramError as error:
-                _log.warning("renewing leases failed", error=error.message)
-
     async def stop(self) -> None:
-        """Lets go of every run where it stands; the next process of this owner takes it up."""
+        """Lets go of every run where it stands; any process takes it up at once."""
         self._stopping = True
-        tasks = list(self._tasks)
+        tasks, left = list(self._tasks), [active.claim.lease for active in self._active.values()]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        for lease in left:
+            try:
+                await self._leases.release(lease)
+            except EngramError as error:
+                _log.warning("a lease lapses by itself", conversation=lease.conversation_id, error=error.message)
 
     async def _conduct(self, active: _Active) -> None:
         active.has_begun = True
@@ -180,18 +184,21 @@ class Conductor:
             with as_principal(Principal(run.organization_id, run.subject_id)):
                 waits = await self._to_its_end(active)
         except LeaseLost:
+            active.lost = True
             log.warning("another holder took the run over")
         except asyncio.CancelledError:
             log.info("the run is left where it stands")
         except Exception as error:
-            # The lease lapses, and the run is taken up from its journal.
+            # The run is taken up from its journal, here or by whoever sees its lease lapse.
+            active.lost = True
             log.exception("the run could not be recorded", error=str(error))
         finally:
             self._let_go(active)
         if waits:
-            await self._next(run.conversation_id)
+            await self.go_on(run.conversation_id)
 
-    async def _next(self, conversation_id: str) -> None:
+    async def go_on(self, conversation_id: str) -> None:
+        """Begins the next run of a conversation; where that fails, it is found a little later."""
         try:
             await self.kick(conversation_id)
         except EngramError as error:

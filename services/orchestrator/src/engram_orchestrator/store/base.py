@@ -182,7 +182,7 @@ class ConversationStore(Protocol):
 
         Raises:
             NotFound: the agent is not ACTIVE, or the conversation that it forks is not there.
-            ConversationBusy: a run is under way in the conversation that it forks.
+            ConversationBusy: a run is under way in the conversation that it forks, or its turn slot is taken.
             RequestIdReused: with other content.
         """
         ...
@@ -233,12 +233,51 @@ class ConversationStore(Protocol):
         Raises:
             NotFound
             FailedPrecondition: it is its agent's default one.
-            ConversationBusy: a run is under way in it, or waits.
+            ConversationBusy: a run is under way in it, or waits, or its turn slot is taken.
         """
         ...
 
     async def forget(self, conversation_id: str) -> None:
         """Removes what is DELETING."""
+        ...
+
+
+class LeaseStore(Protocol):
+    """The turn slots of conversations: one holder each, of a run or of other work, under an epoch that only rises.
+
+    A lease lapses 30 s after it was given, renewed or written under, by the database's clock.
+    """
+
+    async def take_slot(
+        self,
+        organization_id: str,
+        agent_id: str,
+        conversation_id: str,
+        slot_id: str,
+        owner: str,
+        *,
+        reclaim: bool = True,
+    ) -> Lease:
+        """Gives the turn slot of an idle conversation to work that is no run; runs that come meanwhile wait.
+
+        With `reclaim` a slot that this owner has is one that it left behind in a crash, and is taken over.
+
+        Raises:
+            NotFound: the agent or conversation is not there.
+            ConversationBusy: a run is under way or waits (`run_id` names it), or the slot is taken.
+        """
+        ...
+
+    async def release(self, lease: Lease) -> bool:
+        """Gives a lease back where it still holds; whether a run waits in the conversation."""
+        ...
+
+    async def renew(self, leases: Sequence[Lease]) -> tuple[Lease, ...]:
+        """Puts off the expiry of leases that still hold, and gives those that do not."""
+        ...
+
+    async def claimable(self, owner: str) -> tuple[str, ...]:
+        """Conversations of every organization with unfinished runs that nobody, this owner, or a lapsed lease holds."""
         ...
 
 
@@ -250,11 +289,11 @@ class RunStore(Protocol):
     """
 
     async def start(self, key: RequestKey | None, run: Run, owner: str, *, reject_busy: bool) -> StartedRun:
-        """Stores a run and its input at the end of its conversation's queue, and claims it where it is first.
+        """Stores a run and its input at the end of its conversation's queue, and claims it where the slot is free.
 
         Raises:
             NotFound: the agent or conversation is not there.
-            ConversationBusy: another run is unfinished and `reject_busy` is set.
+            ConversationBusy: another run is unfinished, or the turn slot is taken, and `reject_busy` is set.
             RequestIdReused: with other content.
         """
         ...
@@ -264,14 +303,6 @@ class RunStore(Protocol):
 
         None where there is none, where another owner's lease holds, or where the agent is not ACTIVE.
         """
-        ...
-
-    async def claimable(self, owner: str) -> tuple[str, ...]:
-        """Conversations of every organization with unfinished runs that nobody, this owner, or a lapsed lease holds."""
-        ...
-
-    async def renew(self, leases: Sequence[Lease]) -> None:
-        """Puts off the expiry of leases that still hold."""
         ...
 
     async def write(

@@ -12,7 +12,6 @@ from engram_kit.idempotency import Ledger, RequestKey
 from engram_kit.paging import Page, PageQuery, paginate
 from engram_kit.sql import Database
 
-from engram_orchestrator.errors import ConversationBusy
 from engram_orchestrator.model.agents import AgentState, Conversation, ConversationOrigin, ConversationState
 from engram_orchestrator.store import statements as sql
 from engram_orchestrator.store.agents import active
@@ -23,6 +22,8 @@ from engram_orchestrator.store.conversation_rows import (
     conversation_of,
     new_row,
 )
+from engram_orchestrator.store.lease_times import LeaseTimes
+from engram_orchestrator.store.leases import busy, first_unfinished
 from engram_orchestrator.store.tables import agents, conversations, request_ledger
 
 _c: Final = conversations.c
@@ -32,9 +33,10 @@ _HALF_DONE: Final = sa.text("conversations.state <> 'active'")  # the predicate 
 class SqlConversationStore:
     """ConversationStore on SQLite or PostgreSQL."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, times: LeaseTimes | None = None) -> None:
         self._database = database
         self._clock = clock
+        self._times = times or LeaseTimes(clock)
         self._ledger = Ledger(request_ledger, clock)
 
     async def begin_creation(
@@ -46,7 +48,7 @@ class SqlConversationStore:
             active(conn, conversation.organization_id, conversation.agent_id)
             if conversation.forked_from_id is not None:
                 _find(conn, conversation.organization_id, conversation.forked_from_id)
-                _require_idle(conn, conversation.forked_from_id)
+                self._require_free(conn, conversation.forked_from_id)
             row = new_row(conversation, ConversationState.CREATING, msgspec.json.encode(origin))
             conn.execute(conversations.insert(), row)
             return [conversation.id]
@@ -144,7 +146,7 @@ class SqlConversationStore:
                 raise FailedPrecondition(
                     "An agent's default conversation is deleted with the agent only.", resource_id=conversation_id
                 )
-            _require_idle(conn, conversation_id)
+            self._require_free(conn, conversation_id)
             values = {"state": ConversationState.DELETING, "updated_at": self._clock.now()}
             conn.execute(conversations.update().where(_c.id == conversation_id).values(values))
             return [conversation_id]
@@ -155,6 +157,13 @@ class SqlConversationStore:
             return conn.execute(is_left).first() is not None
 
         return await self._database.write(write)
+
+    def _require_free(self, conn: sa.Connection, conversation_id: str) -> None:
+        """Fails where a run is under way, or waits, or where something else has the turn slot."""
+        ahead = first_unfinished(conn, conversation_id)
+        taken = sa.select(_c.id).where(_c.id == conversation_id, sql.LEASE_HOLDS)
+        if ahead is not None or conn.execute(taken, self._times.now).first() is not None:
+            raise busy(conversation_id, ahead)
 
     async def forget(self, conversation_id: str) -> None:
         """See ConversationStore."""
@@ -168,12 +177,6 @@ def _find(conn: sa.Connection, organization_id: str, conversation_id: str) -> Co
     if row is None:
         raise conversation_missing(conversation_id)
     return conversation_of(row)
-
-
-def _require_idle(conn: sa.Connection, conversation_id: str) -> None:
-    ahead = conn.execute(sql.FIRST_UNFINISHED, {"its_conversation": conversation_id}).first()
-    if ahead is not None:
-        raise ConversationBusy(f"Run {ahead.id} holds the conversation.", run_id=ahead.id)
 
 
 def _visible(organization_id: str) -> sa.ColumnElement[bool]:

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
 
 import sqlalchemy as sa
 from engram_kit.clock import Clock
@@ -12,8 +11,7 @@ from engram_kit.idempotency import Ledger, RequestKey
 from engram_kit.paging import Page, PageQuery, paginate
 from engram_kit.sql import Database
 
-from engram_orchestrator.errors import ConversationBusy, LeaseLost, RunUnderWay
-from engram_orchestrator.model.agents import AgentState
+from engram_orchestrator.errors import RunUnderWay
 from engram_orchestrator.model.events import RunEvent
 from engram_orchestrator.model.runs import (
     JournalEntry,
@@ -24,9 +22,19 @@ from engram_orchestrator.model.runs import (
     StepTrace,
 )
 from engram_orchestrator.store import statements as sql
-from engram_orchestrator.store.agents import active, decode_agent
+from engram_orchestrator.store.agents import decode_agent
 from engram_orchestrator.store.base import Claim, RunFilter, StartedRun
-from engram_orchestrator.store.conversation_rows import conversation_missing, decode_conversation
+from engram_orchestrator.store.conversation_rows import decode_conversation
+from engram_orchestrator.store.lease_times import LeaseTimes
+from engram_orchestrator.store.leases import (
+    busy,
+    find_place,
+    first_unfinished,
+    held,
+    missing,
+    require_held,
+    take,
+)
 from engram_orchestrator.store.run_rows import (
     decode_entry,
     decode_event,
@@ -38,24 +46,19 @@ from engram_orchestrator.store.run_rows import (
 )
 from engram_orchestrator.store.steps import record_steps
 from engram_orchestrator.store.tables import (
-    agents,
-    conversations,
     events,
     journal,
     request_ledger,
     runs,
 )
 
-LEASE_TIME = timedelta(seconds=30)
-"""How long a lease holds without a write or a renewal."""
-
 
 class SqlRunStore:
     """RunStore on SQLite or PostgreSQL."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, times: LeaseTimes | None = None) -> None:
         self._database = database
-        self._clock = clock
+        self._times = times or LeaseTimes(clock)
         self._ledger = Ledger(request_ledger, clock)
 
     async def start(self, key: RequestKey | None, run: Run, owner: str, *, reject_busy: bool) -> StartedRun:
@@ -65,21 +68,21 @@ class SqlRunStore:
             before = self._replayed(conn, key, run)
             if before is not None:
                 return StartedRun(before, replayed=True)
-            place = _place(conn, run.organization_id, run.agent_id, run.conversation_id)
+            place = find_place(conn, self._times, run.organization_id, run.agent_id, run.conversation_id)
             if place is None:
-                active(conn, run.organization_id, run.agent_id)  # raises where it is the agent that is missing
-                raise conversation_missing(run.conversation_id)
-            ahead = _first_unfinished(conn, run.conversation_id)
-            if ahead is not None and reject_busy:
-                raise ConversationBusy(f"Run {ahead.id} holds the conversation.", run_id=ahead.id)
+                raise missing(conn, run.organization_id, run.agent_id, run.conversation_id)
+            ahead = first_unfinished(conn, run.conversation_id)
+            is_busy = ahead is not None or place.held
+            if is_busy and reject_busy:
+                raise busy(run.conversation_id, ahead)
             number = place.next_queue_number
-            if ahead is not None:
+            if is_busy:
                 _insert_run(conn, key, run, number)
                 conn.execute(sql.ADVANCE_QUEUE, {"its_id": run.conversation_id, "new_next_queue_number": number + 1})
                 return StartedRun(run)
             running = replace(run, status=RunStatus.RUNNING)
             _insert_run(conn, key, running, number)
-            lease = self._take(conn, place, run.id, owner, number + 1)
+            lease = take(conn, self._times, place, run.id, owner, number + 1)
             return StartedRun(
                 running, claim=Claim(running, decode_agent(place), decode_conversation(place.thread), lease)
             )
@@ -107,68 +110,23 @@ class SqlRunStore:
         found = conn.execute(sql.RUN_BY_OTID, said).first()
         return None if found is None else decode_run(found)
 
-    def _take(self, conn: sa.Connection, place: Any, run_id: str, owner: str, next_queue_number: int) -> Lease:
-        """Gives the conversation's lease to `owner`, under a new epoch."""
-        lease = Lease(run_id, place.conversation_id, owner, place.epoch + 1)
-        taken = {
-            "its_id": lease.conversation_id,
-            "new_epoch": lease.epoch,
-            "new_lease_owner": owner,
-            "new_lease_run_id": run_id,
-            "new_lease_expires_at": self._clock.now() + LEASE_TIME,
-            "new_next_queue_number": next_queue_number,
-        }
-        conn.execute(sql.TAKE_LEASE, taken)
-        return lease
-
     async def claim_next(self, conversation_id: str, owner: str) -> Claim | None:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> Claim | None:
-            first = _first_unfinished(conn, conversation_id)
+            first = first_unfinished(conn, conversation_id)
             if first is None:
                 return None
-            place = _place(conn, first.organization_id, first.agent_id, conversation_id)
-            if place is None or self._held_by_another(place, owner):
+            place = find_place(conn, self._times, first.organization_id, first.agent_id, conversation_id)
+            if place is None or (place.held and place.lease_owner != owner):
                 return None
-            lease = self._take(conn, place, first.id, owner, place.next_queue_number)
+            lease = take(conn, self._times, place, first.id, owner, place.next_queue_number)
             conn.execute(sql.MARK_RUNNING, {"its_id": first.id})
             run = replace(decode_run(first), status=RunStatus.RUNNING, last_sequence=_newest_event(conn, first.id))
             taken_up = first.status == RunStatus.RUNNING
             return Claim(run, decode_agent(place), decode_conversation(place.thread), lease, taken_up)
 
         return await self._database.write(write)
-
-    def _held_by_another(self, place: Any, owner: str) -> bool:
-        return place.lease_owner not in (None, owner) and place.lease_expires_at > self._clock.now()
-
-    async def claimable(self, owner: str) -> tuple[str, ...]:
-        """See RunStore."""
-        unfinished = sa.select(runs.c.conversation_id).where(sql.UNFINISHED).distinct()
-        query = (
-            sa.select(conversations.c.id)
-            .join(agents, agents.c.id == conversations.c.agent_id)
-            .where(
-                conversations.c.id.in_(unfinished),
-                agents.c.state == AgentState.ACTIVE,
-                sa.or_(
-                    conversations.c.lease_owner.is_(None),
-                    conversations.c.lease_owner == owner,
-                    conversations.c.lease_expires_at <= self._clock.now(),
-                ),
-            )
-        )
-        return await self._database.read(lambda conn: tuple(conn.execute(query).scalars()))
-
-    async def renew(self, leases: Sequence[Lease]) -> None:
-        """See RunStore."""
-        expires = self._clock.now() + LEASE_TIME
-
-        def write(conn: sa.Connection) -> None:
-            for lease in leases:
-                conn.execute(sql.EXTEND_LEASE, {**_held(lease), "new_lease_expires_at": expires})
-
-        await self._database.write(write)
 
     async def write(
         self,
@@ -190,8 +148,7 @@ class SqlRunStore:
 
     def _extend(self, conn: sa.Connection, lease: Lease) -> None:
         """Puts off the lease's expiry, or fails where it no longer holds."""
-        expires = {"new_lease_expires_at": self._clock.now() + LEASE_TIME}
-        _require_held(lease, conn.execute(sql.EXTEND_LEASE, {**_held(lease), **expires}))
+        require_held(lease, conn.execute(sql.EXTEND_LEASE, held(lease) | self._times.expiry))
 
     async def finish(
         self,
@@ -205,7 +162,7 @@ class SqlRunStore:
 
         def write(conn: sa.Connection) -> bool:
             spoken_at = run.completed_at if run.step_count else None
-            _require_held(lease, conn.execute(sql.RELEASE_LEASE, {**_held(lease), "new_last_message_at": spoken_at}))
+            require_held(lease, conn.execute(sql.RELEASE_LEASE, {**held(lease), "new_last_message_at": spoken_at}))
             _record(conn, lease, (), events)
             record_steps(conn, steps, traces, lease.run_id)
             conn.execute(sql.END_RUN, ended_values(run))
@@ -217,7 +174,7 @@ class SqlRunStore:
                 "new_last_run_ms": run.total_ms,
             }
             conn.execute(sql.NOTE_LAST_RUN, last)
-            return _first_unfinished(conn, run.conversation_id) is not None
+            return first_unfinished(conn, run.conversation_id) is not None
 
         return await self._database.write(write)
 
@@ -300,31 +257,8 @@ def _record(conn: sa.Connection, lease: Lease, entries: Sequence[JournalEntry], 
         conn.execute(sql.INSERT_EVENT, [event_row(event) for event in new_events])
 
 
-def _place(conn: sa.Connection, organization_id: str, agent_id: str, conversation_id: str) -> Any:
-    """See `statements.PLACE`; None where the agent or conversation is not there, or the agent is not ACTIVE."""
-    asked = {"its_organization": organization_id, "its_agent": agent_id, "its_conversation": conversation_id}
-    return conn.execute(sql.PLACE, asked).first()
-
-
-def _first_unfinished(conn: sa.Connection, conversation_id: str) -> Any:
-    return conn.execute(sql.FIRST_UNFINISHED, {"its_conversation": conversation_id}).first()
-
-
 def _newest_event(conn: sa.Connection, run_id: str) -> int:
     return conn.execute(sql.NEWEST_EVENT, {"its_run": run_id}).scalar() or 0
-
-
-def _held(lease: Lease) -> dict[str, Any]:
-    return {"its_conversation": lease.conversation_id, "its_epoch": lease.epoch, "its_run": lease.run_id}
-
-
-def _require_held(lease: Lease, updated: sa.CursorResult[Any]) -> None:
-    if updated.rowcount == 0:
-        raise LeaseLost(
-            "Another holder took the conversation over.",
-            conversation_id=lease.conversation_id,
-            epoch=str(lease.epoch),
-        )
 
 
 def _run_conditions(where: RunFilter) -> list[sa.ColumnElement[bool]]:

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from engram_orchestrator.model.agents import AgentState, ConversationState
 from engram_orchestrator.model.runs import RunStatus
+from engram_orchestrator.store.lease_times import EXPIRY, NOW
 from engram_orchestrator.store.tables import agents, conversations, events, journal, run_otids, runs, step_traces, steps
 
 UNFINISHED: Final = sa.text("status IN ('created', 'running')")  # literally the predicate of the partial indexes
@@ -39,6 +40,8 @@ RUN_BY_OTID: Final = (
     .order_by(runs.c.queue_number)
     .limit(1)
 )
+LEASE_HOLDS: Final = sa.and_(conversations.c.lease_owner.is_not(None), conversations.c.lease_expires_at > NOW)
+"""Takes `its_now`, as everything that asks for it."""
 PLACE: Final = (
     sa.select(
         agents,
@@ -46,7 +49,7 @@ PLACE: Final = (
         conversations.c.document.label("thread"),
         conversations.c.epoch,
         conversations.c.lease_owner,
-        conversations.c.lease_expires_at,
+        LEASE_HOLDS.label("held"),
         conversations.c.next_queue_number,
     )
     .join(agents, agents.c.id == conversations.c.agent_id)
@@ -58,7 +61,8 @@ PLACE: Final = (
         conversations.c.state == ConversationState.ACTIVE,
     )
 )
-"""An ACTIVE conversation's row joined with its ACTIVE agent's; its document is `thread`, its id `conversation_id`."""
+"""An ACTIVE conversation's row joined with its ACTIVE agent's; its document is `thread`, its id `conversation_id`, and
+`held` says that its lease has not lapsed."""
 FIRST_UNFINISHED: Final = (
     sa.select(runs).where(runs.c.conversation_id == _CONVERSATION, UNFINISHED).order_by(runs.c.queue_number).limit(1)
 )
@@ -82,13 +86,15 @@ TAKE_LEASE: Final = (
     conversations.update()
     .where(conversations.c.id == _ID)
     .values(
-        _new(
-            conversations.c.epoch,
-            conversations.c.lease_owner,
-            conversations.c.lease_run_id,
-            conversations.c.lease_expires_at,
-            conversations.c.next_queue_number,
-        )
+        {
+            **_new(
+                conversations.c.epoch,
+                conversations.c.lease_owner,
+                conversations.c.lease_run_id,
+                conversations.c.next_queue_number,
+            ),
+            "lease_expires_at": EXPIRY,
+        }
     )
 )
 _HELD: Final = conversations.update().where(
@@ -96,7 +102,7 @@ _HELD: Final = conversations.update().where(
     conversations.c.epoch == sa.bindparam("its_epoch"),
     conversations.c.lease_run_id == _RUN,
 )
-EXTEND_LEASE: Final = _HELD.values(_new(conversations.c.lease_expires_at))
+EXTEND_LEASE: Final = _HELD.values(lease_expires_at=EXPIRY)
 RELEASE_LEASE: Final = _HELD.values(
     lease_owner=None,
     lease_run_id=None,

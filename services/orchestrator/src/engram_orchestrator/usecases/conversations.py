@@ -22,12 +22,14 @@ from engram_kit.ids import IdSource
 from engram_kit.paging import Page, PageQuery
 from engram_kit.principal import Principal, as_principal
 
+from engram_orchestrator.errors import ConversationBusy, LeaseLost
 from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.model.agents import Agent, Conversation, ConversationOrigin
 from engram_orchestrator.model.memory import Window
 from engram_orchestrator.model.models import ModelSettings
 from engram_orchestrator.ports import RecallPort
+from engram_orchestrator.runs.slots import TurnSlots
 from engram_orchestrator.store.base import (
     AgentStore,
     ConversationFilter,
@@ -44,6 +46,8 @@ GRACE = timedelta(seconds=60)
 """A creation or deletion that is younger may still be under way elsewhere."""
 
 _AWAY = (Unavailable, DeadlineExceeded, Internal)
+_LATER = (*_AWAY, ConversationBusy, LeaseLost)
+"""What a creation that was begun outlives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class ConversationService:
         agents: AgentStore,
         recall: RecallPort,
         windows: WindowService,
+        slots: TurnSlots,
         context: ContextBuilder,
         models: Providers,
         clock: Clock,
@@ -76,6 +81,7 @@ class ConversationService:
         self._agents = agents
         self._recall = recall
         self._windows = windows
+        self._slots = slots
         self._context = context
         self._models = models
         self._clock = clock
@@ -150,7 +156,11 @@ class ConversationService:
         origin = ConversationOrigin(until_message_id, *((key.method, key.request_id) if key is not None else ()))
         conversation_id, replayed = await self._store.begin_creation(key, conversation, origin)
         if not replayed:
-            return await self._complete(conversation, origin)
+            try:
+                return await self._complete(conversation, origin)
+            except ConversationBusy:
+                await self._undo(conversation, origin)
+                raise
         for found in await self._store.unfinished(conversation_id):
             if found.origin is not None:
                 return await self._complete(found.conversation, found.origin)
@@ -161,7 +171,7 @@ class ConversationService:
         try:
             agent = await self._agents.get(conversation.organization_id, conversation.agent_id)
             window = await self._window(agent, conversation, origin.until_message_id)
-        except _AWAY:
+        except _LATER:
             raise
         except EngramError:
             await self._undo(conversation, origin)
@@ -170,6 +180,13 @@ class ConversationService:
         return await self._store.get(conversation.organization_id, conversation.id)
 
     async def _window(self, agent: Agent, conversation: Conversation, until_message_id: str | None) -> Window:
+        """Makes its window; of a fork, while no run can change the source's."""
+        if conversation.forked_from_id is None:
+            return await self._new_window(agent, conversation, until_message_id)
+        async with self._slots.take(conversation.organization_id, agent.id, conversation.forked_from_id):
+            return await self._new_window(agent, conversation, until_message_id)
+
+    async def _new_window(self, agent: Agent, conversation: Conversation, until_message_id: str | None) -> Window:
         source = await self._context.window(conversation.forked_from_id or agent.default_conversation_id)
         shown = source if conversation.forked_from_id else replace(source, messages=source.messages[:1])
         text = await self._windows.system_text(agent, conversation, shown)

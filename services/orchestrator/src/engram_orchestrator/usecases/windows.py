@@ -6,12 +6,10 @@ from engram_kit.clock import Clock
 from engram_kit.errors import NotFound, RequestIdReused
 from engram_kit.idempotency import RequestKey
 from engram_kit.ids import derive_id, new_id
-from engram_kit.paging import PageQuery
 from engram_kit.principal import Principal
 
 from engram_orchestrator.builtin.executor import BuiltinTools
 from engram_orchestrator.compaction.tokens import message_tokens, schema_tokens, text_tokens
-from engram_orchestrator.errors import ConversationBusy
 from engram_orchestrator.loop.context import ContextBuilder, with_system
 from engram_orchestrator.loop.policy import POLICIES
 from engram_orchestrator.loop.rules import RulesSolver
@@ -21,9 +19,11 @@ from engram_orchestrator.model.agents import Agent, Conversation, PromptPolicy
 from engram_orchestrator.model.memory import ArchivalSummary, CoreMemory, Window
 from engram_orchestrator.model.messages import Message
 from engram_orchestrator.model.models import ModelSettings, ToolSchema
+from engram_orchestrator.model.runs import Lease
 from engram_orchestrator.ports import RecallPort
 from engram_orchestrator.prompt.assembly import memory_section, sections, shows
-from engram_orchestrator.store.base import AgentStore, ConversationStore, RunFilter, RunStore
+from engram_orchestrator.runs.slots import TurnSlots
+from engram_orchestrator.store.base import AgentStore, ConversationStore
 from engram_orchestrator.usecases.first_messages import FirstWindow
 
 
@@ -62,7 +62,7 @@ class WindowService:
         self,
         agents: AgentStore,
         conversations: ConversationStore,
-        runs: RunStore,
+        slots: TurnSlots,
         recall: RecallPort,
         builtin: BuiltinTools,
         context: ContextBuilder,
@@ -70,7 +70,7 @@ class WindowService:
     ) -> None:
         self._agents = agents
         self._conversations = conversations
-        self._runs = runs
+        self._slots = slots
         self._recall = recall
         self._builtin = builtin
         self._context = context
@@ -136,15 +136,23 @@ class WindowService:
 
         Raises:
             NotFound: no such agent, or conversation of it.
-            ConversationBusy: a run is under way in it.
+            ConversationBusy: a run is under way in it, or waits, or something else changes it.
         """
         agent, conversation = await self.place(principal, agent_id, conversation_id)
-        window = await self._context.window(conversation_id)
-        text = await self.system_text(agent, conversation, window)
-        changed = text != window.messages[0].text
-        if changed and not dry_run:
-            await self._replace(principal, key, agent, window, (), text, keeps=window.messages)
+        if dry_run:
+            _, text, changed = await self._rendered(agent, conversation)
+            return text, changed
+        async with self._slots.take(principal.organization_id, agent_id, conversation_id) as lease:
+            window, text, changed = await self._rendered(agent, conversation)
+            if changed:
+                await self._replace(key, lease, agent, window, (), text, keeps=window.messages)
         return text, changed
+
+    async def _rendered(self, agent: Agent, conversation: Conversation) -> tuple[Window, str, bool]:
+        """The window, its system message as it would be now, and whether that differs."""
+        window = await self._context.window(conversation.id)
+        text = await self.system_text(agent, conversation, window)
+        return window, text, text != window.messages[0].text
 
     async def reset(
         self, principal: Principal, key: RequestKey | None, agent_id: str, conversation_id: str, *, add_default: bool
@@ -153,20 +161,21 @@ class WindowService:
 
         Raises:
             NotFound: no such agent, or conversation of it.
-            ConversationBusy: a run is under way in it.
+            ConversationBusy: a run is under way in it, or waits, or something else changes it.
         """
         agent, conversation = await self.place(principal, agent_id, conversation_id)
-        window = await self._context.window(conversation_id)
-        first = FirstWindow(agent, conversation_id, str(window.version), self._clock.now())
-        new = first.default() if add_default else ()
-        text = await self.system_text(agent, conversation, replace(window, messages=window.messages[:1]))
-        await self._replace(principal, key, agent, window, new, text, keeps=window.messages[:1])
+        async with self._slots.take(principal.organization_id, agent_id, conversation_id) as lease:
+            window = await self._context.window(conversation_id)
+            first = FirstWindow(agent, conversation_id, str(window.version), self._clock.now())
+            new = first.default() if add_default else ()
+            text = await self.system_text(agent, conversation, replace(window, messages=window.messages[:1]))
+            await self._replace(key, lease, agent, window, new, text, keeps=window.messages[:1])
         return agent
 
     async def _replace(
         self,
-        principal: Principal,
         key: RequestKey | None,
+        lease: Lease,
         agent: Agent,
         window: Window,
         new: tuple[Message, ...],
@@ -175,7 +184,6 @@ class WindowService:
         keeps: tuple[Message, ...],
     ) -> None:
         """Puts another window in place once, however often it is asked for under one key."""
-        await self._require_idle(principal, window.conversation_id)
         repeated = await self._agents.once(key)
         request_id = new_id("request") if key is None else derive_id("request", key.method, key.request_id)
         try:
@@ -187,6 +195,8 @@ class WindowService:
                 [message.id for message in (*keeps, *new)],
                 new,
                 system_text=text,
+                run_id=lease.run_id,
+                epoch=lease.epoch,
             )
         except RequestIdReused:
             if not repeated:
@@ -194,12 +204,6 @@ class WindowService:
             # The first try got through, and the window has changed since.
             return
         self._context.remember(replaced)
-
-    async def _require_idle(self, principal: Principal, conversation_id: str) -> None:
-        where = RunFilter(conversation_id=conversation_id, active=True)
-        busy = await self._runs.list(principal.organization_id, where, PageQuery(1, ascending=True))
-        if busy.items:
-            raise ConversationBusy(f"Run {busy.items[0].id} holds the conversation.", run_id=busy.items[0].id)
 
     async def system_text(self, agent: Agent, conversation: Conversation, window: Window) -> str:
         """The system message of a conversation that shows `window`, rendered now."""

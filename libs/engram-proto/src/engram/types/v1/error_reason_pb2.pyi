@@ -128,7 +128,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     minimum. Metadata: missing (layers, comma-separated).
     """
     ERROR_REASON_CONVERSATION_BUSY: _ErrorReason.ValueType  # 500
-    """ABORTED. Another run holds the conversation. Metadata: run_id."""
+    """ABORTED. Another run holds the conversation. Metadata: run_id; where a
+    reset, a compaction or a fork holds it, conversation_id alone.
+    """
     ERROR_REASON_PENDING_APPROVAL: _ErrorReason.ValueType  # 501
     """FAILED_PRECONDITION. An approval is pending. Metadata: approval_request_id."""
     ERROR_REASON_NO_PENDING_APPROVAL: _ErrorReason.ValueType  # 502
@@ -305,7 +307,9 @@ ERROR_REASON_SANDBOX_UNAVAILABLE: ErrorReason.ValueType  # 403
 minimum. Metadata: missing (layers, comma-separated).
 """
 ERROR_REASON_CONVERSATION_BUSY: ErrorReason.ValueType  # 500
-"""ABORTED. Another run holds the conversation. Metadata: run_id."""
+"""ABORTED. Another run holds the conversation. Metadata: run_id; where a
+reset, a compaction or a fork holds it, conversation_id alone.
+"""
 ERROR_REASON_PENDING_APPROVAL: ErrorReason.ValueType  # 501
 """FAILED_PRECONDITION. An approval is pending. Metadata: approval_request_id."""
 ERROR_REASON_NO_PENDING_APPROVAL: ErrorReason.ValueType  # 502

@@ -1,0 +1,140 @@
+"""Leases in SQL beside those that runs take: turn slots, renewals, and what anybody may claim."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from engram_kit.errors import NotFound
+from engram_kit.sql import Database
+
+from engram_orchestrator.errors import ConversationBusy, LeaseLost
+from engram_orchestrator.model.agents import AgentState
+from engram_orchestrator.model.runs import Lease
+from engram_orchestrator.store import statements as sql
+from engram_orchestrator.store.agents import active
+from engram_orchestrator.store.conversation_rows import conversation_missing
+from engram_orchestrator.store.lease_times import LeaseTimes
+from engram_orchestrator.store.tables import agents, conversations, runs
+
+
+class SqlLeaseStore:
+    """LeaseStore on SQLite or PostgreSQL."""
+
+    def __init__(self, database: Database, times: LeaseTimes) -> None:
+        self._database = database
+        self._times = times
+
+    async def take_slot(
+        self,
+        organization_id: str,
+        agent_id: str,
+        conversation_id: str,
+        slot_id: str,
+        owner: str,
+        *,
+        reclaim: bool = True,
+    ) -> Lease:
+        """See LeaseStore."""
+
+        def write(conn: sa.Connection) -> Lease:
+            place = find_place(conn, self._times, organization_id, agent_id, conversation_id)
+            if place is None:
+                raise missing(conn, organization_id, agent_id, conversation_id)
+            ahead = first_unfinished(conn, conversation_id)
+            if ahead is not None or (place.held and not (reclaim and place.lease_owner == owner)):
+                raise busy(conversation_id, ahead)
+            return take(conn, self._times, place, slot_id, owner, place.next_queue_number)
+
+        return await self._database.write(write)
+
+    async def release(self, lease: Lease) -> bool:
+        """See LeaseStore."""
+
+        def write(conn: sa.Connection) -> bool:
+            conn.execute(sql.RELEASE_LEASE, {**held(lease), "new_last_message_at": None})
+            return first_unfinished(conn, lease.conversation_id) is not None
+
+        return await self._database.write(write)
+
+    async def renew(self, leases: Sequence[Lease]) -> tuple[Lease, ...]:
+        """See LeaseStore."""
+        if not leases:
+            return ()
+
+        def write(conn: sa.Connection) -> tuple[Lease, ...]:
+            extended = {lease: conn.execute(sql.EXTEND_LEASE, held(lease) | self._times.expiry) for lease in leases}
+            return tuple(lease for lease, result in extended.items() if result.rowcount == 0)
+
+        return await self._database.write(write)
+
+    async def claimable(self, owner: str) -> tuple[str, ...]:
+        """See LeaseStore."""
+        unfinished = sa.select(runs.c.conversation_id).where(sql.UNFINISHED).distinct()
+        query = (
+            sa.select(conversations.c.id)
+            .join(agents, agents.c.id == conversations.c.agent_id)
+            .where(
+                conversations.c.id.in_(unfinished),
+                agents.c.state == AgentState.ACTIVE,
+                sa.or_(sa.not_(sql.LEASE_HOLDS), conversations.c.lease_owner == owner),
+            )
+        )
+        return await self._database.read(lambda conn: tuple(conn.execute(query, self._times.now).scalars()))
+
+
+def find_place(
+    conn: sa.Connection, times: LeaseTimes, organization_id: str, agent_id: str, conversation_id: str
+) -> Any:
+    """See `statements.PLACE`; None where the agent or conversation is not there, or is not ACTIVE."""
+    asked = {"its_organization": organization_id, "its_agent": agent_id, "its_conversation": conversation_id}
+    return conn.execute(sql.PLACE, asked | times.now).first()
+
+
+def missing(conn: sa.Connection, organization_id: str, agent_id: str, conversation_id: str) -> NotFound:
+    """Which of the two is not there."""
+    try:
+        active(conn, organization_id, agent_id)
+    except NotFound as error:
+        return error
+    return conversation_missing(conversation_id)
+
+
+def take(conn: sa.Connection, times: LeaseTimes, place: Any, run_id: str, owner: str, next_queue_number: int) -> Lease:
+    """Gives a conversation's lease to `owner`, under a new epoch."""
+    lease = Lease(run_id, place.conversation_id, owner, place.epoch + 1)
+    taken = {
+        "its_id": lease.conversation_id,
+        "new_epoch": lease.epoch,
+        "new_lease_owner": owner,
+        "new_lease_run_id": run_id,
+        "new_next_queue_number": next_queue_number,
+    }
+    conn.execute(sql.TAKE_LEASE, taken | times.expiry)
+    return lease
+
+
+def first_unfinished(conn: sa.Connection, conversation_id: str) -> Any:
+    """The row of the run whose turn it is, or None."""
+    return conn.execute(sql.FIRST_UNFINISHED, {"its_conversation": conversation_id}).first()
+
+
+def busy(conversation_id: str, ahead: Any = None) -> ConversationBusy:
+    """The error for a conversation that is taken: by the run of a row, or by work that is no run."""
+    if ahead is not None:
+        return ConversationBusy(f"Run {ahead.id} holds the conversation.", run_id=ahead.id)
+    return ConversationBusy("The conversation is being changed.", conversation_id=conversation_id)
+
+
+def held(lease: Lease) -> dict[str, Any]:
+    """The parameters of a statement that takes effect while a lease holds."""
+    return {"its_conversation": lease.conversation_id, "its_epoch": lease.epoch, "its_run": lease.run_id}
+
+
+def require_held(lease: Lease, updated: sa.CursorResult[Any]) -> None:
+    """Fails where such a statement took no effect."""
+    if updated.rowcount == 0:
+        raise LeaseLost(
+            "Another holder took the conversation over.",
+            conversation_id=lease.conversation_id,
+            epoch=str(lease.epoch),
+        )
