@@ -6,6 +6,7 @@ import pytest
 from engram_kit.errors import NotFound
 from engram_orchestrator.errors import ConversationBusy, RunEnded, RunUnderWay
 from engram_orchestrator.llm.errors import ProviderRefused
+from engram_orchestrator.model.events import Accepted
 from engram_orchestrator.model.messages import Role
 from engram_orchestrator.model.runs import OnBusy, RunStatus
 
@@ -198,12 +199,12 @@ async def test_a_deleted_agent_takes_its_runs_with_it(world: World, process: Pro
     world.model.follow(held)
     runs = [await process.start(agent), await process.start(agent)]
     await held.asked.wait()
-    following = [asyncio.ensure_future(process.follow(run)) for run in runs]
-    while len(process.hub._followers) < len(runs):
-        await asyncio.sleep(0)
+    following = [process.runs.follow(ME, run.id, 0, 30) for run in runs]
+    for stream in following:
+        assert isinstance((await anext(stream)).body, Accepted)
     await process.birth.delete(ME, agent.id)
-    for task in following:
-        assert kinds(await task) == []
+    for stream in following:
+        assert kinds([event async for event in stream]) == []
     for run in runs:
         with pytest.raises(NotFound):
             await process.runs.get(ME, run.id)

@@ -101,6 +101,8 @@ class TestStepsOnSqlite(OnSqlite, Stores, StepStoreSuite):
 
 class TestStepsOnPostgres(OnPostgres, Stores, StepStoreSuite):
     pass
+
+
 class TestLeasesOnSqlite(OnSqlite, Stores, LeaseStoreSuite):
     pass
 
