@@ -15,11 +15,11 @@ export UV_PYTHON := $(CURDIR)/$(BIN)/python
 export UV_PYTHON_DOWNLOADS := never
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check proto bench up down fmt
+.PHONY: help run test check proto bench bench-tiers up down fmt
 .DELETE_ON_ERROR:
 
 help: ## Show the targets
-	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 run: $(VENV)/.runtime ## Start the whole mesh and talk to a first agent
 	@exec $(BIN)/engram up --chat
@@ -59,6 +59,9 @@ proto: $(VENV)/.dev ## Generate the Python code of the contracts
 
 bench: $(VENV)/.dev ## Measure a mesh with a fake model
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-tiers: $(VENV)/.dev ## Measure recall and archival at a million messages
+	@$(BIN)/python -m benchmarks.tiers $(ARGS)
 
 # What a running mesh needs. Leaves the development tools where they are.
 $(VENV)/.runtime: $(MANIFESTS) | $(VENV)/.uv-$(UV_VERSION)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,8 +37,10 @@ _SETTINGS: Final = (
 class PostgresServer:
     """A running server, reached over a Unix socket in its own directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, pid: int) -> None:
         self._directory = directory
+        self.pid = pid
+        """Of its first process, below which all others are."""
 
     def url(self, database: str = "postgres") -> str:
         """The URL of one of its databases, as services take it."""
@@ -63,32 +65,38 @@ class PostgresServer:
 
 
 @contextmanager
-def running_postgres() -> Iterator[PostgresServer]:
-    """Starts a fresh server; stops it and deletes everything at the end."""
-    root = Path(tempfile.mkdtemp(prefix="engram-pg-"))
+def running_postgres(kept: Path | None = None, settings: Sequence[str] = _SETTINGS) -> Iterator[PostgresServer]:
+    """Starts a server; stops it at the end.
+
+    A fresh one that is then deleted, or the one in the directory `kept`, which is made there where it is not, and
+    stays. Paths of sockets are short: so is `kept` to be.
+    """
+    root = kept or Path(tempfile.mkdtemp(prefix="engram-pg-"))
+    root.mkdir(parents=True, exist_ok=True)
     account = pwd.getpwnam(ACCOUNT) if os.geteuid() == 0 else None
     try:
         binaries = _reachable_binaries(root, account)
         data, sockets = root / "data", root / "run"
         for directory in (data, sockets):
-            directory.mkdir(mode=0o700)
+            directory.mkdir(mode=0o700, exist_ok=True)
             if account is not None:
                 os.chown(directory, account.pw_uid, account.pw_gid)
         if account is not None:
             root.chmod(0o711)
-        _run(
-            [binaries / "initdb", "-D", data, "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--no-sync"], account
-        )
-        options = [part for setting in _SETTINGS for part in ("-c", setting)]
+        if not (data / "PG_VERSION").exists():
+            made = ("-U", "postgres", "--auth=trust", "--encoding=UTF8", "--no-sync")
+            _run([binaries / "initdb", "-D", data, *made], account)
+        options = [part for setting in settings for part in ("-c", setting)]
         server = _popen([binaries / "postgres", "-D", data, "-k", sockets, *options], account, root / "log")
         try:
             _wait_until_ready(server, data, root / "log")
-            yield PostgresServer(sockets)
+            yield PostgresServer(sockets, server.pid)
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(START_SECONDS)
     finally:
-        shutil.rmtree(root, ignore_errors=True)
+        if kept is None:
+            shutil.rmtree(root, ignore_errors=True)
 
 
 def _reachable_binaries(root: Path, account: pwd.struct_passwd | None) -> Path:
@@ -99,7 +107,7 @@ def _reachable_binaries(root: Path, account: pwd.struct_passwd | None) -> Path:
     installed = Path(package.submodule_search_locations[0]) / "pginstall"
     if account is not None and not all(parent.stat().st_mode & 0o001 for parent in (installed, *installed.parents)):
         copy = root / "install"
-        shutil.copytree(installed, copy, symlinks=True)
+        shutil.copytree(installed, copy, symlinks=True, dirs_exist_ok=True)
         subprocess.run(["chmod", "-R", "a+rX", copy], check=True)
         installed = copy
     return installed / "bin"
