@@ -42,7 +42,7 @@ async def test_a_quick_run_measures_every_kind_of_call(tmp_path: Path, engine: s
     assert calls["GetContext", "agent"]["found"] == 20
     assert calls["GetContext, not modified", "agent"]["found"] == 1
     assert calls["SearchMessages hybrid, common words", "agent"]["found"] == 10
-    assert calls["ListMessages after the middle", "agent"]["found"] == 49
+    assert calls["ListMessages after the middle", "agent"]["found"] == 50
     assert calls["CommitStep", "agent"]["found"] == 2
     assert calls["InsertPassages of 100", "archive"]["found"] == 100
     processes = {"recall", "archival"} | ({"postgresql"} if engine == "postgresql" else set())
