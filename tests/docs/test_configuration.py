@@ -24,14 +24,18 @@ def documented(section: str) -> dict[str, str]:
 
 
 def shown(field: Field[Any]) -> str:
-    return "" if field.default in (None, "") else str(field.default)
+    return "" if field.default in (None, "", ()) else str(field.default)
 
 
 def own_fields(room: str) -> list[Field[Any]]:
     """Those that the room adds to what every service has, or defaults otherwise."""
     shared = {field.name: field.default for field in fields(ServerConfig)}
     config = import_module(f"engram_{room}.config").Config
-    return [field for field in fields(config) if shared.get(field.name, ...) != field.default]
+    return [
+        field
+        for field in fields(config)
+        if shared.get(field.name, ...) != field.default and field.metadata.get("environment", True)
+    ]
 
 
 def test_what_every_service_has() -> None:

@@ -57,6 +57,8 @@ def read(cls: type[T], env: Mapping[str, str] = os.environ) -> T:
     The field `data_dir` of a Config in package `engram_blocks` is ENGRAM_BLOCKS_DATA_DIR or, where that is unset or
     empty, ENGRAM_DATA_DIR. Tuples and lists are comma-separated; booleans are true/false/1/0.
 
+    A field whose metadata says `environment: False` is not read: its class fills it by other rules.
+
     Raises:
         ConfigError: one line, naming the variable.
     """
@@ -64,6 +66,8 @@ def read(cls: type[T], env: Mapping[str, str] = os.environ) -> T:
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     for field in fields(cls):  # type: ignore[arg-type]
+        if not field.metadata.get("environment", True):
+            continue
         names = (f"ENGRAM_{room}_{field.name.upper()}", f"ENGRAM_{field.name.upper()}")
         name = next((candidate for candidate in names if env.get(candidate)), None)
         if name is not None:

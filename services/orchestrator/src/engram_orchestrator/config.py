@@ -1,13 +1,15 @@
 """The settings of the orchestrator; the only reader of the environment."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from engram_kit.config import ServerConfig
+from engram_kit.config import ConfigError, ServerConfig
 
-from engram_orchestrator.llm.registry import ProviderSettings
+from engram_orchestrator.llm.attempts import CallLimits
+from engram_orchestrator.llm.dialects import DIALECTS, Api
+from engram_orchestrator.llm.settings import LlmSettings, ProviderSettings, configured_providers
 
 _PROVIDER_VARIABLES = {
     "openai_api_key": "OPENAI_API_KEY",
@@ -23,7 +25,7 @@ class Config(ServerConfig):
 
     Providers' keys and base URLs also come from the variables that their own
     SDKs read: OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY and
-    ANTHROPIC_BASE_URL.
+    ANTHROPIC_BASE_URL. The other vendors' are in `more_providers`.
     """
 
     port: int = 50050
@@ -43,6 +45,20 @@ class Config(ServerConfig):
     anthropic_base_url: str | None = None
     step_trace_days: int = 7
     """How long requests to models and their answers are kept for GetStepTrace; 0 keeps none."""
+    openai_api: Literal["openai_chat", "openai_responses"] = "openai_chat"
+    """The API that is spoken at OpenAI's base URL."""
+    more_providers: tuple[ProviderSettings, ...] = field(default=(), metadata={"environment": False})
+    """Of the other vendors; from the environment by their own names, as docs/providers.md has them."""
+    context_windows: tuple[str, ...] = ()
+    """`provider/model=tokens`, over whatever is known of these models otherwise."""
+    provider_attempts: int = 5
+    """At most this many requests for one answer."""
+    provider_retry_seconds: float = 60.0
+    """All waits between these requests together."""
+    provider_idle_seconds: float = 180.0
+    """Without a byte from a provider, until the call counts as lost."""
+    provider_total_seconds: float = 900.0
+    """One request, from the first byte sent to the last read."""
     tier_patience_seconds: float = 900.0
     """How long a run waits for a tier that goes away in the middle of a step."""
 
@@ -55,7 +71,14 @@ class Config(ServerConfig):
             for name, variable in _PROVIDER_VARIABLES.items()
             if env.get(variable) and getattr(config, name) is None
         }
-        return replace(config, **given)
+        others = tuple(name for name in DIALECTS if name not in ("openai", "openai_compatible", "anthropic"))
+        try:
+            given["more_providers"] = configured_providers(env, "ORCHESTRATOR", others)
+        except ValueError as error:
+            raise ConfigError(f"A provider's API has a bad value: {error}.") from error
+        configured = replace(config, **given)
+        _ = configured.language_models.context_windows
+        return configured
 
     @property
     def database(self) -> str:
@@ -63,12 +86,44 @@ class Config(ServerConfig):
         return self.database_url or f"sqlite:///{self.data_path / 'orchestrator.db'}"
 
     @property
-    def providers(self) -> ProviderSettings:
-        """Where models are to be had."""
-        return ProviderSettings(
-            openai_api_key=self.openai_api_key,
-            openai_base_url=self.openai_base_url,
-            anthropic_api_key=self.anthropic_api_key,
-            anthropic_base_url=self.anthropic_base_url,
+    def language_models(self) -> LlmSettings:
+        """Where models are to be had.
+
+        Raises:
+            ConfigError: a window is no `provider/model=tokens`.
+        """
+        return LlmSettings(
+            providers=(*self._named_providers(), *self.more_providers),
             default_model=self.model,
+            context_windows=dict(_window(text) for text in self.context_windows),
+            limits=CallLimits(
+                idle_seconds=self.provider_idle_seconds,
+                total_seconds=self.provider_total_seconds,
+                attempts=max(1, self.provider_attempts),
+                retry_budget_seconds=self.provider_retry_seconds,
+            ),
         )
+
+    def _named_providers(self) -> Iterator[ProviderSettings]:
+        if self.openai_api_key or self.openai_base_url:
+            yield ProviderSettings(
+                name="openai",
+                type="openai",
+                api=Api(self.openai_api),
+                base_url=self.openai_base_url,
+                api_key=self.openai_api_key,
+            )
+        if self.anthropic_api_key or self.anthropic_base_url:
+            yield ProviderSettings(
+                name="anthropic",
+                type="anthropic",
+                base_url=self.anthropic_base_url,
+                api_key=self.anthropic_api_key,
+            )
+
+
+def _window(text: str) -> tuple[str, int]:
+    handle, _, tokens = text.rpartition("=")
+    if "/" not in handle or not tokens.strip().isdecimal() or int(tokens) < 1:
+        raise ConfigError(f"ENGRAM_CONTEXT_WINDOWS has a bad value: {text!r} is no provider/model=tokens.")
+    return handle.strip(), int(tokens)

@@ -141,7 +141,7 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
     agent_store, run_store = SqlAgentStore(database, clock), SqlRunStore(database, clock, times)
     threads, leases = SqlConversationStore(database, clock, times), SqlLeaseStore(database, times)
     step_store = SqlStepStore(database, clock)
-    models = Providers(config.providers)
+    models = Providers(config.language_models)
     prompts = Prompts(config.data_path / "system_prompts")
     patience = Patience(clock, config.tier_patience_seconds)
     builtin = BuiltinTools(tiers.core_memory, tiers.recall, tiers.archival, clock)

@@ -29,7 +29,7 @@ from engram_testkit.fakes.script import (
     status,
 )
 
-from .windows import CLAUDE, collect, everything, hello, tool
+from .windows import CLAUDE, at, collect, everything, hello, tool
 
 KEY = "sk-ant-test-0123456789abcdef"
 
@@ -50,7 +50,7 @@ async def client(fake: FakeAnthropic, naps: list[float]) -> AsyncIterator[Anthro
     async def nap(seconds: float) -> None:
         naps.append(seconds)
 
-    adapter = AnthropicMessagesClient(api_key=KEY, base_url=fake.base_url, sleep=nap)
+    adapter = AnthropicMessagesClient(at(fake.base_url, "anthropic", api_key=KEY), sleep=nap)
     yield adapter
     await adapter.close()
 
@@ -207,7 +207,7 @@ async def test_after_the_first_delta_a_cut_is_final(
 
 async def test_a_hanging_server_times_out(fake: FakeAnthropic) -> None:
     fake.script = [hang(asyncio.Event())]
-    adapter = AnthropicMessagesClient(base_url=fake.base_url, limits=CallLimits(idle_seconds=0.05))
+    adapter = AnthropicMessagesClient(at(fake.base_url, "anthropic"), limits=CallLimits(idle_seconds=0.05))
     with pytest.raises(errors.ProviderTimeout):
         await everything(adapter, REQUEST)
     await adapter.close()

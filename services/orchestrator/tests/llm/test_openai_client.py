@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from engram_orchestrator.llm import errors
 from engram_orchestrator.llm.attempts import CallLimits
+from engram_orchestrator.llm.dialects import Listing
+from engram_orchestrator.llm.listing import served_models
 from engram_orchestrator.llm.openai_chat import OpenAiChatClient
 from engram_orchestrator.llm.port import (
     FinishReason,
@@ -40,7 +42,7 @@ from engram_testkit.fakes.script import (
     status,
 )
 
-from .windows import collect, everything, hello, tool
+from .windows import at, collect, everything, hello, tool
 
 KEY = "sk-test-0123456789abcdef"
 
@@ -68,7 +70,7 @@ def naps() -> Naps:
 
 @pytest.fixture
 async def client(fake: FakeOpenAI, naps: Naps) -> AsyncIterator[OpenAiChatClient]:
-    adapter = OpenAiChatClient(api_key=KEY, base_url=fake.base_url, sleep=naps)
+    adapter = OpenAiChatClient(at(fake.base_url, api_key=KEY), sleep=naps)
     yield adapter
     await adapter.close()
 
@@ -325,7 +327,7 @@ async def test_after_the_first_delta_a_cut_is_final(
 async def test_a_server_that_is_not_there_is_unavailable(naps: Naps) -> None:
     async with FakeOpenAI() as gone:
         base_url = gone.base_url
-    adapter = OpenAiChatClient(base_url=base_url, sleep=naps)
+    adapter = OpenAiChatClient(at(base_url), sleep=naps)
     with pytest.raises(errors.ProviderUnavailable, match="cannot be reached"):
         await everything(adapter, hello())
     assert len(naps.taken) == 4
@@ -335,7 +337,7 @@ async def test_a_server_that_is_not_there_is_unavailable(naps: Naps) -> None:
 @pytest.mark.parametrize("limits", [CallLimits(idle_seconds=0.05), CallLimits(total_seconds=0.05)])
 async def test_a_hanging_server_times_out(fake: FakeOpenAI, limits: CallLimits) -> None:
     fake.script = [hang()]
-    adapter = OpenAiChatClient(base_url=fake.base_url, limits=limits)
+    adapter = OpenAiChatClient(at(fake.base_url), limits=limits)
     with pytest.raises(errors.ProviderTimeout):
         await everything(adapter, hello())
     await adapter.close()
@@ -345,7 +347,7 @@ async def test_a_stream_that_stalls_times_out(fake: FakeOpenAI) -> None:
     first, never = asyncio.Event(), asyncio.Event()
     first.set()
     fake.script = [Reply(text="one piece and another", gates=[first, never])]
-    adapter = OpenAiChatClient(base_url=fake.base_url, limits=CallLimits(total_seconds=0.2))
+    adapter = OpenAiChatClient(at(fake.base_url), limits=CallLimits(total_seconds=0.2))
     seen: list[LlmEvent] = []
     with pytest.raises(errors.ProviderTimeout):
         await collect(adapter, hello(), seen)
@@ -390,8 +392,9 @@ async def test_a_cancelled_turn_stays_cancelled(fake: FakeOpenAI, client: OpenAi
 
 async def test_models_are_listed_by_the_server() -> None:
     async with FakeOpenAI(models=["llama3", "qwen"]) as fake:
-        adapter = OpenAiChatClient(base_url=fake.base_url)
-        assert await adapter.list_models() == ("llama3", "qwen")
+        adapter = OpenAiChatClient(at(fake.base_url))
+        served = await served_models(adapter.endpoint, Listing.MODELS)
+        assert [model.name for model in served] == ["llama3", "qwen"]
         await adapter.close()
 
 

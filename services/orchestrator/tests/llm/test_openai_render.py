@@ -83,10 +83,11 @@ def test_repeated_call_ids_become_unique_and_returns_follow_their_calls() -> Non
     )
     messages = render_body(ask(OPENAI, *twice))["messages"]
     assert [m["role"] for m in messages] == ["assistant", "tool", "assistant", "tool", "user"]
-    assert [messages[0]["tool_calls"][0]["id"], messages[2]["tool_calls"][0]["id"]] == ["call_1", "call_1-2"]
+    first, second = (messages[place]["tool_calls"][0]["id"] for place in (0, 2))
+    assert first == "call_1" != second
     assert [(m["tool_call_id"], json.loads(m["content"])["message"]) for m in messages if m["role"] == "tool"] == [
-        ("call_1", "first"),
-        ("call_1-2", "second"),
+        (first, "first"),
+        (second, "second"),
     ]
 
 
@@ -106,12 +107,6 @@ def test_parallel_returns_are_one_message_each() -> None:
     messages = render_body(request)["messages"]
     assert [(m.get("tool_call_id"), m["role"]) for m in messages[1:]] == [("c1", "tool"), ("c2", "tool")]
     assert json.loads(messages[2]["content"])["status"] == "Failed"
-
-
-def test_long_ids_are_clipped_and_foreign_characters_replaced() -> None:
-    long = "call:" + "x" * 60
-    messages = render_body(ask(OPENAI, called(1, long, "a"), returned(2, long, "a", "ok")))["messages"]
-    assert messages[0]["tool_calls"][0]["id"] == messages[1]["tool_call_id"] == "call_" + "x" * 24
 
 
 def test_a_return_without_its_call_is_left_out() -> None:

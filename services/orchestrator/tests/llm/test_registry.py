@@ -5,37 +5,42 @@ import sys
 
 import pytest
 from engram_orchestrator.llm.errors import ModelUnknown
-from engram_orchestrator.llm.registry import Providers, ProviderSettings
+from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.llm.settings import LlmSettings, ProviderSettings
 from engram_testkit.fakes.openai import FakeOpenAI
 
-from .windows import everything, hello
+from .windows import at, everything, hello
 
 LOCAL = "http://127.0.0.1:1/v1"
+OPENAI, ANTHROPIC = at(None, api_key="k"), at(None, "anthropic", api_key="k")
 
 
 @pytest.mark.parametrize(
-    ("settings", "handle"),
+    ("providers", "default", "handle"),
     [
-        (ProviderSettings(), "engram/rehearsal"),
-        (ProviderSettings(openai_api_key="k"), "openai/gpt-4.1"),
-        (ProviderSettings(anthropic_api_key="k"), "anthropic/claude-sonnet-4-5"),
-        (ProviderSettings(openai_api_key="k", anthropic_api_key="k"), "openai/gpt-4.1"),
-        (ProviderSettings(openai_base_url=LOCAL), "openai/gpt-4.1"),
-        (ProviderSettings(anthropic_base_url="http://x"), "anthropic/claude-sonnet-4-5"),
-        (ProviderSettings(openai_base_url=LOCAL, default_model="openai/llama3"), "openai/llama3"),
+        ((), None, "engram/rehearsal"),
+        ((OPENAI,), None, "openai/gpt-4.1"),
+        ((ANTHROPIC,), None, "anthropic/claude-sonnet-4-5"),
+        ((ANTHROPIC, OPENAI), None, "openai/gpt-4.1"),
+        ((at(LOCAL),), None, "openai/gpt-4.1"),
+        ((at("http://x", "anthropic"),), None, "anthropic/claude-sonnet-4-5"),
+        ((at(LOCAL),), "openai/llama3", "openai/llama3"),
+        ((at(LOCAL, "ollama"),), None, "engram/rehearsal"),
     ],
 )
-async def test_the_default_follows_what_is_configured(settings: ProviderSettings, handle: str) -> None:
+async def test_the_default_follows_what_is_configured(
+    providers: tuple[ProviderSettings, ...], default: str | None, handle: str
+) -> None:
     async def nap(_: float) -> None: ...
 
-    providers = Providers(settings, sleep=nap)
-    assert await providers.default_handle() == handle
-    await providers.close()
+    registry = Providers(LlmSettings(providers=providers, default_model=default), sleep=nap)
+    assert await registry.default_handle() == handle
+    await registry.close()
 
 
 async def test_a_compatible_server_without_a_key_names_its_models_and_answers() -> None:
     async with FakeOpenAI(["Hi."], models=["meta/llama3", "qwen"]) as fake:
-        providers = Providers(ProviderSettings(openai_base_url=fake.base_url))
+        providers = Providers(LlmSettings(providers=(at(fake.base_url),)))
         assert await providers.default_handle() == "openai/meta/llama3"
         listed = {model.handle: model for model in await providers.list_models()}
         assert set(listed) == {"engram/rehearsal", "openai/meta/llama3", "openai/qwen"}
@@ -50,7 +55,7 @@ async def test_the_list_is_as_the_server_was_last_read() -> None:
     async def nap(_: float) -> None: ...
 
     async with FakeOpenAI(models=["meta/llama3"]) as fake:
-        providers = Providers(ProviderSettings(openai_base_url=fake.base_url), sleep=nap)
+        providers = Providers(LlmSettings(providers=(at(fake.base_url),)), sleep=nap)
         before = await providers.list_models()
     assert await providers.list_models() == before, "nobody is there to be asked any more"
     await providers.close()
@@ -71,28 +76,31 @@ async def test_the_list_is_as_the_server_was_last_read() -> None:
     ],
 )
 def test_windows_are_known_by_name(handle: str, window: int) -> None:
-    settings = ProviderSettings(openai_api_key="k", anthropic_api_key="k", context_windows={"openai/mine": 77_000})
+    settings = LlmSettings(providers=(OPENAI, ANTHROPIC), context_windows={"openai/mine": 77_000})
     assert Providers(settings).resolve(handle)[0].context_window == window
 
 
 @pytest.mark.parametrize("handle", ["", "gpt-4o", "openai/", "openai/gpt-4o", "engram/other", "nobody/x"])
 def test_an_unknown_handle_says_what_is_configured(handle: str) -> None:
     with pytest.raises(ModelUnknown, match="configured: engram") as caught:
-        Providers(ProviderSettings()).resolve(handle)
+        Providers(LlmSettings()).resolve(handle)
     assert (caught.value.reason, caught.value.metadata["model"]) == ("MODEL_UNKNOWN", handle)
 
 
 def test_no_key_shows_in_what_is_told_of_a_model_or_of_the_settings() -> None:
-    settings = ProviderSettings(openai_api_key="topsecret", openai_base_url="http://user:topsecret@host/v1")
-    assert Providers(settings).resolve("openai/x")[0].endpoint == "http://host/v1"
-    assert "topsecret" not in repr(ProviderSettings(openai_api_key="topsecret", anthropic_api_key="topsecret"))
+    secret = at("http://user:topsecret@host/v1", api_key="topsecret", headers={"x-key": "topsecret"})
+    model, _ = Providers(LlmSettings(providers=(secret,))).resolve("openai/x")
+    assert model.endpoint == "http://host/v1"
+    assert "topsecret" not in repr(model) + repr(at(None, api_key="topsecret", headers={"x-key": "topsecret"}))
 
 
 def test_sdks_are_imported_when_first_used_and_not_before() -> None:
     program = """
 import asyncio, sys
-from engram_orchestrator.llm.registry import Providers, ProviderSettings
-providers = Providers(ProviderSettings(openai_api_key="k", anthropic_api_key="k"))
+from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.llm.settings import LlmSettings, ProviderSettings
+both = tuple(ProviderSettings(name=name, type=name, api_key="k") for name in ("openai", "anthropic"))
+providers = Providers(LlmSettings(providers=both))
 asyncio.run(providers.list_models())
 loaded = lambda: {name for name in ("openai", "anthropic", "httpx2") if name in sys.modules}
 assert loaded() == set(), loaded()

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 from engram_orchestrator.llm.port import AnsweredCall, TextDelta, ToolCallDelta, ToolChoice, ToolChoiceKind
-from engram_orchestrator.llm.registry import Providers, ProviderSettings
+from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.llm.settings import LlmSettings
 from engram_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 from engram_orchestrator.model.models import ToolSchema
 from engram_orchestrator.prompt.packaging import heartbeat
 
 from .windows import NOON, REQUIRED, ZONE, ask, everything, message, tool
 
-REHEARSAL, CLIENT = Providers(ProviderSettings()).resolve("engram/rehearsal")
+REHEARSAL, CLIENT = Providers(LlmSettings()).resolve("engram/rehearsal")
 
 CORE = (
     tool("core_memory_append", ["label", "content"], label="string", content="string"),

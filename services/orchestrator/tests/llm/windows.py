@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from engram_orchestrator.llm.dialects import Api
 from engram_orchestrator.llm.port import LlmAnswer, LlmClient, LlmEvent, LlmRequest, ToolChoice, ToolChoiceKind
+from engram_orchestrator.llm.settings import ProviderSettings
 from engram_orchestrator.model.messages import (
     ContentPart,
     Message,
@@ -20,6 +22,7 @@ NOON = datetime(2026, 1, 20, 22, 13, 45, tzinfo=UTC)
 ZONE = "America/Los_Angeles"
 
 OPENAI = ModelInfo("openai/gpt-4o", "openai", "gpt-4o", "openai_chat", ModelSettings(context_window=128_000))
+THINKER = ModelInfo("openai/gpt-5", "openai", "gpt-5", "openai_responses", ModelSettings(context_window=400_000))
 CLAUDE = ModelInfo(
     "anthropic/claude-sonnet-4-5",
     "anthropic",
@@ -27,6 +30,18 @@ CLAUDE = ModelInfo(
     "anthropic",
     ModelSettings(context_window=200_000, max_output_tokens=8_192),
 )
+
+
+def at(base_url: str | None, type_: str = "openai", **fields: Any) -> ProviderSettings:
+    """A provider at a place, named as its type."""
+    return ProviderSettings(name=type_, type=type_, base_url=base_url, **fields)
+
+
+def served_by(type_: str, name: str = "a-model", api: Api = Api.CHAT) -> ModelInfo:
+    """A model of another vendor."""
+    return ModelInfo(
+        f"{type_}/{name}", type_, name, api, ModelSettings(context_window=32_000), "http://there/v1", type_
+    )
 
 
 def message(number: int, role: Role, *content: ContentPart | str, **fields: Any) -> Message:

@@ -152,6 +152,9 @@ class OneProvider:
             raise ModelUnknown(f"Nobody serves {handle}.", model=handle)
         return ModelInfo(handle, provider, name, "openai_chat", self.settings), self.model
 
+    async def resolve_for_turn(self, handle: str) -> tuple[ModelInfo, ScriptedModel]:
+        return self.resolve(handle)
+
 
 def _pieces(answer: LlmAnswer) -> list[LlmEvent]:
     events: list[LlmEvent] = []

@@ -4,7 +4,7 @@ Run as a module it is the lean server for benchmarks.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -24,17 +24,29 @@ class FakeOpenAI(FakeProvider):
     Args:
         script: what it answers.
         call_id: one id that every tool call is given, as some servers do; None counts them up.
-        models: what /models lists.
+        models: what /models lists: names, or whole rows.
+        pages: what servers of this kind answer elsewhere: path → JSON, or a function of the request's body.
+        routes: further ones.
     """
 
     _path = "/v1/chat/completions"
 
     def __init__(
-        self, script: Script = (), *, call_id: str | None = None, models: Sequence[str] = ("fake-model",)
+        self,
+        script: Script = (),
+        *,
+        call_id: str | None = None,
+        models: Sequence[str | dict[str, Any]] = ("fake-model",),
+        pages: Mapping[str, Any] | None = None,
+        routes: Sequence[Route] = (),
     ) -> None:
         super().__init__(script)
         self._call_id = call_id
         self._models = models
+        self._pages = dict(pages or {})
+        self._routes = routes
+        self.asked: list[str] = []
+        """Paths that were asked beside those of completions, in order."""
         self._calls_made = 0
         self._answers_made = 0
 
@@ -44,11 +56,19 @@ class FakeOpenAI(FakeProvider):
         return f"{self.origin}/v1"
 
     def _more_routes(self) -> Sequence[Route]:
-        return (Route("/v1/models", self._list_models),)
+        pages = (Route(path, self._page, methods=["GET", "POST"]) for path in self._pages)
+        return (Route("/v1/models", self._list_models), *pages, *self._routes)
 
-    async def _list_models(self, _: Request) -> Response:
-        rows = [{"id": name, "object": "model", "created": _CREATED, "owned_by": "fake"} for name in self._models]
+    async def _list_models(self, request: Request) -> Response:
+        self.asked.append(request.url.path)
+        common = {"object": "model", "created": _CREATED, "owned_by": "fake"}
+        rows = [{**common, **(row if isinstance(row, dict) else {"id": row})} for row in self._models]
         return JSONResponse({"object": "list", "data": rows})
+
+    async def _page(self, request: Request) -> Response:
+        self.asked.append(request.url.path)
+        page = self._pages[request.url.path]
+        return JSONResponse(page(json.loads(await request.body())) if callable(page) else page)
 
     def _events(self, reply: Reply, body: dict[str, Any]) -> Iterator[tuple[bytes, int | None]]:
         head = self._head(body, "chat.completion.chunk")

@@ -1,6 +1,6 @@
 """Reads a provider's refusal: from status, headers and body to the one error of the tree that says it.
 
-Pure functions over plain values, so that both adapters and every compatible server share one reading.
+Pure functions over plain values, so that all adapters and every compatible server share one reading.
 """
 
 import json
@@ -16,6 +16,7 @@ from engram_orchestrator.llm.errors import (
     ProviderAuth,
     ProviderContentFilter,
     ProviderError,
+    ProviderModelUnknown,
     ProviderPaymentRequired,
     ProviderRateLimited,
     ProviderRefused,
@@ -26,26 +27,47 @@ _LONGEST_QUOTE = 300
 _KEYS = re.compile(r"(?i)\b(?:(?:sk|pk|rk|xai|gsk|key|api)[-_][\w*.\-]{6,}|bearer\s+[\w*.\-]{6,}|AIza[\w\-]{20,})")
 _MARKUP = re.compile(r"(?i)<(?:!doctype|html|head|body|title|center|h1)\b")
 
+# Phrases of servers that have no code for it; tests/llm/test_diagnosis.py has whole samples, vendor by vendor.
 _OVERFLOW_CODES = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "request_too_large", "string_above_max_length"}
+    | {"max_tokens_exceeded", "context_window_exceeded", "model_max_prompt_tokens_exceeded", "prompt_too_long"}
 )
 _OVERFLOW_TEXT = re.compile(
-    r"(?i)maximum context length|context[ _-]?(?:length|window|size|limit)|prompt is too long|input is too long"
-    r"|too many (?:input |prompt )?tokens|reduce the length of (?:the|your) (?:messages|prompt|input)"
+    r"(?i)max(?:imum)? context length|context[ _-]?(?:length|window|size|limit)|prompt (?:is )?too long"
+    r"|input is too long|too many (?:input |prompt )?tokens|reduce the length of (?:the|your) (?:messages|prompt|input)"
     r"|exceeds? the (?:model's )?(?:maximum|available) (?:input|context|number of tokens)"
+    r"|maximum prompt length|longer than the maximum model length|tokens \+ `?max_(?:new_)?tokens`? must be <="
+    r"|input length and `?max_tokens`? exceed"
 )
+# A request that alone is more than a minute's tokens: only a shorter one will ever pass, whatever the status says.
+_TOO_LARGE_FOR_A_MINUTE = re.compile(r"(?i)request too large.{0,200}?tokens per min")
 _PAYMENT_CODES = frozenset({"insufficient_quota", "billing_error", "billing_not_active", "billing_hard_limit_reached"})
 _PAYMENT_TEXT = re.compile(
     r"(?i)credit balance is too low|insufficient (?:balance|credits?|quota)|exceeded your current quota"
+    r"|out of (?:available )?credits|spending limit|requires more credits"
 )
-_FILTER_CODES = frozenset({"content_filter", "content_policy_violation", "responsibleaipolicyviolation"})
+_FILTER_CODES = frozenset(
+    {"content_filter", "content_policy_violation", "responsibleaipolicyviolation", "invalid_prompt", "bio_policy"}
+    | {"misalignment_policy_violation", "image_content_policy_violation", "prohibited_content"}
+)
+_FILTER_TEXT = re.compile(r"(?i)content management policy|violat\w+ (?:our |the )?usage polic|input was flagged")
 _AUTH_CODES = frozenset({"authentication_error", "permission_error", "invalid_api_key", "invalid_authentication"})
+_AUTH_TEXT = re.compile(r"(?i)(?:api key (?:is )?not valid|(?:invalid|incorrect) api key)")
+_MODEL_CODES = frozenset({"model_not_found", "deploymentnotfound", "invalid_model", "model_not_available"})
+_MODEL_TEXT = re.compile(
+    r"(?i)model identifier is invalid|(?:model|deployment)\b.{0,120}?(?:does not exist|not found|is not a valid)"
+    r"|(?:no such|unknown|invalid) model\b|^model: "
+)
 _LIMIT_CODES = frozenset({"rate_limit_error", "rate_limit_exceeded", "rate_limited", "tokens", "requests"})
 _OVERLOAD_CODES = frozenset(
     {"overloaded_error", "overloaded", "api_error", "server_error", "internal_error", "internal_server_error"}
     | {"timeout_error", "service_unavailable", "engine_overloaded", "model_overloaded"}
 )
-_ASK_AGAIN_STATUS = frozenset({408, 409, 425})
+_REFUSAL_CODES = frozenset({"invalid_request_error", "not_found_error", "data_residency_mismatch"})
+_REFUSED_IMAGE = re.compile(r"(?:invalid|empty|unsupported)_.*image|^image_|^invalid_image|^failed_to_download_image")
+# 498 is Groq's for capacity that is spent.
+_ASK_AGAIN_STATUS = frozenset({408, 409, 425, 498})
+_TRY_AGAIN_IN = re.compile(r"(?i)try again in (?:(\d+)m(?!s))?\s*(?:(\d+(?:\.\d+)?)\s*(ms|s))?")
 
 # "maximum context length is 8192 tokens ... resulted in 9000 tokens",
 # "prompt is too long: 210000 tokens > 200000 maximum"
@@ -59,6 +81,7 @@ class _Stated:
 
     words: str
     codes: frozenset[str]
+    retry_after: float | None = None
 
 
 def diagnose(
@@ -75,8 +98,9 @@ def diagnose(
     stated = _stated(body)
     message = f"{provider} answered {status}" if status is not None else f"{provider} broke off with an error"
     message += f": {stated.words}" if stated.words else "."
+    wait = retry_after_seconds(headers or {})
     return _for_the_account(provider, status, stated, message) or _for_the_moment(
-        provider, status, stated, message, retry_after_seconds(headers or {})
+        provider, status, stated, message, stated.retry_after if wait is None else wait
     )
 
 
@@ -110,7 +134,9 @@ def _stated(body: object) -> _Stated:
             decoded = json.loads(text)
         except ValueError:
             return _Stated(quotable(text), frozenset())
-        return _stated(decoded) if isinstance(decoded, dict) else _Stated(quotable(text), frozenset())
+        return _stated(decoded) if isinstance(decoded, dict | list) else _Stated(quotable(text), frozenset())
+    if isinstance(body, list) and body:  # Google wraps its errors so
+        return _stated(body[0])
     if not isinstance(body, Mapping):
         return _Stated("", frozenset())
     inner = body.get("error", body)
@@ -121,22 +147,44 @@ def _stated(body: object) -> _Stated:
     if isinstance(nested, Mapping) and nested.get("code") is not None:
         codes.add(str(nested["code"]).lower())
     words = inner.get("message") or inner.get("detail") or inner.get("error") or ""
-    return _Stated(quotable(words if isinstance(words, str) else json.dumps(words)), frozenset(codes))
+    text = words if isinstance(words, str) else json.dumps(words)
+    return _Stated(quotable(text), frozenset(codes), _stated_wait(inner, text))
+
+
+def _stated_wait(error: Mapping[str, object], text: str) -> float | None:
+    """The wait that a body names: Google's RetryInfo, or "try again in 7.66s" as OpenAI and Groq say."""
+    details = error.get("details")
+    for detail in details if isinstance(details, list) else ():
+        delay = detail.get("retryDelay") if isinstance(detail, Mapping) else None
+        if isinstance(delay, str) and re.fullmatch(r"\d+(?:\.\d+)?s", delay):
+            return float(delay[:-1])
+    found = _TRY_AGAIN_IN.search(text)
+    if found is None or not (found[1] or found[2]):
+        return None
+    seconds = float(found[2] or 0) / (1000.0 if found[3] == "ms" else 1.0)
+    return 60.0 * int(found[1] or 0) + seconds
 
 
 def _for_the_account(provider: str, status: int | None, stated: _Stated, message: str) -> ProviderError | None:
     """What asking again does not change."""
-    is_refusal = status in (None, 400, 413, 422, 500)
-    if status == 413 or (is_refusal and (stated.codes & _OVERFLOW_CODES or _OVERFLOW_TEXT.search(stated.words))):
+    codes, words = stated.codes, stated.words
+    may_be_refusal = status in (None, 400, 413, 422, 500)
+    is_long = status == 413 or (may_be_refusal and (codes & _OVERFLOW_CODES or _OVERFLOW_TEXT.search(words)))
+    if is_long or _TOO_LARGE_FOR_A_MINUTE.search(words):
         overflow = ContextOverflow(message, provider=provider, status=status)
-        overflow.metadata.update(_figures(stated.words))
+        overflow.metadata.update(_figures(words))
         return overflow
-    if status == 402 or stated.codes & _PAYMENT_CODES or _PAYMENT_TEXT.search(stated.words):
+    # Google says so of the tokens of a minute too.
+    is_quota_of_a_minute = status == 429 and "resource_exhausted" in codes
+    if status == 402 or codes & _PAYMENT_CODES or (_PAYMENT_TEXT.search(words) and not is_quota_of_a_minute):
         return ProviderPaymentRequired(message, provider=provider, status=status)
-    if stated.codes & _FILTER_CODES:
+    if codes & _FILTER_CODES or _FILTER_TEXT.search(words):
         return ProviderContentFilter(message, provider=provider, status=status)
-    if status in (401, 403) or (status is None and stated.codes & _AUTH_CODES):
+    is_refused_key = status == 400 and _AUTH_TEXT.search(words)
+    if status in (401, 403) or is_refused_key or (status is None and codes & _AUTH_CODES):
         return ProviderAuth(message, provider=provider, status=status)
+    if codes & _MODEL_CODES or (status in (None, 400, 404) and _MODEL_TEXT.search(words)):
+        return ProviderModelUnknown(message, provider=provider, status=status)
     return None
 
 
@@ -146,8 +194,8 @@ def _for_the_moment(
     if status == 429 or (status is None and stated.codes & _LIMIT_CODES):
         return ProviderRateLimited(message, provider=provider, status=status, retry_after=retry_after)
     if status is None:
-        refused = stated.codes & {"invalid_request_error", "not_found_error"} and not stated.codes & _OVERLOAD_CODES
-        if refused:
+        is_image = any(_REFUSED_IMAGE.search(code) for code in stated.codes)
+        if (stated.codes & _REFUSAL_CODES and not stated.codes & _OVERLOAD_CODES) or is_image:
             return ProviderRefused(message, provider=provider)
         return ProviderUnavailable(message, provider=provider)
     if status >= 500 or status in _ASK_AGAIN_STATUS:

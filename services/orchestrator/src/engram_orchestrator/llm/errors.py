@@ -2,7 +2,9 @@
 
 ProviderError
 ├── ProviderAuth · ProviderPaymentRequired          the account
-├── ProviderRefused · ProviderContentFilter         this request, as it is
+├── ProviderRefused                                 this request, as it is
+│   ├── ProviderContentFilter                       its content
+│   ├── ProviderModelUnknown                        the model that it names
 │   └── ContextOverflow                             it is too long
 ├── ProviderRateLimited · ProviderUnavailable       asking again may help
 ├── ProviderTimeout
@@ -11,7 +13,7 @@ ProviderError
 A message names the provider, the status and the provider's own short words; never a key, never a page of HTML.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from engram_kit.errors import (
     DeadlineExceeded,
@@ -80,6 +82,13 @@ class ProviderContentFilter(ProviderRefused):
     reason = "PROVIDER_CONTENT_FILTER"
 
 
+class ProviderModelUnknown(ProviderRefused):
+    """The provider has no model of that name, or not for this key."""
+
+    code = NotFound.code
+    reason = "MODEL_UNKNOWN"
+
+
 class ContextOverflow(ProviderRefused):
     """The provider says that the request does not fit the model's window.
 
@@ -115,6 +124,10 @@ class ProviderBadAnswer(ProviderError):
     """The answer is no JSON, no event stream, or of a shape that no one documents."""
 
     reason = "PROVIDER_BAD_ANSWER"
+
+
+STAYS_AWAY: Final = (ProviderRateLimited, ProviderUnavailable, ProviderTimeout)
+"""What another model may help against. A refused key, an empty account or a bad request is somebody's to mend."""
 
 
 class ModelUnknown(NotFound):

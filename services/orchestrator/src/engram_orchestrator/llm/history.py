@@ -3,12 +3,15 @@
 Neutral between the APIs: a renderer only puts these turns into its provider's words.
 """
 
+import hashlib
 import json
 import re
+import string
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from engram_orchestrator.llm.dialects import CallIds, dialect_of
 from engram_orchestrator.llm.port import LlmRequest
 from engram_orchestrator.llm.render_cache import RenderCache
 from engram_orchestrator.model.messages import (
@@ -23,8 +26,13 @@ from engram_orchestrator.model.messages import (
 from engram_orchestrator.prompt.packaging import event_type, package_tool_return, package_user_message, system_alert
 
 THINKING: Final = "thinking"
-_LONGEST_CALL_ID = 29
-_FOREIGN_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
+# Some APIs want a user's word at the head and at the end, or the assistant's between a return and a user's word.
+OPENING: Final = "[The conversation that is in view begins here.]"
+CLOSING: Final = "[Please go on.]"
+BRIDGE: Final = "[The tools have returned.]"
+_WORD = re.compile(r"[a-zA-Z0-9_-]+")
+_ALPHANUMERIC = re.compile(r"[a-zA-Z0-9]+")
+_DIGITS: Final = string.digits + string.ascii_letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +62,12 @@ class WireCall:
 
 @dataclass(frozen=True, slots=True)
 class AssistantTurn:
-    """What the model said and called."""
+    """What the model said and called. What a provider alone can read, as signatures, is for that provider only."""
 
     message: Message
     calls: tuple[WireCall, ...]
+    is_own: bool = True
+    """The provider that is asked has said it, as far as anyone knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +106,7 @@ def turns(request: LlmRequest, cache: RenderCache) -> list[Turn]:
                 call[1].returns.append(WireReturn(call[0], text, returned.status is ToolStatus.ERROR))
         if message.role is Role.ASSISTANT or message.tool_calls:
             calls = tuple(_wire_calls(request, cache, message, call_ids, own_thinkers))
-            told.append(AssistantTurn(message, calls))
+            told.append(AssistantTurn(message, calls, _is_of(message, request.model.provider)))
             if calls:
                 answers = ReturnsTurn()
                 told.append(answers)
@@ -148,6 +158,7 @@ def _return_text(request: LlmRequest, cache: RenderCache, message: Message, ordi
 def _wire_calls(
     request: LlmRequest, cache: RenderCache, message: Message, taken: set[str], own_thinkers: frozenset[str]
 ) -> Iterator[WireCall]:
+    form = dialect_of(request.model).call_ids
     for ordinal, call in enumerate(message.tool_calls):
         keeps = request.inner_thoughts or call.name in own_thinkers
         thoughts = _inner_thoughts(message) if request.inner_thoughts and ordinal == 0 else None
@@ -156,7 +167,7 @@ def _wire_calls(
             message,
             lambda call=call, keeps=keeps, thoughts=thoughts: _arguments(call, keeps, thoughts),  # type: ignore[misc]
         )
-        yield WireCall(_unique_id(call.id, taken), call.name, arguments)
+        yield WireCall(_unique_id(call.id, taken, form), call.name, arguments)
 
 
 def _arguments(call: ToolCall, keeps_thinking: bool, thoughts: str | None) -> str:
@@ -168,6 +179,10 @@ def _arguments(call: ToolCall, keeps_thinking: bool, thoughts: str | None) -> st
     if call.arguments and "raw" not in decoded:
         return call.arguments
     return json.dumps(decoded, ensure_ascii=False)
+
+
+def _is_of(message: Message, provider: str) -> bool:
+    return message.model is None or message.model.partition("/")[0] == provider
 
 
 def _inner_thoughts(message: Message) -> str | None:
@@ -182,12 +197,31 @@ def _tools_that_think(request: LlmRequest) -> frozenset[str]:
     return frozenset(tool.name for tool in request.tools if THINKING in (tool.parameters.get("properties") or ()))
 
 
-def _unique_id(call_id: str, taken: set[str]) -> str:
-    wire = _FOREIGN_CHARACTERS.sub("_", call_id)[:_LONGEST_CALL_ID] or "call"
-    repetition = 2
+def _unique_id(call_id: str, taken: set[str], form: CallIds) -> str:
+    """The id under which a call goes out: its own where the vendor takes it, else one that is derived from it.
+
+    Both depend on nothing but the id and how often the window has had it, so a call keeps its id from one request to
+    the next.
+    """
+    wire, repetition = call_id if _fits(call_id, form) else _derived_id(call_id, form), 1
     while wire in taken:
-        suffix = f"-{repetition}"
-        wire = _FOREIGN_CHARACTERS.sub("_", call_id)[: _LONGEST_CALL_ID - len(suffix)] + suffix
         repetition += 1
+        wire = _derived_id(f"{call_id}#{repetition}", form)
     taken.add(wire)
     return wire
+
+
+def _fits(call_id: str, form: CallIds) -> bool:
+    length, characters = len(call_id), _ALPHANUMERIC if form.is_alphanumeric else _WORD
+    has_length = length == form.longest if form.is_exact else 0 < length <= form.longest
+    return has_length and characters.fullmatch(call_id) is not None
+
+
+def _derived_id(call_id: str, form: CallIds) -> str:
+    number = int.from_bytes(hashlib.sha256(call_id.encode()).digest())
+    characters = []
+    for _ in range(min(form.longest, 24)):
+        number, digit = divmod(number, len(_DIGITS))
+        characters.append(_DIGITS[digit])
+    text = "".join(characters)
+    return text if form.is_alphanumeric or form.longest < 29 else f"call_{text}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from typing import Any
 
 
@@ -28,12 +29,21 @@ class ModelSettings:
         return replace(base, **given)
 
 
+class FigureSource(StrEnum):
+    """How a figure of a model is known."""
+
+    PROVIDER = "provider"
+    TABLE = "table"
+    OVERRIDE = "override"
+    DEFAULT = "default"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """A model that a provider serves.
 
     `handle` is "provider/model"; `api` names the renderer ("openai_chat",
-    "anthropic", "rehearsal"); `defaults` holds the settings of an agent that
+    "openai_responses", "anthropic", "rehearsal"); `defaults` holds the settings of an agent that
     sets none, and always a context_window.
     """
 
@@ -43,6 +53,12 @@ class ModelInfo:
     api: str
     defaults: ModelSettings
     endpoint: str | None = None
+    provider_type: str = ""
+    """What its provider is, as "openai" or "ollama"; empty where that is the provider's name."""
+    window_source: FigureSource = FigureSource.DEFAULT
+    max_output_tokens: int | None = None
+    """The longest answer, as far as anyone says; `defaults` holds it only where the API wants to be told a limit."""
+    output_source: FigureSource = FigureSource.DEFAULT
 
     @property
     def context_window(self) -> int:

@@ -47,7 +47,7 @@ class TurnBuilder:
             ModelUnknown: nobody serves the run's model.
         """
         run, agent = claim.run, claim.agent
-        model = self._model(run, agent, claim.conversation, AGENT_TYPES[agent.type])
+        model = await self._model(run, agent, claim.conversation, AGENT_TYPES[agent.type])
         entries = await self._store.journal(run.id) if claim.taken_up else ()
         gathered = await self._gather(claim)
         journal = {(entry.step_id, entry.kind, entry.ordinal): entry for entry in entries}
@@ -61,7 +61,7 @@ class TurnBuilder:
             ModelUnknown: nobody serves the run's model.
         """
         run, agent = claim.run, claim.agent
-        model = self._model(run, agent, claim.conversation, AGENT_TYPES[agent.type])
+        model = await self._model(run, agent, claim.conversation, AGENT_TYPES[agent.type])
         gathered = await self._context.gather(agent.id, run.conversation_id, _tool_ids(agent))
         if _is_cleared(agent):
             gathered = replace(gathered, window=replace(gathered.window, messages=gathered.window.messages[:1]))
@@ -132,9 +132,11 @@ class TurnBuilder:
         )
         return self._context.remember(cleared)
 
-    def _model(self, run: Run, agent: Agent, conversation: Conversation, spec: AgentTypeSpec) -> CalledModel:
+    async def _model(self, run: Run, agent: Agent, conversation: Conversation, spec: AgentTypeSpec) -> CalledModel:
         """The model of a run: its own override, else the conversation's, else the agent's; settings likewise."""
-        info, client = self._models.resolve(run.config.override_model or conversation.model or agent.model)
+        info, client = await self._models.resolve_for_turn(
+            run.config.override_model or conversation.model or agent.model
+        )
         settings = agent.model_settings.over(info.defaults)
         if conversation.model_settings is not None:
             settings = conversation.model_settings.over(settings)

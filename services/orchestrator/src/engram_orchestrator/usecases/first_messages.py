@@ -58,7 +58,7 @@ class FirstWindow:
         login = TextPart(login_event(self._now, self._agent.time_zone))
         if kind is FirstMessages.LOGIN:
             self._add(Role.USER, (login,))
-        elif self._agent.model.startswith("lmstudio_openai/"):
+        elif self._agent.model.startswith(("lmstudio/", "lmstudio_openai/")):
             self._add(Role.USER, (login,))
             self._speak(_BOOT_MESSAGE, _BOOT_THOUGHT, _SHORT_ID)
         else:

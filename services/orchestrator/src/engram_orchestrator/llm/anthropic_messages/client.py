@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from engram_orchestrator.llm.anthropic_messages.answer import MessagesAnswer
 from engram_orchestrator.llm.anthropic_messages.render import render_body
 from engram_orchestrator.llm.attempts import DEFAULT_LIMITS, CallLimits, Sleep, with_retries
+from engram_orchestrator.llm.dialects import DIALECTS
 from engram_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
 from engram_orchestrator.llm.render_cache import RenderCache
 from engram_orchestrator.llm.schemas import under_own_schemas
+from engram_orchestrator.llm.settings import ProviderSettings
 from engram_orchestrator.llm.transport import chunks
 from engram_orchestrator.llm.wire import encode_body
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
-
-OFFICIAL_BASE_URL = "https://api.anthropic.com"
 
 
 class AnthropicMessagesClient:
@@ -26,17 +26,14 @@ class AnthropicMessagesClient:
 
     def __init__(
         self,
-        *,
-        provider: str = "anthropic",
-        api_key: str | None = None,
-        base_url: str | None = None,
+        settings: ProviderSettings,
         limits: CallLimits = DEFAULT_LIMITS,
         sleep: Sleep = asyncio.sleep,
+        *,
         cache_breakpoints: bool = True,
     ) -> None:
-        self._provider = provider
-        self._api_key = api_key
-        self._base_url = base_url or OFFICIAL_BASE_URL
+        self._settings = settings
+        self._provider = settings.name
         self._limits = limits
         self._sleep = sleep
         self._cache_breakpoints = cache_breakpoints
@@ -88,13 +85,13 @@ class AnthropicMessagesClient:
         if self._opened is None:
             import anthropic
 
-            key = self._api_key or "none"
-            is_official = self._base_url == OFFICIAL_BASE_URL
+            key, endpoint = self._settings.api_key or "none", self._settings.endpoint
+            is_official = endpoint == DIALECTS["anthropic"].base_url
             self._opened = anthropic.AsyncAnthropic(
                 api_key=key,
-                base_url=self._base_url,
+                base_url=endpoint,
                 # The SDK sends a bearer token; servers that speak an older form of the API know only this header.
-                default_headers=None if is_official else {"x-api-key": key},
+                default_headers={**({} if is_official else {"x-api-key": key}), **self._settings.headers} or None,
                 max_retries=0,  # with_retries asks again: it keeps to a budget and waits under a test's clock
                 timeout=anthropic.Timeout(self._limits.idle_seconds, connect=self._limits.connect_seconds),
             )

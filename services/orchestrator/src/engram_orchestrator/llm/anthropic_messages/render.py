@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from engram_orchestrator.llm.history import (
+    CLOSING,
+    OPENING,
     AssistantTurn,
     ReturnsTurn,
     SystemTurn,
@@ -19,7 +21,6 @@ from engram_orchestrator.llm.schemas import response_schema, strict_schema
 from engram_orchestrator.llm.wire import image_base64, with_provider_options
 from engram_orchestrator.model.messages import (
     ImagePart,
-    Message,
     OmittedReasoningPart,
     ReasoningPart,
     RedactedReasoningPart,
@@ -28,9 +29,6 @@ from engram_orchestrator.model.models import ToolSchema
 
 Block = dict[str, Any]
 
-# The API wants a user's word at the head and at the end; a window may begin or end with the agent's.
-OPENING: Final = "[The conversation that is in view begins here.]"
-CLOSING: Final = "[Please go on.]"
 DEFAULT_MAX_TOKENS: Final = 4096
 _LEAST_THINKING: Final = 1024
 _PROTECTED: Final = frozenset({"messages", "stream", "tools", "system"})
@@ -108,7 +106,7 @@ def _messages(told: Sequence[Turn], with_thinking: bool, cache: RenderCache) -> 
 
 
 def _assistant(turn: AssistantTurn, with_thinking: bool) -> list[Block]:
-    blocks = _thoughts(turn.message) if with_thinking else []
+    blocks = _thoughts(turn) if with_thinking else []
     text = turn.message.text.rstrip()
     if text.strip():
         blocks.append({"type": "text", "text": text})
@@ -118,10 +116,10 @@ def _assistant(turn: AssistantTurn, with_thinking: bool) -> list[Block]:
     return blocks
 
 
-def _thoughts(message: Message) -> list[Block]:
+def _thoughts(turn: AssistantTurn) -> list[Block]:
     """The thinking that the provider can check to be its own."""
     blocks: list[Block] = []
-    for part in message.content:
+    for part in turn.message.content if turn.is_own else ():
         if isinstance(part, ReasoningPart) and part.is_native and part.signature:
             blocks.append({"type": "thinking", "thinking": part.text, "signature": part.signature})
         elif isinstance(part, OmittedReasoningPart) and part.signature:
@@ -182,7 +180,7 @@ def _thinking(request: LlmRequest, told: Sequence[Turn]) -> Block | None:
 def _is_bare_tool_loop(told: Sequence[Turn]) -> bool:
     """Whether the last call stands without its thinking, as another model left it: thinking must be off to go on."""
     last = next((turn for turn in reversed(told) if isinstance(turn, AssistantTurn)), None)
-    return last is not None and bool(last.calls) and not _thoughts(last.message)
+    return last is not None and bool(last.calls) and not _thoughts(last)
 
 
 def _max_tokens(request: LlmRequest, thinking: Block | None) -> int:

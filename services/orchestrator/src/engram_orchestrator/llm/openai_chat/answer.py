@@ -14,7 +14,7 @@ from engram_orchestrator.llm.port import (
     TextDelta,
     ToolCallDelta,
 )
-from engram_orchestrator.model.messages import ContentPart, ReasoningPart, TextPart, Usage
+from engram_orchestrator.model.messages import ContentPart, OmittedReasoningPart, ReasoningPart, TextPart, Usage
 
 _FINISH = {
     "stop": FinishReason.STOP,
@@ -32,6 +32,7 @@ class _Call:
     id: str | None
     name: str = ""
     pieces: list[str] = field(default_factory=list)
+    signature: str | None = None
 
     @property
     def arguments(self) -> str:
@@ -86,11 +87,13 @@ class ChatAnswer:
 
     @property
     def content(self) -> tuple[ContentPart, ...]:
-        """Text and reasoning, in the order in which they came."""
-        return tuple(
+        """Text and reasoning, in the order in which they came, and the signature of a signed call."""
+        said = tuple(
             TextPart("".join(pieces)) if kind is TextPart else ReasoningPart("".join(pieces), is_native=True)
             for kind, pieces in self._parts
         )
+        signature = next((call.signature for call in self._calls if call.signature), None)
+        return said if signature is None else (*said, OmittedReasoningPart(signature))
 
     @property
     def tool_calls(self) -> tuple[AnsweredCall, ...]:
@@ -159,6 +162,7 @@ class ChatAnswer:
         if name and name != call.name and not call.pieces:
             call.name += name
         call.id = call.id or piece.get("id") or None
+        call.signature = call.signature or _signature(piece)
         if arguments:
             call.pieces.append(arguments)
         if call.name and (name or arguments):
@@ -178,6 +182,11 @@ class ChatAnswer:
         """Whether a piece that names a function begins another call rather than repeating the last one's name."""
         other_id = bool(piece.get("id") and last.id and piece["id"] != last.id)
         return other_id or (bool(last.pieces) and (name != last.name or _is_json(last.arguments)))
+
+
+def _signature(piece: Mapping[str, Any]) -> str | None:
+    signature = _row(_row(piece.get("extra_content")).get("google")).get("thought_signature")
+    return signature if isinstance(signature, str) and signature else None
 
 
 def _is_json(text: str) -> bool:

@@ -1,95 +1,135 @@
 """Renders a request as the body of an OpenAI chat completion. Pure, with a stable order of keys."""
 
 import re
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
-from engram_orchestrator.llm.history import AssistantTurn, ReturnsTurn, SystemTurn, Turn, UserTurn, turns
+from engram_orchestrator.llm.dialects import Dialect, dialect_of
+from engram_orchestrator.llm.history import (
+    BRIDGE,
+    CLOSING,
+    AssistantTurn,
+    ReturnsTurn,
+    SystemTurn,
+    Turn,
+    UserTurn,
+    turns,
+)
 from engram_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from engram_orchestrator.llm.render_cache import RenderCache
 from engram_orchestrator.llm.schemas import response_schema, strict_schema
 from engram_orchestrator.llm.wire import image_base64, with_provider_options
-from engram_orchestrator.model.messages import ImagePart
+from engram_orchestrator.model.messages import ImagePart, OmittedReasoningPart, ReasoningPart
 from engram_orchestrator.model.models import ModelInfo, ResponseFormat, ToolSchema
 
 # What engram's own loop depends on, so no provider option may change it.
 _PROTECTED = frozenset({"messages", "stream", "tools"})
 _REASONS = re.compile(r"^(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
 _REFUSES_PARALLEL_FLAG = re.compile(r"^o\d")
+_OFFICIAL: Final = frozenset({"openai", "azure"})
+# What Gemini documents for calls that it has not made itself.
+_UNSIGNED: Final = "skip_thought_signature_validator"
 
 
 def render_body(request: LlmRequest, cache: RenderCache | None = None) -> dict[str, Any]:
-    """The body that `stream` sends.
+    """The body that `stream` sends, in the dialect of the model's vendor.
 
     Raises:
         ProviderOptionsInvalid: the agent's provider_options or response schema are no JSON.
     """
     cache = cache if cache is not None else RenderCache()
-    body: dict[str, Any] = {"model": request.model.provider_model, "messages": []}
-    for turn in turns(request, cache):
-        body["messages"].extend(_messages(turn, cache))
+    dialect = dialect_of(request.model)
+    body: dict[str, Any] = {"model": request.model.provider_model}
+    body["messages"] = list(_messages(turns(request, cache), cache, dialect))
     if request.tools:
-        is_strict = bool(request.settings.strict_tool_schemas)
+        is_strict = bool(request.settings.strict_tool_schemas) and dialect.strict_tools
         body["tools"] = [_tool(tool, is_strict) for tool in request.tools]
-        body["tool_choice"] = _tool_choice(request)
-        if not (is_official(request.model) and _REFUSES_PARALLEL_FLAG.match(request.model.provider_model)):
+        body["tool_choice"] = _tool_choice(request, dialect)
+        if dialect.parallel_flag and not _refuses_parallel_flag(request.model):
             body["parallel_tool_calls"] = request.parallel_tool_calls
     if request.response_format.kind != "text":
-        body["response_format"] = _response_format(request.response_format)
-    body.update(_sampling(request))
+        body["response_format"] = _response_format(request.response_format, dialect)
+    body.update(_sampling(request, dialect))
     body["stream"] = True
-    body["stream_options"] = {"include_usage": True}
+    if dialect.stream_usage:
+        body["stream_options"] = {"include_usage": True}
     return with_provider_options(body, request.settings.provider_options, _PROTECTED)
 
 
-def is_official(model: ModelInfo) -> bool:
-    """Whether the model is served by OpenAI itself rather than by a server that speaks its language."""
-    return is_official_endpoint(model.endpoint)
+def reasons(model: ModelInfo) -> bool:
+    """Whether it is one of OpenAI's reasoning models, which refuse to be told a temperature."""
+    return dialect_of(model).type in _OFFICIAL and _REASONS.match(model.provider_model) is not None
 
 
-def is_official_endpoint(endpoint: str | None) -> bool:
-    """Whether a base URL is OpenAI's own; None is."""
-    if endpoint is None:
-        return True
-    host = urlsplit(endpoint).hostname or ""
-    return host == "openai.com" or host.endswith((".openai.com", ".openai.azure.com"))
+def _refuses_parallel_flag(model: ModelInfo) -> bool:
+    return dialect_of(model).type in _OFFICIAL and _REFUSES_PARALLEL_FLAG.match(model.provider_model) is not None
 
 
-def _sampling(request: LlmRequest) -> dict[str, Any]:
-    settings, model = request.settings, request.model
-    official = is_official(model)
-    reasons = official and bool(_REASONS.match(model.provider_model))
+def _sampling(request: LlmRequest, dialect: Dialect) -> dict[str, Any]:
+    settings, is_reasoning = request.settings, reasons(request.model)
+    takes_effort = is_reasoning or dialect.type not in _OFFICIAL
     sampling: dict[str, Any] = {
-        "max_completion_tokens" if official else "max_tokens": settings.max_output_tokens,
+        dialect.limit.value: settings.max_output_tokens,
         # OpenAI's reasoning models refuse both, and its other models refuse an effort.
-        "temperature": None if reasons else settings.temperature,
-        "top_p": None if reasons else settings.top_p,
-        "reasoning_effort": settings.reasoning_effort if reasons or not official else None,
+        "temperature": None if is_reasoning else settings.temperature,
+        "top_p": None if is_reasoning else settings.top_p,
+        "reasoning_effort": settings.reasoning_effort if takes_effort else None,
     }
+    if dialect.thinking_switch and settings.enable_reasoner is not None:
+        sampling["thinking"] = {"type": "enabled" if settings.enable_reasoner else "disabled"}
     return {key: value for key, value in sampling.items() if value is not None}
 
 
-def _messages(turn: Turn, cache: RenderCache) -> list[dict[str, Any]]:
+def _messages(told: Sequence[Turn], cache: RenderCache, dialect: Dialect) -> Iterator[dict[str, Any]]:
+    """The turns in the order that the vendor demands."""
+    before = ""
+    for turn in told:
+        for message in _shown(turn, cache, dialect):
+            if before == "tool" and message["role"] == "user" and not dialect.user_after_tool:
+                yield {"role": "assistant", "content": BRIDGE}
+            before = message["role"]
+            yield message
+    if before == "assistant" and not dialect.assistant_last:
+        yield {"role": "user", "content": CLOSING}
+
+
+def _shown(turn: Turn, cache: RenderCache, dialect: Dialect) -> list[dict[str, Any]]:
     match turn:
         case SystemTurn():
             return [{"role": "system", "content": turn.text}]
         case UserTurn():
             return [{"role": "user", "content": _user_content(turn, cache)}]
         case AssistantTurn():
-            return [_assistant(turn)]
+            return [_assistant(turn, dialect)]
         case ReturnsTurn():
             return [{"role": "tool", "tool_call_id": each.call_id, "content": each.text} for each in turn.returns]
 
 
-def _assistant(turn: AssistantTurn) -> dict[str, Any]:
+def _assistant(turn: AssistantTurn, dialect: Dialect) -> dict[str, Any]:
     text = turn.message.text
     if not turn.calls:
         return {"role": "assistant", "content": text}
-    calls = [
+    shown: dict[str, Any] = {"role": "assistant", "content": text or None}
+    if dialect.returns_reasoning:
+        shown["reasoning_content"] = _reasoning(turn)
+    shown["tool_calls"] = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in turn.calls
     ]
-    return {"role": "assistant", "content": text or None, "tool_calls": calls}
+    if dialect.signs_calls:
+        shown["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": _signature(turn)}}
+    return shown
+
+
+def _reasoning(turn: AssistantTurn) -> str:
+    parts = (part for part in turn.message.content if isinstance(part, ReasoningPart) and part.is_native)
+    return "\n".join(part.text for part in parts) if turn.is_own else ""
+
+
+def _signature(turn: AssistantTurn) -> str:
+    """The signature of an answer's first call; the others of an answer have none."""
+    parts = (part.signature for part in turn.message.content if isinstance(part, OmittedReasoningPart))
+    return next((signature for signature in parts if signature and turn.is_own), _UNSIGNED)
 
 
 def _user_content(turn: UserTurn, cache: RenderCache) -> str | list[dict[str, Any]]:
@@ -119,16 +159,17 @@ def _tool(tool: ToolSchema, is_strict: bool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _tool_choice(request: LlmRequest) -> str | dict[str, Any]:
+def _tool_choice(request: LlmRequest, dialect: Dialect) -> str | dict[str, Any]:
     choice = request.tool_choice
-    if choice.kind is ToolChoiceKind.NAMED:
+    if choice.kind is ToolChoiceKind.NAMED and dialect.named_choice:
         return {"type": "function", "function": {"name": choice.name}}
-    return choice.kind.value
+    # A tool is named where it is the only one on offer, so that "some tool" means the same.
+    return "auto" if choice.kind is ToolChoiceKind.AUTO else dialect.required_choice
 
 
-def _response_format(wanted: ResponseFormat) -> dict[str, Any]:
-    if wanted.kind != "json_schema":
-        return {"type": wanted.kind}
+def _response_format(wanted: ResponseFormat, dialect: Dialect) -> dict[str, Any]:
+    if wanted.kind != "json_schema" or not dialect.json_schema:
+        return {"type": "json_object"}
     schema: dict[str, Any] = {"name": wanted.name or "answer", "schema": response_schema(wanted)}
     if wanted.strict is not None:
         schema["strict"] = wanted.strict

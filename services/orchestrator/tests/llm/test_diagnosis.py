@@ -1,0 +1,68 @@
+"""What each vendor's refusal means, from samples of their own words."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from engram_orchestrator.llm.diagnosis import diagnose, retry_after_seconds
+from engram_orchestrator.model.runs import StopReason
+from engram_orchestrator.runs.outcomes import failure
+
+REFUSALS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "refusals.json").read_text())
+
+
+def body(message: str) -> dict[str, Any]:
+    return {"error": {"message": message}}
+
+
+@pytest.mark.parametrize("sample", REFUSALS, ids=lambda sample: f"{sample['vendor']}-{sample['error']}")
+def test_each_refusal_has_its_reason_its_code_and_its_stop(sample: dict[str, Any]) -> None:
+    error = diagnose(sample["vendor"], sample["status"], sample["body"])
+    assert type(error).__name__ == sample["error"]
+    assert error.code is grpc.StatusCode[sample["code"]]
+    reason, told = failure(error)
+    assert (reason, told.reason) == (StopReason[sample["stop"]], error.reason)
+    assert told.metadata.get("status") == (None if sample["status"] is None else str(sample["status"]))
+    assert "sk-secret" not in told.message
+    assert "<html" not in told.message
+
+
+def test_the_figures_of_an_overflow_are_told() -> None:
+    longest = {(each.get("tokens"), each.get("limit")) for each in (_figures(sample) for sample in REFUSALS)}
+    assert {("9000", "8192"), ("210000", "200000")} <= longest
+
+
+def _figures(sample: dict[str, Any]) -> dict[str, str]:
+    return dict(diagnose(sample["vendor"], sample["status"], sample["body"]).metadata)
+
+
+@pytest.mark.parametrize(
+    ("headers", "said", "seconds"),
+    [
+        ({"retry-after": "7"}, {}, 7.0),
+        ({"retry-after": "2.5"}, {}, 2.5),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, {}, 1.5),
+        ({"retry-after": "soon"}, {}, None),
+        ({"retry-after": "-1"}, {}, None),
+        ({}, body("Rate limit reached. Please try again in 7.66s."), 7.66),
+        ({}, body("Rate limit reached. Please try again in 20ms."), 0.02),
+        ({}, body("Rate limit reached. Please try again in 6m0s."), 360.0),
+        ({}, body("Please try again later."), None),
+        ({}, [{"error": {"status": "RESOURCE_EXHAUSTED", "details": [{"retryDelay": "34.5s"}]}}], 34.5),
+        ({"retry-after": "3"}, body("Please try again in 7.66s."), 3.0),
+    ],
+)
+def test_how_long_to_wait(headers: dict[str, str], said: object, seconds: float | None) -> None:
+    error = diagnose("somebody", 429, said, headers)
+    assert error.retry_after == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_a_retry_after_may_be_a_date() -> None:
+    soon = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+    assert 3500 < (retry_after_seconds({"retry-after": soon}) or 0) <= 3600
+    past = format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True)
+    assert retry_after_seconds({"retry-after": past}) == 0.0
