@@ -133,7 +133,7 @@ async def test_plain_and_empty_answers_are_understood(fake: FakeAnthropic, clien
         (status(401, f"invalid x-api-key {KEY}"), errors.ProviderAuth, 1),
         (status(400, "Your credit balance is too low to access the API."), errors.ProviderPaymentRequired, 1),
         (status(400, "messages: roles must alternate"), errors.ProviderRefused, 1),
-        (status(404, "model: nope"), errors.ProviderRefused, 1),
+        (status(404, "model: nope"), errors.ProviderModelUnknown, 1),
         (status(413, "Request exceeds the maximum size"), errors.ContextOverflow, 1),
         (context_overflow(), errors.ContextOverflow, 1),
         (rate_limited(), errors.ProviderRateLimited, 5),

@@ -243,7 +243,7 @@ async def test_added_nulls_of_strict_schemas_are_taken_out_again(client: OpenAiC
         (status(403, "Not your model."), errors.ProviderAuth, 1),
         (status(402, "Pay."), errors.ProviderPaymentRequired, 1),
         (status(429, "You exceeded your quota", error_code="insufficient_quota"), errors.ProviderPaymentRequired, 1),
-        (status(404, "The model does not exist."), errors.ProviderRefused, 1),
+        (status(404, "The model does not exist."), errors.ProviderModelUnknown, 1),
         (status(400, "Bad field."), errors.ProviderRefused, 1),
         (status(400, "Filtered.", error_code="content_filter"), errors.ProviderContentFilter, 1),
         (context_overflow(9000, 8192), errors.ContextOverflow, 1),

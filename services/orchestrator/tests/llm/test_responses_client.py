@@ -159,7 +159,7 @@ async def test_the_phase_of_a_text_goes_back(fake: FakeResponses, client: OpenAi
     ("fault", "error"),
     [
         (status(401, "Incorrect API key provided: sk-abcdefgh1234."), errors.ProviderAuth),
-        (status(404, "The model does not exist", error_code="model_not_found"), errors.ProviderRefused),
+        (status(404, "The model does not exist", error_code="model_not_found"), errors.ProviderModelUnknown),
         (status(429, "You exceeded your current quota", error_code="insufficient_quota"), errors.ProviderError),
         (context_overflow(), errors.ContextOverflow),
         (html_page(403), errors.ProviderAuth),
