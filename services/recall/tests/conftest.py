@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from engram.recall.v1.episodes_service_pb2_grpc import EpisodeServiceStub
 from engram.recall.v1.messages_service_pb2_grpc import MessageServiceStub
+from engram.recall.v1.traces_service_pb2_grpc import TraceServiceStub
 from engram_kit.channels import Channels
 from engram_kit.clock import FrozenClock
 from engram_kit.service import RunningServer
@@ -28,7 +30,7 @@ def clock() -> FrozenClock:
 
 @pytest.fixture
 def serve(tmp_path: Path, clock: FrozenClock) -> Serve:
-    """Starts a service and gives its stub, with its address; keywords are settings."""
+    """Starts a service and gives its stub, with its address and its other stubs; keywords are settings."""
 
     @asynccontextmanager
     async def running(**settings: Any) -> AsyncIterator[Any]:
@@ -40,6 +42,8 @@ def serve(tmp_path: Path, clock: FrozenClock) -> Serve:
         try:
             stub: Any = MessageServiceStub(channels.channel(address))
             stub.address = address
+            stub.episodes = EpisodeServiceStub(channels.channel(address))
+            stub.traces = TraceServiceStub(channels.channel(address))
             yield stub
         finally:
             await channels.close()

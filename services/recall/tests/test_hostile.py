@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from engram.recall.v1 import contexts_pb2, messages_service_pb2
+from engram.recall.v1 import contexts_pb2, episodes_pb2, episodes_service_pb2, messages_service_pb2
 from engram.recall.v1 import messages_service_pb2 as rpc
 from engram.types.v1 import message_pb2 as pb
 from engram.types.v1 import paging_pb2
@@ -15,7 +15,10 @@ from engram_kit.ids import new_id
 from engram_testkit.contract import hostile_request, new_request, spoiled
 from google.protobuf.descriptor import MethodDescriptor
 
-METHODS: list[MethodDescriptor] = list(messages_service_pb2.DESCRIPTOR.services_by_name["MessageService"].methods)
+METHODS: list[MethodDescriptor] = [
+    *messages_service_pb2.DESCRIPTOR.services_by_name["MessageService"].methods,
+    *episodes_service_pb2.DESCRIPTOR.services_by_name["EpisodeService"].methods,
+]
 ANSWERS = {
     grpc.StatusCode.OK,
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -36,6 +39,8 @@ class Target:
     def __init__(self, recall: Any, channel: grpc.aio.Channel) -> None:
         self.recall, self.channel = recall, channel
         self.agent, self.conversation = new_id("agent"), new_id("conv")
+        self.scope = episodes_pb2.MemoryScope(agent_id=self.agent)
+        self.episode, self.fact = episodes_pb2.Episode(), episodes_pb2.Fact()
         self.messages = [said("prompt", pb.ROLE_SYSTEM), said("a red fox"), said("and a grey one", pb.ROLE_ASSISTANT)]
 
     @property
@@ -45,6 +50,8 @@ class Target:
             "conv": [self.conversation],
             "conversation": [self.conversation],
             "message": [message.id for message in self.messages],
+            "fact": [self.fact.id],
+            "episode": [self.episode.id],
         }
 
     async def create(self) -> None:
@@ -53,6 +60,13 @@ class Target:
                 agent_id=self.agent, conversation_id=self.conversation, messages=self.messages, request_id=new_id("r")
             )
         )
+        add = episodes_pb2.FactOperation(add=episodes_pb2.Fact(text="foxes are red"))
+        done = await self.recall.episodes.CommitEpisode(
+            episodes_service_pb2.CommitEpisodeRequest(
+                scope=self.scope, episode=episodes_pb2.Episode(summary="of foxes"), operations=[add]
+            )
+        )
+        self.episode, self.fact = done.episode, done.facts[0]
 
     async def send(self, method: MethodDescriptor, raw: bytes) -> grpc.StatusCode:
         path = f"/{method.containing_service.full_name}/{method.name}"
@@ -61,15 +75,81 @@ class Target:
         return code
 
     async def stored(self) -> list[bytes]:
-        """All that can be seen: every message, and the window."""
+        """All that can be seen: every message, the window, episodes and facts."""
         listed = await self.recall.ListMessages(rpc.ListMessagesRequest(page_size=1000, include_err=True))
         ids = await self.recall.BatchGetContextIds(rpc.BatchGetContextIdsRequest(conversation_ids=[self.conversation]))
-        return [row.SerializeToString() for row in (*listed.messages, *ids.contexts)]
+        episodes = await self.recall.episodes.ListEpisodes(episodes_service_pb2.ListEpisodesRequest(page_size=1000))
+        every = episodes_service_pb2.FactFilter(include_invalid=True)
+        facts = await self.recall.episodes.ListFacts(
+            episodes_service_pb2.ListFactsRequest(page_size=1000, filter=every)
+        )
+        rows = (*listed.messages, *ids.contexts, *episodes.episodes, *facts.facts)
+        return [row.SerializeToString() for row in rows]
 
 
 def said(text: str, role: int = pb.ROLE_USER) -> pb.Message:
     content = [pb.ContentPart(text=pb.TextPart(text=text))]
     return pb.Message(id=new_id("message"), role=pb.Role.ValueType(role), content=content)
+
+
+def good_memories(target: Target) -> list[tuple[str, Any]]:
+    scope, lease = target.scope, contexts_pb2.WriterLease(run_id=new_id("run"), epoch=1)
+    source = episodes_pb2.MemorySource(
+        message_ids=[target.messages[1].id], agent_id=target.agent, run_id=new_id("run"), model="a/b",
+        conversation_id=target.conversation, episode_id=target.episode.id,
+    )  # fmt: skip
+    fact = episodes_pb2.Fact(
+        scope=scope,
+        text="foxes dig",
+        tags=["t"],
+        confidence=0.5,
+        salience=0.5,
+        source=source,
+        metadata="{}",
+        extra="{}",
+    )
+    episode = episodes_pb2.Episode(
+        scope=scope,
+        summary="of digging",
+        turn_ids=["turn_0001"],
+        tags=["t"],
+        salience=1.0,
+        source=source,
+        metadata="{}",
+    )
+    replacement = episodes_pb2.SupersedeOperation(fact_id=target.fact.id, fact=fact)
+    end = episodes_pb2.InvalidateOperation(fact_id=target.fact.id, reason="no", source=source)
+    again = episodes_pb2.ConfirmOperation(fact_id=target.fact.id, confidence=0.5, source=source)
+    operations = [
+        episodes_pb2.FactOperation(confirm=again),
+        episodes_pb2.FactOperation(add=fact),
+        episodes_pb2.FactOperation(supersede=replacement),
+    ]
+    memories = episodes_service_pb2
+    of_facts = memories.FactFilter(
+        scopes=[scope], tags_any=["t"], tags_all=["t"], min_confidence=0.1, episode_id=target.episode.id,
+        message_id=target.messages[1].id,
+    )  # fmt: skip
+    of_episodes = memories.EpisodeFilter(scopes=[scope], tags_any=["t"], agent_id=target.agent, turn_id="turn_0001")
+    return [
+        (
+            "CommitEpisode",
+            memories.CommitEpisodeRequest(
+                scope=scope, episode=episode, operations=operations, conversation_id=target.conversation, lease=lease
+            ),
+        ),
+        ("CreateFact", memories.CreateFactRequest(fact=fact)),
+        ("ListFacts", memories.ListFactsRequest(page_size=3, page_token="x", filter=of_facts)),
+        ("ListEpisodes", memories.ListEpisodesRequest(page_size=3, filter=of_episodes, after_id=target.episode.id)),
+        ("SearchFacts", memories.SearchFactsRequest(query="fox", limit=3, filter=of_facts)),
+        (
+            "SearchEpisodes",
+            memories.SearchEpisodesRequest(query="fox", start_date="2026-01-01", time_zone="UTC", filter=of_episodes),
+        ),
+        ("GetMemoryBundle", memories.GetMemoryBundleRequest(scopes=[scope], max_facts=3, max_episodes=1)),
+        ("ListMemoryScopes", memories.ListMemoryScopesRequest(page_size=3, name_prefix="t", after_id=target.agent)),
+        ("InvalidateFact", memories.InvalidateFactRequest(operation=end)),
+    ]
 
 
 def good_requests(target: Target) -> list[tuple[str, Any]]:
@@ -139,7 +219,7 @@ async def test_hostile_requests_are_refused_or_done(target: Target, method: Meth
 
 async def test_one_spoiled_field_is_enough_to_be_refused_and_never_enough_to_break(target: Target) -> None:
     methods = {method.name: method for method in METHODS}
-    for name, request in good_requests(target):
+    for name, request in good_requests(target) + good_memories(target):
         before = await target.stored()
         for where, broken in spoiled(request):
             code = await target.send(methods[name], broken.SerializeToString())
@@ -152,9 +232,9 @@ async def test_one_spoiled_field_is_enough_to_be_refused_and_never_enough_to_bre
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 async def test_bytes_that_are_no_request_are_the_callers_mistake(target: Target, method: MethodDescriptor) -> None:
     before = await target.stored()
-    text = next(field for field in new_request(method).DESCRIPTOR.fields if field.type == field.TYPE_STRING)
-    no_utf8 = bytes([text.number << 3 | 2, 2, 0xC3, 0x28])
-    for raw in (no_utf8, b"\xff\xff\xff\xff", b"\x0a\xff\x01"):
+    texts = [field for field in new_request(method).DESCRIPTOR.fields if field.type == field.TYPE_STRING]
+    no_utf8 = [bytes([field.number << 3 | 2, 2, 0xC3, 0x28]) for field in texts]
+    for raw in (*no_utf8, b"\xff\xff\xff\xff", b"\x0a\xff\x01"):
         assert await target.send(method, raw) is grpc.StatusCode.INVALID_ARGUMENT
     assert await target.stored() == before
 

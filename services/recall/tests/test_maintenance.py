@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from engram.recall.v1 import episodes_pb2
+from engram.recall.v1 import episodes_service_pb2 as memories
 from engram.recall.v1 import messages_service_pb2 as rpc
 from engram.types.v1 import message_pb2 as pb
 from engram_kit.clock import FrozenClock
@@ -81,10 +83,29 @@ async def plant_and_erase(recall: Any) -> str:
         )
     )
     await recall.DeleteContext(rpc.DeleteContextRequest(conversation_id=other, delete_messages=True))
+    await plant_memories(recall, doomed)
     gone = await recall.EraseAgent(rpc.EraseAgentRequest(agent_id=doomed))
     assert (gone.deleted_messages, gone.deleted_contexts) == (54, 1)
     assert not (await recall.SearchMessages(rpc.SearchMessagesRequest(query=CANARY, mode=rpc.SEARCH_MODE_TEXT))).hits
     return kept
+
+
+async def plant_memories(recall: Any, agent: str) -> None:
+    """Puts the canary into episodes and facts of the agent and of a shared scope, which is erased."""
+    shared = episodes_pb2.MemoryScope(name=f"team/{CANARY}")
+    for scope in (episodes_pb2.MemoryScope(agent_id=agent), shared):
+        fact = episodes_pb2.Fact(text=f"{CANARY} is true", tags=[CANARY], metadata=json.dumps({CANARY: CANARY}))
+        done = await recall.episodes.CommitEpisode(
+            memories.CommitEpisodeRequest(
+                request_id=f"commit/{scope.WhichOneof('scope')}",
+                scope=scope,
+                episode=episodes_pb2.Episode(summary=f"of {CANARY}", tags=[CANARY], turn_ids=[CANARY]),
+                operations=[episodes_pb2.FactOperation(add=fact)],
+            )
+        )
+        end = episodes_pb2.InvalidateOperation(fact_id=done.facts[0].id, reason=CANARY)
+        await recall.episodes.InvalidateFact(memories.InvalidateFactRequest(operation=end))
+    await recall.episodes.EraseMemoryScope(memories.EraseMemoryScopeRequest(scope=shared))
 
 
 async def told(lines: AsyncIterator[str]) -> list[str]:

@@ -163,12 +163,13 @@ class NewsKind(StrEnum):
     """What an outbox row is about."""
 
     MESSAGE = "message"
+    MEMORY = "memory"
     AGENT = "agent"
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
-    """News for the vector index: a message, or all messages of an agent, may differ from what it holds."""
+    """News for the vector index: a message, an episode or a fact, or all of an agent, may differ from what it holds."""
 
     row_id: int
     kind: NewsKind

@@ -49,6 +49,16 @@ class WindowMoved(Aborted):
         )
 
 
+class FactClosed(FailedPrecondition):
+    """The fact was superseded or invalidated before."""
+
+    reason = "FACT_CLOSED"
+
+    def __init__(self, fact_id: str, superseded_by_id: str | None) -> None:
+        successor = {} if superseded_by_id is None else {"superseded_by_id": superseded_by_id}
+        super().__init__(f"The fact {fact_id} is closed.", resource_id=fact_id, fact_id=fact_id, **successor)
+
+
 class EmbedderAway(Unavailable):
     """The embedder cannot be reached, and the search has nothing else to go by."""
 
@@ -71,6 +81,11 @@ def no_conversation(conversation_id: str) -> NotFound:
 def no_message(message_id: str) -> NotFound:
     """No message under that id, or somebody else's."""
     return NotFound(f"No message {message_id}.", resource_id=message_id)
+
+
+def no_memory(kind: str, memory_id: str) -> NotFound:
+    """No episode or fact under that id, or somebody else's."""
+    return NotFound(f"No {kind} {memory_id}.", resource_id=memory_id)
 
 
 def message_exists(message_id: str) -> AlreadyExists:

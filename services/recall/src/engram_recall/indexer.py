@@ -18,6 +18,7 @@ from engram_retrieval.index import Collection, Point, VectorIndex, instant
 
 from engram_recall.commands import NewsKind, OutboxRow
 from engram_recall.errors import EmbedderAway
+from engram_recall.memory_vectors import MemoryFollower
 from engram_recall.model import Message
 from engram_recall.speech import speech
 from engram_recall.store.base import RecallStore
@@ -29,6 +30,7 @@ POLL_SECONDS: Final = 2.0
 GATHER_SECONDS: Final = 0.2
 """Steps that follow each other are embedded together, and out of the way of the commit that made them."""
 RETRY_SECONDS: Final = 5.0
+PREFIX: Final = "messages."
 
 _log = structlog.get_logger("engram.recall.indexer")
 
@@ -39,7 +41,7 @@ class MessageVectors:
     def __init__(self, index: VectorIndex, embedder: Embedder) -> None:
         self.index = index
         self.embedder = embedder
-        self.collection = f"messages.{embedder.handle}"
+        self.collection = f"{PREFIX}{embedder.handle}"
 
     async def exists(self) -> bool:
         """Whether the collection was made before."""
@@ -48,7 +50,7 @@ class MessageVectors:
     async def open(self) -> None:
         """Makes the collection, or opens it; those of other embedders, which nobody keeps up to date, are dropped."""
         for name in await self.index.collections():
-            if name != self.collection:
+            if name.startswith(PREFIX) and name != self.collection:
                 await self.index.drop_collection(name)
         await self.index.ensure_collection(
             Collection(
@@ -100,9 +102,18 @@ class Indexer:
     Everything it does can be done again: after a crash it repeats at most one batch.
     """
 
-    def __init__(self, store: RecallStore, vectors: MessageVectors, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        store: RecallStore,
+        vectors: MessageVectors,
+        clock: Clock | None = None,
+        *,
+        memories: MemoryFollower | None = None,
+    ) -> None:
+        """An indexer of messages, and of `memories` where they are given."""
         self._store = store
         self._vectors = vectors
+        self._memories = memories
         self._clock = clock or SystemClock()
         self._oldest: datetime | None = None
         self._news = asyncio.Event()
@@ -113,6 +124,8 @@ class Indexer:
             noted = await self._store.note_all()
             _log.info("building the vector index", messages=noted, embedder=self._vectors.embedder.handle)
         await self._vectors.open()
+        if self._memories is not None:
+            await self._memories.open()
 
     async def open_words(self) -> None:
         """Fills a word index that a migration has left empty."""
@@ -162,6 +175,9 @@ class Indexer:
         await self._vectors.forget([id_ for id_ in named if id_ not in found])
         for agent_id in dict.fromkeys(row.subject_id for row in rows if row.kind is NewsKind.AGENT):
             await self._vectors.forget_agent(agent_id)
+        if self._memories is not None:
+            memory_ids = dict.fromkeys(row.subject_id for row in rows if row.kind is NewsKind.MEMORY)
+            await self._memories.follow(list(memory_ids))
 
     async def _put(self, found: Sequence[tuple[str, Message]]) -> None:
         try:

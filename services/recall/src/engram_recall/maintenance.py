@@ -6,13 +6,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from engram_kit.clock import Clock, SystemClock
+from engram_kit.ids import RandomIds
 from engram_kit.sql import Database
 from engram_retrieval.edge import EdgeIndex
 
 from engram_recall.config import Config
 from engram_recall.errors import EmbedderAway
 from engram_recall.indexer import Indexer, MessageVectors
+from engram_recall.memory_vectors import MemoryFollower, MemoryVectors
 from engram_recall.retention import Retention
+from engram_recall.store.memory_sql import SqlMemoryStore
 from engram_recall.store.rewriting import rewrite_database
 from engram_recall.store.sql import SqlRecallStore
 from engram_recall.wiring import make_embedder_of, open_index
@@ -77,7 +80,8 @@ async def _opened(config: Config, index: EdgeIndex, clock: Clock) -> AsyncIterat
     try:
         await database.migrate("engram_recall")
         store = SqlRecallStore(database, clock)
-        yield store, Indexer(store, MessageVectors(index, embedder), clock)
+        memories = MemoryFollower(SqlMemoryStore(database, clock, RandomIds()), MemoryVectors(index, embedder))
+        yield store, Indexer(store, MessageVectors(index, embedder), clock, memories=memories)
     finally:
         await database.close()
         await embedder.close()

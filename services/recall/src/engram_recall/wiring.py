@@ -16,6 +16,7 @@ from engram.recall.v1 import (
 from engram_kit.background import periodic
 from engram_kit.clock import Clock, SystemClock
 from engram_kit.config import StartupError
+from engram_kit.ids import RandomIds
 from engram_kit.metrics import Gauge
 from engram_kit.service import Assembly
 from engram_kit.sql import Database
@@ -26,11 +27,16 @@ from engram_retrieval.registry import EmbedderSettings, make_embedder
 
 from engram_recall.config import Config
 from engram_recall.indexer import Indexer, MessageVectors
+from engram_recall.memory_search import MemoryFinder
+from engram_recall.memory_vectors import MemoryFollower, MemoryVectors
 from engram_recall.retention import Retention
 from engram_recall.search import MessageFinder
 from engram_recall.service import MessageService
-from engram_recall.servicer import MessagesServicer
+from engram_recall.servicers.episodes import EpisodesServicer
+from engram_recall.servicers.messages import MessagesServicer
+from engram_recall.store.memory_sql import SqlMemoryStore
 from engram_recall.store.sql import SqlRecallStore
+from engram_recall.usecases.episodes import EpisodeService
 
 LEDGER_PURGE_SECONDS = 3600.0
 RETENTION_SECONDS = 3600.0
@@ -45,13 +51,16 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
     store = SqlRecallStore(database, clock)
     index = await open_index(config)
     vectors = MessageVectors(index, embedder)
-    indexer = Indexer(store, vectors, clock)
+    memories, memory_vectors = SqlMemoryStore(database, clock, RandomIds()), MemoryVectors(index, embedder)
+    indexer = Indexer(store, vectors, clock, memories=MemoryFollower(memories, memory_vectors))
     retention = Retention(store, indexer, clock, config.retention_days)
     service = MessageService(store, MessageFinder(store, vectors), indexer)
+    episodes = EpisodeService(memories, MemoryFinder(memories, memory_vectors), indexer)
     return Assembly(
         name="recall",
         servicers=[
             (messages_service_pb2_grpc.add_MessageServiceServicer_to_server, MessagesServicer(service, clock)),
+            (episodes_service_pb2_grpc.add_EpisodeServiceServicer_to_server, EpisodesServicer(episodes)),
             *_unanswered(),
         ],
         service_names=[
@@ -80,10 +89,6 @@ def _unanswered() -> list[tuple[Callable[[Any, Any], None], Any]]:
     """Services of the contract whose every RPC says UNIMPLEMENTED: the generated classes do."""
     return [
         (traces_service_pb2_grpc.add_TraceServiceServicer_to_server, traces_service_pb2_grpc.TraceServiceServicer()),
-        (
-            episodes_service_pb2_grpc.add_EpisodeServiceServicer_to_server,
-            episodes_service_pb2_grpc.EpisodeServiceServicer(),
-        ),
     ]
 
 

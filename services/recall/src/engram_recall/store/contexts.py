@@ -13,8 +13,8 @@ from engram_recall.commands import Batch, Erasure, Fork, NewContext
 from engram_recall.model import Context
 from engram_recall.orphans import is_repair
 from engram_recall.store import agents as agent_rows
+from engram_recall.store import memory_rows, outbox, windows
 from engram_recall.store import messages as message_rows
-from engram_recall.store import outbox, windows
 from engram_recall.store.tables import agents, context_entries, contexts, messages, step_commits, tool_call_rows
 from engram_recall.store.writing import Writing
 
@@ -143,6 +143,7 @@ def erase(tx: Writing, agent_id: str) -> Erasure:
     conn.execute(sa.delete(step_commits).where(step_commits.c.agent_id == agent_id))
     erased_windows = conn.execute(sa.delete(contexts).where(_c.agent_id == agent_id)).rowcount
     erased_messages = conn.execute(sa.delete(messages).where(_m.agent_id == agent_id)).rowcount
+    memory_rows.erase_agent(tx, agent_id)
     outbox.note_agent(conn, agent_id, tx.now)
     return Erasure(messages=erased_messages, contexts=erased_windows)
 

@@ -21,6 +21,12 @@ def note_messages(conn: sa.Connection, ids: Sequence[str], now: datetime) -> Non
         conn.execute(_NOTE, [{"kind": NewsKind.MESSAGE.value, "subject_id": id_, "created_at": now} for id_ in ids])
 
 
+def note_memories(conn: sa.Connection, ids: Sequence[str], now: datetime) -> None:
+    """Notes episodes and facts that were stored, reworded or erased."""
+    if ids:
+        conn.execute(_NOTE, [{"kind": NewsKind.MEMORY.value, "subject_id": id_, "created_at": now} for id_ in ids])
+
+
 def note_all(conn: sa.Connection, now: datetime) -> int:
     """Notes every searchable message; returns how many."""
     searchable = sa.select(

@@ -39,14 +39,19 @@ def search(
     if not holders:
         return []
     size = _size(conn, scope)
-    weights = {term: _rarity(count, size) for term, count in holders.items()}
+    weights = {term: rarity(count, size) for term, count in holders.items()}
+    found = index.candidates(conn, scope, telling(holders, weights, size), max(MOST_CANDIDATES, 2 * limit))
+    return ranked(found, weights)[:limit]
+
+
+def telling(holders: Mapping[str, int], weights: Mapping[str, float], size: int) -> dict[str, float]:
+    """The terms that are a reason to look at who has them, with their weights; the rarest where all are common."""
     common = min(MOST_HOLDERS, max(FEW_HOLDERS, int(size * COMMON_SHARE)))
-    telling = {term: weights[term] for term, count in holders.items() if count <= common}
-    if not telling:
+    found = {term: weights[term] for term, count in holders.items() if count <= common}
+    if not found:
         rarest = max(weights, key=lambda term: weights[term])
-        telling = {rarest: weights[rarest]}
-    found = index.candidates(conn, scope, telling, max(MOST_CANDIDATES, 2 * limit))
-    return _ranked(found, weights)[:limit]
+        found = {rarest: weights[rarest]}
+    return found
 
 
 def _size(conn: sa.Connection, scope: SearchScope) -> int:
@@ -57,12 +62,12 @@ def _size(conn: sa.Connection, scope: SearchScope) -> int:
     return int(conn.scalar(total if scope.agent_id is None else total.where(_a.agent_id == scope.agent_id)) or 0)
 
 
-def _rarity(count: int, size: int) -> float:
+def rarity(count: int, size: int) -> float:
     """BM25's inverse document frequency."""
     return math.log(1 + (max(size, count) - count + 0.5) / (count + 0.5))
 
 
-def _ranked(found: Sequence[Candidate], weights: Mapping[str, float]) -> list[tuple[str, float]]:
+def ranked(found: Sequence[Candidate], weights: Mapping[str, float]) -> list[tuple[str, float]]:
     """Best first; of equals, the first given."""
     wanted = {word for term in weights for word in term.split()}
     phrases = [term for term in weights if " " in term]

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from engram_kit.config import StartupError
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from engram_recall.store import memory_tables  # noqa: F401  (its tables are among those of `metadata`)
 from engram_recall.store.tables import metadata
 
 WORDS = "message_words"

@@ -33,10 +33,8 @@ from engram_recall.model import Context, Message, Role, WindowIds
 from engram_recall.store import contexts, documents, filters, outbox, ranking, retention, steps, windows
 from engram_recall.store import messages as message_rows
 from engram_recall.store.codec import COLUMNS, fingerprint, to_message
-from engram_recall.store.documents import WordIndex
 from engram_recall.store.tables import context_entries, messages, request_ledger
-from engram_recall.store.words_postgresql import PostgresWords
-from engram_recall.store.words_sqlite import SqliteWords
+from engram_recall.store.words import word_index
 from engram_recall.store.writing import Writing
 
 T = TypeVar("T")
@@ -52,7 +50,7 @@ class SqlRecallStore:
         self._database = database
         self._clock = clock
         self._ledger = Ledger(request_ledger, clock)
-        self._words: WordIndex = SqliteWords() if database.dialect == "sqlite" else PostgresWords()
+        self._words = word_index(database)
 
     async def create_context(self, organization_id: str, new: NewContext, key: RequestKey | None) -> Context:
         """See RecallStore."""

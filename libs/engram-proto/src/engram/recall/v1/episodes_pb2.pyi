@@ -142,7 +142,9 @@ class Episode(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"episode-" and a version-4 UUID; imported ids are kept."""
+    """"episode-" and a version-4 UUID; of an imported line derived from the
+    agent and the line's own id, which ExportTraces gives out again.
+    """
     summary: _builtins.str
     salience: _builtins.float
     """From 0 to 1."""
@@ -236,10 +238,13 @@ class Fact(_message.Message):
     SUPERSEDED_BY_ID_FIELD_NUMBER: _builtins.int
     SUPERSEDES_ID_FIELD_NUMBER: _builtins.int
     INVALID_REASON_FIELD_NUMBER: _builtins.int
+    INVALID_SOURCE_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"fact-" and a version-4 UUID; imported ids are kept."""
+    """"fact-" and a version-4 UUID; of an imported line derived from the agent
+    and the line's own id, which ExportTraces gives out again.
+    """
     text: _builtins.str
     """One statement."""
     confidence: _builtins.float
@@ -277,6 +282,10 @@ class Fact(_message.Message):
         """
 
     @_builtins.property
+    def invalid_source(self) -> Global___MemorySource:
+        """What showed that it no longer holds."""
+
+    @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was learned."""
 
@@ -300,12 +309,13 @@ class Fact(_message.Message):
         superseded_by_id: _builtins.str | None = ...,
         supersedes_id: _builtins.str | None = ...,
         invalid_reason: _builtins.str | None = ...,
+        invalid_source: Global___MemorySource | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_close_time", b"_close_time", "_confidence", b"_confidence", "_extra", b"_extra", "_invalid_reason", b"_invalid_reason", "_invalid_time", b"_invalid_time", "_metadata", b"_metadata", "_salience", b"_salience", "_superseded_by_id", b"_superseded_by_id", "_supersedes_id", b"_supersedes_id", "_valid_from_time", b"_valid_from_time", "close_time", b"close_time", "confidence", b"confidence", "create_time", b"create_time", "extra", b"extra", "invalid_reason", b"invalid_reason", "invalid_time", b"invalid_time", "metadata", b"metadata", "salience", b"salience", "scope", b"scope", "source", b"source", "superseded_by_id", b"superseded_by_id", "supersedes_id", b"supersedes_id", "update_time", b"update_time", "valid_from_time", b"valid_from_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_close_time", b"_close_time", "_confidence", b"_confidence", "_extra", b"_extra", "_invalid_reason", b"_invalid_reason", "_invalid_time", b"_invalid_time", "_metadata", b"_metadata", "_salience", b"_salience", "_superseded_by_id", b"_superseded_by_id", "_supersedes_id", b"_supersedes_id", "_valid_from_time", b"_valid_from_time", "close_time", b"close_time", "confidence", b"confidence", "create_time", b"create_time", "extra", b"extra", "invalid_reason", b"invalid_reason", "invalid_source", b"invalid_source", "invalid_time", b"invalid_time", "metadata", b"metadata", "salience", b"salience", "scope", b"scope", "source", b"source", "superseded_by_id", b"superseded_by_id", "supersedes_id", b"supersedes_id", "update_time", b"update_time", "valid_from_time", b"valid_from_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_close_time", b"_close_time", "_confidence", b"_confidence", "_extra", b"_extra", "_invalid_reason", b"_invalid_reason", "_invalid_time", b"_invalid_time", "_metadata", b"_metadata", "_salience", b"_salience", "_superseded_by_id", b"_superseded_by_id", "_supersedes_id", b"_supersedes_id", "_valid_from_time", b"_valid_from_time", "close_time", b"close_time", "confidence", b"confidence", "create_time", b"create_time", "extra", b"extra", "id", b"id", "invalid_reason", b"invalid_reason", "invalid_time", b"invalid_time", "metadata", b"metadata", "salience", b"salience", "scope", b"scope", "source", b"source", "superseded_by_id", b"superseded_by_id", "supersedes_id", b"supersedes_id", "tags", b"tags", "text", b"text", "update_time", b"update_time", "valid_from_time", b"valid_from_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_close_time", b"_close_time", "_confidence", b"_confidence", "_extra", b"_extra", "_invalid_reason", b"_invalid_reason", "_invalid_time", b"_invalid_time", "_metadata", b"_metadata", "_salience", b"_salience", "_superseded_by_id", b"_superseded_by_id", "_supersedes_id", b"_supersedes_id", "_valid_from_time", b"_valid_from_time", "close_time", b"close_time", "confidence", b"confidence", "create_time", b"create_time", "extra", b"extra", "id", b"id", "invalid_reason", b"invalid_reason", "invalid_source", b"invalid_source", "invalid_time", b"invalid_time", "metadata", b"metadata", "salience", b"salience", "scope", b"scope", "source", b"source", "superseded_by_id", b"superseded_by_id", "supersedes_id", b"supersedes_id", "tags", b"tags", "text", b"text", "update_time", b"update_time", "valid_from_time", b"valid_from_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__close_time: _TypeAlias = _typing.Literal["close_time"]  # noqa: Y015
     _WhichOneofArgType__close_time: _TypeAlias = _typing.Literal["_close_time", b"_close_time"]  # noqa: Y015

@@ -35,8 +35,9 @@ class EpisodeServiceStub:
     REQUEST_ID_REUSED. A failed call changes nothing.
 
     Everywhere, valid_at_time asks what was true in the world at that moment,
-    and known_at_time what had been learned, and not been closed, by that
-    moment; absent means now, for both.
+    and known_at_time by what had been learned by that moment: a fact that was
+    closed later still ends as it was first written, one that was closed by then
+    ends where it was closed. Absent means now, for both.
     """
 
     def __init__(self, channel):
@@ -147,8 +148,9 @@ class EpisodeServiceServicer:
     REQUEST_ID_REUSED. A failed call changes nothing.
 
     Everywhere, valid_at_time asks what was true in the world at that moment,
-    and known_at_time what had been learned, and not been closed, by that
-    moment; absent means now, for both.
+    and known_at_time by what had been learned by that moment: a fact that was
+    closed later still ends as it was first written, one that was closed by then
+    ends where it was closed. Absent means now, for both.
     """
 
     def CommitEpisode(self, request, context):
@@ -402,8 +404,9 @@ class EpisodeService:
     REQUEST_ID_REUSED. A failed call changes nothing.
 
     Everywhere, valid_at_time asks what was true in the world at that moment,
-    and known_at_time what had been learned, and not been closed, by that
-    moment; absent means now, for both.
+    and known_at_time by what had been learned by that moment: a fact that was
+    closed later still ends as it was first written, one that was closed by then
+    ends where it was closed. Absent means now, for both.
     """
 
     @staticmethod

@@ -36,8 +36,9 @@ class EpisodeServiceStub:
     REQUEST_ID_REUSED. A failed call changes nothing.
 
     Everywhere, valid_at_time asks what was true in the world at that moment,
-    and known_at_time what had been learned, and not been closed, by that
-    moment; absent means now, for both.
+    and known_at_time by what had been learned by that moment: a fact that was
+    closed later still ends as it was first written, one that was closed by then
+    ends where it was closed. Absent means now, for both.
     """
 
     @_typing.overload
@@ -118,8 +119,9 @@ class EpisodeServiceAsyncStub(EpisodeServiceStub):
     REQUEST_ID_REUSED. A failed call changes nothing.
 
     Everywhere, valid_at_time asks what was true in the world at that moment,
-    and known_at_time what had been learned, and not been closed, by that
-    moment; absent means now, for both.
+    and known_at_time by what had been learned by that moment: a fact that was
+    closed later still ends as it was first written, one that was closed by then
+    ends where it was closed. Absent means now, for both.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -196,8 +198,9 @@ class EpisodeServiceServicer:
     REQUEST_ID_REUSED. A failed call changes nothing.
 
     Everywhere, valid_at_time asks what was true in the world at that moment,
-    and known_at_time what had been learned, and not been closed, by that
-    moment; absent means now, for both.
+    and known_at_time by what had been learned by that moment: a fact that was
+    closed later still ends as it was first written, one that was closed by then
+    ends where it was closed. Absent means now, for both.
     """
 
     def CommitEpisode(

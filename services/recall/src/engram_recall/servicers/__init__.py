@@ -1,0 +1,1 @@
+"""The RPCs of recall: decode, call, encode."""

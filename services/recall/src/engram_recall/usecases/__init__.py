@@ -1,0 +1,1 @@
+"""The use cases of recall that are not of messages."""
