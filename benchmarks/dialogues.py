@@ -19,6 +19,9 @@ TOLD_TWICE: Final = 0.35
 """So many of a speaker's stories happen a second time with other particulars."""
 TOLD_WHEN_ASKED: Final = 0.4
 """So many are told in answer to a question, and lack the words that the question had."""
+LED: Final = 0.4
+TAILED: Final = 0.4
+"""So many turns that tell something begin, and end, with something else."""
 _CONTENT: Final = Path(__file__).parent / "data" / "dialogues.toml"
 
 
@@ -58,6 +61,8 @@ class _Story:
     teller: str
     listener: str
     slots: dict[str, str]
+    told: list[int]
+    """The turns that told of it; shared by its two tellings."""
     twice: bool = False
 
     def filled(self, text: str) -> str:
@@ -95,9 +100,10 @@ class _Writer:
             for teller, listener in (self._speakers, self._speakers[::-1]):
                 twice = self._chance.random() < TOLD_TWICE
                 particulars = {name: self._chance.sample(values, 2) for name, values in self._content["slots"].items()}
+                told: list[int] = []
                 for telling in range(1 + twice):
                     slots = {name: values[telling] for name, values in particulars.items()}
-                    yield _Story(event, teller, listener, slots, twice)
+                    yield _Story(event, teller, listener, slots, told, twice)
 
     def _session(self, session: int, stories: list[_Story]) -> None:
         speaker, other = self._chance.sample(self._speakers, 2)
@@ -112,28 +118,42 @@ class _Writer:
 
     def _tell(self, session: int, story: _Story) -> None:
         event, pick = story.event, self._chance.choice
-        lead = self._any("small_talk") + " " if self._chance.random() < 0.4 else ""
         if self._chance.random() < TOLD_WHEN_ASKED:
             self._say(session, story.listener, story.teller, story.filled(pick(event["ask"])))
-            told = self._say(session, story.teller, story.listener, story.filled(pick(event["answer"])))
+            told = self._say(session, story.teller, story.listener, self._padded(story.filled(pick(event["answer"]))))
         else:
-            told = self._say(session, story.teller, story.listener, lead + story.filled(pick(event["say"])))
-        self._say(session, story.listener, story.teller, story.filled(pick(event["reply"])))
-        more = self._chance.sample(event["more"], 2)
-        self._say(session, story.teller, story.listener, story.filled(more[0]))
+            told = self._say(session, story.teller, story.listener, self._padded(story.filled(pick(event["say"]))))
+        story.told.append(told.number)
+        self._say(session, story.listener, story.teller, self._padded(story.filled(pick(event["reply"]))))
+        first, second = self._chance.sample((0, 1), 2)
+        self._add(session, story, first)
         self._say(session, story.listener, story.teller, self._any("reactions"))
         if self._chance.random() < 0.5:
-            self._say(session, story.teller, story.listener, story.filled(more[1]))
+            self._add(session, story, second)
             self._say(session, story.listener, story.teller, self._any("small_talk"))
         for kind in ("keyword", "paraphrase", "when"):
             if event[kind]:
                 self._ask(kind, story, pick(event[kind]), told)
+        if story.twice and len(story.told) == 2:
+            asked = story.filled(pick(event["several"]))
+            self._questions.append(Question("several", asked, frozenset(story.told)))
+
+    def _add(self, session: int, story: _Story, which: int) -> None:
+        """A particular of a story, which lacks most of the words that it is asked for with."""
+        more = self._padded(story.filled(story.event["more"][which]))
+        said = self._say(session, story.teller, story.listener, more)
+        self._ask("after", story, story.event["after"][which], said)
 
     def _ask(self, kind: str, story: _Story, asked: str, told: Turn) -> None:
         text = story.filled(asked)
-        if story.twice and kind != "when":
+        if story.twice and kind in ("keyword", "paraphrase"):
             kind, text = "dated", f"{text.removesuffix('?')} in {told.said_at:%B %Y}?"
         self._questions.append(Question(kind, text, frozenset({told.number})))
+
+    def _padded(self, text: str) -> str:
+        lead = self._any("small_talk") + " " if self._chance.random() < LED else ""
+        tail = " " + self._any("small_talk") if self._chance.random() < TAILED else ""
+        return lead + text + tail
 
     def _any(self, kind: str) -> str:
         return str(self._chance.choice(self._content[kind]))
