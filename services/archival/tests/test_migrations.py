@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -121,6 +121,31 @@ async def test_what_the_first_version_stored_is_there(
     finally:
         await room.channels.close()
         await room.stop()
+
+
+async def test_passages_of_earlier_versions_stand_in_the_order_of_their_times(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archives, ids = [new_id("archive"), new_id("archive")], [new_id("passage") for _ in range(6)]
+    database = await _first_version(tmp_path, database_url, monkeypatch)
+    columns = ("organization_id", "id", "archive_id", "point_id", "state", "tags", "content_hash", "created_at")
+    table = sa.table("passages", *(sa.column(name, metadata.tables["passages"].c[name].type) for name in columns))
+    rows = [
+        {
+            "organization_id": ORG, "id": id_, "archive_id": archives[n % 2], "point_id": id_.removeprefix("passage-"),
+            "state": "live", "tags": "[]", "content_hash": "", "created_at": NOW - timedelta(hours=n),
+        }
+        for n, id_ in enumerate(ids)
+    ]  # fmt: skip
+    await database.write(lambda conn: conn.execute(table.insert(), rows))
+    await database.migrate("engram_archival")
+    stored = await database.read(
+        lambda conn: conn.execute(sa.select(metadata.tables["passages"]).order_by(sa.text("position"))).all()
+    )
+    await database.close()
+    for number, archive in enumerate(archives):
+        places = [(row.id, row.position) for row in stored if row.archive_id == archive]
+        assert places == [(id_, place) for place, id_ in enumerate(reversed(ids[number::2]), start=1)]
 
 
 async def _index(tmp_path: Path, archive: str, passage: str, point: UUID) -> None:

@@ -28,7 +28,7 @@ class Embedder(Protocol):
 
     @property
     def hybrid_weight(self) -> float:
-        """What a rank by this embedder is worth beside a BM25 rank, in a fusion of both."""
+        """What a rank by it is worth beside a rank by words (a passage's and its neighbours'), where both are fused."""
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """One vector per text, in order. Raises EmbedderUnavailable or EmbedderRejected."""

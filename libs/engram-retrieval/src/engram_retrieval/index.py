@@ -84,7 +84,7 @@ class SearchQuery:
     """How much a rank in the dense list counts in the fusion; an embedder's `hybrid_weight`."""
     text_weight: float = 1.0
     candidates: int = 0
-    """How many hits each list offers to the fusion; 0 means max(50, 4 * limit)."""
+    """How many hits each list offers to the fusion, or to who asks for `candidates`; 0 means max(50, 4 * limit)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,26 @@ class Hit:
     text_rank: int | None = None
     dense_score: float | None = None
     text_score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WordMatch:
+    """A point that has at least one word of a query."""
+
+    id: UUID
+    score: float
+    """BM25, with the rarity of each word in the whole collection."""
+    words: Mapping[int, float]
+    """What each word of the query that it has weighs in it, by the word's number: BM25 without rarity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The two lists of a search before anything is made of them, each best first, ties by id."""
+
+    dense: Sequence[tuple[UUID, float]] = ()
+    """Ids with their cosine similarity."""
+    text: Sequence[WordMatch] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -163,6 +183,12 @@ class VectorIndex(Protocol):
         Words: BM25 over stemmed, lower-cased, accent-folded words; English stop words of the query are left out unless
         it has nothing else; points without any of the words are never hits. HYBRID fuses both lists by weighted
         reciprocal ranks.
+        """
+
+    async def candidates(self, collection: str, query: SearchQuery) -> Candidates:
+        """The lists that the mode draws from, `query.candidates` of each, for callers who rank by more than is here.
+
+        The same points in the same order as `search` takes them from; its weights and its limit count for nothing.
         """
 
     async def list_points(self, collection: str, query: ListQuery) -> list[StoredPoint]:

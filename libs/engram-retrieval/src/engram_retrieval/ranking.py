@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from engram_retrieval.errors import PointInvalid
 from engram_retrieval.fusion import fuse
-from engram_retrieval.index import Hit, Point, SearchMode, SearchQuery
+from engram_retrieval.index import Hit, Point, SearchMode, SearchQuery, WordMatch
 
 Scored = list[tuple[UUID, float]]
 
@@ -36,8 +37,25 @@ def query_vector(query: SearchQuery, dimension: int) -> list[float] | None:
 def reach(query: SearchQuery) -> int:
     """How many hits each list is asked for."""
     if query.mode is SearchMode.HYBRID:
-        return query.candidates or max(50, 4 * query.limit)
+        return offered(query).limit
     return query.limit
+
+
+def offered(query: SearchQuery) -> SearchQuery:
+    """The query with what each list offers as its limit, in every mode."""
+    count = query.candidates or max(50, 4 * query.limit)
+    return replace(query, limit=count, candidates=count)
+
+
+def matched(id_: UUID, score: float, asked: Sequence[int], held: Sequence[int], weights: Sequence[float]) -> WordMatch:
+    """What a point that holds these words has of those that were asked for."""
+    wanted = set(asked)
+    return WordMatch(id_, score, {word: weight for word, weight in zip(held, weights, strict=True) if word in wanted})
+
+
+def in_match_order(found: Iterable[WordMatch]) -> list[WordMatch]:
+    """Those that have any of the words, best first, ties by id."""
+    return sorted((match for match in found if match.score > 0), key=lambda match: (-match.score, match.id))
 
 
 def in_order(found: Scored) -> Scored:

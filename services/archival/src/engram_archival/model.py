@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, IntEnum
 from typing import Final
+from uuid import UUID
 
 from engram_kit.errors import InvalidArgument
 
@@ -193,6 +194,26 @@ class PassageFilter:
     since: datetime | None = None
     until: datetime | None = None
     sources: tuple[PassageSource, ...] = ()
+
+    @property
+    def narrows(self) -> bool:
+        """Whether it leaves out passages of the archives that it is about."""
+        bounds = (self.file_id, self.folder_id, self.since, self.until)
+        return bool(self.tags or self.sources) or any(bound is not None for bound in bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a passage stands among those of its archive, in the order of insertion.
+
+    Passages of one `strand` are of one writer and one file.
+    """
+
+    point_id: UUID
+    archive_id: str
+    strand: str
+    position: int
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

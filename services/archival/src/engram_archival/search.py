@@ -13,12 +13,13 @@ from engram_kit.paging import Cursor, Page, PageQuery
 from engram_kit.principal import Principal
 from engram_retrieval.embedder import Vector
 from engram_retrieval.fusion import RANK_CONSTANT
-from engram_retrieval.index import Position, SearchMode
+from engram_retrieval.index import Position, SearchMode, WordMatch
 
+from engram_archival import ranking
 from engram_archival.embedders import Embedders
 from engram_archival.errors import EmbedderAway
 from engram_archival.model import Passage, PassageFilter, PassageHit, SearchKind
-from engram_archival.store.base import ArchiveStore, PassageLedger, PassageStore
+from engram_archival.store.base import ArchiveRef, ArchiveStore, PassageLedger, PassageStore
 
 QUERY_SECONDS = 2.0
 """How long a search waits for an embedder before it goes on with words alone."""
@@ -39,6 +40,8 @@ class _Shelf:
 
     embedder: str
     archive_ids: tuple[str, ...] | None
+    size: int
+    """How many passages they hold."""
 
 
 class PassageFinder:
@@ -111,11 +114,18 @@ class PassageFinder:
 
     async def _shelves(self, org: str, which: PassageFilter) -> list[_Shelf]:
         scope = await self._archives.scope(org, which.agent_id, which.archive_id)
-        shelves: dict[str, list[str]] = {}
+        shelves: dict[str, list[ArchiveRef]] = {}
         for archive in scope:
-            shelves.setdefault(archive.embedder, []).append(archive.id)
+            shelves.setdefault(archive.embedder, []).append(archive)
         everywhere = which.agent_id is None and which.archive_id is None
-        return [_Shelf(embedder, None if everywhere else tuple(ids)) for embedder, ids in sorted(shelves.items())]
+        return [
+            _Shelf(
+                embedder,
+                None if everywhere else tuple(archive.id for archive in some),
+                sum(archive.passage_count for archive in some),
+            )
+            for embedder, some in sorted(shelves.items())
+        ]
 
     async def _on_shelf(
         self, org: str, shelf: _Shelf, query: str, kind: SearchKind, which: PassageFilter, limit: int
@@ -129,7 +139,7 @@ class PassageFinder:
                 if kind is SearchKind.VECTOR:
                     raise
                 degraded = True
-        hits = await self._passages.search(
+        found = await self._passages.candidates(
             shelf.embedder,
             org,
             shelf.archive_ids,
@@ -137,9 +147,41 @@ class PassageFinder:
             mode=MODES[kind],
             text=query,
             vector=vector,
-            limit=limit,
+            limit=max(ranking.COUNTED, 4 * limit),
         )
-        return hits, degraded
+        words = await self._by_words(org, shelf, which, found.text, limit)
+        return await self._hits(shelf, kind, words, list(found.dense), limit), degraded
+
+    async def _by_words(
+        self, org: str, shelf: _Shelf, which: PassageFilter, found: Sequence[WordMatch], limit: int
+    ) -> ranking.Scored:
+        if not found:
+            return []
+        rarity = ranking.rarities(found, shelf.size)
+        best = ranking.strongest(found, rarity, max(ranking.RANKED, 2 * limit))
+        words = ranking.by_words(found, rarity, await self._ledger.around(org, best, ranking.REACH))
+        known = {match.id for match in found}
+        beside = [id_ for id_, _ in words if id_ not in known]
+        if not beside or not which.narrows:
+            return words
+        known |= await self._passages.matching(shelf.embedder, org, shelf.archive_ids, which, beside)
+        return [(id_, score) for id_, score in words if id_ in known]
+
+    async def _hits(
+        self, shelf: _Shelf, kind: SearchKind, words: ranking.Scored, meaning: ranking.Scored, limit: int
+    ) -> list[PassageHit]:
+        ranked = words or meaning
+        if kind is SearchKind.HYBRID:
+            ranked = ranking.fused(words, meaning, self._embedders.get(shelf.embedder).hybrid_weight)
+        best = ranked[:limit]
+        passages = await self._passages.get(shelf.embedder, [id_ for id_, _ in best], with_embedding=False)
+        text_ranks = {id_: rank for rank, (id_, _) in enumerate(words, start=1)}
+        vector_ranks = {id_: rank for rank, (id_, _) in enumerate(meaning, start=1)}
+        return [
+            PassageHit(passages[id_], score, vector_ranks.get(id_), text_ranks.get(id_))
+            for id_, score in best
+            if id_ in passages
+        ]
 
     async def _newest(self, org: str, shelves: Sequence[_Shelf], which: PassageFilter, limit: int) -> list[Passage]:
         listed: list[tuple[Position, Passage]] = []

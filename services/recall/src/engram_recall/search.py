@@ -20,9 +20,6 @@ from engram_recall.words import terms
 
 EMBEDDED_CHARACTERS: Final = 2_000
 """So much of a query is embedded: what a longer one means is in its beginning."""
-MEANING_POWER: Final = 3
-"""An embedder's weight is meant beside plain BM25. A word list that knows neighbours, speakers and days is worth more:
-one that is worth as much as BM25 stays so, wordllama's 0.35 becomes 0.04. Measured by `benchmarks.recall_quality`."""
 
 _log = structlog.get_logger("engram.recall.search")
 
@@ -76,7 +73,7 @@ class MessageFinder:
         known = set(by_words)
         there = await self._store.searchable(organization_id, [_id(id_) for id_ in by_meaning if id_ not in known])
         by_meaning = [id_ for id_ in by_meaning if id_ in known or _id(id_) in there]
-        weight = self._vectors.embedder.hybrid_weight**MEANING_POWER
+        weight = self._vectors.embedder.hybrid_weight
         fused = fuse([(1.0, by_words), (weight, by_meaning)])
         text_ranks = {id_: rank for rank, id_ in enumerate(by_words, start=1)}
         vector_ranks = {id_: rank for rank, id_ in enumerate(by_meaning, start=1)}

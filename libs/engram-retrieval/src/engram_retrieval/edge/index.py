@@ -20,7 +20,17 @@ from engram_retrieval.edge.shard import Shard, engine_config, stored_dimension
 from engram_retrieval.edge.words import Words
 from engram_retrieval.errors import CollectionMissing, IndexClosed, RetrievalError, VectorIndexError
 from engram_retrieval.filters import Filter
-from engram_retrieval.index import Collection, Hit, ListQuery, Payload, Point, SearchQuery, StoredPoint, WriteMode
+from engram_retrieval.index import (
+    Candidates,
+    Collection,
+    Hit,
+    ListQuery,
+    Payload,
+    Point,
+    SearchQuery,
+    StoredPoint,
+    WriteMode,
+)
 
 T = TypeVar("T")
 SHARD = ".shard"
@@ -88,6 +98,10 @@ class EdgeIndex:
     async def search(self, collection: str, query: SearchQuery) -> list[Hit]:
         """See VectorIndex.search."""
         return await self._on(collection, lambda shard: shard.search(query))
+
+    async def candidates(self, collection: str, query: SearchQuery) -> Candidates:
+        """See VectorIndex.candidates."""
+        return await self._on(collection, lambda shard: shard.candidates(query))
 
     async def list_points(self, collection: str, query: ListQuery) -> list[StoredPoint]:
         """See VectorIndex.list_points."""

@@ -20,6 +20,7 @@ from engram_retrieval.edge.words import Words
 from engram_retrieval.errors import CollectionMismatch
 from engram_retrieval.filters import Filter
 from engram_retrieval.index import (
+    Candidates,
     Collection,
     Hit,
     ListQuery,
@@ -32,7 +33,18 @@ from engram_retrieval.index import (
     WriteMode,
 )
 from engram_retrieval.listing import Every, First, listed_ids
-from engram_retrieval.ranking import Scored, best, hits, in_order, query_vector, reach, stored_vector
+from engram_retrieval.ranking import (
+    Scored,
+    best,
+    hits,
+    in_match_order,
+    in_order,
+    matched,
+    offered,
+    query_vector,
+    reach,
+    stored_vector,
+)
 
 DENSE = "dense"
 TEXT = "text"
@@ -111,6 +123,28 @@ class Shard:
         chosen = best(query, dense, text)
         payloads = {point.id: point.payload for point in self.get([id_ for id_, _ in chosen], with_vectors=False)}
         return hits(chosen, dense, text, payloads)
+
+    def candidates(self, query: SearchQuery) -> Candidates:
+        """See VectorIndex.candidates."""
+        offer = offered(query)
+        words = self._words.query(query.text) if query.mode is not SearchMode.DENSE else None
+        if words is None:
+            return Candidates(self._dense(offer))
+        found = self.engine.query(
+            qe.QueryRequest(
+                limit=offer.limit,
+                query=qe.Query.Nearest(words, TEXT),
+                filter=engine_filter(query.filter),
+                with_payload=False,
+                with_vector=[TEXT],
+            )
+        )
+        texts = [
+            matched(_uuid(point.id), point.score, words.indices, held.indices, held.values)
+            for point in found
+            if isinstance(point.vector, dict) and isinstance(held := point.vector.get(TEXT), qe.SparseVector)
+        ]
+        return Candidates(self._dense(offer), in_match_order(texts))
 
     def list_points(self, query: ListQuery) -> list[StoredPoint]:
         """See VectorIndex.list_points."""

@@ -20,7 +20,7 @@ class HashingEmbedder:
 
     handle = HASHING
     dimension = DIMENSION
-    hybrid_weight = 0.05
+    hybrid_weight = 0.0001
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """See Embedder.embed; never fails."""

@@ -20,6 +20,7 @@ from engram_retrieval.edge.words import Words
 from engram_retrieval.errors import CollectionMissing, IndexClosed, IndexUnavailable, RetrievalError, VectorIndexError
 from engram_retrieval.filters import Filter
 from engram_retrieval.index import (
+    Candidates,
     Collection,
     Hit,
     ListQuery,
@@ -32,7 +33,18 @@ from engram_retrieval.index import (
     WriteMode,
 )
 from engram_retrieval.listing import Every, First, listed_ids
-from engram_retrieval.ranking import Scored, best, hits, in_order, query_vector, reach, stored_vector
+from engram_retrieval.ranking import (
+    Scored,
+    best,
+    hits,
+    in_match_order,
+    in_order,
+    matched,
+    offered,
+    query_vector,
+    reach,
+    stored_vector,
+)
 from engram_retrieval.server.filters import server_filter
 from engram_retrieval.server.schema import DENSE, TEXT, ensure, own_name, server_name
 
@@ -167,15 +179,31 @@ class ServerIndex:
         """See VectorIndex.search."""
         name, known = self._named(collection)
         vector = query_vector(query, known.dimension)
-        words = self._words.query(query.text) if query.mode is not SearchMode.DENSE else None
-        sparse = models.SparseVector(indices=words.indices, values=words.values) if words is not None else None
+        words = self._words_of(query)
         dense, text = await asyncio.gather(
-            self._nearest(collection, name, vector, DENSE, query), self._nearest(collection, name, sparse, TEXT, query)
+            self._nearest(collection, name, vector, DENSE, query), self._nearest(collection, name, words, TEXT, query)
         )
         text = [(id_, score) for id_, score in text if score > 0]
         chosen = best(query, dense, text)
         stored = await self.get(collection, [id_ for id_, _ in chosen])
         return hits(chosen, dense, text, {point.id: point.payload for point in stored})
+
+    async def candidates(self, collection: str, query: SearchQuery) -> Candidates:
+        """See VectorIndex.candidates."""
+        name, known = self._named(collection)
+        offer = offered(query)
+        vector = query_vector(query, known.dimension)
+        words = self._words_of(query)
+        dense, found = await asyncio.gather(
+            self._nearest(collection, name, vector, DENSE, offer),
+            self._points(collection, name, words, TEXT, offer, with_vectors=[TEXT]),
+        )
+        texts = [
+            matched(UUID(str(point.id)), point.score, words.indices, held.indices, held.values)
+            for point in found
+            if words and isinstance(point.vector, dict) and isinstance(held := point.vector[TEXT], models.SparseVector)
+        ]
+        return Candidates(dense, in_match_order(texts))
 
     async def list_points(self, collection: str, query: ListQuery) -> list[StoredPoint]:
         """See VectorIndex.list_points."""
@@ -253,9 +281,25 @@ class ServerIndex:
             vectors[TEXT] = models.SparseVector(indices=words.indices, values=words.values)
         return models.PointStruct(id=str(point.id), vector=vectors, payload=dict(point.payload))
 
+    def _words_of(self, query: SearchQuery) -> models.SparseVector | None:
+        words = self._words.query(query.text) if query.mode is not SearchMode.DENSE else None
+        return models.SparseVector(indices=words.indices, values=words.values) if words is not None else None
+
     async def _nearest(
         self, collection: str, name: str, to: list[float] | models.SparseVector | None, using: str, query: SearchQuery
     ) -> Scored:
+        found = await self._points(collection, name, to, using, query)
+        return in_order([(UUID(str(point.id)), point.score) for point in found])
+
+    async def _points(
+        self,
+        collection: str,
+        name: str,
+        to: list[float] | models.SparseVector | None,
+        using: str,
+        query: SearchQuery,
+        with_vectors: bool | list[str] = False,
+    ) -> list[models.ScoredPoint]:
         if to is None:
             return []
         async with _answered(collection):
@@ -266,8 +310,9 @@ class ServerIndex:
                 query_filter=server_filter(query.filter),
                 limit=reach(query),
                 with_payload=False,
+                with_vectors=with_vectors,
             )
-        return in_order([(UUID(str(point.id)), point.score) for point in answer.points])
+        return answer.points
 
     async def _places(self, collection: str, asked: Every | First, query: ListQuery) -> list[Position]:
         if isinstance(asked, Every):

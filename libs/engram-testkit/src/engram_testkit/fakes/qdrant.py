@@ -110,6 +110,7 @@ class _Points(points_service_pb2_grpc.PointsServicer):
             query_filter=GrpcToRest.convert_filter(request.filter),
             limit=request.limit,
             with_payload=GrpcToRest.convert_with_payload_selector(request.with_payload),
+            with_vectors=GrpcToRest.convert_with_vectors_selector(request.with_vectors),
         )
         return grpc.QueryResponse(result=[RestToGrpc.convert_scored_point(point) for point in found.points], time=0.0)
 

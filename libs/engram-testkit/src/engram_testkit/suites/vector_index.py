@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -219,6 +220,33 @@ class VectorIndexSuite:
         assert await index.search("plants", SearchQuery(SearchMode.HYBRID, text="oak"))
         assert await index.search("plants", SearchQuery(SearchMode.HYBRID, vector=unit(1, 0, 0, 0)))
         assert await index.search("plants", SearchQuery(SearchMode.HYBRID, text="zebra", vector=unit(0, 0, 0, 0))) == []
+
+    async def test_candidates_are_the_lists_of_a_search(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(n, "garden" + " tree" * n, (1, n, 0, 0)) for n in range(1, 30)])
+        await index.write("plants", [point(30, "garden orchid, an orchid", (1, 0, 0, 0)), point(31, "fern", None)])
+        query = SearchQuery(SearchMode.HYBRID, "the garden orchid", unit(1, 0, 0, 0), limit=1, candidates=5)
+        found = await index.candidates("plants", query)
+        assert [id_.int for id_, _ in found.dense][:1] == [30]
+        assert len(found.dense) == len(found.text) == 5
+        lists = {mode: await index.search("plants", replace(query, mode=mode, limit=5)) for mode in SearchMode}
+        assert [id_ for id_, _ in found.dense] == [hit.id for hit in lists[SearchMode.DENSE]]
+        assert [match.id for match in found.text] == [hit.id for hit in lists[SearchMode.TEXT]]
+        assert [score for _, score in found.dense] == pytest.approx([hit.score for hit in lists[SearchMode.DENSE]])
+        assert [match.score for match in found.text] == pytest.approx([hit.score for hit in lists[SearchMode.TEXT]])
+        first, *others = found.text
+        (garden,) = {word for match in others for word in match.words}
+        assert set(first.words) > {garden}
+        (orchid,) = set(first.words) - {garden}
+        assert 2.2 > first.words[orchid] > first.words[garden] > 0
+
+    async def test_candidates_are_of_the_mode_and_of_the_filter(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(n, "oak", tenant=f"t{n % 2}") for n in range(1, 9)])
+        query = SearchQuery(SearchMode.HYBRID, "oak", unit(1, 0, 0, 0), filter=Match("tenant", "t1"))
+        for mode, dense, text in ((SearchMode.DENSE, 4, 0), (SearchMode.TEXT, 0, 4), (SearchMode.HYBRID, 4, 4)):
+            found = await index.candidates("plants", replace(query, mode=mode))
+            assert (len(found.dense), len(found.text)) == (dense, text)
+            assert {id_.int % 2 for id_, _ in found.dense} | {match.id.int % 2 for match in found.text} == {1}
+        assert not (await index.candidates("plants", replace(query, mode=SearchMode.TEXT, text="zebra"))).text
 
     async def test_search_looks_only_where_the_filter_says(self, index: VectorIndex) -> None:
         await index.write("plants", [point(n, "oak", tenant=f"t{n % 10}") for n in range(1, 201)])

@@ -11,7 +11,7 @@ from uuid import UUID
 from engram_kit.idempotency import RequestKey
 from engram_kit.paging import Page, PageQuery
 from engram_retrieval.embedder import Vector
-from engram_retrieval.index import Position, SearchMode
+from engram_retrieval.index import Candidates, Position, SearchMode
 
 from engram_archival.model import (
     Archive,
@@ -19,7 +19,7 @@ from engram_archival.model import (
     Passage,
     PassageChange,
     PassageFilter,
-    PassageHit,
+    Place,
     Summary,
     Target,
 )
@@ -32,6 +32,7 @@ class ArchiveRef:
 
     id: str
     embedder: str
+    passage_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,9 @@ class PassageLedger(Protocol):
     async def place(self, org: str, passage_id: str) -> Position:
         """Where a passage stands in lists, also if it was deleted. PassageNotFound."""
 
+    async def around(self, org: str, point_ids: Sequence[UUID], reach: int) -> list[Place]:
+        """The places of these passages, and of the live ones up to so many before and after each in its archive."""
+
     async def record_update(
         self, org: str, operation_id: str, known: PassageRow, change: PassageChange, key: RequestKey | None
     ) -> UpdatePoint | None:
@@ -287,7 +291,7 @@ class PassageStore(Protocol):
     async def get(self, embedder: str, point_ids: Sequence[UUID], *, with_embedding: bool) -> dict[UUID, Passage]:
         """Those that are there."""
 
-    async def search(
+    async def candidates(
         self,
         embedder: str,
         org: str,
@@ -298,8 +302,18 @@ class PassageStore(Protocol):
         text: str,
         vector: Vector | None,
         limit: int,
-    ) -> list[PassageHit]:
-        """The best passages of these archives (None: of the organization)."""
+    ) -> Candidates:
+        """The best of these archives (None: of the organization) by words, and by likeness, so many of each."""
+
+    async def matching(
+        self,
+        embedder: str,
+        org: str,
+        archive_ids: Sequence[str] | None,
+        which: PassageFilter,
+        point_ids: Sequence[UUID],
+    ) -> set[UUID]:
+        """Those of the points that a search in the same place may find."""
 
     async def list(
         self,

@@ -6,9 +6,11 @@ import hashlib
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
 
+from engram_archival.model import Passage, Place
 from engram_archival.store.tables import archives, passages
 
 
@@ -38,9 +40,46 @@ def twins(conn: sa.Connection, org: str, archive_id: str, hashes: Sequence[str])
     return found
 
 
+def around(conn: sa.Connection, org: str, point_ids: Sequence[UUID], reach: int) -> list[Place]:
+    """The places of these passages and of the live ones up to so many before and after each."""
+    here, near = passages.alias("here"), passages.alias("near")
+    found: dict[str, Place] = {}
+    for some in chunks([str(point) for point in point_ids]):
+        query = (
+            sa.select(near.c.point_id, near.c.archive_id, near.c.strand, near.c.position, near.c.created_at)
+            .distinct()
+            .join_from(
+                here,
+                near,
+                sa.and_(
+                    near.c.organization_id == here.c.organization_id,
+                    near.c.archive_id == here.c.archive_id,
+                    near.c.position.between(here.c.position - reach, here.c.position + reach),
+                ),
+            )
+            .where(here.c.point_id.in_(some), here.c.organization_id == org)
+            .where(sa.or_(near.c.state == "live", near.c.point_id == here.c.point_id))
+        )
+        found.update((row.point_id, Place(UUID(row.point_id), *row[1:])) for row in conn.execute(query))
+    return list(found.values())
+
+
+def next_position(conn: sa.Connection, org: str, archive_id: str) -> int:
+    """The place behind the last one."""
+    last = sa.select(sa.func.max(passages.c.position)).where(
+        passages.c.organization_id == org, passages.c.archive_id == archive_id
+    )
+    return int(conn.scalar(last) or 0) + 1
+
+
+def strand(passage: Passage) -> str:
+    """What passages share that one writer took from one source."""
+    return " ".join((passage.source.name, passage.agent_id or "-", passage.file_id or "-"))
+
+
 def entombed(now: datetime) -> dict[str, Any]:
     """What is left of the row of a deleted passage: nothing that it said."""
-    return {"state": "deleted", "deleted_at": now, "tags": "[]", "content_hash": ""}
+    return {"state": "deleted", "deleted_at": now, "tags": "[]", "content_hash": "", "strand": ""}
 
 
 def are(org: str, passage_ids: Sequence[str]) -> sa.ColumnElement[bool]:

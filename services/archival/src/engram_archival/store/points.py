@@ -11,8 +11,9 @@ from uuid import UUID
 
 from engram_retrieval.embedder import Vector
 from engram_retrieval.errors import IndexUnavailable
-from engram_retrieval.filters import Filter, HasWords, Match, MatchAll, MatchAny, TimeRange, all_of
+from engram_retrieval.filters import Filter, HasId, HasWords, Match, MatchAll, MatchAny, TimeRange, all_of
 from engram_retrieval.index import (
+    Candidates,
     Collection,
     ListQuery,
     Point,
@@ -26,7 +27,7 @@ from engram_retrieval.index import (
 
 from engram_archival.embedders import Embedders
 from engram_archival.errors import IndexAway
-from engram_archival.model import Passage, PassageChange, PassageFilter, PassageHit, PassageSource
+from engram_archival.model import Passage, PassageChange, PassageFilter, PassageSource
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -113,7 +114,7 @@ class IndexPassageStore:
         return {point.id: _passage(point.payload, point.vector) for point in stored}
 
     @_typed
-    async def search(
+    async def candidates(
         self,
         embedder: str,
         org: str,
@@ -124,18 +125,24 @@ class IndexPassageStore:
         text: str,
         vector: Vector | None,
         limit: int,
-    ) -> list[PassageHit]:
-        """See PassageStore.search."""
-        query = SearchQuery(
-            mode,
-            text=text,
-            vector=vector,
-            filter=_condition(org, archive_ids, which),
-            limit=limit,
-            dense_weight=self._embedders.get(embedder).hybrid_weight,
-        )
-        hits = await self._index.search(await self._collection(embedder), query)
-        return [PassageHit(_passage(hit.payload), hit.score, hit.dense_rank, hit.text_rank) for hit in hits]
+    ) -> Candidates:
+        """See PassageStore.candidates."""
+        condition = _condition(org, archive_ids, which)
+        query = SearchQuery(mode, text=text, vector=vector, filter=condition, candidates=limit)
+        return await self._index.candidates(await self._collection(embedder), query)
+
+    @_typed
+    async def matching(
+        self,
+        embedder: str,
+        org: str,
+        archive_ids: Sequence[str] | None,
+        which: PassageFilter,
+        point_ids: Sequence[UUID],
+    ) -> set[UUID]:
+        """See PassageStore.matching."""
+        condition = all_of(_condition(org, archive_ids, which), HasId(tuple(point_ids)))
+        return set(await self._index.scan(await self._collection(embedder), condition, limit=len(point_ids)))
 
     @_typed
     async def list(

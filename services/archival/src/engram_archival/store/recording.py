@@ -96,6 +96,7 @@ def _add_insert(
     conn: sa.Connection, org: str, insert: Insert, fresh: Sequence[Passage], hashes: dict[str, str], now: datetime
 ) -> None:
     points = [_free_point(conn, org, passage.id, passage.id in insert.given_ids) for passage in fresh]
+    behind = rows.next_position(conn, org, fresh[0].archive_id)
     conn.execute(
         passages.insert(),
         [
@@ -108,9 +109,11 @@ def _add_insert(
                 "tags": msgspec.json.encode(passage.tags).decode(),
                 "content_hash": hashes[passage.id],
                 "agent_id": passage.agent_id,
+                "position": position,
+                "strand": rows.strand(passage),
                 "created_at": passage.created_at,
             }
-            for passage, point in zip(fresh, points, strict=True)
+            for position, (passage, point) in enumerate(zip(fresh, points, strict=True), start=behind)
         ],
     )
     operation = InsertPoints(insert.operation_id, org, insert.embedder, tuple(fresh), tuple(points))

@@ -164,9 +164,10 @@ class SqlArchiveStore:
             elif archive_id is not None:
                 found = [rows.require(conn, org, archive_id)]
             else:
-                every = conn.execute(sa.select(archives.c.id, archives.c.embedder).where(rows.live(org))).all()
-                return [ArchiveRef(row.id, row.embedder) for row in every]
-            return [ArchiveRef(row.id, row.embedder) for row in found]
+                columns = (archives.c.id, archives.c.embedder, archives.c.passage_count)
+                every = conn.execute(sa.select(*columns).where(rows.live(org))).all()
+                return [ArchiveRef(*row) for row in every]
+            return [ArchiveRef(row.id, row.embedder, row.passage_count) for row in found]
 
         return await self._database.read(read)
 

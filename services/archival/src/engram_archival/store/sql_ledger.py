@@ -17,7 +17,7 @@ from engram_kit.sql import Database
 from engram_retrieval.index import Position
 
 from engram_archival.errors import ArchiveMoved, PassageBusy, PassageNotFound
-from engram_archival.model import PassageChange, Target
+from engram_archival.model import PassageChange, Place, Target
 from engram_archival.operations import DeletePoints, InsertPoints, Operation, UpdatePoint
 from engram_archival.store import archive_rows, operation_rows, recording, reembedding_rows
 from engram_archival.store import passage_rows as rows
@@ -101,6 +101,10 @@ class SqlPassageLedger:
             raise PassageNotFound(passage_id)
 
         return await self._database.read(read)
+
+    async def around(self, org: str, point_ids: Sequence[UUID], reach: int) -> list[Place]:
+        """See PassageLedger.around."""
+        return await self._database.read(lambda conn: rows.around(conn, org, point_ids, reach))
 
     async def record_update(
         self, org: str, operation_id: str, known: PassageRow, change: PassageChange, key: RequestKey | None

@@ -123,6 +123,9 @@ class PassageServiceServicer:
         """By words, by meaning, or both fused by reciprocal rank. An agent that
         holds several archives searches them as one. A blank query lists the
         newest. EMBEDDER_UNAVAILABLE for VECTOR; HYBRID goes on with words alone.
+        A word counts less for the two passages before and the two after its
+        holder, by insertion, of the same archive, writer and file, created within
+        six hours of it: they may be hits, and have a text_rank, without the word.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -51,6 +51,9 @@ class PassageServiceStub:
     """By words, by meaning, or both fused by reciprocal rank. An agent that
     holds several archives searches them as one. A blank query lists the
     newest. EMBEDDER_UNAVAILABLE for VECTOR; HYBRID goes on with words alone.
+    A word counts less for the two passages before and the two after its
+    holder, by insertion, of the same archive, writer and file, created within
+    six hours of it: they may be hits, and have a text_rank, without the word.
     """
     GetArchivalSummary: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.GetArchivalSummaryRequest, _passages_service_pb2.GetArchivalSummaryResponse]
     """How much an agent has in its archives, from counters: what the prompt's
@@ -85,6 +88,9 @@ class PassageServiceAsyncStub(PassageServiceStub):
     """By words, by meaning, or both fused by reciprocal rank. An agent that
     holds several archives searches them as one. A blank query lists the
     newest. EMBEDDER_UNAVAILABLE for VECTOR; HYBRID goes on with words alone.
+    A word counts less for the two passages before and the two after its
+    holder, by insertion, of the same archive, writer and file, created within
+    six hours of it: they may be hits, and have a text_rank, without the word.
     """
     GetArchivalSummary: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.GetArchivalSummaryRequest, _passages_service_pb2.GetArchivalSummaryResponse]  # type: ignore[assignment]
     """How much an agent has in its archives, from counters: what the prompt's
@@ -146,6 +152,9 @@ class PassageServiceServicer:
         """By words, by meaning, or both fused by reciprocal rank. An agent that
         holds several archives searches them as one. A blank query lists the
         newest. EMBEDDER_UNAVAILABLE for VECTOR; HYBRID goes on with words alone.
+        A word counts less for the two passages before and the two after its
+        holder, by insertion, of the same archive, writer and file, created within
+        six hours of it: they may be hits, and have a text_rank, without the word.
         """
 
     def GetArchivalSummary(

@@ -1,0 +1,140 @@
+"""A passage is found by the words around it, too: never past a filter, and no longer than those words are there."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from engram.archival.v1.archives_pb2 import Passage
+from engram.archival.v1.passages_service_pb2 import (
+    PASSAGE_SEARCH_MODE_HYBRID,
+    PASSAGE_SEARCH_MODE_TEXT,
+    PASSAGE_SEARCH_MODE_VECTOR,
+    DeletePassageRequest,
+    PassageFilter,
+    SearchPassagesRequest,
+    UpdatePassageRequest,
+)
+from engram_kit.ids import new_id
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from .conftest import Room
+
+MAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
+
+
+def stamp(when: datetime) -> Timestamp:
+    made = Timestamp()
+    made.FromDatetime(when)
+    return made
+
+
+def turns(*texts: str, at: datetime = MAY, **fields: object) -> Iterable[Passage]:
+    return [
+        Passage(text=text, create_time=stamp(at + timedelta(minutes=n)), **fields)  # type: ignore[arg-type]
+        for n, text in enumerate(texts)
+    ]
+
+
+async def by_words(room: Room, query: str, **which: object) -> list[str]:
+    return await room.texts(query, mode=PASSAGE_SEARCH_MODE_TEXT, limit=100, filter=PassageFilter(**which))  # type: ignore[arg-type]
+
+
+async def test_an_answer_is_found_by_the_words_of_its_question(room: Room) -> None:
+    archive = await room.archive()
+    await room.insert(archive, *turns("How was your week?", "Quiet, and yours?"))
+    later = MAY + timedelta(days=3)
+    asked = "Did you buy that used motorcycle?"
+    for text in turns(asked, "I picked it up this morning!", "Enjoy.", at=later):
+        await room.insert(archive, text)
+    for mode in (PASSAGE_SEARCH_MODE_TEXT, PASSAGE_SEARCH_MODE_HYBRID):
+        found = await room.passages.SearchPassages(
+            SearchPassagesRequest(query="When did she buy the motorcycle?", mode=mode)
+        )
+        assert [hit.passage.text for hit in found.hits][:3] == [asked, "I picked it up this morning!", "Enjoy."]
+        assert [hit.text_rank for hit in found.hits][:3] == [1, 2, 3]
+    assert await by_words(room, "motorcycle") == [asked, "I picked it up this morning!", "Enjoy."]
+
+
+async def test_neighbours_are_of_one_archive_one_file_one_writer_and_one_occasion(room: Room, agent: str) -> None:
+    archive, other = await room.archive(agent), await room.archive()
+    file = new_id("file")
+    await room.insert(archive, *turns("an oak"))
+    await room.insert(other, *turns("of another archive"))
+    await room.insert(archive, *turns("of a file", file_id=file))
+    await room.insert(agent, *turns("of an agent"))
+    assert await by_words(room, "oak") == ["an oak"]
+    await room.insert(archive, *turns("of another day", at=MAY + timedelta(days=1)))
+    assert await by_words(room, "oak") == ["an oak"]
+    await room.insert(archive, *turns("a chapter on oaks", "its next page", file_id=file))
+    assert await by_words(room, "chapter") == ["a chapter on oaks", "its next page"]
+
+
+async def test_independent_facts_keep_their_order(room: Room) -> None:
+    archive = await room.archive()
+    likings = "Ada orchids, Ben rowing, Cleo ramen, Dan jazz, Eva chess, Finn orchids, Gil surfing, Hana quilts"
+    facts = [f"{each.replace(' ', ' likes ')}." for each in likings.split(", ")]
+    for fact in facts:
+        await room.insert(archive, fact)
+    for fact in facts:
+        words = fact.removesuffix(".").replace("likes ", "")
+        assert (await room.texts(words))[0] == fact
+    assert set((await room.texts("orchids"))[:2]) == {facts[0], facts[5]}
+
+
+async def test_a_deleted_or_changed_passage_leaves_its_neighbours_nothing(room: Room) -> None:
+    archive = await room.archive()
+    inserted = await room.insert(archive, *turns("the lighthouse", "we went there", "the windmill", "and there"))
+    lighthouse, _, windmill, _ = (result.passage.id for result in inserted.results)
+    assert "we went there" in await by_words(room, "lighthouse")
+    await room.passages.DeletePassage(DeletePassageRequest(passage_id=lighthouse))
+    assert await by_words(room, "lighthouse") == []
+    assert (await by_words(room, "windmill"))[0] == "the windmill"
+    change = UpdatePassageRequest(
+        passage=Passage(id=windmill, text="the sawmill"), update_mask=FieldMask(paths=["text"])
+    )
+    await room.passages.UpdatePassage(change)
+    assert await by_words(room, "windmill") == []
+    assert "the lighthouse" not in await by_words(room, "sawmill")
+
+
+async def test_no_hit_is_ever_outside_the_filter(room: Room, agent: str) -> None:
+    chance = random.Random(5)
+    archives = [await room.archive(agent), await room.archive(agent), await room.archive()]
+    files = [new_id("file"), new_id("file")]
+    words = ["oak", "elm", "fern", "moss", "ivy", "reed"]
+    for archive in archives:
+        drafts = [
+            Passage(
+                text=" ".join(chance.sample(words, 2)) if n % 2 else f"remark {n}",
+                tags=chance.sample(["red", "blue", "green"], chance.randrange(3)),
+                file_id=chance.choice(files),
+                create_time=stamp(MAY + timedelta(hours=n)),
+            )
+            for n in range(40)
+        ]
+        await room.insert(archive, *drafts)
+    modes = (PASSAGE_SEARCH_MODE_HYBRID, PASSAGE_SEARCH_MODE_TEXT, PASSAGE_SEARCH_MODE_VECTOR)
+    beside = 0
+    for n in range(36):
+        tags, archive, file = chance.sample(["red", "blue"], n % 2), chance.choice(archives), chance.choice(files)
+        since, until = sorted(chance.sample(range(40), 2))
+        which = PassageFilter(
+            archive_id=archive, tags=tags, file_id=file if n % 3 else None,
+            start_date=(MAY + timedelta(hours=since)).isoformat(), end_date=(MAY + timedelta(hours=until)).isoformat(),
+        )  # fmt: skip
+        query = " ".join(chance.sample(words, 2))
+        found = await room.passages.SearchPassages(
+            SearchPassagesRequest(query=query, mode=modes[n // 2 % 3], filter=which, limit=50)
+        )
+        for hit in found.hits:
+            passage = hit.passage
+            assert passage.archive_id == archive
+            assert not tags or set(tags) & set(passage.tags)
+            assert n % 3 == 0 or passage.file_id == file
+            hours = (passage.create_time.ToDatetime(tzinfo=UTC) - MAY) / timedelta(hours=1)
+            assert since <= hours <= until
+            beside += hit.HasField("text_rank") and passage.text.startswith("remark")
+    assert beside  # neighbours were among them
