@@ -1,4 +1,4 @@
-"""Passages with questions whose evidence is known: notes of facts, and the turns of generated dialogues."""
+"""Notes of facts, and questions whose evidence is known."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-
-from benchmarks.dialogues import dialogues
 
 PEOPLE: Final = 20
 """Whom the notes of one archive are about."""
@@ -39,17 +37,6 @@ def notes(count: int, seed: int = 7) -> list[Shelf]:
     """So many archives of short notes, each naming whom it is about."""
     content = tomllib.loads(_CONTENT.read_text(encoding="utf-8"))
     return [_noted(content, random.Random(seed * 1000 + number)) for number in range(count)]
-
-
-def talks(count: int, seed: int = 7) -> list[Shelf]:
-    """So many dialogues over months, a passage for each turn."""
-    return [
-        Shelf(
-            tuple(f"{turn.speaker}: {turn.text}" for turn in dialogue.turns),
-            tuple(Asked(asked.kind, asked.text, asked.evidence) for asked in dialogue.questions),
-        )
-        for dialogue in dialogues(count, seed)
-    ]
 
 
 def _noted(content: dict[str, Any], chance: random.Random) -> Shelf:

@@ -1,21 +1,19 @@
 """Scores message search: `python -m benchmarks.recall_quality [--dialogues 10] [--engines sqlite,postgresql] …`.
 
-Generated dialogues are stored through the service of the recall room, one agent each, and every question is searched in
-its agent's messages. The figures are shares of questions with a right message among the first 1, 5 and 10 hits.
+Generated dialogues are stored through the service of the recall room, one agent each and without a conversation, in
+the ways that callers do, and every question is searched in its agent's messages. The figures are shares of questions
+with a right message among the first 1, 5 and 10 hits, beside those of full-text search in the same texts.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import sys
+import itertools
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,32 +31,11 @@ from engram_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 from engram_testkit.postgres import running_postgres
 
 from benchmarks.dialogues import Dialogue, Question, Turn, dialogues
+from benchmarks.loading import LOADINGS, Loading
+from benchmarks.scoring import DEPTHS, Scores, line, references, write
 
 ORGANIZATION: Final = "org-00000000-0000-4000-8000-000000000001"
-DEPTHS: Final = (1, 5, 10)
-BATCH: Final = 100
 EMBEDDERS: Final = {"wordllama": WORDLLAMA, "hashing": HASHING}
-
-
-@dataclass(frozen=True, slots=True)
-class Loading:
-    """How dialogues are stored: what a caller may leave out."""
-
-    times: bool = True
-    names: bool = True
-
-
-@dataclass(slots=True)
-class Scores:
-    """Questions and the ranks of their best evidence, by kind; None where it was not among the hits."""
-
-    ranks: dict[str, list[int | None]] = field(default_factory=lambda: defaultdict(list))
-    seconds: list[float] = field(default_factory=list)
-
-    def share(self, depth: int, kind: str | None = None) -> float:
-        """The share of questions with evidence among the first `depth` hits."""
-        ranks = self.ranks[kind] if kind else [rank for ranks in self.ranks.values() for rank in ranks]
-        return sum(rank is not None and rank <= depth for rank in ranks) / max(1, len(ranks))
 
 
 async def measure(
@@ -70,20 +47,18 @@ async def measure(
         for mode in modes:
             for question in dialogue.questions:
                 began = time.perf_counter()
-                rank = await _rank(service, number, question, mode)
-                found[mode].seconds.append(time.perf_counter() - began)
-                found[mode].ranks[question.kind].append(rank)
+                evidence = frozenset(_id(number, turn) for turn in question.evidence)
+                found[mode].note(question.kind, await _found(service, number, question, mode), evidence, began)
     return found
 
 
 async def load(service: MessageService, given: Sequence[Dialogue], loading: Loading) -> None:
     """Stores the dialogues, one agent each, in batches."""
     for number, dialogue in enumerate(given):
-        messages = [_message(number, turn, loading) for turn in dialogue.turns]
-        for start in range(0, len(messages), BATCH):
-            batch = Batch(
-                agent_id=agent_of(number), conversation_id=None, messages=tuple(messages[start : start + BATCH])
-            )
+        messages = [_message(number, dialogue, turn, loading) for turn in dialogue.turns]
+        for start in range(0, len(messages), loading.batch):
+            some = tuple(messages[start : start + loading.batch])
+            batch = Batch(agent_id=agent_of(number), conversation_id=None, messages=some)
             await service.append_messages(ORGANIZATION, batch, None)
 
 
@@ -110,21 +85,21 @@ def agent_of(number: int) -> str:
     return derive_id("agent", f"dialogue {number}")
 
 
-async def _rank(service: MessageService, number: int, question: Question, mode: SearchMode) -> int | None:
+async def _found(service: MessageService, number: int, question: Question, mode: SearchMode) -> list[str]:
     scope = SearchScope(organization_id=ORGANIZATION, agent_id=agent_of(number))
     hits = await service.search_messages(MessageSearch(query=question.text, mode=mode, limit=DEPTHS[-1], scope=scope))
-    evidence = {_id(number, turn) for turn in question.evidence}
-    return next((rank for rank, hit in enumerate(hits, start=1) if hit.message.id in evidence), None)
+    return [hit.message.id for hit in hits]
 
 
-def _message(number: int, turn: Turn, loading: Loading) -> Message:
+def _message(number: int, dialogue: Dialogue, turn: Turn, loading: Loading) -> Message:
+    first = turn.is_first_speaker if loading.roles == "both" else loading.roles == "user"
     return Message(
         id=_id(number, turn.number),
         agent_id=agent_of(number),
-        role=Role.USER if turn.is_first_speaker else Role.ASSISTANT,
-        created_at=turn.said_at if loading.times else SystemClock().now(),
-        content=(TextPart(turn.text),),
-        name=turn.speaker if loading.names else None,
+        role=Role.USER if first else Role.ASSISTANT,
+        created_at=loading.time(dialogue, turn) or SystemClock().now(),
+        content=(TextPart(loading.text(turn)),),
+        name=turn.speaker if loading.speaker == "name" else None,
     )
 
 
@@ -141,58 +116,41 @@ async def _database(engine: str, directory: Path, stack: ExitStack) -> str:
 
 async def _run(given: argparse.Namespace) -> list[dict[str, Any]]:
     made = dialogues(given.dialogues, given.seed)
-    loading = Loading(times=not given.without_times, names=not given.without_names)
     modes = [SearchMode(mode) for mode in given.modes.split(",")]
     rows: list[dict[str, Any]] = []
-    for embedder in given.embedders.split(","):
-        with tempfile.TemporaryDirectory(prefix="engram-quality-") as place, ExitStack() as stack:
-            for engine in given.engines.split(","):
+
+    def note(scores: Scores, **what: str) -> None:
+        rows.append(scores.row(**what))
+        print(line(rows[-1]), flush=True)
+
+    for name in given.loadings.split(","):
+        loading = LOADINGS[name]
+        for way, scores in references(made, loading).items():
+            note(scores, set=name, engine="fts5", embedder="-", mode=way)
+        for engine, embedder in itertools.product(given.engines.split(","), given.embedders.split(",")):
+            with tempfile.TemporaryDirectory(prefix="engram-quality-") as place, ExitStack() as stack:
                 url = await _database(engine, Path(place), stack)
-                async with recall(url, Path(place) / f"index-{engine}", EMBEDDERS[embedder]) as (service, indexer):
+                async with recall(url, Path(place) / "index", EMBEDDERS[embedder]) as (service, indexer):
                     await load(service, made, loading)
                     await indexer.catch_up()
                     for mode, scores in (await measure(service, made, modes)).items():
-                        rows.append(_row(engine, embedder, mode, scores))
-                        print(_line(rows[-1]), flush=True)
+                        note(scores, set=name, engine=engine, embedder=embedder, mode=mode.value)
     return rows
 
 
-def _row(engine: str, embedder: str, mode: SearchMode, scores: Scores) -> dict[str, Any]:
-    kinds = sorted(scores.ranks)
-    return {
-        "engine": engine,
-        "embedder": embedder,
-        "mode": mode.value,
-        "found_at": {str(depth): round(scores.share(depth), 3) for depth in DEPTHS},
-        "found_at_5_by_kind": {kind: round(scores.share(5, kind), 3) for kind in kinds},
-        "p50_ms": round(sorted(scores.seconds)[len(scores.seconds) // 2] * 1000, 2),
-    }
-
-
-def _line(row: dict[str, Any]) -> str:
-    shares = " ".join(f"{share:.3f}" for share in row["found_at"].values())
-    kinds = " ".join(f"{kind} {share:.2f}" for kind, share in row["found_at_5_by_kind"].items())
-    return f"{row['engine']:<11}{row['embedder']:<10}{row['mode']:<7} {shares}   at 5: {kinds}   {row['p50_ms']} ms"
-
-
-def main() -> int:
+def main() -> None:
     """Reads the arguments, measures, prints and writes."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recall_quality", description=__doc__)
     parser.add_argument("--dialogues", type=int, default=10)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--engines", default="sqlite,postgresql")
-    parser.add_argument("--embedders", default="wordllama,hashing")
-    parser.add_argument("--modes", default="hybrid,text,vector")
-    parser.add_argument("--without-times", action="store_true", help="store messages without the time they were said")
-    parser.add_argument("--without-names", action="store_true", help="store messages without their speaker's name")
+    parser.add_argument("--embedders", default="wordllama")
+    parser.add_argument("--modes", default="hybrid,text")
+    parser.add_argument("--loadings", default="named,in-text,nameless,session-times,timeless,timeless-named,users")
     parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
     given = parser.parse_args()
-    rows = asyncio.run(_run(given))
-    if given.out is not None:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(rows, indent=2) + "\n")
-    return 0
+    write(asyncio.run(_run(given)), given.out)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,156 +1,185 @@
-"""Scores passage search: `python -m benchmarks.retrieval_quality [--archives 4] [--tried] [--json build/quality.json]`.
+"""Scores passage search: `python -m benchmarks.retrieval_quality [--dialogues 5] [--weights 0.01,0.1] …`.
 
-Every question is asked of its archive by words, by meaning, and by both at several weights of the embedder's list. The
-figures are shares of questions with a right passage among the first 1, 5 and 10 hits. `hybrid_weight` of an embedder is
-chosen from them. `--tried` also scores what the engines do not do: fusing by scores, and words of neighbours.
+Generated dialogues, a passage for each turn, and notes of facts are stored through the use cases of the archival room,
+an archive each, and every question is searched in its archive. The figures are shares of questions with a right passage
+among the first 1, 5 and 10 hits, beside those of full-text search in the same texts. `hybrid_weight` of an embedder is
+chosen from what `--weights` prints.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
-import json
 import tempfile
-from collections import defaultdict
-from collections.abc import Sequence
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-from uuid import UUID
+from typing import Any, Final
 
+from engram_archival.embedders import Embedders
+from engram_archival.finisher import Finisher
+from engram_archival.model import Archive, PassageDraft, PassageFilter, SearchKind, Target
+from engram_archival.passages import PassageWriter
+from engram_archival.search import PassageFinder
+from engram_archival.store.points import IndexPassageStore
+from engram_archival.store.sql_archives import SqlArchiveStore
+from engram_archival.store.sql_ledger import SqlPassageLedger
+from engram_kit.clock import SystemClock
+from engram_kit.ids import RandomIds, new_id
+from engram_kit.principal import DEFAULT_PRINCIPAL
+from engram_kit.sql import Database
 from engram_retrieval.edge import EdgeIndex
-from engram_retrieval.embedder import Embedder
-from engram_retrieval.filters import Match
-from engram_retrieval.fusion import fuse
-from engram_retrieval.index import Collection, Hit, Point, SearchMode, SearchQuery
-from engram_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings, make_embedder
+from engram_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings
+from engram_testkit.postgres import running_postgres
 
-from benchmarks.passages import Shelf, notes, talks
+from benchmarks.dialogues import Dialogue, dialogues
+from benchmarks.loading import LOADINGS, Loading
+from benchmarks.passages import Asked, notes
+from benchmarks.scoring import DEPTHS, Scores, line, references, write
 
-DEPTHS: Final = (1, 5, 10)
-WEIGHTS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.0)
-CANDIDATES: Final = 50
-"""How many hits of each list are fused: what a search for ten hits takes."""
-SCORE_WEIGHTS: Final = (0.3, 0.5, 1.0)
-NEIGHBOURS: Final = 2
-Ranking = list[UUID]
-Figures = dict[str, tuple[float, ...]]
+ORGANIZATION: Final = DEFAULT_PRINCIPAL.organization_id
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """The passages of one archive in batches, and what is asked about them."""
+
+    batches: tuple[tuple[PassageDraft, ...], ...]
+    questions: tuple[Asked, ...]
+
+
+@dataclass(slots=True)
+class Room:
+    """The use cases over real stores."""
+
+    archives: SqlArchiveStore
+    writer: PassageWriter
+    finder: PassageFinder
+    embedders: Embedders
+
+    async def load(self, shelf: Shelf) -> tuple[str, list[str]]:
+        """An archive with these passages, and their ids."""
+        clock, embedder = SystemClock(), self.embedders.get(self.embedders.default)
+        draft = Archive(
+            new_id("archive"), "shelf", None, embedder.handle, embedder.dimension, None, False, clock.now(), clock.now()
+        )
+        archive = await self.archives.create_archive(ORGANIZATION, draft, (), None)
+        ids: list[str] = []
+        for batch in shelf.batches:
+            outcomes = await self.writer.insert(DEFAULT_PRINCIPAL, Target(archive_id=archive), batch, None)
+            ids += [outcome.passage.id for outcome in outcomes if outcome.passage is not None]
+        return archive, ids
+
+
+@asynccontextmanager
+async def archival(url: str, directory: Path, embedder: str, settings: EmbedderSettings) -> AsyncIterator[Room]:
+    """A room of that database and embedder."""
+    clock, ids, database = SystemClock(), RandomIds(), Database.open(url)
+    await database.migrate("engram_archival")
+    index, embedders = await EdgeIndex.open(directory), Embedders(embedder, settings)
+    try:
+        archives, ledger = SqlArchiveStore(database, clock, ids), SqlPassageLedger(database, clock, ids)
+        passages = IndexPassageStore(index, embedders)
+        writer = PassageWriter(ledger, passages, Finisher(ledger, passages, embedders), embedders, clock, ids)
+        yield Room(archives, writer, PassageFinder(archives, ledger, passages, embedders), embedders)
+    finally:
+        await index.close()
+        await embedders.close()
+        await database.close()
 
 
 async def measure(
-    shelves: Sequence[Shelf], embedder: Embedder, directory: Path, *, tried: bool = False, neighbours: bool = False
-) -> dict[str, Figures]:
-    """The shares by way of searching, for all questions and for each kind."""
-    index = await EdgeIndex.open(directory)
-    await index.ensure_collection(Collection("p", embedder.dimension, keyword_fields=("shelf",), tenant_field="shelf"))
-    for number, shelf in enumerate(shelves):
-        await _load(index, embedder, number, shelf, neighbours)
-    places: dict[str, dict[str, list[int | None]]] = defaultdict(lambda: defaultdict(list))
-    for number, shelf in enumerate(shelves):
-        vectors = await embedder.embed([asked.text for asked in shelf.questions])
-        for asked, vector in zip(shelf.questions, vectors, strict=True):
-            only = Match("shelf", str(number))
-            by_words, by_meaning = [
-                await index.search("p", SearchQuery(mode, asked.text, vector, only, CANDIDATES))
-                for mode in (SearchMode.TEXT, SearchMode.DENSE)
-            ]
-            right = {UUID(int=_point(number, place)) for place in asked.evidence}
-            for way, ranking in _ways(by_words, by_meaning, tried).items():
-                place = next((rank for rank, id_ in enumerate(ranking, start=1) if id_ in right), None)
-                for kind in ("all", asked.kind):
-                    places[way][kind].append(place)
-    await index.close()
-    return {way: {kind: _shares(ranks) for kind, ranks in kinds.items()} for way, kinds in places.items()}
-
-
-async def _load(index: EdgeIndex, embedder: Embedder, number: int, shelf: Shelf, neighbours: bool) -> None:
-    vectors = await embedder.embed(shelf.passages)
-    points = [
-        Point(UUID(int=_point(number, place)), vector, _words(shelf, place, neighbours), {"shelf": str(number)})
-        for place, vector in enumerate(vectors)
-    ]
-    await index.write("p", points)
-
-
-def _words(shelf: Shelf, place: int, neighbours: bool) -> str:
-    text = shelf.passages[place]
-    if not neighbours:
-        return text
-    before, after = shelf.passages[max(0, place - NEIGHBOURS) : place], shelf.passages[place + 1 :][:NEIGHBOURS]
-    return " ".join([text, text, *before, *after])  # twice its own words: those around count half
-
-
-def _point(shelf: int, place: int) -> int:
-    return shelf * 1_000_000 + place + 1
-
-
-def _ways(words: Sequence[Hit], meaning: Sequence[Hit], tried: bool) -> dict[str, Ranking]:
-    by_words, by_meaning = [hit.id for hit in words], [hit.id for hit in meaning]
-    ways = {"words": by_words, "meaning": by_meaning}
-    for weight in WEIGHTS:
-        ways[f"both, {weight}"] = [id_ for id_, _ in fuse([(weight, by_meaning), (1.0, by_words)])]
-    for weight in SCORE_WEIGHTS if tried else ():
-        ways[f"by scores, {weight}"] = _by_scores(words, meaning, weight)
-    return ways
-
-
-def _by_scores(words: Sequence[Hit], meaning: Sequence[Hit], weight: float) -> Ranking:
-    """Scores put on one scale: of words as parts of the best, of meaning between the last candidate and the best."""
-    scores: dict[UUID, float] = defaultdict(float)
-    for hit in words:
-        scores[hit.id] += hit.score / words[0].score
-    for hit in meaning:
-        spread = meaning[0].score - meaning[-1].score
-        scores[hit.id] += weight * (hit.score - meaning[-1].score) / spread if spread else weight
-    return sorted(scores, key=lambda id_: (-scores[id_], id_))
-
-
-def _shares(ranks: Sequence[int | None]) -> tuple[float, ...]:
-    return tuple(sum(rank is not None and rank <= depth for rank in ranks) / len(ranks) for depth in DEPTHS)
-
-
-def table(found: dict[str, Figures]) -> str:
-    """The figures as Markdown."""
-    kinds = sorted(next(iter(found.values())), key=lambda kind: (kind != "all", kind))
-    lines = [f"| search | {' | '.join(kinds)} |", f"|---|{'---|' * len(kinds)}"]
-    for way, figures in found.items():
-        cells = (" / ".join(f"{share:.2f}".removeprefix("0") for share in figures[kind]) for kind in kinds)
-        lines.append(f"| {way} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-async def run(archives: int, embedders: Sequence[Embedder], tried: bool) -> dict[str, dict[str, dict[str, Figures]]]:
-    """Every set with every embedder; prints as it goes."""
-    found: dict[str, dict[str, dict[str, Figures]]] = {}
-    for name, shelves in (("notes", notes(archives)), ("dialogues", talks(archives))):
-        passages, questions = sum(len(s.passages) for s in shelves), sum(len(s.questions) for s in shelves)
-        for embedder, neighbours in itertools.product(embedders, (False, True) if tried else (False,)):
-            with tempfile.TemporaryDirectory(prefix="engram-retrieval-") as directory:
-                figures = await measure(shelves, embedder, Path(directory), tried=tried, neighbours=neighbours)
-            title = f"{embedder.handle}, words of neighbours" if neighbours else embedder.handle
-            found.setdefault(name, {})[title] = figures
-            print(f"\n{name}, {title}: {passages:,} passages in {archives} archives, {questions:,} questions")
-            print(f"\n{table(figures)}", flush=True)
+    room: Room, shelves: Sequence[Shelf], kinds: Sequence[SearchKind], weights: Sequence[float]
+) -> dict[str, Scores]:
+    """The scores by way of searching."""
+    loaded = [await room.load(shelf) for shelf in shelves]
+    embedder = room.embedders.get(room.embedders.default)
+    ways = [(kind.value, kind, embedder.hybrid_weight) for kind in kinds]
+    ways += [(f"hybrid {weight:g}", SearchKind.HYBRID, weight) for weight in weights]
+    found = {name: Scores() for name, _, _ in ways}
+    for name, kind, weight in ways:
+        vars(embedder)["hybrid_weight"] = weight
+        for (archive, ids), shelf in zip(loaded, shelves, strict=True):
+            which = PassageFilter(archive_id=archive)
+            for asked in shelf.questions:
+                began = time.perf_counter()
+                answer = await room.finder.search(DEFAULT_PRINCIPAL, asked.text, kind, which, limit=DEPTHS[-1])
+                evidence = frozenset(ids[number] for number in asked.evidence)
+                found[name].note(asked.kind, [hit.passage.id for hit in answer.hits], evidence, began)
     return found
 
 
+def talk(dialogue: Dialogue, loading: Loading) -> Shelf:
+    """A passage for each turn."""
+    drafts = [PassageDraft(loading.text(turn), created_at=loading.time(dialogue, turn)) for turn in dialogue.turns]
+    asked = tuple(Asked(each.kind, each.text, each.evidence) for each in dialogue.questions)
+    return Shelf(_batches(drafts, loading.batch), asked)
+
+
+def _batches(drafts: Sequence[PassageDraft], size: int) -> tuple[tuple[PassageDraft, ...], ...]:
+    return tuple(tuple(drafts[start : start + size]) for start in range(0, len(drafts), size))
+
+
+def _sets(given: argparse.Namespace) -> dict[str, tuple[list[Shelf], dict[str, Scores]]]:
+    made = dialogues(given.dialogues, given.seed)
+    sets: dict[str, tuple[list[Shelf], dict[str, Scores]]] = {}
+    for name in given.loadings.split(","):
+        loading = LOADINGS[name]
+        sets[name] = [talk(dialogue, loading) for dialogue in made], references(made, loading)
+    if given.notes:
+        shelves = notes(given.notes, given.seed)
+        several = [
+            Shelf(_batches([PassageDraft(text) for text in shelf.passages], 100), shelf.questions) for shelf in shelves
+        ]
+        sets["notes"] = several, {}
+    return sets
+
+
+async def _run(given: argparse.Namespace) -> list[dict[str, Any]]:
+    settings = EmbedderSettings(base_url=given.base_url, api_key=given.api_key, dimension=given.dimension)
+    kinds = [SearchKind(mode) for mode in given.modes.split(",")]
+    weights = [float(weight) for weight in given.weights.split(",") if weight]
+    rows: list[dict[str, Any]] = []
+
+    def note(**row: Any) -> None:
+        rows.append(row.pop("scores").row(**row))
+        print(line(rows[-1]), flush=True)
+
+    for name, (shelves, compared) in _sets(given).items():
+        for way, scores in compared.items():
+            note(set=name, engine="fts5", embedder="-", mode=way, scores=scores)
+        for engine in given.engines.split(","):
+            for embedder in given.embedders.split(","):
+                with tempfile.TemporaryDirectory(prefix="engram-quality-") as place, ExitStack() as stack:
+                    url = f"sqlite:///{place}/archival.db"
+                    if engine == "postgresql":
+                        server = stack.enter_context(running_postgres())
+                        url = server.url(await server.create_database())
+                    async with archival(url, Path(place) / "index", embedder, settings) as room:
+                        for way, scores in (await measure(room, shelves, kinds, weights)).items():
+                            note(set=name, engine=engine, embedder=embedder.split("/")[-1], mode=way, scores=scores)
+    return rows
+
+
 def main() -> None:
-    """Reads the arguments, runs, prints and writes."""
+    """Reads the arguments, measures, prints and writes."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.retrieval_quality", description=__doc__)
-    parser.add_argument("--archives", type=int, default=4, help="how many archives of each set (%(default)s)")
-    parser.add_argument("--tried", action="store_true", help="also score what was tried and is not done")
-    parser.add_argument("--json", type=Path, help="where to write the figures as JSON")
-    parser.add_argument("--embedder", action="append", help="handles to score; by default those that are built in")
-    parser.add_argument("--base-url", default="", help="OpenAI-compatible API of embedders that are not")
+    parser.add_argument("--dialogues", type=int, default=5, help="how many (%(default)s)")
+    parser.add_argument("--notes", type=int, default=2, help="how many archives of notes (%(default)s)")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--loadings", default="in-text,nameless,session-times,timeless,one-by-one")
+    parser.add_argument("--engines", default="sqlite", help="sqlite,postgresql: where places are kept")
+    parser.add_argument("--embedders", default=f"{WORDLLAMA},{HASHING}", help="handles (%(default)s)")
+    parser.add_argument("--modes", default="hybrid,text,vector")
+    parser.add_argument("--weights", default="", help="also hybrid with the embedder counting so much")
+    parser.add_argument("--base-url", default="", help="OpenAI-compatible API of embedders that are not built in")
     parser.add_argument("--api-key", default="")
     parser.add_argument("--dimension", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
     given = parser.parse_args()
-    settings = EmbedderSettings(base_url=given.base_url, api_key=given.api_key, dimension=given.dimension)
-    embedders = [make_embedder(handle, settings) for handle in given.embedder or (WORDLLAMA, HASHING)]
-    found = asyncio.run(run(given.archives, embedders, given.tried))
-    if given.json is not None:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(found, indent=2) + "\n")
+    write(asyncio.run(_run(given)), given.out)
 
 
 if __name__ == "__main__":

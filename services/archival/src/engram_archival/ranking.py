@@ -25,7 +25,7 @@ SESSION: Final = timedelta(hours=6)
 """Passages whose times are further apart than this are of different occasions."""
 COUNTED: Final = 200
 """From so many of the best passages it is judged how common a word is where the search looks."""
-RANKED: Final = 100
+RANKED: Final = 64
 """So many of them, with their neighbours, are ranked, unless more hits are asked for."""
 
 Scored = list[tuple[UUID, float]]

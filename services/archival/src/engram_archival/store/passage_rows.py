@@ -5,13 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from engram_archival.model import Passage, Place
 from engram_archival.store.tables import archives, passages
+
+_PLACE = tuple(
+    passages.c[name] for name in ("organization_id", "point_id", "archive_id", "strand", "position", "created_at")
+)
+T = TypeVar("T")
 
 
 def rows(conn: sa.Connection, org: str, passage_ids: Sequence[str]) -> list[sa.Row[Any]]:
@@ -42,25 +47,24 @@ def twins(conn: sa.Connection, org: str, archive_id: str, hashes: Sequence[str])
 
 def around(conn: sa.Connection, org: str, point_ids: Sequence[UUID], reach: int) -> list[Place]:
     """The places of these passages and of the live ones up to so many before and after each."""
-    here, near = passages.alias("here"), passages.alias("near")
+    # In two steps: joined, SQLite would walk through all that the organization has.
+    here: dict[str, set[int]] = {}
     found: dict[str, Place] = {}
     for some in chunks([str(point) for point in point_ids]):
-        query = (
-            sa.select(near.c.point_id, near.c.archive_id, near.c.strand, near.c.position, near.c.created_at)
-            .distinct()
-            .join_from(
-                here,
-                near,
-                sa.and_(
-                    near.c.organization_id == here.c.organization_id,
-                    near.c.archive_id == here.c.archive_id,
-                    near.c.position.between(here.c.position - reach, here.c.position + reach),
-                ),
+        for row in conn.execute(sa.select(*_PLACE).where(passages.c.point_id.in_(some))):
+            if row.organization_id == org:
+                found[row.point_id] = _place(row)
+                here.setdefault(row.archive_id, set()).add(row.position)
+    for archive_id, positions in here.items():
+        near = {each + step for each in positions for step in range(-reach, reach + 1)} - positions
+        for wanted in chunks(sorted(near)):
+            query = sa.select(*_PLACE).where(
+                passages.c.organization_id == org,
+                passages.c.archive_id == archive_id,
+                passages.c.position.in_(wanted),
+                passages.c.state == "live",
             )
-            .where(here.c.point_id.in_(some), here.c.organization_id == org)
-            .where(sa.or_(near.c.state == "live", near.c.point_id == here.c.point_id))
-        )
-        found.update((row.point_id, Place(UUID(row.point_id), *row[1:])) for row in conn.execute(query))
+            found.update((row.point_id, _place(row)) for row in conn.execute(query))
     return list(found.values())
 
 
@@ -87,7 +91,7 @@ def are(org: str, passage_ids: Sequence[str]) -> sa.ColumnElement[bool]:
     return sa.and_(passages.c.organization_id == org, passages.c.id.in_(passage_ids))
 
 
-def chunks(values: Sequence[str], size: int = 500) -> list[Sequence[str]]:
+def chunks(values: Sequence[T], size: int = 500) -> list[Sequence[T]]:
     """Stretches that fit into one statement."""
     return [values[start : start + size] for start in range(0, len(values), size)]
 
@@ -95,3 +99,7 @@ def chunks(values: Sequence[str], size: int = 500) -> list[Sequence[str]]:
 def content_hash(text: str) -> str:
     """What two passages of the same text share."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _place(row: sa.Row[Any]) -> Place:
+    return Place(UUID(row.point_id), row.archive_id, row.strand, row.position, row.created_at)

@@ -1,0 +1,51 @@
+"""Full-text search to compare with: FTS5 as it comes, and the best that was found to be had from it for dialogues.
+
+The latter leaves stop words out of the query, and gives every text a second column, half as heavy, that holds the two
+texts before it and the two after it of the same session.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from typing import Final
+
+from engram_recall.words import STOP_WORDS
+
+REACH: Final = 2
+_WORD: Final = re.compile(r"\w+")
+
+
+class FullText:
+    """Texts of one agent or archive, by their numbers."""
+
+    def __init__(self, texts: Sequence[str], sessions: Sequence[int]) -> None:
+        self._database = sqlite3.connect(":memory:")
+        self._database.execute("CREATE VIRTUAL TABLE texts USING fts5(body, around, tokenize = 'porter unicode61')")
+        self._database.executemany(
+            "INSERT INTO texts (rowid, body, around) VALUES (?, ?, ?)",
+            [(number, text, _around(texts, sessions, number)) for number, text in enumerate(texts)],
+        )
+
+    def plain(self, query: str, limit: int) -> list[int]:
+        """BM25 of the texts alone, all words of the query OR-ed."""
+        return self._best("body : ", _WORD.findall(query), "1.0, 0.0", limit)
+
+    def with_context(self, query: str, limit: int) -> list[int]:
+        """BM25 of text and context."""
+        words = _WORD.findall(query)
+        return self._best("", [word for word in words if word.lower() not in STOP_WORDS] or words, "1.0, 0.5", limit)
+
+    def _best(self, column: str, words: Sequence[str], weights: str, limit: int) -> list[int]:
+        if not words:
+            return []
+        quoted = " OR ".join(f'"{word}"' for word in words)
+        match = f"{column}({quoted})"
+        ranked = f"SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY bm25(texts, {weights}) LIMIT ?"
+        return [number for (number,) in self._database.execute(ranked, (match, limit))]
+
+
+def _around(texts: Sequence[str], sessions: Sequence[int], number: int) -> str:
+    nearby = range(max(0, number - REACH), min(len(texts), number + REACH + 1))
+    return " ".join(texts[each] for each in nearby if each != number and sessions[each] == sessions[number])

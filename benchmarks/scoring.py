@@ -1,0 +1,75 @@
+"""Ranks of evidence, made into shares and lines: what the quality benchmarks share."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.dialogues import Dialogue, Question
+from benchmarks.loading import Loading
+from benchmarks.reference import FullText
+
+DEPTHS: Final = (1, 5, 10)
+
+
+@dataclass(slots=True)
+class Scores:
+    """Questions and the ranks of their best evidence, by kind; None where it was not among the hits."""
+
+    ranks: dict[str, list[int | None]] = field(default_factory=lambda: defaultdict(list))
+    seconds: list[float] = field(default_factory=list)
+
+    def note(self, kind: str, found: Sequence[Any], evidence: frozenset[Any], began: float) -> None:
+        """Takes up what a search that began then has found."""
+        self.seconds.append(time.perf_counter() - began)
+        self.ranks[kind].append(next((rank for rank, id_ in enumerate(found, start=1) if id_ in evidence), None))
+
+    def share(self, depth: int, kind: str | None = None) -> float:
+        """The share of questions with evidence among the first `depth` hits."""
+        ranks = self.ranks[kind] if kind else [rank for ranks in self.ranks.values() for rank in ranks]
+        return sum(rank is not None and rank <= depth for rank in ranks) / max(1, len(ranks))
+
+    def row(self, **what: str) -> dict[str, Any]:
+        """The figures, with what they are of."""
+        return {
+            **what,
+            "found_at": {str(depth): round(self.share(depth), 3) for depth in DEPTHS},
+            "found_at_5_by_kind": {kind: round(self.share(5, kind), 3) for kind in sorted(self.ranks)},
+            "p50_ms": round(sorted(self.seconds)[len(self.seconds) // 2] * 1000, 2),
+        }
+
+
+def references(given: Sequence[Dialogue], loading: Loading) -> dict[str, Scores]:
+    """What FTS5 finds in the same texts, plain and with context."""
+    found = {"plain": Scores(), "context": Scores()}
+    for dialogue in given:
+        texts = FullText(loading.texts(dialogue), [turn.session for turn in dialogue.turns])
+        for question in dialogue.questions:
+            for way, search in (("plain", texts.plain), ("context", texts.with_context)):
+                _ask(found[way], question, search)
+    return found
+
+
+def _ask(scores: Scores, question: Question, search: Any) -> None:
+    began = time.perf_counter()
+    scores.note(question.kind, search(question.text, DEPTHS[-1]), question.evidence, began)
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row to print."""
+    names = "".join(f"{row[name]:<15}" for name in ("set", "engine", "embedder", "mode"))
+    shares = " ".join(f"{share:.3f}" for share in row["found_at"].values())
+    kinds = " ".join(f"{kind} {share:.2f}" for kind, share in row["found_at_5_by_kind"].items())
+    return f"{names} {shares}   at 5: {kinds}   {row['p50_ms']} ms"
+
+
+def write(rows: Sequence[dict[str, Any]], path: Path | None) -> None:
+    """The rows as JSON, where a place is given for them."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(rows, indent=2) + "\n")
