@@ -248,6 +248,27 @@ class RecallStoreSuite:
         window = (await room.window()).messages or ()
         assert [message.role for message in window[1:]] == [Role.APPROVAL, Role.TOOL, Role.APPROVAL]
 
+    async def test_calls_beside_one_that_waits_wait_with_it(self, room: Room) -> None:
+        await room.open()
+        calls = (ToolCall("call-1", "look", "{}"), ToolCall("call-2", "dig", "{}"))
+        asked = room.message("", Role.ASSISTANT, content=(), tool_calls=calls)
+        request = room.message("", Role.APPROVAL, content=(), tool_calls=calls[1:])
+        await room.store.commit_step(ORG, room.step(messages=(asked, request)))
+        assert [message.role for message in (await room.window()).messages or ()][1:] == [Role.ASSISTANT, Role.APPROVAL]
+        answer = room.message(
+            "",
+            Role.APPROVAL,
+            content=(),
+            approval_decisions=(ApprovalDecision("call-2", Approve()),),
+            approval_request_id=request.id,
+        )
+        returns = tuple(ToolReturn(item.id, item.name, ToolStatus.SUCCESS) for item in calls)
+        returned = room.message("", Role.TOOL, content=(), tool_returns=returns)
+        await room.store.commit_step(ORG, room.step(messages=(answer, returned), base=2))
+        window = (await room.window()).messages or ()
+        roles = [Role.ASSISTANT, Role.APPROVAL, Role.APPROVAL, Role.TOOL]
+        assert [message.role for message in window[1:]] == roles
+
     async def test_a_repair_that_a_new_window_keeps_is_stored(self, room: Room) -> None:
         await room.open()
         asked = room.message("", Role.ASSISTANT, content=(), tool_calls=(ToolCall("call-1", "dig", "{}"),))

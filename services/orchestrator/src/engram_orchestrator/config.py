@@ -62,6 +62,9 @@ class Config(ServerConfig):
     tier_patience_seconds: float = 900.0
     """How long a run waits for a tier that goes away in the middle of a step."""
 
+    approval_timeout_seconds: float = 0.0
+    """How long an approval waits for its answer before it is denied; 0 is for ever."""
+
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
         """The settings from the environment."""

@@ -1,6 +1,6 @@
 """This room's errors."""
 
-from engram_kit.errors import Aborted, FailedPrecondition
+from engram_kit.errors import Aborted, FailedPrecondition, InvalidArgument
 
 
 class LeaseLost(Aborted):
@@ -25,6 +25,24 @@ class ConversationBusy(Aborted):
     """Another run holds the conversation."""
 
     reason = "CONVERSATION_BUSY"
+
+
+class PendingApproval(FailedPrecondition):
+    """The conversation waits for an answer to its approval."""
+
+    reason = "PENDING_APPROVAL"
+
+
+class NoPendingApproval(FailedPrecondition):
+    """Nothing waits for that answer, or not any more."""
+
+    reason = "NO_PENDING_APPROVAL"
+
+
+class ApprovalMismatch(InvalidArgument):
+    """The decisions do not answer exactly the calls that were asked for."""
+
+    reason = "APPROVAL_MISMATCH"
 
 
 class ContextWindowOverflow(FailedPrecondition):

@@ -47,12 +47,14 @@ from engram_orchestrator.servicers.conversations import ConversationsServicer
 from engram_orchestrator.servicers.models import ModelsServicer
 from engram_orchestrator.servicers.runs import RunsServicer
 from engram_orchestrator.store.agents import SqlAgentStore
+from engram_orchestrator.store.approvals import SqlApprovalStore
 from engram_orchestrator.store.conversations import SqlConversationStore
 from engram_orchestrator.store.lease_times import LeaseTimes
 from engram_orchestrator.store.leases import SqlLeaseStore
 from engram_orchestrator.store.runs import SqlRunStore
 from engram_orchestrator.store.steps import SqlStepStore
 from engram_orchestrator.usecases.agents import AgentService
+from engram_orchestrator.usecases.approvals import ApprovalService
 from engram_orchestrator.usecases.conversations import ConversationService
 from engram_orchestrator.usecases.creation import AgentBirth, Tiers
 from engram_orchestrator.usecases.runs import RunService
@@ -76,6 +78,7 @@ class Parts:
     runner: ToolRunner
     runs: RunService
     steps: StepService
+    approvals: ApprovalService
     models: Providers
     conductor: Conductor
     keeper: LeaseKeeper
@@ -97,7 +100,10 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
                 agents_service_pb2_grpc.add_AgentServiceServicer_to_server,
                 AgentsServicer(parts.agents, parts.birth, parts.windows, parts.previews, parts.runner),
             ),
-            (runs_service_pb2_grpc.add_RunServiceServicer_to_server, RunsServicer(parts.runs, parts.steps)),
+            (
+                runs_service_pb2_grpc.add_RunServiceServicer_to_server,
+                RunsServicer(parts.runs, parts.approvals, parts.steps),
+            ),
             (models_service_pb2_grpc.add_ModelServiceServicer_to_server, ModelsServicer(parts.models)),
             (
                 conversations_service_pb2_grpc.add_ConversationServiceServicer_to_server,
@@ -120,6 +126,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             conductor.recover,
             parts.keeper.renew,
             parts.birth.sweep,
+            parts.approvals.sweep,
             parts.conversations.sweep,
             periodic(PURGE_SECONDS, parts.purge),
         ],
@@ -140,7 +147,7 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
     times = LeaseTimes.of(database, clock)
     agent_store, run_store = SqlAgentStore(database, clock), SqlRunStore(database, clock, times)
     threads, leases = SqlConversationStore(database, clock, times), SqlLeaseStore(database, times)
-    step_store = SqlStepStore(database, clock)
+    step_store, approval_store = SqlStepStore(database, clock), SqlApprovalStore(database, clock)
     models = Providers(config.language_models)
     prompts = Prompts(config.data_path / "system_prompts")
     patience = Patience(clock, config.tier_patience_seconds)
@@ -154,8 +161,8 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
     keeper = LeaseKeeper(leases, clock, _owner(config.data_path / "orchestrator.owner"))
     conductor = Conductor(run_store, leases, keeper, hub, engine, turns, clock)
     slots = TurnSlots(leases, keeper, conductor.go_on, ids)
-    agents = AgentService(agent_store, tiers.tools, builtin, context, models, clock)
-    windows = WindowService(agent_store, threads, slots, tiers.recall, builtin, context, clock)
+    agents = AgentService(agent_store, tiers.tools, builtin, context, models, clock, approval_store)
+    windows = WindowService(agent_store, threads, slots, approval_store, tiers.recall, builtin, context, clock)
     conversations = ConversationService(threads, agent_store, tiers.recall, windows, slots, context, models, clock, ids)
     birth = AgentBirth(agent_store, tiers, models, prompts, context, conductor, clock, ids)
     runs = RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids)
@@ -174,6 +181,7 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
         ToolRunner(agent_store, builtin, tiers.tools, tiers.core_memory, context, ids),
         runs,
         StepService(step_store),
+        ApprovalService(approval_store, runs, conductor, clock, config.approval_timeout_seconds),
         models,
         conductor,
         keeper,

@@ -349,7 +349,6 @@ async def test_runs_that_are_not_there_are_cancelled_by_saying_so(wire: Wire) ->
 UNANSWERED_FIELDS: list[tuple[Any, str]] = [
     (creating(agent={"type": agents_pb2.AGENT_TYPE_VOICE_CONVO}), "agent.type"),
     (creating(agent={"enable_sleeptime": True}), "agent.enable_sleeptime"),
-    (creating(agent=rule(requires_approval={"tool_name": "a"})), "agent.tool_rules"),
     (creating(secrets={"KEY": "x"}), "secrets"),
     (creating(folder_ids=[derive_id("source", "a test")]), "folder_ids"),
     (creating(memory_variables={"a": "b"}), "memory_variables"),
@@ -376,17 +375,9 @@ async def test_a_conversation_cannot_isolate_blocks_yet(wire: Wire, field: str) 
     assert raised.value.field == f"conversation.{field}"
 
 
-async def test_approvals_cannot_come_in_by_an_update(wire: Wire) -> None:
-    changed = agents_pb2.Agent(id=AGENT, **rule(requires_approval={"tool_name": "a"}))
-    with pytest.raises(Unimplemented) as raised:
-        await wire.agents.UpdateAgent(A.UpdateAgentRequest(agent=changed, update_mask=FieldMask(paths=["tool_rules"])))
-    assert raised.value.field == "agent.tool_rules"
-
-
 @pytest.mark.parametrize(
     ("request_", "field"),
     [
-        (configured(client_tools=[{"name": "x"}]), "config.client_tools"),
         (configured(callback_url="https://example.org"), "config.callback_url"),
         (runs_service_pb2.SendMessageRequest(group_id=derive_id("group", "a test"), messages=[said()]), "group_id"),
     ],
@@ -400,7 +391,7 @@ async def test_what_a_run_cannot_do_yet(wire: Wire, request_: Any, field: str) -
 
 
 UNANSWERED: dict[str, tuple[Any, list[str]]] = {
-    "AgentService": (A, ["SetToolApproval", "CompactConversation"]),
+    "AgentService": (A, ["CompactConversation"]),
     "ModelService": (models_service_pb2, ["UpdateModel", "ListEmbeddingModels", "CreateProvider"]),
     "GroupService": (groups_service_pb2, ["CreateGroup"]),
     "IdentityService": (identities_service_pb2, ["CreateIdentity"]),
@@ -421,9 +412,3 @@ async def test_what_is_not_answered_yet_says_so(wire: Wire, service: str, method
     request = getattr(UNANSWERED[service][0], f"{method}Request")()
     with pytest.raises(Unimplemented):
         await getattr(stubs[service], method)(request)
-
-
-async def test_an_answer_to_an_approval_is_not_taken_yet(wire: Wire) -> None:
-    with pytest.raises(Unimplemented):
-        async for _ in wire.runs.AnswerApproval(R.AnswerApprovalRequest()):
-            pass

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from engram_kit.clock import FrozenClock
+from engram_kit.idempotency import RequestKey
 from engram_kit.ids import RandomIds
 from engram_kit.paging import PageQuery
 from engram_kit.principal import DEFAULT_PRINCIPAL
@@ -25,9 +26,9 @@ from engram_orchestrator.model.agents import Agent, AgentType
 from engram_orchestrator.model.creation import AgentDraft, NewBlock
 from engram_orchestrator.model.events import Delta, DurableBody, RunEvent, Shown
 from engram_orchestrator.model.memory import Window
-from engram_orchestrator.model.messages import Message, Role, TextPart
+from engram_orchestrator.model.messages import ApprovalDecision, Message, Role, TextPart
 from engram_orchestrator.model.models import ModelSettings
-from engram_orchestrator.model.runs import InputMessage, Run, RunConfig
+from engram_orchestrator.model.runs import ApprovalAnswer, InputMessage, Run, RunConfig
 from engram_orchestrator.prompt.prompts import Prompts
 from engram_orchestrator.runs.beginning import TurnBuilder
 from engram_orchestrator.runs.conductor import Conductor
@@ -35,6 +36,7 @@ from engram_orchestrator.runs.following import Follower
 from engram_orchestrator.runs.keeping import LeaseKeeper
 from engram_orchestrator.runs.slots import TurnSlots
 from engram_orchestrator.store.agents import SqlAgentStore
+from engram_orchestrator.store.approvals import SqlApprovalStore
 from engram_orchestrator.store.base import AgentStore, LeaseStore, RunFilter, RunStore
 from engram_orchestrator.store.conversations import SqlConversationStore
 from engram_orchestrator.store.lease_times import LeaseTimes
@@ -42,6 +44,7 @@ from engram_orchestrator.store.leases import SqlLeaseStore
 from engram_orchestrator.store.runs import SqlRunStore
 from engram_orchestrator.store.steps import SqlStepStore
 from engram_orchestrator.usecases.agents import AgentService
+from engram_orchestrator.usecases.approvals import ApprovalService
 from engram_orchestrator.usecases.conversations import ConversationService
 from engram_orchestrator.usecases.creation import AgentBirth, Tiers
 from engram_orchestrator.usecases.runs import RunService
@@ -65,6 +68,7 @@ class Process:
     hub: EventHub
     runs: RunService
     steps: StepService
+    approvals: ApprovalService
     agents: AgentService
     windows: WindowService
     birth: AgentBirth
@@ -87,6 +91,23 @@ class Process:
         message = InputMessage((TextPart(text),), otid=otid)
         stream = self.runs.send(ME, None, agent.id, to, [message], RunConfig(**config))
         return [event async for event in stream]
+
+    async def answer(
+        self,
+        agent: Agent,
+        *decisions: ApprovalDecision,
+        to: str = "",
+        request: str | None = None,
+        config: RunConfig | None = None,
+        texts: Sequence[str] = (),
+        key: RequestKey | None = None,
+    ) -> list[RunEvent]:
+        """Answers an approval a second later, and gives all events of the run that does so."""
+        self.clock.advance(1)
+        given = ApprovalAnswer(decisions, request, config)
+        messages = [InputMessage((TextPart(text),)) for text in texts]
+        _, events = await self.approvals.answer(ME, key, agent.id, to, given, messages)
+        return [event async for event in events]
 
     async def start(self, agent: Agent, text: str = "Hello", *, to: str = "", **config: Any) -> Run:
         """Sends a message in the background, a second later."""
@@ -123,6 +144,7 @@ class World:
     clock: FrozenClock = field(default_factory=FrozenClock)
     faults: Faults = field(default_factory=Faults)
     settings: ModelSettings = field(default_factory=lambda: ModelSettings(context_window=32_000))
+    approval_timeout: float = 0
     waits: list[float] = field(default_factory=list)
     on_wait: Callable[[], Awaitable[None]] | None = None
 
@@ -164,13 +186,16 @@ class World:
         conductor = Conductor(run_store, leases, keeper, hub, engine, turns, clock)
         slots = TurnSlots(leases, keeper, conductor.go_on, ids)
         threads = watched(SqlConversationStore(self.database, clock), "conversations", faults)
-        windows = WindowService(agent_store, threads, slots, tiers.recall, builtin, context, clock)
+        approval_store = watched(SqlApprovalStore(self.database, clock), "approvals", faults)
+        runs = RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids)
+        windows = WindowService(agent_store, threads, slots, approval_store, tiers.recall, builtin, context, clock)
         return Process(
             conductor,
             hub,
-            RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids),
+            runs,
             StepService(SqlStepStore(self.database, clock)),
-            AgentService(agent_store, tiers.tools, builtin, context, models, clock),
+            ApprovalService(approval_store, runs, conductor, clock, self.approval_timeout),
+            AgentService(agent_store, tiers.tools, builtin, context, models, clock, approval_store),
             windows,
             AgentBirth(agent_store, tiers, models, Prompts(self.directory / "prompts"), context, conductor, clock, ids),
             ConversationService(threads, agent_store, tiers.recall, windows, slots, context, models, clock, ids),
@@ -242,13 +267,18 @@ def deltas(events: Sequence[RunEvent]) -> list[Delta]:
 
 
 def require_valid(messages: Sequence[Message]) -> None:
-    """A window that a provider takes: the system message first, each call followed by its one return, no id twice."""
+    """A window that a provider takes: the system message first, each call followed by its one return, no id twice.
+
+    Requests for approval and their answers are engram's own record; no provider is shown them.
+    """
     assert messages[0].role is Role.SYSTEM
     ids = [message.id for message in messages]
     assert len(ids) == len(set(ids)), "a message stands twice"
     open_calls: list[str] = []
     seen: set[str] = set()
     for message in messages:
+        if message.role is Role.APPROVAL:
+            continue
         if message.role is Role.TOOL:
             assert [item.tool_call_id for item in message.tool_returns] == open_calls, "returns fit their calls"
             open_calls = []

@@ -18,7 +18,9 @@ _Holder = tuple[int, ToolCall]
 
 
 def repaired(window: Sequence[Message]) -> tuple[Message, ...]:
-    """The window with an error return behind every message whose calls have none. One that waits for approval may wait.
+    """The window with an error return behind every message whose calls have none.
+
+    Calls that wait for approval may wait, and so may those that the same message makes beside them.
 
     The returns are no stored messages: their sequence_id is 0, their id derived from what they answer.
     """
@@ -46,11 +48,13 @@ def _orphans(window: Sequence[Message]) -> Iterator[_Holder]:
     for place, message in enumerate(window):
         for call in message.tool_calls:
             # A request for approval shows its calls once more; elsewhere a provider repeated an id.
-            if call.id in unanswered and message.role is not Role.APPROVAL:
-                yield unanswered[call.id]
-            unanswered[call.id] = (place, call)
             if message.role is Role.APPROVAL:
                 waiting[call.id] = message.id
+                unanswered.setdefault(call.id, (place, call))
+                continue
+            if call.id in unanswered:
+                yield unanswered[call.id]
+            unanswered[call.id] = (place, call)
         for decision in message.approval_decisions:
             waiting.pop(decision.tool_call_id, None)
             if isinstance(decision.decision, ToolReturn):
@@ -59,7 +63,8 @@ def _orphans(window: Sequence[Message]) -> Iterator[_Holder]:
             waiting = {id_: request for id_, request in waiting.items() if request != message.approval_request_id}
         for answer in message.tool_returns:
             unanswered.pop(answer.tool_call_id, None)
-    yield from (holder for id_, holder in unanswered.items() if id_ not in waiting)
+    held = {place for id_, (place, _) in unanswered.items() if id_ in waiting}
+    yield from (holder for holder in unanswered.values() if holder[0] not in held)
 
 
 def _interrupted(message: Message, calls: Sequence[ToolCall]) -> Message:

@@ -47,8 +47,13 @@ _SECTIONS: Final = (
 )
 
 
-def agent_to_proto(agent: Agent, effective: ModelSettings, message_ids: tuple[str, ...] = ()) -> pb.Agent:
-    """An agent; `effective` are the settings that hold."""
+def agent_to_proto(
+    agent: Agent,
+    effective: ModelSettings,
+    message_ids: tuple[str, ...] = (),
+    pending_approval: str | None = None,
+) -> pb.Agent:
+    """An agent; `effective` are the settings that hold, `pending_approval` is what it waits for."""
     return pb.Agent(
         id=agent.id,
         name=agent.name,
@@ -84,6 +89,7 @@ def agent_to_proto(agent: Agent, effective: ModelSettings, message_ids: tuple[st
         last_stop_reason=STOP_REASONS[StopReason(agent.last_stop_reason)] if agent.last_stop_reason else None,
         last_run_completion_time=timestamp(agent.last_run_completed_at) if agent.last_run_completed_at else None,
         last_run_duration=milliseconds(agent.last_run_ms),
+        pending_approval_request_id=pending_approval,
         create_time=timestamp(agent.created_at),
         update_time=timestamp(agent.updated_at),
         provenance=audit_pb2.Provenance(**plain_values(agent.provenance)),

@@ -23,7 +23,7 @@ from engram_orchestrator.convert.settings import (
 )
 from engram_orchestrator.model.agents import AgentType, PromptPolicy, Provenance
 from engram_orchestrator.model.creation import AgentDraft, NewBlock
-from engram_orchestrator.model.rules import RequiresApproval, ToolRule, checked_rules
+from engram_orchestrator.model.rules import ToolRule, checked_rules
 from engram_orchestrator.store.base import AgentFilter
 
 _TYPES_BACK: Final = {number: kind for kind, number in AGENT_TYPES.items()} | {
@@ -165,15 +165,11 @@ def rules_from_proto(agent: pb.Agent) -> tuple[ToolRule, ...]:
 
     Raises:
         InvalidArgument: naming the rule.
-        Unimplemented: a rule that wants approvals.
     """
-    rules = checked_rules(
+    return checked_rules(
         (rule_from_proto(rule, f"agent.tool_rules[{place}]") for place, rule in enumerate(agent.tool_rules)),
         "agent.tool_rules",
     )
-    if any(isinstance(rule, RequiresApproval) for rule in rules):
-        raise Unimplemented("This server does not answer approvals yet.", field="agent.tool_rules")
-    return rules
 
 
 def tags_from_proto(agent: pb.Agent) -> tuple[str, ...]:

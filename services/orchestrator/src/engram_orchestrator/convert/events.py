@@ -5,6 +5,7 @@ from collections.abc import Collection
 from engram.agents.v1 import runs_pb2 as pb
 
 from engram_orchestrator.convert.messages import (
+    decision_to_proto,
     part_to_proto,
     timestamp,
     tool_call_to_proto,
@@ -106,6 +107,15 @@ def _message(shown: Shown) -> pb.MessageEvent:
         case "tool_return":
             returns = [tool_return_to_proto(item) for item in shown.tool_returns]
             result.tool_return.CopyFrom(pb.ToolReturnMessage(tool_returns=returns))
+        case "approval_request":
+            calls = [tool_call_to_proto(call) for call in shown.tool_calls]
+            result.approval_request.CopyFrom(pb.ApprovalRequestMessage(tool_calls=calls))
+        case "approval_response":
+            decisions = [decision_to_proto(item) for item in shown.decisions]
+            answer = pb.ApprovalResponseMessage(
+                approval_request_id=shown.approval_request_id or "", decisions=decisions
+            )
+            result.approval_response.CopyFrom(answer)
         case "summary":
             result.summary.CopyFrom(pb.SummaryMessage(text=_text(shown)))
         case _:

@@ -8,7 +8,11 @@ from engram.types.v1 import message_pb2 as pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from engram_orchestrator.model.messages import (
+    ApprovalDecision,
+    Approve,
+    ClientReturn,
     ContentPart,
+    Deny,
     ImagePart,
     Message,
     OmittedReasoningPart,
@@ -32,7 +36,7 @@ ROLE_TO_PROTO: Final = {
     Role.SUMMARY: pb.ROLE_SUMMARY,
 }
 _ROLE_FROM_PROTO: Final = {number: role for role, number in ROLE_TO_PROTO.items()}
-_STATUS_TO_PROTO: Final = {
+STATUS_TO_PROTO: Final = {
     ToolStatus.SUCCESS: pb.TOOL_RETURN_STATUS_SUCCESS,
     ToolStatus.ERROR: pb.TOOL_RETURN_STATUS_ERROR,
 }
@@ -47,6 +51,7 @@ _OPTIONAL: Final = (
     "run_id",
     "turn_id",
     "conversation_id",
+    "approval_request_id",
 )
 
 
@@ -59,6 +64,7 @@ def message_to_proto(message: Message, agent_id: str) -> pb.Message:
         content=[part_to_proto(part) for part in message.content],
         tool_calls=[tool_call_to_proto(call) for call in message.tool_calls],
         tool_returns=[tool_return_to_proto(answer) for answer in message.tool_returns],
+        approval_decisions=[decision_to_proto(item) for item in message.approval_decisions],
         is_err=True if message.is_err else None,
         create_time=timestamp(message.created_at),
         sequence_id=message.sequence_id,
@@ -69,8 +75,8 @@ def message_to_proto(message: Message, agent_id: str) -> pb.Message:
 def message_from_proto(message: pb.Message) -> Message:
     """A message in the domain's words.
 
-    What the step loop has no use for stays behind: the agent's id, approval
-    decisions, and the time of the last change.
+    What the step loop has no use for stays behind: the agent's id, the time
+    of the last change, and what was decided by an answer to an approval.
     """
     return Message(
         id=message.id,
@@ -125,7 +131,7 @@ def tool_return_to_proto(answer: ToolReturn) -> pb.ToolReturn:
     return pb.ToolReturn(
         tool_call_id=answer.tool_call_id,
         name=answer.name,
-        status=_STATUS_TO_PROTO[answer.status],
+        status=STATUS_TO_PROTO[answer.status],
         content=[pb.ContentPart(text=pb.TextPart(text=answer.text))],
         stdout=answer.stdout,
         stderr=answer.stderr,
@@ -143,6 +149,26 @@ def tool_return_from_proto(answer: pb.ToolReturn) -> ToolReturn:
         stdout=tuple(answer.stdout),
         stderr=tuple(answer.stderr),
     )
+
+
+def decision_to_proto(item: ApprovalDecision) -> pb.ApprovalDecision:
+    """A decision."""
+    result = pb.ApprovalDecision(tool_call_id=item.tool_call_id)
+    match item.decision:
+        case Approve():
+            result.approve.SetInParent()
+        case Deny(reason):
+            result.deny.CopyFrom(pb.Deny(reason=reason))
+        case ClientReturn(status, text, stdout, stderr):
+            returned = pb.ToolReturn(
+                tool_call_id=item.tool_call_id,
+                status=STATUS_TO_PROTO[status],
+                content=[pb.ContentPart(text=pb.TextPart(text=text))],
+                stdout=stdout,
+                stderr=stderr,
+            )
+            result.client_return.CopyFrom(returned)
+    return result
 
 
 def usage_to_proto(usage: Usage) -> pb.Usage:

@@ -11,6 +11,7 @@ from engram_kit.errors import InvalidArgument, Unimplemented
 from engram_kit.ids import derive_id, is_id, require_id
 from google.protobuf.duration_pb2 import Duration
 
+from engram_orchestrator.convert.approvals import client_tool_to_proto, client_tools_from_proto
 from engram_orchestrator.convert.messages import part_to_proto, parts_from_proto, timestamp, usage_to_proto
 from engram_orchestrator.convert.settings import require_json_object, require_known
 from engram_orchestrator.model.messages import ContentPart, ImagePart, Role, TextPart
@@ -131,8 +132,6 @@ def config_from_proto(config: pb.RunConfig) -> RunConfig:
     Raises:
         InvalidArgument, Unimplemented: naming the field.
     """
-    if config.client_tools:
-        raise Unimplemented("This server does not answer client tools yet.", field="config.client_tools")
     if config.HasField("callback_url"):
         raise Unimplemented("This server does not call back yet.", field="config.callback_url")
     max_steps = config.max_steps if config.HasField("max_steps") else RunConfig().max_steps
@@ -162,6 +161,7 @@ def config_from_proto(config: pb.RunConfig) -> RunConfig:
         on_busy=require_known(_ON_BUSY, config.on_busy, "config.on_busy"),
         metadata=(require_json_object(config.metadata, "config.metadata") if config.HasField("metadata") else None),
         keepalive_seconds=keepalive,
+        client_tools=client_tools_from_proto(config.client_tools, "config.client_tools"),
     )
 
 
@@ -180,6 +180,7 @@ def config_to_proto(config: RunConfig) -> pb.RunConfig:
         on_busy=pb.ON_BUSY_REJECT if config.on_busy is OnBusy.REJECT else pb.ON_BUSY_WAIT,
         metadata=config.metadata,
         keepalive_seconds=config.keepalive_seconds,
+        client_tools=[client_tool_to_proto(tool) for tool in config.client_tools],
     )
 
 

@@ -104,6 +104,8 @@ def turns(request: LlmRequest, cache: RenderCache) -> list[Turn]:
             if (call := open_calls.pop(returned.tool_call_id, None)) is not None:
                 text = _return_text(request, cache, message, ordinal, returned)
                 call[1].returns.append(WireReturn(call[0], text, returned.status is ToolStatus.ERROR))
+        if message.role is Role.APPROVAL and not any(call.id not in open_calls for call in message.tool_calls):
+            continue  # it repeats calls that were made already, or decides them
         if message.role is Role.ASSISTANT or message.tool_calls:
             calls = tuple(_wire_calls(request, cache, message, call_ids, own_thinkers))
             told.append(AssistantTurn(message, calls, _is_of(message, request.model.provider)))

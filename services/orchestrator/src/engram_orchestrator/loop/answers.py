@@ -10,10 +10,12 @@ from engram_kit.ids import derive_id
 
 from engram_orchestrator.builtin.arguments import ParseFailure, check, parse, storable
 from engram_orchestrator.llm.port import FinishReason, LlmAnswer
+from engram_orchestrator.loop import approvals
 from engram_orchestrator.loop.rules import RulesSolver
 from engram_orchestrator.loop.shown import shown_answer
 from engram_orchestrator.loop.toolbox import Toolbox
-from engram_orchestrator.loop.turn import PlannedCall, Turn
+from engram_orchestrator.loop.turn import Turn
+from engram_orchestrator.model.approvals import PlannedCall
 from engram_orchestrator.model.events import Shown
 from engram_orchestrator.model.memory import Window
 from engram_orchestrator.model.messages import (
@@ -107,7 +109,8 @@ def plan(message: Message, toolbox: Toolbox, solver: RulesSolver) -> tuple[Plann
     """
     planned = []
     for ordinal, call in enumerate(message.tool_calls):
-        planned.append(_planned(ordinal, call, toolbox, solver.prefilled(call.name)))
+        item = _planned(ordinal, call, toolbox, solver.prefilled(call.name))
+        planned.append(replace(item, gated=approvals.is_gated(item, toolbox, solver)))
         # What rules give depends on the calls before, not on what they return.
         solver = solver.after(call.name, "")
     return tuple(planned)
@@ -155,14 +158,22 @@ def without_loop_arguments(
 
 
 def shown(message: Message, planned: Sequence[PlannedCall], config: RunConfig) -> list[Shown]:
-    """The events of an answer; what the speaking tool says is shown as the assistant's words, if it can be run."""
+    """The events of an answer; what the speaking tool says is shown as the assistant's words, if it can be run.
+
+    Where calls wait for a decision, all of them do, and nothing is said yet.
+    """
     speech: dict[str, tuple[ContentPart, ...]] = {}
-    for item in planned:
+    gated = {item.call.id for item in planned if item.gated}
+    for item in () if gated else planned:
         if config.assistant_messages and item.call.name == config.assistant_tool_name and item.problem is None:
             text = item.arguments.get(config.assistant_tool_argument)
             if isinstance(text, str):
                 speech[item.call.id] = (TextPart(text),)
-    return shown_answer(without_loop_arguments(message, planned, lambda _: False, heartbeat=False), speech)
+    stored = without_loop_arguments(message, planned, lambda _: False, heartbeat=False)
+    if not gated:
+        return shown_answer(stored, speech)
+    free = tuple(call for call in stored.tool_calls if call.id not in gated)
+    return [*shown_answer(replace(stored, tool_calls=free), {}), approvals.shown_request(message, planned)]
 
 
 def returns_message(turn: Turn, step: str, returns: Sequence[ToolReturn], at: datetime) -> Message:

@@ -3,15 +3,17 @@
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import datetime
 
 import structlog
 from engram_kit.clock import Clock
 from engram_kit.errors import Internal
+from engram_kit.ids import derive_id
 from engram_kit.tracing import current_trace_id
 
 from engram_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
 from engram_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
-from engram_orchestrator.loop import answers
+from engram_orchestrator.loop import answers, approvals
 from engram_orchestrator.loop.context import Assembled, ContextBuilder, extended
 from engram_orchestrator.loop.deltas import DeltaStream
 from engram_orchestrator.loop.execution import Carried, ToolExecution
@@ -20,6 +22,7 @@ from engram_orchestrator.loop.policy import StepOutcome, Verdict
 from engram_orchestrator.loop.recording import Recorder
 from engram_orchestrator.loop.tiers import Patience
 from engram_orchestrator.loop.turn import Answered, Committing, Turn
+from engram_orchestrator.model.approvals import Resumption, open_request
 from engram_orchestrator.model.events import Shown, StepStarted
 from engram_orchestrator.model.messages import Message, ToolReturn, ToolStatus, Usage
 from engram_orchestrator.model.runs import (
@@ -38,7 +41,6 @@ _log = structlog.get_logger("engram.loop")
 
 _ASKED_AT_MOST = 3
 """How often a step is asked whose answer breaks off."""
-_CANCELLED = "The run was cancelled before this tool was run."
 
 
 class Engine:
@@ -72,14 +74,46 @@ class Engine:
             ContextWindowOverflow, SystemPromptOverflow: the next request does not fit.
             LeaseLost: somebody else carries the run out now.
         """
-        while True:
-            turn.progress.number += 1
-            verdict = await self._step(turn)
-            if verdict.stop is not None:
-                return verdict.stop
+        resumption = turn.run.resumes
+        verdict = await (self._step(turn) if resumption is None else self._resume(turn, resumption))
+        while verdict.stop is None:
             turn.core = await self._patience.with_tier(lambda: self._context.core_memory(turn.agent.id))
+            verdict = await self._step(turn)
+        return verdict.stop
+
+    async def _resume(self, turn: Turn, resumption: Resumption) -> Verdict:
+        """Carries out what had waited for its decision, and commits it before the model is asked."""
+        if resumption.withdrawn:
+            await self.cancel(turn)
+            return Verdict(StopReason.CANCELLED)
+        asked = resumption.asked
+        answered = approvals.resumed(turn, resumption, self._new_step(turn, answers.step_id(turn.run.id, 0)))
+        if turn.entry(asked.step_id, EntryKind.DECISION) is None:
+            entry = JournalEntry(asked.step_id, EntryKind.DECISION, self._clock.now())
+            await self._recorder.record(turn, asked.step_id, entry, [approvals.shown_answer(turn, resumption)])
+        turn.solver = replace(turn.solver, history=asked.history, last_result=asked.last_result)
+        turn.sight = Sight(asked.seen) if asked.seen is not None else None
+        carried = await self._execution.carry_out(turn, asked.step_id, asked.calls)
+        verdict = self._verdict(turn, answered, carried)
+        answer = approvals.answer_message(turn, resumption)
+        if answer.id not in {message.id for message in turn.window.messages}:
+            returns = _after_calls(turn, asked.step_id, carried, verdict, asked.message.created_at)
+            await self._commit(turn, answered, (replace(answer, step_id=asked.step_id), *returns))
+        return Verdict() if turn.pending else verdict
+
+    async def _pause(self, turn: Turn, answered: Answered, *, committed: bool) -> Verdict:
+        """Commits an answer whose calls wait for a decision, and the request for it."""
+        verdict = Verdict(StopReason.REQUIRES_APPROVAL)
+        messages = (*self._messages(turn, answered, (), verdict), approvals.request_message(turn, answered))
+        if not committed:
+            await self._commit(turn, answered, messages)
+        turn.pending = ()
+        turn.progress.approval = approvals.approval(turn, answered, messages[-2], self._clock.now())
+        self._conclude(turn, answered.step, answered.answer.usage, verdict.stop)
+        return verdict
 
     async def _step(self, turn: Turn) -> Verdict:
+        turn.progress.number += 1
         step_id = answers.step_id(turn.run.id, turn.progress.number)
         committed = _committed(turn, step_id)
         known = turn.entry(step_id, EntryKind.ANSWER)
@@ -92,6 +126,8 @@ class Engine:
             return Verdict(StopReason.NO_TOOL_CALL)
         if message.tool_calls and not answered.journalled:
             answered = await self._journal(turn, answered)
+        if any(item.gated for item in answered.planned):
+            return await self._pause(turn, answered, committed=bool(committed))
         seen = answered.answer.seen
         turn.sight = Sight(seen) if seen is not None else None
         carried = await self._execution.carry_out(turn, step_id, answered.planned)
@@ -131,7 +167,9 @@ class Engine:
         if turn.committing is not None:
             step = turn.committing
             await self._commit(turn, step.answered, step.messages)
-            self._conclude(turn, step.answered.step, step.answered.answer.usage, StopReason.CANCELLED)
+            if step.answered.step.number:
+                self._conclude(turn, step.answered.step, step.answered.answer.usage, StopReason.CANCELLED)
+            await self._close(turn)
             return
         turn.journal = {(e.step_id, e.kind, e.ordinal): e for e in await self._store.journal(turn.run.id)}
         # Of a run that was taken up the journal may be ahead of what was carried out again.
@@ -140,6 +178,24 @@ class Engine:
             if not _committed(turn, entry.step_id):
                 await self._commit_cancelled(turn, entry)
             turn.progress.number += 1
+        await self._close(turn)
+
+    async def _close(self, turn: Turn) -> None:
+        """Closes the request for approval that a cancelled turn was to answer, or had just made."""
+        request = open_request(turn.window.messages)
+        if request is None:
+            return
+        step_id, resumption = request.caller.step_id or "", turn.run.resumes
+        known = {}
+        for ordinal, call in enumerate(request.caller.tool_calls):
+            entry = turn.entry(step_id, EntryKind.RESULT, ordinal)
+            if entry is not None and entry.result is not None:
+                known[call.id] = entry.result
+        decisions = resumption.decisions if resumption is not None and not resumption.withdrawn else ()
+        step = replace(self._new_step(turn, derive_id("step", turn.run.id, "closing")), number=0)
+        answer = JournalledAnswer(request.caller, (), Usage(), turn.window.version, None)
+        messages = approvals.closing(turn.run, request, known, decisions)
+        await self._commit(turn, Answered(answer, (), journalled=True, step=step), messages)
 
     async def _commit_cancelled(self, turn: Turn, entry: JournalEntry) -> None:
         step_id, answered = entry.step_id, self._from_journal(turn, entry)
@@ -147,7 +203,7 @@ class Engine:
         for item in answered.planned:
             known = turn.entry(step_id, EntryKind.RESULT, item.ordinal)
             result = known.result if known is not None else None
-            cancelled = ToolReturn(item.call.id, item.call.name, ToolStatus.ERROR, _CANCELLED)
+            cancelled = ToolReturn(item.call.id, item.call.name, ToolStatus.ERROR, approvals.CANCELLED)
             carried.append(Carried(item, result or cancelled, known.at if known is not None else entry.at))
         messages = self._messages(turn, answered, tuple(carried), Verdict(StopReason.CANCELLED))
         await self._commit(turn, answered, messages)
@@ -190,6 +246,7 @@ class Engine:
         message = answers.answer_message(turn, step.id, answer, self._clock.now())
         if not (message.content or message.tool_calls or answers.ran_into_limit(answer) or _may_be_silent(turn)):
             raise ProviderBadAnswer("The model's answer was empty.", provider=turn.model.info.provider)
+        planned = answers.plan(message, turn.toolbox, turn.solver)
         stored = JournalledAnswer(
             message=message,
             leading=turn.pending,
@@ -200,8 +257,8 @@ class Engine:
             attempts=step.attempts,
             model_ms=step.model_ms or 0,
             seen={block.label: block.revision for block in turn.core.blocks} if message.tool_calls else None,
+            gated=tuple(item.ordinal for item in planned if item.gated),
         )
-        planned = answers.plan(message, turn.toolbox, turn.solver)
         return Answered(stored, planned, journalled=False, step=step)
 
     def _from_journal(self, turn: Turn, entry: JournalEntry) -> Answered:
@@ -214,7 +271,7 @@ class Engine:
             attempts=answer.attempts,
             model_ms=answer.model_ms,
         )
-        planned = answers.plan(answer.message, turn.toolbox, turn.solver)
+        planned = approvals.regated(answers.plan(answer.message, turn.toolbox, turn.solver), answer.gated)
         return Answered(answer, planned, journalled=True, step=step)
 
     async def _stream(self, turn: Turn, step_id: str, request: LlmRequest) -> LlmAnswer:
@@ -245,7 +302,9 @@ class Engine:
             answers.answer_id(step_id),
             lambda ordinal: answers.call_id(step_id, ordinal),
             lambda delta: self._hub.publish([turn.progress.live(self._clock.now(), step_id, delta)]),
-            (config.assistant_tool_name, config.assistant_tool_argument) if config.assistant_messages else None,
+            (config.assistant_tool_name, config.assistant_tool_argument)
+            if config.assistant_messages and config.assistant_tool_name not in turn.toolbox.gated
+            else None,
             text_is_reasoning=turn.policy.requires_tool_call,
             thinks_in_arguments=bool(turn.model.settings.inner_thoughts_in_kwargs),
         )
@@ -274,18 +333,12 @@ class Engine:
             answer.message,
             answered.planned,
             lambda name: turn.policy.injects_heartbeat and not turn.solver.is_terminal(name),
-            heartbeat=verdict.goes_on,
+            heartbeat=verdict.goes_on or any(item.gated and item.heartbeat for item in answered.planned),
         )
         messages = [replace(item, step_id=answered.step.id) for item in answer.leading]
         if message.content or message.tool_calls:
             messages.append(message)
-        at = max((item.at for item in carried), default=message.created_at)
-        if carried:
-            returns = [item.returned for item in carried]
-            messages.append(answers.returns_message(turn, answered.step.id, returns, at))
-        if verdict.heartbeat is not None:
-            messages.append(answers.heartbeat_message(turn, answered.step.id, verdict.heartbeat, at))
-        return tuple(messages)
+        return (*messages, *_after_calls(turn, answered.step.id, carried, verdict, message.created_at))
 
     async def _commit(self, turn: Turn, answered: Answered, messages: tuple[Message, ...]) -> None:
         """Commits the step to recall, however long that takes: what it holds must not be lost."""
@@ -358,6 +411,19 @@ class Engine:
 def _committed(turn: Turn, step_id: str) -> tuple[Message, ...]:
     """What the window holds of the step, where it was committed before a restart."""
     return tuple(message for message in turn.window.messages if message.step_id == step_id)
+
+
+def _after_calls(
+    turn: Turn, step_id: str, carried: tuple[Carried, ...], verdict: Verdict, called_at: datetime
+) -> tuple[Message, ...]:
+    """What follows the calls of a step: one message with all returns, and the heartbeat where one is due."""
+    messages = []
+    at = max((item.at for item in carried), default=called_at)
+    if carried:
+        messages.append(answers.returns_message(turn, step_id, [item.returned for item in carried], at))
+    if verdict.heartbeat is not None:
+        messages.append(answers.heartbeat_message(turn, step_id, verdict.heartbeat, at))
+    return tuple(messages)
 
 
 def _may_be_silent(turn: Turn) -> bool:

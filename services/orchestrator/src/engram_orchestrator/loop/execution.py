@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 
@@ -10,18 +10,22 @@ from engram_kit.clock import Clock
 from engram_kit.ids import derive_id
 
 from engram_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
+from engram_orchestrator.loop import approvals
 from engram_orchestrator.loop.custom import INTERRUPTED, run_custom
 from engram_orchestrator.loop.policy import CallOutcome
 from engram_orchestrator.loop.recording import Recorder
 from engram_orchestrator.loop.rules import OutputUnmapped
 from engram_orchestrator.loop.shown import otid
 from engram_orchestrator.loop.tiers import Patience
-from engram_orchestrator.loop.turn import PlannedCall, Turn
+from engram_orchestrator.loop.turn import Turn
+from engram_orchestrator.model.approvals import PlannedCall
 from engram_orchestrator.model.events import Shown
 from engram_orchestrator.model.memory import Block, CustomTool, ToolResult
-from engram_orchestrator.model.messages import ToolReturn, ToolStatus
+from engram_orchestrator.model.messages import Approve, Deny, ToolReturn, ToolStatus
 from engram_orchestrator.model.runs import EntryKind, JournalEntry
 from engram_orchestrator.ports import AgentAuthor, BlockEdit, CoreMemoryPort, ToolsPort
+
+_CLIENT_RETURN_CHARACTERS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +36,18 @@ class Carried:
     returned: ToolReturn
     at: datetime
     violation: bool = False
+    denied: bool = False
 
     @property
     def has_run(self) -> bool:
         """The tool itself was called, whatever it came to; only such calls count for the rules."""
-        return self.planned.problem is None and not self.violation
+        return self.planned.problem is None and not self.violation and not self.denied
 
     @property
     def outcome(self) -> CallOutcome:
         """What the policy wants to know of it."""
         ok = self.returned.status is ToolStatus.SUCCESS
-        return CallOutcome(self.planned.call.name, ok, self.planned.heartbeat, self.violation)
+        return CallOutcome(self.planned.call.name, ok, self.planned.heartbeat, self.violation, self.denied)
 
 
 class ToolExecution:
@@ -97,21 +102,32 @@ class ToolExecution:
         return tool is not None and tool.parallel
 
     async def _one(self, turn: Turn, step: str, item: PlannedCall) -> Carried:
-        refusal = self._refusal(turn, item)
+        decision = turn.decision(item.call.id)
+        decided = approvals.decided(decision, self._limit(turn, item))
+        refusal = self._refusal(turn, item) if decided is None else None
+        denied = isinstance(decision, Deny)
         known = turn.entry(step, EntryKind.RESULT, item.ordinal)
         if known is not None and known.result is not None:
             if turn.sight is not None and known.seen is not None:
                 turn.sight.learnt(known.seen)
-            return Carried(item, known.result, known.at, violation=refusal is not None)
+            return Carried(item, known.result, known.at, refusal is not None, denied)
         seen = turn.sight.revisions if turn.sight is not None else {}
         if item.problem is not None:
             result = ToolResult(ok=False, text=item.problem)
+        elif decided is not None:
+            result = decided
         elif refusal is not None:
             result = ToolResult(ok=False, text=refusal)
         else:
             result = await self._run(turn, step, item)
         learnt = turn.sight.since(seen) if turn.sight is not None else None
-        return await self._journal(turn, step, item, result, learnt, violation=refusal is not None)
+        carried = await self._journal(turn, step, item, result, learnt)
+        return replace(carried, violation=refusal is not None, denied=denied)
+
+    def _limit(self, turn: Turn, item: PlannedCall) -> int:
+        """The most characters that a client's return of the call may have."""
+        custom = turn.toolbox.custom_tool(item.call.name)
+        return custom.return_char_limit if custom is not None else _CLIENT_RETURN_CHARACTERS
 
     def _refusal(self, turn: Turn, item: PlannedCall) -> str | None:
         """Why a rule forbids the call, or None."""
@@ -127,8 +143,10 @@ class ToolExecution:
     async def _run(self, turn: Turn, step: str, item: PlannedCall) -> ToolResult:
         name = item.call.name
         custom = turn.toolbox.custom_tool(name)
-        if self._needs_approval(turn, name, custom):
-            return ToolResult(ok=False, text=f"{name} needs a person's approval, which this server cannot ask for.")
+        if turn.toolbox.schema(name) is None:
+            return ToolResult(ok=False, text=f"Error: there is no tool {name} any more. It was not run.")
+        if name in turn.toolbox.gated and not isinstance(turn.decision(item.call.id), Approve):
+            return ToolResult(ok=False, text=approvals.UNASKED.format(name=name))
         if custom is not None:
             return await self._run_custom(turn, step, item, custom)
         call = BuiltinCall(
@@ -163,21 +181,8 @@ class ToolExecution:
 
         return await run_custom(self._tools, edit, turn.agent, core, tool, item.arguments, author, prefix)
 
-    def _needs_approval(self, turn: Turn, name: str, custom: CustomTool | None) -> bool:
-        attached = turn.agent.tool(name)
-        if attached is not None and attached.requires_approval is not None:
-            return attached.requires_approval
-        return turn.solver.needs_approval(name) or (custom is not None and custom.requires_approval)
-
     async def _journal(
-        self,
-        turn: Turn,
-        step: str,
-        item: PlannedCall,
-        result: ToolResult,
-        seen: Mapping[str, int] | None,
-        *,
-        violation: bool,
+        self, turn: Turn, step: str, item: PlannedCall, result: ToolResult, seen: Mapping[str, int] | None
     ) -> Carried:
         call = item.call
         returned = ToolReturn(
@@ -190,9 +195,11 @@ class ToolExecution:
         )
         at = self._clock.now()
         entry = JournalEntry(step, EntryKind.RESULT, at, item.ordinal, result=returned, seen=seen)
-        bodies = () if self._is_speech(turn, returned) else (shown_return(step, item.ordinal, returned, at),)
-        await self._recorder.record(turn, step, entry, bodies)
-        return Carried(item, returned, at, violation)
+        shown: Shown | None = shown_return(step, item.ordinal, returned, at)
+        if self._is_speech(turn, returned):
+            shown = approvals.shown_speech(turn, item, at)
+        await self._recorder.record(turn, step, entry, () if shown is None else (shown,))
+        return Carried(item, returned, at)
 
     def _is_speech(self, turn: Turn, returned: ToolReturn) -> bool:
         """Speaking succeeded by being shown; its return is noise to a client."""

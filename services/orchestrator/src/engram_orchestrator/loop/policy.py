@@ -12,12 +12,13 @@ HEARTBEAT_AFTER_FAILURE = "Function call failed, returning control"
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """What became of one call: whether it succeeded, asked for a heartbeat, or broke a rule."""
+    """What became of one call: whether it succeeded, asked for a heartbeat, broke a rule, or was denied by a person."""
 
     name: str
     ok: bool
     heartbeat: bool = False
     violation: bool = False
+    denied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ class HeartbeatPolicy:
         solver, last = outcome.solver, outcome.calls[-1]
         if any(call.violation for call in outcome.calls):
             return "Continuing: tool rule violation."
+        if any(call.denied for call in outcome.calls):
+            return "Continuing: user denied request to call tool."
         if not all(call.ok for call in outcome.calls):
             return HEARTBEAT_AFTER_FAILURE
         if any(solver.is_terminal(call.name) for call in outcome.calls):

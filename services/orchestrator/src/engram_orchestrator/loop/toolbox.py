@@ -1,5 +1,6 @@
 """The tools of one turn: what the model is offered, and what each name means."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ from engram_orchestrator.loop.rules import RulesSolver
 from engram_orchestrator.model.agents import Agent
 from engram_orchestrator.model.memory import CustomTool
 from engram_orchestrator.model.models import ToolSchema
+from engram_orchestrator.model.runs import ClientTool
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,10 @@ class Toolbox:
     """As they are offered, with the arguments that the loop adds."""
     plain: tuple[ToolSchema, ...]
     """As they are executed."""
+    client: frozenset[str] = frozenset()
+    """Tools that the client runs."""
+    gated: frozenset[str] = frozenset()
+    """Tools whose calls wait for a decision: a person's, or the client's return."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -57,18 +63,33 @@ def make_toolbox(
     *,
     heartbeat: bool,
     thinking: bool,
+    client_tools: Sequence[ClientTool] = (),
 ) -> Toolbox:
-    """The toolbox of an agent; a custom tool shadows a built-in one of its name."""
+    """The toolbox of an agent; a custom tool shadows a built-in one of its name, and a client's tool shadows both."""
+    client = frozenset(tool.name for tool in client_tools)
+    custom = tuple(tool for tool in custom if tool.name not in client)
     stored = {tool.name: tool for tool in custom}
     plain: list[ToolSchema] = []
     for attached in agent.tools:
+        if attached.name in client:
+            continue
         if (tool := stored.get(attached.name)) is not None:
             plain.append(msgspec.json.decode(tool.json_schema, type=ToolSchema))
         elif attached.builtin and attached.name in builtin.names:
             plain.append(builtin.schema(attached.name))
+    plain += [ToolSchema(tool.name, tool.description, json.loads(tool.parameters)) for tool in client_tools]
     offered = []
     for schema in plain:
         shown = with_heartbeat(schema) if heartbeat and not solver.is_terminal(schema.name) else schema
         offered.append(with_thinking(shown) if thinking else shown)
-    names = tuple(schema.name for schema in plain if schema.name not in stored)
-    return Toolbox(names, custom, tuple(offered), tuple(plain))
+    names = tuple(schema.name for schema in plain if schema.name not in stored and schema.name not in client)
+    gated = client | {schema.name for schema in plain if _waits(agent, solver, schema.name, stored.get(schema.name))}
+    return Toolbox(names, custom, tuple(offered), tuple(plain), client, gated)
+
+
+def _waits(agent: Agent, solver: RulesSolver, name: str, custom: CustomTool | None) -> bool:
+    """Whether calls of a tool wait for a person: the agent's own switch, else a rule or the tool's default."""
+    attached = agent.tool(name)
+    if attached is not None and attached.requires_approval is not None:
+        return attached.requires_approval
+    return solver.needs_approval(name) or (custom is not None and custom.requires_approval)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from engram_orchestrator.llm.port import LlmClient
 from engram_orchestrator.loop.policy import LoopPolicy
@@ -12,11 +11,21 @@ from engram_orchestrator.loop.rules import RulesSolver
 from engram_orchestrator.loop.toolbox import Toolbox
 from engram_orchestrator.model.agent_types import AgentTypeSpec
 from engram_orchestrator.model.agents import Agent
+from engram_orchestrator.model.approvals import PlannedCall
 from engram_orchestrator.model.events import DurableBody, EventBody, RunEvent
 from engram_orchestrator.model.memory import CoreMemory, Window
-from engram_orchestrator.model.messages import Message, ToolCall, Usage
+from engram_orchestrator.model.messages import Decision, Message, Usage
 from engram_orchestrator.model.models import ModelInfo, ModelSettings
-from engram_orchestrator.model.runs import EntryKind, JournalEntry, JournalledAnswer, Lease, Run, Step, StepTrace
+from engram_orchestrator.model.runs import (
+    Approval,
+    EntryKind,
+    JournalEntry,
+    JournalledAnswer,
+    Lease,
+    Run,
+    Step,
+    StepTrace,
+)
 from engram_orchestrator.model.sight import Sight
 
 
@@ -33,23 +42,6 @@ class CalledModel:
         """Tokens that a request may take, so that the answer fits behind it."""
         window = self.settings.context_window or self.info.context_window
         return window - min(self.settings.max_output_tokens or 0, window // 2)
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedCall:
-    """A call as it will be carried out.
-
-    `problem` is set where its arguments cannot be used; with `is_rules_fault`
-    they are those that a rule gives, which the model cannot mend.
-    """
-
-    ordinal: int
-    call: ToolCall
-    arguments: Mapping[str, Any]
-    heartbeat: bool = False
-    thinking: str | None = None
-    problem: str | None = None
-    is_rules_fault: bool = False
 
 
 @dataclass(slots=True)
@@ -75,6 +67,8 @@ class Progress:
     """Events that were told and are not stored yet: those of an answer that the commit holds."""
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held from the numbering of events until they are stored."""
+    approval: Approval | None = None
+    """What the run stops for; stored with its end."""
 
     @property
     def last(self) -> bool:
@@ -149,3 +143,8 @@ class Turn:
     def entry(self, step_id: str, kind: EntryKind, ordinal: int = 0) -> JournalEntry | None:
         """What the journal holds from before a restart."""
         return self.journal.get((step_id, kind, ordinal))
+
+    def decision(self, call_id: str) -> Decision | None:
+        """What was decided about a call that had waited."""
+        given = self.run.resumes.decisions if self.run.resumes is not None else ()
+        return next((item.decision for item in given if item.tool_call_id == call_id), None)

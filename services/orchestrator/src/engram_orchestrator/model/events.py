@@ -5,7 +5,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from engram_orchestrator.model.messages import ContentPart, ToolCall, ToolReturn, Usage
+from engram_orchestrator.model.messages import ApprovalDecision, ContentPart, ToolCall, ToolReturn, Usage
 from engram_orchestrator.model.runs import RunError, RunStatus, StopReason
 
 
@@ -45,7 +45,8 @@ class Shown(Struct, frozen=True, omit_defaults=True, tag="message"):
     """A stored message, or a part of one, as clients see it.
 
     `kind` is "user", "system", "assistant", "reasoning", "hidden_reasoning",
-    "tool_call", "tool_return" or "summary"; the fields that it needs are set.
+    "tool_call", "tool_return", "approval_request", "approval_response" or
+    "summary"; the fields that it needs are set.
     """
 
     kind: str
@@ -57,6 +58,8 @@ class Shown(Struct, frozen=True, omit_defaults=True, tag="message"):
     tool_returns: tuple[ToolReturn, ...] = ()
     name: str | None = None
     sender_id: str | None = None
+    approval_request_id: str | None = None
+    decisions: tuple[ApprovalDecision, ...] = ()
 
 
 class Failed(Struct, frozen=True, tag="error"):

@@ -100,6 +100,36 @@ class ToolReturn:
     stderr: tuple[str, ...] = ()
 
 
+class Approve(Struct, frozen=True, tag="approve"):
+    """The tool may run."""
+
+
+class Deny(Struct, frozen=True, omit_defaults=True, tag="deny"):
+    """The tool must not run."""
+
+    reason: str | None = None
+
+
+class ClientReturn(Struct, frozen=True, omit_defaults=True, tag="client_return"):
+    """The client ran the tool itself, and this is what it came to."""
+
+    status: ToolStatus
+    text: str
+    stdout: tuple[str, ...] = ()
+    stderr: tuple[str, ...] = ()
+
+
+Decision = Approve | Deny | ClientReturn
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalDecision:
+    """What a person, or a client, decided about one call."""
+
+    tool_call_id: str
+    decision: Decision
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens as the provider reported them; None where it did not say."""
@@ -134,6 +164,9 @@ class Message:
     What a user said is kept as it was said; the packaging that the model sees
     (type, text, local time) is a pure function of the message and the agent's
     time zone, applied when a request is rendered.
+
+    A request for approval repeats those calls of the assistant message before
+    it that wait for a decision; the answer to it names it and decides them.
     """
 
     id: str
@@ -142,6 +175,8 @@ class Message:
     content: tuple[ContentPart, ...] = ()
     tool_calls: tuple[ToolCall, ...] = ()
     tool_returns: tuple[ToolReturn, ...] = ()
+    approval_decisions: tuple[ApprovalDecision, ...] = ()
+    approval_request_id: str | None = None
     name: str | None = None
     otid: str | None = None
     sender_id: str | None = None

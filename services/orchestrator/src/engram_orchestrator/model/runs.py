@@ -1,11 +1,12 @@
 """Runs, steps, and what the journal keeps of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
-from engram_orchestrator.model.messages import ContentPart, Message, Role, ToolReturn, Usage
+from engram_orchestrator.model.approvals import AskedStep, Resumption
+from engram_orchestrator.model.messages import ApprovalDecision, ContentPart, Message, Role, ToolReturn, Usage
 
 
 class StopReason(StrEnum):
@@ -72,6 +73,15 @@ class InputMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientTool:
+    """A tool that the client runs. `parameters` is a JSON schema of an object as text."""
+
+    name: str
+    parameters: str
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunConfig:
     """How a run is carried out; stored with it."""
 
@@ -86,6 +96,7 @@ class RunConfig:
     on_busy: OnBusy = OnBusy.WAIT
     metadata: str | None = None
     keepalive_seconds: int = 30
+    client_tools: tuple[ClientTool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +133,43 @@ class Run:
     total_ms: int | None = None
     takes_up: tuple[str, ...] = ()
     """The runs whose input it takes up again: the one that failed last, then those which that one took up."""
+    resumes: Resumption | None = None
+    """The approval that it answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A request for approval; its id is that of the stored message. `config` is that of the run which asked."""
+
+    id: str
+    organization_id: str
+    subject_id: str
+    agent_id: str
+    conversation_id: str
+    run_id: str
+    created_at: datetime
+    config: RunConfig
+    asked: AskedStep
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalAnswer:
+    """An answer to an approval: the pending one where no id is given.
+
+    Without a config the answering run has that of the run which asked; with one, it keeps that run's client tools
+    unless it brings its own.
+    """
+
+    decisions: tuple[ApprovalDecision, ...]
+    approval_request_id: str | None = None
+    config: RunConfig | None = None
+    withdrawn: bool = False
+
+    def config_after(self, asking: RunConfig) -> RunConfig:
+        """The config of the answering run."""
+        if self.config is None:
+            return asking
+        return self.config if self.config.client_tools else replace(self.config, client_tools=asking.client_tools)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +237,7 @@ class EntryKind(StrEnum):
     ANSWER = "answer"
     STARTED = "started"
     RESULT = "result"
+    DECISION = "decision"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +247,8 @@ class JournalledAnswer:
     `leading` are the messages that enter the window before it: the run's input
     at the first step, and a heartbeat. `length_cut` says that the model ran
     into its output limit. `seen` are the revisions of the memory blocks that
-    the request showed, by label; None in journals that do not know.
+    the request showed, by label; None in journals that do not know. `gated`
+    are the ordinals of the calls that wait for a decision.
     """
 
     message: Message
@@ -210,6 +260,7 @@ class JournalledAnswer:
     attempts: int = 1
     model_ms: int = 0
     seen: Mapping[str, int] | None = None
+    gated: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +268,10 @@ class JournalEntry:
     """An insert-only record of a step: the first one of its kind and ordinal stands.
 
     `ordinal` is the call's, 0 for an answer. Exactly one of the payloads fits
-    the kind; STARTED has none. `at` dates the messages that are made of it, so
-    that a replay makes the same ones. `seen` are the block revisions that the
-    agent knows by its own edit in this call, for the calls that follow.
+    the kind; STARTED and DECISION have none. `at` dates the messages that are
+    made of it, so that a replay makes the same ones. `seen` are the block
+    revisions that the agent knows by its own edit in this call, for the calls
+    that follow.
     """
 
     step_id: str

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from engram_orchestrator.builtin.executor import BuiltinTools
 from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.loop import approvals
 from engram_orchestrator.loop.answers import unsaid_input
 from engram_orchestrator.loop.context import ContextBuilder, Gathered
 from engram_orchestrator.loop.policy import POLICIES
@@ -85,7 +86,10 @@ class TurnBuilder:
             solver,
             heartbeat=policy.injects_heartbeat,
             thinking=bool(model.settings.inner_thoughts_in_kwargs),
+            client_tools=run.config.client_tools,
         )
+        dead = approvals.dead_request(run, gathered.window)
+        closing = () if dead is None else approvals.closing(run, dead)
         return Turn(
             run=run,
             agent=agent,
@@ -99,21 +103,23 @@ class TurnBuilder:
             window=gathered.window,
             core=gathered.core,
             journal=journal,
-            pending=unsaid_input(run, gathered.window),
+            pending=(*closing, *unsaid_input(run, gathered.window)),
             notes=gathered.notes,
         )
 
     async def _gather(self, claim: Claim) -> Gathered:
         agent = claim.agent
         tool_ids = _tool_ids(agent)
+        # What was decided must be carried out: its turn waits for its tiers as one does that was begun before.
+        bound = claim.taken_up or claim.run.resumes is not None
 
         async def gather() -> Gathered:
-            gathered = await self._context.gather(agent.id, claim.run.conversation_id, tool_ids, whole=claim.taken_up)
-            if not _is_cleared(agent):
+            gathered = await self._context.gather(agent.id, claim.run.conversation_id, tool_ids, whole=bound)
+            if not _is_cleared(agent) or claim.run.resumes is not None:
                 return gathered
             return replace(gathered, window=await self._cleared(claim, gathered.window))
 
-        return await (self._patience.with_tier(gather) if claim.taken_up else gather())
+        return await (self._patience.with_tier(gather) if bound else gather())
 
     async def _cleared(self, claim: Claim, window: Window) -> Window:
         """The window without what earlier turns left in it; with what this one put there before it was taken up."""

@@ -19,7 +19,7 @@ from engram_orchestrator.loop.hub import EventHub
 from engram_orchestrator.loop.recording import settled
 from engram_orchestrator.loop.turn import Progress, Turn
 from engram_orchestrator.model.events import DurableBody, Failed, RunEvent, Stopped, UsageReported
-from engram_orchestrator.model.runs import Run, RunError, StopReason, status_of
+from engram_orchestrator.model.runs import ApprovalAnswer, Run, RunError, StopReason, status_of
 from engram_orchestrator.runs.beginning import TurnBuilder
 from engram_orchestrator.runs.keeping import LeaseKeeper
 from engram_orchestrator.runs.outcomes import explanation, failure
@@ -68,10 +68,12 @@ class Conductor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
-    async def start(self, key: RequestKey | None, run: Run, *, reject_busy: bool) -> StartedRun:
+    async def start(
+        self, key: RequestKey | None, run: Run, *, reject_busy: bool, answer: ApprovalAnswer | None = None
+    ) -> StartedRun:
         """Stores a run, and begins it where its conversation is idle. Raises as RunStore.start does."""
         async with self._keeper.claiming(run.conversation_id):
-            started = await self._store.start(key, run, self._keeper.owner, reject_busy=reject_busy)
+            started = await self._store.start(key, run, self._keeper.owner, reject_busy=reject_busy, answer=answer)
             if started.claim is not None:
                 self._begin(started.claim, copy_context())
             return started
@@ -127,6 +129,12 @@ class Conductor:
                 active.task.cancel()
         await asyncio.wait([active.task])
         return active.ended is StopReason.CANCELLED
+
+    async def ended(self, run_id: str) -> None:
+        """Waits until a run is not carried out here any more."""
+        active = self._active.get(run_id)
+        if active is not None and active.task is not None:
+            await asyncio.wait([active.task])
 
     async def drop(self, organization_id: str, agent_id: str) -> None:
         """Lets go of the runs of an agent that is being deleted; their leases are gone already."""
@@ -233,7 +241,7 @@ class Conductor:
     async def _cancelled(self, claim: Claim, turn: Turn | None, progress: Progress) -> RunError | None:
         """Leaves valid history behind a run that is cancelled; what went wrong with it."""
         try:
-            if turn is None and claim.taken_up:
+            if turn is None and (claim.taken_up or claim.run.resumes is not None):
                 turn = await self._turns.begin(claim, progress)
             if turn is not None:
                 await self._engine.cancel(turn)
@@ -260,8 +268,8 @@ class Conductor:
             first_token_ms=progress.first_token_ms,
             total_ms=round((self._clock.monotonic() - progress.began) * 1e3),
         )
-        waits = await self._store.finish(
-            progress.lease, ended, (*progress.told, *events), progress.steps, progress.traces
-        )
+        approval = progress.approval if reason is StopReason.REQUIRES_APPROVAL else None
+        told = (*progress.told, *events)
+        waits = await self._store.finish(progress.lease, ended, told, progress.steps, progress.traces, approval)
         self._hub.publish(events)
         return waits

@@ -89,7 +89,8 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         """An agent, with the parts that the view asks for."""
         agent = await self._service.get(current_principal(), _agent_id(request.agent_id))
         windows = await self._service.message_ids([agent]) if request.view.message_ids else {}
-        answer = rpc.GetAgentResponse(agent=self._shown(agent, windows.get(agent.id, ())))
+        waiting = await self._service.pending_approvals(current_principal(), [agent])
+        answer = rpc.GetAgentResponse(agent=self._shown(agent, windows.get(agent.id, ()), waiting.get(agent.id)))
         if request.view.blocks:
             core = await self._service.core_memory(agent.id)
             answer.core_memory.CopyFrom(core_memory_to_proto(core))
@@ -103,8 +104,9 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         where = drafts.filter_from_proto(request.filter)
         page = await self._service.list(current_principal(), where, _ORDERS[request.order_by], query)
         windows = await self._service.message_ids(page.items) if request.view.message_ids else {}
+        waiting = await self._service.pending_approvals(current_principal(), page.items)
         answer = rpc.ListAgentsResponse(
-            agents=[self._shown(agent, windows.get(agent.id, ())) for agent in page.items],
+            agents=[self._shown(agent, windows.get(agent.id, ()), waiting.get(agent.id)) for agent in page.items],
             next_page_token=next_page_token(query, page),
         )
         if request.view.blocks:
@@ -157,6 +159,22 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         agent = await self._service.detach_tool(current_principal(), key, agent_id, tool_id, name)
         return rpc.DetachToolResponse(agent=self._shown(agent))
 
+    async def SetToolApproval(
+        self, request: rpc.SetToolApprovalRequest, context: Context
+    ) -> rpc.SetToolApprovalResponse:
+        """Whether calls of a tool wait for a person."""
+        agent_id = _agent_id(request.agent_id)
+        if not request.tool_name:
+            raise InvalidArgument("tool_name is required.", field="tool_name")
+        agent = await self._service.set_tool_approval(
+            current_principal(),
+            request_key(request, "SetToolApproval"),
+            agent_id,
+            request.tool_name,
+            requires=request.requires_approval,
+        )
+        return rpc.SetToolApprovalResponse(agent=self._shown(agent))
+
     async def RunTool(self, request: rpc.RunToolRequest, context: Context) -> rpc.RunToolResponse:
         """Runs an attached tool outside of a turn."""
         agent_id = _agent_id(request.agent_id)
@@ -204,8 +222,8 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         page = await self._service.tags(current_principal(), query, search)
         return rpc.ListTagsResponse(tags=page.items, next_page_token=next_page_token(query, page))
 
-    def _shown(self, agent: Agent, message_ids: tuple[str, ...] = ()) -> pb.Agent:
-        return agent_to_proto(agent, self._service.effective_settings(agent), message_ids)
+    def _shown(self, agent: Agent, message_ids: tuple[str, ...] = (), waits_for: str | None = None) -> pb.Agent:
+        return agent_to_proto(agent, self._service.effective_settings(agent), message_ids, waits_for)
 
 
 def _agent_id(value: str) -> str:

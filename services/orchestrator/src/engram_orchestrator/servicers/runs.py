@@ -1,6 +1,7 @@
 """engram.agents.v1.RunService."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import grpc
@@ -12,6 +13,7 @@ from engram_kit.ids import require_id
 from engram_kit.paging import next_page_token, page_query
 from engram_kit.principal import current_principal
 
+from engram_orchestrator.convert.approvals import answer_from_proto
 from engram_orchestrator.convert.events import event_to_proto, wanted
 from engram_orchestrator.convert.runs import (
     CANCEL_OUTCOMES,
@@ -30,6 +32,7 @@ from engram_orchestrator.convert.steps import (
     trace_to_proto,
 )
 from engram_orchestrator.store.base import RunFilter
+from engram_orchestrator.usecases.approvals import ApprovalService
 from engram_orchestrator.usecases.runs import RunService
 from engram_orchestrator.usecases.steps import StepService
 
@@ -39,8 +42,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
     """Turns of agents."""
 
-    def __init__(self, service: RunService, steps: StepService) -> None:
+    def __init__(self, service: RunService, approvals: ApprovalService, steps: StepService) -> None:
         self._service = service
+        self._approvals = approvals
         self._steps = steps
 
     async def SendMessage(
@@ -74,6 +78,25 @@ class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
         )
         return rpc.StartRunResponse(run=run_to_proto(run))
 
+    async def AnswerApproval(
+        self, request: rpc.AnswerApprovalRequest, context: Context
+    ) -> AsyncIterator[rpc.AnswerApprovalResponse]:
+        """Answers an approval and streams the turn on."""
+        agent_id = require_id(request.agent_id, "agent", "agent_id")
+        config = config_from_proto(request.config) if request.HasField("config") else None
+        run, events = await self._approvals.answer(
+            current_principal(),
+            request_key(request, "AnswerApproval"),
+            agent_id,
+            conversation_from(agent_id, request.conversation_id if request.HasField("conversation_id") else None),
+            answer_from_proto(request, config),
+            inputs_from_proto(request.messages, any_number=True),
+        )
+        async with aclosing(events):
+            async for event in events:
+                if wanted(event, run.config.include_events):
+                    yield rpc.AnswerApprovalResponse(event=event_to_proto(event))
+
     async def GetRun(self, request: rpc.GetRunRequest, context: Context) -> rpc.GetRunResponse:
         """A run."""
         run = await self._service.get(current_principal(), require_id(request.run_id, "run", "run_id"))
@@ -101,7 +124,7 @@ class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
                 where = RunFilter(agent_ids=(require_id(request.agent_id, "agent", "agent_id"),))
             case _:
                 raise InvalidArgument("One of runs, conversation_id and agent_id is required.", field="target")
-        outcomes = await self._service.cancel(current_principal(), where, run_ids)
+        outcomes = await self._approvals.cancel(current_principal(), where, run_ids)
         return rpc.CancelRunsResponse(outcomes={run: CANCEL_OUTCOMES[outcome] for run, outcome in outcomes.items()})
 
     async def RetryRun(self, request: rpc.RetryRunRequest, context: Context) -> rpc.RetryRunResponse:

@@ -10,7 +10,16 @@ from engram_kit.paging import Page, PageQuery
 
 from engram_orchestrator.model.agents import Agent, AgentType, Conversation, ConversationOrigin
 from engram_orchestrator.model.events import RunEvent
-from engram_orchestrator.model.runs import JournalEntry, Lease, Run, RunStatus, Step, StepTrace
+from engram_orchestrator.model.runs import (
+    Approval,
+    ApprovalAnswer,
+    JournalEntry,
+    Lease,
+    Run,
+    RunStatus,
+    Step,
+    StepTrace,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,17 @@ class StepFilter:
     feedback: str | None = None
     tags_any: tuple[str, ...] = ()
     trace_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalFilter:
+    """Which pending approvals; everything that is given must hold."""
+
+    organization_id: str | None = None
+    agent_ids: tuple[str, ...] = ()
+    run_ids: tuple[str, ...] = ()
+    conversation_id: str | None = None
+    asked_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +308,24 @@ class RunStore(Protocol):
     of them raises LeaseLost where another holder's epoch is higher.
     """
 
-    async def start(self, key: RequestKey | None, run: Run, owner: str, *, reject_busy: bool) -> StartedRun:
+    async def start(
+        self,
+        key: RequestKey | None,
+        run: Run,
+        owner: str,
+        *,
+        reject_busy: bool,
+        answer: ApprovalAnswer | None = None,
+    ) -> StartedRun:
         """Stores a run and its input at the end of its conversation's queue, and claims it where the slot is free.
 
+        With an `answer` it also decides the approval that the conversation waits for, and is claimed ahead of every
+        run that waits. The same answer again is the run that it began.
+
         Raises:
+            PendingApproval: the conversation waits for an approval, and this is no answer.
+            NoPendingApproval: this is an answer, and nothing waits for it.
+            ApprovalMismatch: it is not exactly about the calls that wait.
             NotFound: the agent or conversation is not there.
             ConversationBusy: another run is unfinished, or the turn slot is taken, and `reject_busy` is set.
             RequestIdReused: with other content.
@@ -301,7 +335,8 @@ class RunStore(Protocol):
     async def claim_next(self, conversation_id: str, owner: str) -> Claim | None:
         """Claims the lowest unfinished run of a conversation, raising the epoch.
 
-        None where there is none, where another owner's lease holds, or where the agent is not ACTIVE.
+        None where there is none, where another owner's lease holds, where the agent is not ACTIVE, or while the
+        conversation waits for an approval.
         """
         ...
 
@@ -327,8 +362,12 @@ class RunStore(Protocol):
         events: Sequence[RunEvent],
         steps: Sequence[Step],
         traces: Sequence[StepTrace] = (),
+        approval: Approval | None = None,
     ) -> bool:
-        """Ends a run, releases its lease, and tells whether another waits in the conversation."""
+        """Ends a run, releases its lease, and tells whether another waits in the conversation.
+
+        From then on an `approval` is pending.
+        """
         ...
 
     async def journal(self, run_id: str) -> tuple[JournalEntry, ...]:
@@ -403,4 +442,16 @@ class StepStore(Protocol):
 
     async def purge_traces(self, before: datetime) -> int:
         """Forgets traces written before then; how many."""
+        ...
+
+
+class ApprovalStore(Protocol):
+    """Requests for approval that wait. They are made and decided by RunStore, with the runs that do so."""
+
+    async def pending(self, where: ApprovalFilter) -> tuple[Approval, ...]:
+        """The pending ones of ACTIVE conversations of ACTIVE agents, the oldest first."""
+        ...
+
+    async def withdraw(self, conversation_id: str) -> None:
+        """Takes a pending one back: nobody can answer it any more. Where there is none nothing happens."""
         ...

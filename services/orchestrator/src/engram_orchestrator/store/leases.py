@@ -10,6 +10,7 @@ from engram_kit.sql import Database
 from engram_orchestrator.errors import ConversationBusy, LeaseLost
 from engram_orchestrator.model.agents import AgentState
 from engram_orchestrator.model.runs import Lease
+from engram_orchestrator.store import approvals
 from engram_orchestrator.store import statements as sql
 from engram_orchestrator.store.agents import active
 from engram_orchestrator.store.conversation_rows import conversation_missing
@@ -76,6 +77,7 @@ class SqlLeaseStore:
             .where(
                 conversations.c.id.in_(unfinished),
                 agents.c.state == AgentState.ACTIVE,
+                conversations.c.id.not_in(approvals.WAITING_CONVERSATIONS),
                 sa.or_(sa.not_(sql.LEASE_HOLDS), conversations.c.lease_owner == owner),
             )
         )

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from engram_kit.idempotency import RequestKey
 
+from engram_orchestrator.model.approvals import Resumption
 from engram_orchestrator.model.events import DurableBody, RunEvent
 from engram_orchestrator.model.messages import Usage
 from engram_orchestrator.model.runs import (
@@ -28,6 +29,7 @@ class _Document:
     input: tuple[InputMessage, ...]
     config: RunConfig
     takes_up: tuple[str, ...] = ()
+    resumes: Resumption | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def run_row(key: RequestKey | None, run: Run, queue_number: int) -> dict[str, An
         "request_method": key and key.method,
         "request_id": key and key.request_id,
         "request_fingerprint": key and key.fingerprint,
-        "document": _ENCODE(_Document(run.input, run.config, run.takes_up)),
+        "document": _ENCODE(_Document(run.input, run.config, run.takes_up, run.resumes)),
         "created_at": run.created_at,
         "updated_at": run.updated_at,
     }
@@ -84,6 +86,7 @@ def decode_run(row: Any) -> Run:
         input=fixed.input,
         config=fixed.config,
         takes_up=fixed.takes_up,
+        resumes=fixed.resumes,
         status=RunStatus(row.status),
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
         background=row.background,

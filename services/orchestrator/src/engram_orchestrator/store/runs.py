@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from engram_kit.clock import Clock
@@ -11,9 +12,11 @@ from engram_kit.idempotency import Ledger, RequestKey
 from engram_kit.paging import Page, PageQuery, paginate
 from engram_kit.sql import Database
 
-from engram_orchestrator.errors import RunUnderWay
+from engram_orchestrator.errors import NoPendingApproval, RunUnderWay
 from engram_orchestrator.model.events import RunEvent
 from engram_orchestrator.model.runs import (
+    Approval,
+    ApprovalAnswer,
     JournalEntry,
     Lease,
     Run,
@@ -21,6 +24,7 @@ from engram_orchestrator.model.runs import (
     Step,
     StepTrace,
 )
+from engram_orchestrator.store import approvals
 from engram_orchestrator.store import statements as sql
 from engram_orchestrator.store.agents import decode_agent
 from engram_orchestrator.store.base import Claim, RunFilter, StartedRun
@@ -61,7 +65,15 @@ class SqlRunStore:
         self._times = times or LeaseTimes(clock)
         self._ledger = Ledger(request_ledger, clock)
 
-    async def start(self, key: RequestKey | None, run: Run, owner: str, *, reject_busy: bool) -> StartedRun:
+    async def start(
+        self,
+        key: RequestKey | None,
+        run: Run,
+        owner: str,
+        *,
+        reject_busy: bool,
+        answer: ApprovalAnswer | None = None,
+    ) -> StartedRun:
         """See RunStore."""
 
         def write(conn: sa.Connection) -> StartedRun:
@@ -71,6 +83,9 @@ class SqlRunStore:
             place = find_place(conn, self._times, run.organization_id, run.agent_id, run.conversation_id)
             if place is None:
                 raise missing(conn, run.organization_id, run.agent_id, run.conversation_id)
+            if answer is not None:
+                return self._answer(conn, key, run, owner, place, answer)
+            approvals.require_none(conn, run.conversation_id)
             ahead = first_unfinished(conn, run.conversation_id)
             is_busy = ahead is not None or place.held
             if is_busy and reject_busy:
@@ -80,14 +95,34 @@ class SqlRunStore:
                 _insert_run(conn, key, run, number)
                 conn.execute(sql.ADVANCE_QUEUE, {"its_id": run.conversation_id, "new_next_queue_number": number + 1})
                 return StartedRun(run)
-            running = replace(run, status=RunStatus.RUNNING)
-            _insert_run(conn, key, running, number)
-            lease = take(conn, self._times, place, run.id, owner, number + 1)
-            return StartedRun(
-                running, claim=Claim(running, decode_agent(place), decode_conversation(place.thread), lease)
-            )
+            return self._claimed(conn, key, run, owner, place, number)
 
         return await self._database.write(write)
+
+    def _claimed(
+        self, conn: sa.Connection, key: RequestKey | None, run: Run, owner: str, place: Any, number: int
+    ) -> StartedRun:
+        running = replace(run, status=RunStatus.RUNNING)
+        _insert_run(conn, key, running, number)
+        lease = take(conn, self._times, place, run.id, owner, max(number + 1, place.next_queue_number))
+        return StartedRun(running, claim=Claim(running, decode_agent(place), decode_conversation(place.thread), lease))
+
+    def _answer(
+        self, conn: sa.Connection, key: RequestKey | None, run: Run, owner: str, place: Any, answer: ApprovalAnswer
+    ) -> StartedRun:
+        """Stores the run that answers an approval ahead of those that wait for it."""
+        decided = approvals.decide(conn, run, answer)
+        if decided.repeats_run_id is not None:
+            before = conn.execute(sa.select(runs).where(runs.c.id == decided.repeats_run_id)).first()
+            if before is None:
+                raise NoPendingApproval("The approval was answered before; that run is deleted.")
+            return StartedRun(decode_run(before), replayed=True)
+        ahead = first_unfinished(conn, run.conversation_id)
+        if place.held:
+            raise busy(run.conversation_id, ahead)
+        number = place.next_queue_number if ahead is None else ahead.queue_number - 1
+        resuming = replace(run, config=decided.config, resumes=decided.resumption)
+        return self._claimed(conn, key, resuming, owner, place, number)
 
     def _replayed(self, conn: sa.Connection, key: RequestKey | None, run: Run) -> Run | None:
         if key is not None:
@@ -119,6 +154,8 @@ class SqlRunStore:
                 return None
             place = find_place(conn, self._times, first.organization_id, first.agent_id, conversation_id)
             if place is None or (place.held and place.lease_owner != owner):
+                return None
+            if approvals.pending_id(conn, conversation_id) is not None:
                 return None
             lease = take(conn, self._times, place, first.id, owner, place.next_queue_number)
             conn.execute(sql.MARK_RUNNING, {"its_id": first.id})
@@ -157,6 +194,7 @@ class SqlRunStore:
         events: Sequence[RunEvent],
         steps: Sequence[Step],
         traces: Sequence[StepTrace] = (),
+        approval: Approval | None = None,
     ) -> bool:
         """See RunStore."""
 
@@ -167,6 +205,8 @@ class SqlRunStore:
             record_steps(conn, steps, traces, lease.run_id)
             conn.execute(sql.END_RUN, ended_values(run))
             conn.execute(sql.FORGET_JOURNAL, {"its_run": run.id})
+            if approval is not None:
+                approvals.ask(conn, approval)
             last = {
                 "its_id": run.agent_id,
                 "new_last_stop_reason": run.stop_reason,

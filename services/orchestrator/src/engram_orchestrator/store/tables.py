@@ -118,6 +118,40 @@ run_otids = sa.Table(
     sa.Index("run_otids_by_run", "run_id"),
 )
 
+approvals = sa.Table(
+    "approvals",
+    metadata,
+    # Of the stored message that asks.
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("agent_id", sa.Text, nullable=False),
+    sa.Column("conversation_id", sa.Text, sa.ForeignKey("conversations.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    # The ids of its calls, sorted, a blank between them: an answer that names no approval is found by them.
+    sa.Column("call_ids", sa.Text, nullable=False),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("decisions", sa.LargeBinary),
+    sa.Column("decided_by_run_id", sa.Text),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("decided_at", UtcDateTime),
+    sa.Index("approvals_by_conversation", "conversation_id", "created_at"),
+    sa.Index("approvals_by_agent", "agent_id"),
+    sa.Index(
+        "approvals_one_pending",
+        "conversation_id",
+        unique=True,
+        sqlite_where=sa.text("state = 'pending'"),
+        postgresql_where=sa.text("state = 'pending'"),
+    ),
+    sa.Index(
+        "approvals_pending",
+        "created_at",
+        sqlite_where=sa.text("state = 'pending'"),
+        postgresql_where=sa.text("state = 'pending'"),
+    ),
+)
+
 steps = sa.Table(
     "steps",
     metadata,

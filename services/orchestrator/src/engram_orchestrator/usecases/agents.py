@@ -17,7 +17,7 @@ from engram_orchestrator.model.agents import Agent, AttachedTool, Conversation
 from engram_orchestrator.model.memory import CoreMemory
 from engram_orchestrator.model.models import ModelSettings
 from engram_orchestrator.ports import ToolsPort
-from engram_orchestrator.store.base import AgentFilter, AgentStore
+from engram_orchestrator.store.base import AgentFilter, AgentStore, ApprovalFilter, ApprovalStore
 
 
 class AgentService:
@@ -31,8 +31,10 @@ class AgentService:
         context: ContextBuilder,
         models: Providers,
         clock: Clock,
+        approvals: ApprovalStore,
     ) -> None:
         self._store = store
+        self._approvals = approvals
         self._tools = tools
         self._builtin = builtin
         self._context = context
@@ -114,9 +116,38 @@ class AgentService:
 
         def change(agent: Agent) -> Agent:
             others = tuple(tool for tool in agent.tools if tool.name != attached.name)
-            return agent if attached in agent.tools else replace(agent, tools=(*others, attached))
+            known = agent.tool(attached.name)
+            return (
+                agent
+                if known is not None and known.tool_id == attached.tool_id
+                else replace(agent, tools=(*others, attached))
+            )
 
         return await self.update(principal, key, agent_id, change)
+
+    async def set_tool_approval(
+        self, principal: Principal, key: RequestKey | None, agent_id: str, name: str, *, requires: bool
+    ) -> Agent:
+        """Whether calls of a tool by this agent wait for a person; overrides rules and the tool's own default.
+
+        Raises:
+            NotFound: of the agent, or of the tool among its tools.
+        """
+
+        def change(agent: Agent) -> Agent:
+            tool = agent.tool(name)
+            if tool is None:
+                raise NotFound(f"The agent has no tool {name}.", field="tool_name", resource_id=name)
+            switched = replace(tool, requires_approval=requires)
+            return replace(agent, tools=tuple(switched if item == tool else item for item in agent.tools))
+
+        return await self.update(principal, key, agent_id, change)
+
+    async def pending_approvals(self, principal: Principal, agents: Sequence[Agent]) -> dict[str, str]:
+        """By agent, the approval that it has been waiting for the longest."""
+        ids = tuple(agent.id for agent in agents)
+        found = await self._approvals.pending(ApprovalFilter(principal.organization_id, ids)) if ids else ()
+        return {approval.agent_id: approval.id for approval in reversed(found)}
 
     async def detach_tool(
         self, principal: Principal, key: RequestKey | None, agent_id: str, tool_id: str | None, name: str | None

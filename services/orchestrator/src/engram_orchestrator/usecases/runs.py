@@ -17,6 +17,7 @@ from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.model.events import DurableBody, RunEvent, Stopped, UsageReported
 from engram_orchestrator.model.messages import Usage
 from engram_orchestrator.model.runs import (
+    ApprovalAnswer,
     InputMessage,
     OnBusy,
     Run,
@@ -72,26 +73,31 @@ class RunService:
         Raises:
             NotFound: no such agent, or conversation of it.
             ConversationBusy: another run holds it, and the config rejects waiting.
+            PendingApproval: it waits for an approval.
             ModelUnknown: the config names a model that nobody serves.
         """
-        run = self._new_run(principal, agent_id, conversation_id, messages, config, background=False)
-        # Listening begins before the run can; of a repeat the first run is another one, and is read from the store.
-        subscription = self._follower.subscribe(run.id)
-        try:
-            started = await self._start(key, run)
-        except BaseException:
-            subscription.close()
-            raise
-        if started.replayed:
-            subscription.close()
-            stream = self.follow(principal, started.run.id, 0, config.keepalive_seconds, replayed=True)
-        else:
-            stream = self._follower.follow(
-                started.run, subscription, fresh=True, keepalive_seconds=config.keepalive_seconds
-            )
+        run = self.new_run(principal, agent_id, conversation_id, messages, config, background=False)
+        _, stream = await self.opened(principal, key, run)
         async with aclosing(stream):
             async for event in stream:
                 yield event
+
+    async def opened(
+        self, principal: Principal, key: RequestKey | None, run: Run, answer: ApprovalAnswer | None = None
+    ) -> tuple[Run, AsyncGenerator[RunEvent, None]]:
+        """Stores a run; the run, or the one that this repeats, and its events to the end. Raises as `send` does."""
+        # Listening begins before the run can; of a repeat the first run is another one, and is read from the store.
+        subscription = self._follower.subscribe(run.id)
+        try:
+            started = await self._start(key, run, answer)
+        except BaseException:
+            subscription.close()
+            raise
+        alive = started.run.config.keepalive_seconds
+        if started.replayed:
+            subscription.close()
+            return started.run, self.follow(principal, started.run.id, 0, alive, replayed=True)
+        return started.run, self._follower.follow(started.run, subscription, fresh=True, keepalive_seconds=alive)
 
     async def start(
         self,
@@ -103,11 +109,11 @@ class RunService:
         config: RunConfig,
     ) -> Run:
         """Stores a run and begins it in the background. Raises as `send` does."""
-        run = self._new_run(principal, agent_id, conversation_id, messages, config, background=True)
+        run = self.new_run(principal, agent_id, conversation_id, messages, config, background=True)
         started = await self._start(key, run)
         return started.run
 
-    def _new_run(
+    def new_run(
         self,
         principal: Principal,
         agent_id: str,
@@ -117,6 +123,7 @@ class RunService:
         *,
         background: bool,
     ) -> Run:
+        """A run that is not stored yet. Raises ModelUnknown."""
         if config.override_model is not None:
             self._models.resolve(config.override_model)
         now = self._clock.now()
@@ -133,8 +140,8 @@ class RunService:
             background=background,
         )
 
-    async def _start(self, key: RequestKey | None, run: Run) -> StartedRun:
-        return await self._conductor.start(key, run, reject_busy=run.config.on_busy is OnBusy.REJECT)
+    async def _start(self, key: RequestKey | None, run: Run, answer: ApprovalAnswer | None = None) -> StartedRun:
+        return await self._conductor.start(key, run, reject_busy=run.config.on_busy is OnBusy.REJECT, answer=answer)
 
     async def follow(
         self, principal: Principal, run_id: str, after: int, keepalive_seconds: int, *, replayed: bool = False
@@ -181,7 +188,7 @@ class RunService:
         if before.status is RunStatus.COMPLETED:
             raise RunEnded("The run completed; there is nothing to take up again.", resource_id=run_id)
         messages = [replace(message, otid=None) for message in before.input]
-        again = self._new_run(
+        again = self.new_run(
             principal, before.agent_id, before.conversation_id, messages, before.config, background=True
         )
         return (await self._start(key, replace(again, takes_up=(run_id, *before.takes_up)))).run

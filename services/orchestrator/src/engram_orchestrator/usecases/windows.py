@@ -23,7 +23,7 @@ from engram_orchestrator.model.runs import Lease
 from engram_orchestrator.ports import RecallPort
 from engram_orchestrator.prompt.assembly import memory_section, sections, shows
 from engram_orchestrator.runs.slots import TurnSlots
-from engram_orchestrator.store.base import AgentStore, ConversationStore
+from engram_orchestrator.store.base import AgentStore, ApprovalStore, ConversationStore
 from engram_orchestrator.usecases.first_messages import FirstWindow
 
 
@@ -63,6 +63,7 @@ class WindowService:
         agents: AgentStore,
         conversations: ConversationStore,
         slots: TurnSlots,
+        approvals: ApprovalStore,
         recall: RecallPort,
         builtin: BuiltinTools,
         context: ContextBuilder,
@@ -71,6 +72,7 @@ class WindowService:
         self._agents = agents
         self._conversations = conversations
         self._slots = slots
+        self._approvals = approvals
         self._recall = recall
         self._builtin = builtin
         self._context = context
@@ -159,6 +161,8 @@ class WindowService:
     ) -> Agent:
         """Empties a conversation's window but for its system message, rendered anew. The rows stay in recall.
 
+        An approval that the conversation waited for is withdrawn.
+
         Raises:
             NotFound: no such agent, or conversation of it.
             ConversationBusy: a run is under way in it, or waits, or something else changes it.
@@ -169,7 +173,8 @@ class WindowService:
             first = FirstWindow(agent, conversation_id, str(window.version), self._clock.now())
             new = first.default() if add_default else ()
             text = await self.system_text(agent, conversation, replace(window, messages=window.messages[:1]))
-            await self._replace(key, lease, agent, window, new, text, keeps=window.messages[:1])
+            if await self._replace(key, lease, agent, window, new, text, keeps=window.messages[:1]):
+                await self._approvals.withdraw(conversation_id)
         return agent
 
     async def _replace(
@@ -182,8 +187,8 @@ class WindowService:
         text: str,
         *,
         keeps: tuple[Message, ...],
-    ) -> None:
-        """Puts another window in place once, however often it is asked for under one key."""
+    ) -> bool:
+        """Puts another window in place once, however often it is asked for under one key; whether this did it."""
         repeated = await self._agents.once(key)
         request_id = new_id("request") if key is None else derive_id("request", key.method, key.request_id)
         try:
@@ -202,8 +207,9 @@ class WindowService:
             if not repeated:
                 raise
             # The first try got through, and the window has changed since.
-            return
+            return False
         self._context.remember(replaced)
+        return True
 
     async def system_text(self, agent: Agent, conversation: Conversation, window: Window) -> str:
         """The system message of a conversation that shows `window`, rendered now."""

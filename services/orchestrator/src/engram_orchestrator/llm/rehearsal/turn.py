@@ -45,7 +45,10 @@ def current_turn(messages: tuple[Message, ...]) -> Turn:
     after = messages[last:]
     returns = {returned.tool_call_id: returned for message in after for returned in message.tool_returns}
     made = tuple(
-        _made(call.name, call.arguments, returns.get(call.id)) for message in after for call in message.tool_calls
+        _made(call.name, call.arguments, returns.get(call.id))
+        for message in after
+        if message.role is not Role.APPROVAL  # which repeats calls
+        for call in message.tool_calls
     )
     return Turn(said, made, _demanded(after))
 

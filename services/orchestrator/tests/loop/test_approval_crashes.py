@@ -1,0 +1,221 @@
+"""Death of the process at every point between a question and the end of its answer: nothing lost, nothing doubled."""
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engram_kit.idempotency import RequestKey
+from engram_kit.paging import PageQuery
+from engram_orchestrator.llm.port import LlmAnswer, LlmRequest
+from engram_orchestrator.loop.custom import INTERRUPTED
+from engram_orchestrator.model.agents import Agent, AgentType
+from engram_orchestrator.model.events import RunEvent, Shown
+from engram_orchestrator.model.messages import (
+    ApprovalDecision,
+    Approve,
+    ClientReturn,
+    Deny,
+    Role,
+    TextPart,
+    ToolCall,
+    ToolStatus,
+)
+from engram_orchestrator.model.rules import RequiresApproval
+from engram_orchestrator.model.runs import ClientTool, InputMessage, RunConfig, RunStatus, StopReason
+from engram_orchestrator.store.base import ApprovalFilter, RunFilter
+
+from ..support.faults import Death, Faults
+from ..support.model import by_place, call, say, together
+from ..support.world import ME, Process, World, dead, kinds, lines, opened, require_valid
+
+ALL = PageQuery(9, ascending=True)
+RULES = (RequiresApproval("archival_memory_insert"),)
+CLIENT = ClientTool("open_file", '{"type": "object", "properties": {}}')
+PLAIN = (
+    together(
+        call("memory_replace", label="human", old_str="Nothing yet.", new_str="Ada"),
+        call("archival_memory_insert", content="one"),
+        call("open_file"),
+        call("archival_memory_insert", content="never"),
+    ),
+    call("memory_insert", label="human", new_str="of London"),
+    say("All done."),
+)
+HEARTBEATS = (
+    together(
+        call("memory_replace", label="human", old_str="Nothing yet.", new_str="Ada", request_heartbeat=True),
+        call("archival_memory_insert", content="one", request_heartbeat=True),
+        call("open_file", request_heartbeat=True),
+        call("archival_memory_insert", content="never", request_heartbeat=True),
+    ),
+    call("memory_insert", label="human", new_str="of London", request_heartbeat=True),
+    call("send_message", message="All done."),
+)
+
+
+def in_order(*answers: LlmAnswer) -> Callable[[LlmRequest], LlmAnswer]:
+    """The same answer at the same place behind the task, however often it is asked for."""
+
+    def choose(request: LlmRequest) -> LlmAnswer:
+        begin = [message.text for message in request.messages].index("Do it all.")
+        return answers[sum(message.role is Role.ASSISTANT for message in request.messages[begin:])]
+
+    return choose
+
+
+def decide(calls: tuple[ToolCall, ...]) -> list[ApprovalDecision]:
+    """Approves what keeps "one", denies what keeps "never", and answers for the client."""
+    made: list[ApprovalDecision] = []
+    for item in calls:
+        if item.name == "open_file":
+            made.append(ApprovalDecision(item.id, ClientReturn(ToolStatus.SUCCESS, "hello")))
+        elif "never" in item.arguments:
+            made.append(ApprovalDecision(item.id, Deny("no")))
+        else:
+            made.append(ApprovalDecision(item.id, Approve()))
+    return made
+
+
+async def whole(process: Process, agent: Agent) -> None:
+    """Sends, and answers what is asked for; may be begun again by the next life."""
+    key = RequestKey(ME.organization_id, "SendMessage", agent.id, "f")
+    await said(process, agent, key)
+    await answered(process, agent)
+
+
+async def said(process: Process, agent: Agent, key: RequestKey) -> list[RunEvent]:
+    config = RunConfig(client_tools=(CLIENT,))
+    stream = process.runs.send(ME, key, agent.id, "", [InputMessage((TextPart("Do it all."),))], config)
+    return [event async for event in stream]
+
+
+async def answered(process: Process, agent: Agent) -> None:
+    """Answers what is pending, or what was pending before, under one request id."""
+    runs = (await process.runs.list(ME, RunFilter(agent_ids=(agent.id,)), ALL)).items
+    shown = [event.body for event in await process.follow(runs[0]) if isinstance(event.body, Shown)]
+    asked = next(body for body in shown if body.kind == "approval_request")
+    key = RequestKey(ME.organization_id, "AnswerApproval", agent.id, "f")
+    await process.answer(agent, *decide(asked.tool_calls), key=key, texts=["And greet me."])
+
+
+def transcript(world: World, agent: Agent) -> list[str]:
+    return [re.sub(r'"time": "[^"]*"', "", line) for line in lines(world.window(agent).messages[1:])]
+
+
+async def live(world: World, agent: Agent, point: int | None) -> None:
+    """A life that dies at a point."""
+    world.faults = Faults()
+    world.faults.dies_at = point
+    process = world.process()
+    with suppress(Death):
+        await whole(process, agent)
+    await dead(process)
+
+
+def require_effects(world: World, agent: Agent) -> None:
+    assert world.archival.texts(agent.id) == ["one"]
+    assert world.blocks.value(agent.id, "human") == "Ada\nof London"
+    assert len(world.blocks.effects) == len(set(world.blocks.effects)) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "script"),
+    [(AgentType.LETTA_V1, PLAIN), (AgentType.MEMGPT_V2, HEARTBEATS)],
+    ids=["plain", "heartbeats"],
+)
+async def test_a_question_and_its_answer_survive_a_death_at_every_point(
+    tmp_path: Path, kind: AgentType, script: tuple[Any, ...]
+) -> None:
+    async with opened(tmp_path) as world:
+        world.model.script = in_order(*script)
+
+        async def born() -> Agent:
+            world.faults, world.model.requests = Faults(), []
+            world.blocks.effects.clear()
+            process = world.process()
+            return await world.agent(process, kind, include_base_tool_rules=False, tool_rules=RULES)
+
+        agent = await born()
+        await live(world, agent, None)
+        require_effects(world, agent)
+        points, expected = world.faults.points, transcript(world, agent)
+        assert points > 60
+        assert len(world.model.requests) == len(script)
+        for point in range(points):
+            agent = await born()
+            await live(world, agent, point)
+            where = f"point {point}, {world.faults.calls[-3:]}"
+            world.faults = Faults()
+            second = world.process()
+            await second.recover()
+            # A client that hears nothing asks again under the same request ids.
+            await whole(second, agent)
+            assert transcript(world, agent) == expected, where
+            require_valid(world.window(agent).messages)
+            require_effects(world, agent)
+            runs = (await second.runs.list(ME, RunFilter(agent_ids=(agent.id,)), ALL)).items
+            assert sorted(run.stop_reason or "" for run in runs) == ["end_turn", "requires_approval"], where
+            assert all(run.status is RunStatus.COMPLETED for run in runs), where
+            for run in runs:
+                assert kinds(await second.follow(run))[-2:] == ["Stopped", "UsageReported"], where
+            assert len(world.recall.rows[agent.id]) == len(world.window(agent).messages), where
+            assert await second.approvals._store.pending(ApprovalFilter()) == (), where
+            await second.conductor.stop()
+
+
+async def test_a_custom_tool_that_was_approved_and_begun_is_not_run_again(world: World) -> None:
+    world.tools.add("launch", "launched", requires_approval=True)
+    first = world.process()
+    agent = await world.agent(first, tool_names=("launch",))
+    world.model.script = by_place(call("launch"), say("I do not know."))
+    await first.send(agent, "Go.")
+    await die_at(world, first, "tools.execute", lambda: _approve_all(first, agent))
+    assert len(world.tools.executed) == 1
+    world.faults = Faults()
+    second = world.process()
+    await second.recover()
+    assert len(world.tools.executed) == 1
+    assert world.turn(agent)[4].tool_returns[0].text == INTERRUPTED
+    assert (await second.outcome(agent)).stop_reason is StopReason.END_TURN
+    require_valid(world.window(agent).messages)
+
+
+async def test_a_cancellation_goes_on_after_a_crash(world: World) -> None:
+    for place in ("runs.start", "recall.commit_step", "runs.finish"):
+        world.faults = Faults()
+        first = world.process()
+        agent = await world.agent(first, tool_rules=RULES)
+        world.model.script = by_place(call("archival_memory_insert", content="one"), say("Hello."))
+        run = (await first.send(agent, "Keep one."))[0].run_id
+        await die_at(world, first, place, lambda: first.approvals.cancel(ME, RunFilter(), [run]))  # noqa: B023
+        world.faults = Faults()
+        second = world.process()
+        await second.recover()
+        require_valid(world.window(agent).messages)
+        assert await second.approvals._store.pending(ApprovalFilter()) == ()
+        assert world.archival.texts(agent.id) == []
+        assert sum(message.role is Role.TOOL for message in world.turn(agent)) == 1
+        await second.conductor.stop()
+
+
+async def _approve_all(process: Process, agent: Agent) -> None:
+    waiting = (await process.approvals._store.pending(ApprovalFilter()))[0]
+    await process.answer(agent, *(ApprovalDecision(item.call.id, Approve()) for item in waiting.asked.gated))
+
+
+async def die_at(world: World, process: Process, name: str, act: Callable[[], Any]) -> None:
+    """Has the process die once the first call of a name took effect."""
+    faults = world.faults = process.faults
+
+    async def last(made: str) -> None:
+        if made == name and faults.dies_at is None:
+            faults.dies_at = faults.points - 1
+
+    faults.on_call = last
+    with suppress(Death):
+        await act()
+    assert faults.is_dead
+    await dead(process)

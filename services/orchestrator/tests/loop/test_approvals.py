@@ -1,0 +1,567 @@
+"""Calls that wait for a person: asked for, approved, denied, held, raced for, withdrawn and timed out."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from engram_kit.errors import EngramError
+from engram_kit.idempotency import RequestKey
+from engram_kit.paging import PageQuery
+from engram_orchestrator.errors import ApprovalMismatch, ConversationBusy, NoPendingApproval, PendingApproval
+from engram_orchestrator.model.agents import Agent, AgentType
+from engram_orchestrator.model.approvals import open_request
+from engram_orchestrator.model.events import RunEvent, Shown, Stopped
+from engram_orchestrator.model.messages import ApprovalDecision, Approve, Deny, Role, ToolStatus
+from engram_orchestrator.model.rules import ConstrainChildTools, RequiresApproval, RunFirst
+from engram_orchestrator.model.runs import RunConfig, RunStatus, StopReason
+from engram_orchestrator.store.base import ApprovalFilter, RunFilter
+from engram_orchestrator.usecases.conversations import ConversationDraft
+from engram_orchestrator.usecases.runs import CancelOutcome
+
+from ..support.model import Held, call, say, together
+from ..support.world import ME, Process, World, kinds, lines, require_valid, told
+
+KEEP = RequiresApproval("archival_memory_insert")
+DENIED = "Error: request to call tool denied. User reason: not now"
+
+
+def shown(events: list[RunEvent], kind: str) -> Shown:
+    """The only event of a kind."""
+    found = [body for body in told(events) if isinstance(body, Shown) and body.kind == kind]
+    assert len(found) == 1, kinds(events)
+    return found[0]
+
+
+def asked(events: list[RunEvent]) -> tuple[str, ...]:
+    """The ids of the calls that an event asks for."""
+    return tuple(call.id for call in shown(events, "approval_request").tool_calls)
+
+
+def approve(*call_ids: str) -> list[ApprovalDecision]:
+    return [ApprovalDecision(id_, Approve()) for id_ in call_ids]
+
+
+def deny(*call_ids: str, reason: str | None = "not now") -> list[ApprovalDecision]:
+    return [ApprovalDecision(id_, Deny(reason)) for id_ in call_ids]
+
+
+async def pending(process: Process, agent: Agent) -> str | None:
+    return (await process.agents.pending_approvals(ME, [agent])).get(agent.id)
+
+
+async def gated(world: World, process: Process, kind: AgentType = AgentType.LETTA_V1, **draft: Any) -> Agent:
+    draft.setdefault("tool_rules", (KEEP,))
+    return await world.agent(process, kind, include_base_tool_rules=False, **draft)
+
+
+async def test_a_gated_call_stops_the_run_and_is_asked_for(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    world.model.follow(call("archival_memory_insert", content="one"))
+    events = await process.send(agent, "Keep one.")
+    assert kinds(events) == ["approval_request", "Stopped", "UsageReported"]
+    assert told(events)[-2] == Stopped(StopReason.REQUIRES_APPROVAL, RunStatus.COMPLETED)
+    run = await process.outcome(agent)
+    assert (run.status, run.stop_reason) == (RunStatus.COMPLETED, StopReason.REQUIRES_APPROVAL)
+    assert world.archival.texts(agent.id) == []
+    said, called, request = world.turn(agent)
+    assert (said.role, called.role, request.role) == (Role.USER, Role.ASSISTANT, Role.APPROVAL)
+    assert request.tool_calls == called.tool_calls
+    body = shown(events, "approval_request")
+    assert (body.message_id, body.tool_calls) == (request.id, request.tool_calls)
+    assert await pending(process, agent) == request.id
+    assert (await process.agents.get(ME, agent.id)).last_stop_reason == "requires_approval"
+    window = open_request(world.window(agent).messages)
+    assert window is not None
+    assert (window.place, window.caller, window.calls) == (2, called, called.tool_calls)
+
+
+async def test_an_approved_call_is_run_and_the_turn_goes_on(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    world.model.follow(call("archival_memory_insert", content="one"), say("Kept."))
+    first = await process.send(agent, "Keep one.")
+    events = await process.answer(agent, *approve(*asked(first)))
+    assert kinds(events) == ["approval_response", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert shown(events, "approval_response").approval_request_id == shown(first, "approval_request").message_id
+    assert world.archival.texts(agent.id) == ["one"]
+    assert [message.role.value for message in world.turn(agent)] == [
+        "user",
+        "assistant",
+        "approval",
+        "approval",
+        "tool",
+        "assistant",
+    ]
+    require_valid(world.window(agent).messages)
+    require_valid(world.model.last.messages)
+    run = await process.outcome(agent)
+    assert run.id != events[0].run_id or run.status is RunStatus.COMPLETED
+    assert (run.stop_reason, run.step_count) == (StopReason.END_TURN, 1)
+    assert await pending(process, agent) is None
+    assert open_request(world.window(agent).messages) is None
+
+
+async def test_a_denial_is_an_error_return_with_its_reason(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    world.model.follow(call("archival_memory_insert", content="one"), say("All right."))
+    first = await process.send(agent, "Keep one.")
+    await process.answer(agent, *deny(*asked(first)))
+    assert world.archival.texts(agent.id) == []
+    returned = world.turn(agent)[4].tool_returns[0]
+    assert (returned.status, returned.text) == (ToolStatus.ERROR, DENIED)
+    assert lines(world.turn(agent))[-1] == "assistant text: All right."
+    require_valid(world.window(agent).messages)
+
+
+async def test_a_denial_gives_control_back_with_a_heartbeat(world: World, process: Process) -> None:
+    agent = await gated(world, process, AgentType.MEMGPT_V2)
+    world.model.follow(call("archival_memory_insert", content="one"), call("send_message", message="As you like."))
+    since = len(world.window(agent).messages)
+    first = await process.send(agent, "Keep one.")
+    events = await process.answer(agent, *deny(*asked(first)))
+    turn = world.turn(agent, since)
+    assert turn[4].tool_returns[0].text == DENIED
+    assert "Continuing: user denied request to call tool." in turn[5].text
+    assert kinds(events) == ["approval_response", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+
+
+@pytest.mark.parametrize("heartbeat", [True, False])
+async def test_an_approved_call_chains_as_the_model_asked(world: World, process: Process, heartbeat: bool) -> None:
+    agent = await gated(world, process, AgentType.MEMGPT_V2)
+    world.model.follow(
+        call("archival_memory_insert", content="one", request_heartbeat=heartbeat),
+        call("send_message", message="Kept."),
+    )
+    since = len(world.window(agent).messages)
+    first = await process.send(agent, "Keep one.")
+    assert '"request_heartbeat"' not in shown(first, "approval_request").tool_calls[0].arguments
+    await process.answer(agent, *approve(*asked(first)))
+    assert world.archival.texts(agent.id) == ["one"]
+    assert len(world.model.requests) == (2 if heartbeat else 1)
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    require_valid(world.window(agent).messages)
+    assert world.turn(agent, since)[4].tool_returns[0].status is ToolStatus.SUCCESS
+
+
+async def test_safe_calls_are_held_and_run_in_their_place(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    script = together(
+        call("memory_replace", label="human", old_str="Nothing yet.", new_str="Ada"),
+        call("archival_memory_insert", content="one"),
+        call("conversation_search", query="zebra"),
+        call("archival_memory_insert", content="two"),
+        text="Let me see.",
+    )
+    world.model.follow(script, say("Done."))
+    first = await process.send(agent, "Do it all.")
+    assert kinds(first) == ["assistant", "tool_call", "approval_request", "Stopped", "UsageReported"]
+    assert [made.name for made in shown(first, "tool_call").tool_calls] == ["memory_replace", "conversation_search"]
+    ids = asked(first)
+    assert len(ids) == 2
+    assert world.blocks.value(agent.id, "human") == "Nothing yet."
+    await process.answer(agent, *approve(ids[0]), *deny(ids[1]))
+    assert world.blocks.value(agent.id, "human") == "Ada"
+    assert world.archival.texts(agent.id) == ["one"]
+    _, called, request, _, returned, _ = world.turn(agent)
+    assert [made.name for made in called.tool_calls] == [made.name for made in script.tool_calls]
+    assert [item.tool_call_id for item in returned.tool_returns] == [made.id for made in called.tool_calls]
+    assert [item.status.value for item in returned.tool_returns] == ["success", "success", "success", "error"]
+    assert [made.id for made in request.tool_calls] == list(ids)
+    require_valid(world.model.last.messages)
+
+
+async def test_the_decisions_must_be_about_exactly_the_calls(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    world.model.follow(
+        together(call("archival_memory_insert", content="one"), call("archival_memory_insert", content="two")),
+        say("Done."),
+    )
+    one, two = asked(await process.send(agent, "Keep both."))
+    for given in ([one], [one, two, "call_other"], [one, one], ["call_other"]):
+        with pytest.raises(ApprovalMismatch) as raised:
+            await process.answer(agent, *approve(*given))
+        assert raised.value.metadata["expected"] == f"{one},{two}"
+        assert raised.value.metadata["received"] == ",".join(given)
+        assert f"Expected '['{one}', '{two}']'" in raised.value.message
+    assert await pending(process, agent) is not None
+    assert len((await process.runs.list(ME, RunFilter(), PageQuery(9, ascending=True))).items) == 1
+    await process.answer(agent, *approve(two, one))
+    assert world.archival.texts(agent.id) == ["one", "two"]
+
+
+async def test_a_message_is_refused_while_an_approval_is_pending(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    world.model.follow(call("archival_memory_insert", content="one"))
+    first = await process.send(agent, "Keep one.")
+    before = world.window(agent)
+    for refused in (process.send(agent, "And now?"), process.start(agent, "And now?")):
+        with pytest.raises(PendingApproval) as raised:
+            await refused
+        assert raised.value.metadata == {"approval_request_id": shown(first, "approval_request").message_id}
+    assert world.window(agent) == before
+    assert len((await process.runs.list(ME, RunFilter(), PageQuery(9, ascending=True))).items) == 1
+
+
+async def test_another_conversation_of_the_agent_goes_on(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    world.model.follow(call("archival_memory_insert", content="one"), say("Here I am."))
+    await process.send(agent, "Keep one.")
+    fork = await process.conversations.create(ME, None, ConversationDraft(agent.id))
+    assert kinds(await process.send(agent, "Hello?", to=fork.id))[0] == "assistant"
+
+
+async def test_an_answer_without_a_question_is_refused(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    with pytest.raises(NoPendingApproval, match="No tool call is currently awaiting approval"):
+        await process.answer(agent, *approve("call_x"))
+    world.model.follow(call("archival_memory_insert", content="one"))
+    first = await process.send(agent, "Keep one.")
+    with pytest.raises(NoPendingApproval):
+        await process.answer(agent, *approve(*asked(first)), request="message-00000000-0000-4000-8000-000000000000")
+    assert await pending(process, agent) is not None
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_the_same_answer_again_is_the_same_run(world: World, process: Process, named: bool) -> None:
+    agent = await gated(world, process)
+    world.model.follow(call("archival_memory_insert", content="one"), say("Kept."), say("Hello."))
+    first = await process.send(agent, "Keep one.")
+    request = shown(first, "approval_request").message_id if named else None
+    events = await process.answer(agent, *approve(*asked(first)), request=request)
+    await process.send(agent, "Hello")
+    again = await process.answer(agent, *approve(*asked(first)), request=request)
+    assert told(again) == told(events)
+    assert again[0].run_id == events[0].run_id
+    with pytest.raises(NoPendingApproval, match="otherwise"):
+        await process.answer(agent, *deny(*asked(first)), request=request)
+    assert world.archival.texts(agent.id) == ["one"]
+
+
+async def test_the_same_request_again_is_the_same_run(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    world.model.follow(call("archival_memory_insert", content="one"), say("Kept."))
+    first = await process.send(agent, "Keep one.")
+    key = RequestKey(ME.organization_id, "AnswerApproval", "r-1", "f")
+    events = await process.answer(agent, *approve(*asked(first)), key=key)
+    assert told(await process.answer(agent, *approve(*asked(first)), key=key)) == told(events)
+
+
+async def test_of_many_who_decide_one_wins(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    world.model.follow(call("archival_memory_insert", content="one"), say("So be it."))
+    ids = asked(await process.send(agent, "Keep one."))
+    answers = [approve(*ids) if place % 2 else deny(*ids, reason=str(place)) for place in range(12)]
+    came = await asyncio.gather(*(process.answer(agent, *item) for item in answers), return_exceptions=True)
+    won = {item[0].run_id for item in came if isinstance(item, list)}
+    assert len(won) == 1
+    assert all(isinstance(item, list | NoPendingApproval) for item in came)
+    require_valid(world.window(agent).messages)
+    assert len(world.model.requests) == 2
+    assert len(world.archival.texts(agent.id)) <= 1
+
+
+async def test_further_messages_are_said_behind_the_tools(world: World, process: Process) -> None:
+    agent = await gated(world, process, AgentType.MEMGPT_V2)
+    world.model.follow(call("archival_memory_insert", content="one"), call("send_message", message="Both."))
+    since = len(world.window(agent).messages)
+    first = await process.send(agent, "Keep one.")
+    await process.answer(agent, *approve(*asked(first)), texts=["And say so."])
+    turn = world.turn(agent, since)
+    assert [message.role.value for message in turn[3:7]] == ["approval", "tool", "user", "assistant"]
+    assert turn[5].text == "And say so."
+    assert turn[6].tool_calls[0].name == "send_message"
+
+
+async def test_who_waits_in_the_queue_waits_for_the_approval_too(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    held = Held(call("archival_memory_insert", content="one"))
+    world.model.follow(held, say("Kept."), say("Second."))
+    first = await process.start(agent, "Keep one.")
+    await held.asked.wait()
+    second = await process.start(agent, "And then?")
+    held.released.set()
+    await process.idle()
+    await process.recover()
+    assert (await process.runs.get(ME, second.id)).status is RunStatus.CREATED
+    await process.answer(agent, *approve(*asked(await process.follow(first))))
+    await process.idle()
+    assert (await process.runs.get(ME, second.id)).status is RunStatus.COMPLETED
+    assert [line for line in lines(world.turn(agent)) if "text" in line] == [
+        "user text: Keep one.",
+        "assistant text: Kept.",
+        "user text: And then?",
+        "assistant text: Second.",
+    ]
+
+
+async def test_the_agents_switch_overrides_rules_and_defaults(world: World, process: Process) -> None:
+    world.tools.add("launch", "launched", requires_approval=True)
+    agent = await gated(world, process, tool_names=("launch",))
+    world.model.follow(
+        call("launch"), say("Off."), call("archival_memory_insert", content="one"), say("Kept."), call("memory_insert")
+    )
+    first = await process.send(agent, "Launch.")
+    assert asked(first)
+    await process.answer(agent, *approve(*asked(first)))
+    assert len(world.tools.executed) == 1
+    await process.agents.set_tool_approval(ME, None, agent.id, "archival_memory_insert", requires=False)
+    await process.send(agent, "Keep one.")
+    assert world.archival.texts(agent.id) == ["one"]
+    await process.agents.set_tool_approval(ME, None, agent.id, "memory_insert", requires=True)
+    agent = await process.agents.attach_tool(ME, None, agent.id, None, "memory_insert")
+    assert agent.tool("memory_insert") is not None
+    assert agent.tool("memory_insert").requires_approval is True  # type: ignore[union-attr]
+    with pytest.raises(EngramError, match="no tool nothing"):
+        await process.agents.set_tool_approval(ME, None, agent.id, "nothing", requires=True)
+
+
+async def test_what_a_rule_forbids_or_cannot_be_run_is_refused_without_asking(world: World, process: Process) -> None:
+    rules = (KEEP, RunFirst("conversation_search"))
+    agent = await gated(world, process, tool_rules=rules)
+    world.model.follow(
+        call("archival_memory_insert", content="one"), call("conversation_search", query="x"), say("I may not.")
+    )
+    events = await process.send(agent, "Keep one.")
+    assert "approval_request" not in kinds(events)
+    assert "[ToolConstraintError]" in world.turn(agent)[2].tool_returns[0].text
+    world.model.follow(call("conversation_search", query="x"), call("archival_memory_insert"), say("Hm."))
+    assert "approval_request" not in kinds(await process.send(agent, "Keep it."))
+
+
+async def test_the_rules_of_the_turn_go_on_behind_the_approval(world: World, process: Process) -> None:
+    rules = (KEEP, ConstrainChildTools("archival_memory_insert", ("conversation_search",)))
+    agent = await gated(world, process, tool_rules=rules)
+    world.model.follow(
+        call("archival_memory_insert", content="one"), call("conversation_search", query="x"), say("Done.")
+    )
+    first = await process.send(agent, "Keep one.")
+    await process.answer(agent, *approve(*asked(first)))
+    assert [tool.name for tool in world.model.requests[1].tools] == ["conversation_search"]
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+
+
+async def test_approvals_alone_leave_the_model_its_parallel_calls(world: World, process: Process) -> None:
+    world.settings = replace(world.settings, parallel_tool_calls=True)
+    fresh = world.process()
+    agent = await gated(world, fresh)
+    world.model.follow(say("Hi."))
+    await fresh.send(agent)
+    assert world.model.last.parallel_tool_calls
+
+
+async def test_words_that_wait_are_shown_once_they_are_approved(world: World, process: Process) -> None:
+    agent = await gated(world, process, AgentType.MEMGPT_V2, tool_rules=(RequiresApproval("send_message"),))
+    world.model.follow(call("send_message", message="A secret."))
+    first = await process.send(agent, "Tell me.", stream_tokens=True)
+    assert "assistant" not in kinds(first)
+    events = await process.answer(agent, *approve(*asked(first)))
+    assert kinds(events) == ["approval_response", "assistant", "Stopped", "UsageReported"]
+    assert "A secret." in str(shown(events, "assistant").content)
+
+
+async def test_a_turn_may_ask_twice(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    world.model.follow(
+        call("archival_memory_insert", content="one"), call("archival_memory_insert", content="two"), say("Both.")
+    )
+    first = await process.send(agent, "Keep both.")
+    second = await process.answer(agent, *approve(*asked(first)))
+    assert kinds(second) == ["approval_response", "tool_return", "approval_request", "Stopped", "UsageReported"]
+    await process.answer(agent, *approve(*asked(second)))
+    assert world.archival.texts(agent.id) == ["one", "two"]
+    require_valid(world.window(agent).messages)
+
+
+@pytest.mark.parametrize("target", ["run", "conversation", "agent"])
+async def test_cancelling_withdraws_what_waits(world: World, process: Process, target: str) -> None:
+    agent = await gated(world, process)
+    world.model.follow(
+        together(call("memory_insert", label="human", new_str="x"), call("archival_memory_insert", content="one")),
+        say("Hello."),
+    )
+    first = await process.send(agent, "Keep one.")
+    run_id = first[0].run_id
+    where = RunFilter(conversation_id=agent.default_conversation_id)
+    if target == "agent":
+        where = RunFilter(agent_ids=(agent.id,))
+    world.clock.advance(1)
+    outcomes = await process.approvals.cancel(ME, where, [run_id] if target == "run" else [])
+    assert outcomes == {run_id: CancelOutcome.CANCELLED}
+    require_valid(world.window(agent).messages)
+    returned = world.turn(agent)[-1].tool_returns
+    assert [item.status for item in returned] == [ToolStatus.ERROR, ToolStatus.ERROR]
+    assert "cancelled" in returned[0].text
+    assert await pending(process, agent) is None
+    with pytest.raises(NoPendingApproval):
+        await process.answer(agent, *approve(*asked(first)))
+    assert world.archival.texts(agent.id) == []
+    assert world.blocks.value(agent.id, "human") == "Nothing yet."
+    assert (await process.outcome(agent)).status is RunStatus.CANCELLED
+    await process.send(agent, "Hello?")
+    require_valid(world.model.last.messages)
+
+
+async def test_a_reset_withdraws_what_waits(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    world.model.follow(call("archival_memory_insert", content="one"), say("Hello."))
+    first = await process.send(agent, "Keep one.")
+    await process.windows.reset(ME, None, agent.id, agent.default_conversation_id, add_default=False)
+    with pytest.raises(NoPendingApproval, match="withdrawn"):
+        await process.answer(agent, *approve(*asked(first)))
+    await process.send(agent, "Hello?")
+    assert lines(world.turn(agent)) == ["user text: Hello?", "assistant text: Hello."]
+
+
+async def test_a_conversation_and_an_agent_are_deleted_with_what_waits(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    thread = await process.conversations.create(ME, None, ConversationDraft(agent.id))
+    world.model.follow(call("archival_memory_insert", content="one"), call("archival_memory_insert", content="two"))
+    await process.send(agent, "Keep one.", to=thread.id)
+    first = await process.send(agent, "Keep two.")
+    await process.conversations.delete(ME, None, thread.id)
+    assert await pending(process, agent) == shown(first, "approval_request").message_id
+    await process.birth.delete(ME, agent.id)
+    with pytest.raises(EngramError):
+        await process.answer(agent, *approve(*asked(first)))
+    assert await process.approvals._store.pending(ApprovalFilter()) == ()
+
+
+async def test_a_fork_of_what_waits_can_be_talked_to(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    world.model.follow(call("archival_memory_insert", content="one"), say("In the fork."), say("Kept."))
+    first = await process.send(agent, "Keep one.")
+    fork = await process.conversations.fork(ME, None, agent.default_conversation_id, None, None)
+    await process.send(agent, "Hello?", to=fork.id)
+    require_valid(world.model.last.messages)
+    require_valid(world.recall.window(fork.id).messages)
+    await process.answer(agent, *approve(*asked(first)))
+    require_valid(world.window(agent).messages)
+    assert world.archival.texts(agent.id) == ["one"]
+
+
+async def test_what_nobody_answers_in_time_is_denied(world: World) -> None:
+    world.approval_timeout = 60
+    process = world.process()
+    agent = await gated(world, process)
+    world.model.follow(call("archival_memory_insert", content="one"), say("Nobody was there."))
+    first = await process.send(agent, "Keep one.")
+    world.clock.advance(59)
+    await process.approvals.expire()
+    assert await pending(process, agent) is not None
+    await process.conductor.stop()
+    process = world.process()
+    world.clock.advance(2)
+    await asyncio.gather(process.approvals.expire(), process.approvals.expire())
+    await process.idle()
+    assert "Nobody answered in time." in world.turn(agent)[4].tool_returns[0].text
+    assert lines(world.turn(agent))[-1] == "assistant text: Nobody was there."
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    with pytest.raises(NoPendingApproval):
+        await process.answer(agent, *approve(*asked(first)))
+    require_valid(world.window(agent).messages)
+    await process.conductor.stop()
+
+
+async def test_cancelling_the_answering_run_leaves_a_return_for_each_call(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    calls = [call("archival_memory_insert", content=text) for text in ("one", "two")]
+    world.model.follow(together(*calls), say("Hello."))
+    first = await process.send(agent, "Keep both.")
+    stuck, go = asyncio.Event(), asyncio.Event()
+
+    async def hold(name: str) -> None:
+        if name == "archival.insert" and world.archival.texts(agent.id):
+            stuck.set()
+            await go.wait()
+
+    process.faults.on_call = hold
+    answering = asyncio.ensure_future(process.answer(agent, *approve(*asked(first))))
+    await stuck.wait()
+    outcomes = await process.approvals.cancel(ME, RunFilter(agent_ids=(agent.id,)), [])
+    process.faults.on_call = None
+    events = await answering
+    assert list(outcomes.values()) == [CancelOutcome.CANCELLED]
+    assert told(events)[-2] == Stopped(StopReason.CANCELLED, RunStatus.CANCELLED)
+    require_valid(world.window(agent).messages)
+    assert [item.status.value for item in world.turn(agent)[-1].tool_returns] == ["success", "error"]
+    again = await process.answer(agent, *approve(*asked(first)))
+    assert told(again) == told(events)
+    await process.send(agent, "Hello?")
+    require_valid(world.model.last.messages)
+
+
+async def test_an_answering_run_that_failed_is_closed_by_the_next(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    world.model.follow(call("archival_memory_insert", content="one"), say("Hello."))
+    first = await process.send(agent, "Keep one.")
+    process.faults.away = {"archival.": 10_000}
+    await process.answer(agent, *approve(*asked(first)))
+    assert (await process.outcome(agent)).status is RunStatus.FAILED
+    process.faults.away = {}
+    await process.send(agent, "Hello?")
+    require_valid(world.model.last.messages)
+    require_valid(world.window(agent).messages)
+    assert "interrupted" in world.turn(agent)[4].tool_returns[0].text
+
+
+async def test_a_tier_that_is_away_delays_the_answer(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    world.model.follow(call("archival_memory_insert", content="one"), say("Kept."))
+    first = await process.send(agent, "Keep one.")
+    process.faults.away = {"recall.": 3, "blocks.": 2, "archival.insert": 2}
+    await process.answer(agent, *approve(*asked(first)))
+    assert world.archival.texts(agent.id) == ["one"]
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+
+
+async def test_a_tool_that_is_gone_by_the_time_it_is_approved(world: World, process: Process) -> None:
+    world.tools.add("launch", "launched", requires_approval=True)
+    agent = await gated(world, process, tool_names=("launch",))
+    world.model.follow(call("launch"), say("It is gone."))
+    first = await process.send(agent, "Launch.")
+    await process.agents.detach_tool(ME, None, agent.id, None, "launch")
+    await process.answer(agent, *approve(*asked(first)))
+    assert world.tools.executed == []
+    assert "no tool launch any more" in world.turn(agent)[4].tool_returns[0].text
+
+
+async def test_a_window_that_is_emptied_for_each_turn_keeps_what_waits(world: World, process: Process) -> None:
+    agent = await gated(world, process, message_buffer_autoclear=True)
+    world.model.follow(say("Hi."), call("archival_memory_insert", content="one"), say("Kept."), say("Anew."))
+    await process.send(agent, "Hello")
+    first = await process.send(agent, "Keep one.")
+    await process.answer(agent, *approve(*asked(first)))
+    require_valid(world.model.last.messages)
+    assert lines(world.turn(agent))[0] == "user text: Keep one."
+    assert lines(world.turn(agent))[-1] == "assistant text: Kept."
+    await process.send(agent, "Again")
+    assert lines(world.turn(agent)) == ["user text: Again", "assistant text: Anew."]
+
+
+async def test_the_answer_keeps_the_config_of_the_question(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    world.model.follow(call("archival_memory_insert", content="one"), say("Kept."), say("no"))
+    first = await process.send(agent, "Keep one.", override_model="anthropic/other", max_steps=3)
+    await process.answer(agent, *approve(*asked(first)))
+    run = await process.outcome(agent)
+    assert (run.config.override_model, run.config.max_steps) == ("anthropic/other", 3)
+    world.model.follow(call("archival_memory_insert", content="two"), say("Kept."))
+    first = await process.send(agent, "Keep two.", override_model="anthropic/other")
+    await process.answer(agent, *approve(*asked(first)), config=RunConfig(max_steps=7))
+    run = await process.outcome(agent)
+    assert (run.config.override_model, run.config.max_steps) == (None, 7)
+
+
+async def test_a_reset_is_refused_while_others_wait_behind_the_approval(world: World, process: Process) -> None:
+    agent = await gated(world, process)
+    held = Held(call("archival_memory_insert", content="one"))
+    world.model.follow(held)
+    await process.start(agent, "Keep one.")
+    await held.asked.wait()
+    await process.start(agent, "And then?")
+    held.released.set()
+    await process.idle()
+    with pytest.raises(ConversationBusy):
+        await process.windows.reset(ME, None, agent.id, agent.default_conversation_id, add_default=False)
+    assert await pending(process, agent) is not None
