@@ -21,9 +21,10 @@ from engram_archival.model import Place
 SHARES: Final = (0.6, 0.3)
 """What a word counts that is held by the passage next to one, and by the one beyond."""
 REACH: Final = len(SHARES)
+STEPS: Final = tuple((sign * far, share) for far, share in enumerate(SHARES, start=1) for sign in (-1, 1))
 SESSION: Final = timedelta(hours=6)
 """Passages whose times are further apart than this are of different occasions."""
-COUNTED: Final = 200
+COUNTED: Final = 128
 """From so many of the best passages it is judged how common a word is where the search looks."""
 RANKED: Final = 64
 """So many of them, with their neighbours, are ranked, unless more hits are asked for."""
@@ -55,27 +56,21 @@ def by_words(found: Sequence[WordMatch], rarity: Mapping[int, float], places: Se
     does in the best of its holders: a passage between two that say a word is not more about it than they are.
     """
     own = {match.id: match.words for match in found}
-    most: dict[int, float] = defaultdict(float)
-    for words in own.values():
-        for word, weight in words.items():
-            most[word] = max(most[word], weight)
-    beside = _neighbours(places)
+    most: dict[int, float] = {}
+    for held in own.values():
+        for word, weight in held.items():
+            most[word] = max(most.get(word, 0.0), weight)
     scores: dict[UUID, tuple[float, float]] = {}
-    for place in places:
-        held = own.get(place.point_id, {})
-        around: dict[int, float] = defaultdict(float)
-        for neighbour, share in beside[place.point_id]:
-            for word, weight in own.get(neighbour, {}).items():
-                around[word] += share * weight
-        words = {
-            word: max(held.get(word, 0.0), min(held.get(word, 0.0) + around.get(word, 0.0), most[word]))
-            for word in held.keys() | around.keys()
-        }
-        if words:
-            scores[place.point_id] = (_total(words, rarity), _total(held, rarity))
-    return [
-        (id_, score) for id_, (score, _) in sorted(scores.items(), key=lambda item: (-item[1][0], -item[1][1], item[0]))
-    ]
+    for id_, around in _lent(own, places).items():
+        held = own.get(id_, {})
+        mine = score = _total(held, rarity)
+        for word, lent in around.items():
+            alone = held.get(word, 0.0)
+            score += rarity[word] * max(0.0, min(lent, most[word] - alone))
+        if score:
+            scores[id_] = (score, mine)
+    best = sorted(scores.items(), key=lambda item: (-item[1][0], -item[1][1], item[0]))
+    return [(id_, score) for id_, (score, _) in best]
 
 
 def fused(words: Scored, meaning: Scored, weight: float) -> Scored:
@@ -87,18 +82,20 @@ def _total(words: Mapping[int, float], rarity: Mapping[int, float]) -> float:
     return sum(weight * rarity[word] for word, weight in words.items())
 
 
-def _neighbours(places: Sequence[Place]) -> dict[UUID, list[tuple[UUID, float]]]:
-    """Who counts for whom, and with which share."""
+def _lent(own: Mapping[UUID, Mapping[int, float]], places: Sequence[Place]) -> dict[UUID, dict[int, float]]:
+    """For each place, what its neighbours' words count there."""
     there: dict[tuple[str, str, int], list[Place]] = defaultdict(list)
     for place in places:
         there[place.archive_id, place.strand, place.position].append(place)
-    return {
-        place.point_id: [
-            (other.point_id, share)
-            for distance, share in enumerate(SHARES, start=1)
-            for position in (place.position - distance, place.position + distance)
-            for other in there.get((place.archive_id, place.strand, position), ())
-            if abs(other.created_at - place.created_at) <= SESSION
-        ]
-        for place in places
-    }
+    lent: dict[UUID, dict[int, float]] = {place.point_id: {} for place in places}
+    for place in places:
+        held = own.get(place.point_id)
+        if held is None:
+            continue
+        for step, share in STEPS:
+            for other in there.get((place.archive_id, place.strand, place.position + step), ()):
+                if abs(other.created_at - place.created_at) <= SESSION:
+                    around = lent[other.point_id]
+                    for word, weight in held.items():
+                        around[word] = around.get(word, 0.0) + share * weight
+    return lent

@@ -35,7 +35,7 @@ class WordLlamaEmbedder:
 
     handle = WORDLLAMA
     dimension = DIMENSION
-    hybrid_weight = 0.03  # docs/retrieval.md has the measurements
+    hybrid_weight = 0.01  # docs/retrieval.md has the measurements
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wordllama")

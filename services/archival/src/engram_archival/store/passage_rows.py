@@ -13,9 +13,7 @@ import sqlalchemy as sa
 from engram_archival.model import Passage, Place
 from engram_archival.store.tables import archives, passages
 
-_PLACE = tuple(
-    passages.c[name] for name in ("organization_id", "point_id", "archive_id", "strand", "position", "created_at")
-)
+_PLACE = tuple(passages.c[name] for name in ("point_id", "archive_id", "strand", "position", "created_at"))
 T = TypeVar("T")
 
 
@@ -49,23 +47,24 @@ def around(conn: sa.Connection, org: str, point_ids: Sequence[UUID], reach: int)
     """The places of these passages and of the live ones up to so many before and after each."""
     # In two steps: joined, SQLite would walk through all that the organization has.
     here: dict[str, set[int]] = {}
-    found: dict[str, Place] = {}
+    found: list[Place] = []
     for some in chunks([str(point) for point in point_ids]):
-        for row in conn.execute(sa.select(*_PLACE).where(passages.c.point_id.in_(some))):
-            if row.organization_id == org:
-                found[row.point_id] = _place(row)
-                here.setdefault(row.archive_id, set()).add(row.position)
+        chosen = sa.select(passages.c.organization_id, *_PLACE).where(passages.c.point_id.in_(some))
+        for owner, point, *place in conn.execute(chosen):
+            if owner == org:
+                found.append(Place(UUID(point), *place))
+                here.setdefault(found[-1].archive_id, set()).add(found[-1].position)
     for archive_id, positions in here.items():
         near = {each + step for each in positions for step in range(-reach, reach + 1)} - positions
         for wanted in chunks(sorted(near)):
-            query = sa.select(*_PLACE).where(
+            beside = sa.select(*_PLACE).where(
                 passages.c.organization_id == org,
                 passages.c.archive_id == archive_id,
                 passages.c.position.in_(wanted),
                 passages.c.state == "live",
             )
-            found.update((row.point_id, _place(row)) for row in conn.execute(query))
-    return list(found.values())
+            found += [Place(UUID(point), *place) for point, *place in conn.execute(beside)]
+    return found
 
 
 def next_position(conn: sa.Connection, org: str, archive_id: str) -> int:
@@ -99,7 +98,3 @@ def chunks(values: Sequence[T], size: int = 500) -> list[Sequence[T]]:
 def content_hash(text: str) -> str:
     """What two passages of the same text share."""
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _place(row: sa.Row[Any]) -> Place:
-    return Place(UUID(row.point_id), row.archive_id, row.strand, row.position, row.created_at)
