@@ -151,3 +151,18 @@ async def test_a_busy_conversation_is_left_alone(mesh: Mesh, fake_openai: FakeOp
         assert (raised.value.reason, raised.value.metadata["run_id"]) == ("CONVERSATION_BUSY", run.id)
     await mesh.stubs.runs.CancelRuns(runs_service_pb2.CancelRunsRequest(conversation_id=thread.id))
     await conversations(mesh).DeleteConversation(rpc.DeleteConversationRequest(conversation_id=thread.id))
+
+
+async def test_a_conversation_has_blocks_for_itself(mesh: Mesh) -> None:
+    agent = await mesh.client.agents.create(model=REHEARSAL, blocks={"human": "Nothing yet.", "persona": "Kind."})
+    thread = await opened(mesh, agent, isolated_block_labels=["human"])
+    assert (list(thread.isolated_block_labels), len(thread.isolated_block_ids)) == (["human"], 1)
+    await turn(agent, "My name is Ada.", conversation_id=thread.id)
+    await turn(agent, "My name is Grace.")
+    assert "Ada" in (await turn(agent, "What is my name?", conversation_id=thread.id)).said
+    assert "Grace" in (await turn(agent, "What is my name?")).said
+    own = await mesh.client.blocks.get(thread.isolated_block_ids[0])
+    assert "Ada" in own.value
+    await conversations(mesh).DeleteConversation(rpc.DeleteConversationRequest(conversation_id=thread.id))
+    with pytest.raises(NotFound):
+        await mesh.client.blocks.get(own.id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -29,9 +29,10 @@ from engram_blocks.model import (
     OwnerAuthor,
     Provenance,
 )
-from engram_blocks.rules import default_description
+from engram_blocks.rules import default_description, without_nul
 from engram_blocks.store.base import BlockFilter, BlockOrder
 
+_MOST_LABELS: Final = 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PLAIN_OPTIONALS: Final = ("description", "name", "metadata", "template_name")
 _CARRIED: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
@@ -42,6 +43,19 @@ _MASK: Final = frozenset(
         *_PLAIN_OPTIONALS,
     }
 )
+
+
+def labels_from(given: Sequence[str]) -> list[str]:
+    """The labels of blocks that a caller names.
+
+    Raises:
+        InvalidArgument: there is none, or too many, or a NUL character in one.
+    """
+    if not given:
+        raise InvalidArgument("labels must name one label at least.", field="labels")
+    if len(given) > _MOST_LABELS:
+        raise InvalidArgument(f"At most {_MOST_LABELS} labels at once.", field="labels")
+    return [without_nul(label, "labels") for label in given]
 
 
 def draft_from(message: blocks_pb2.Block) -> Block:

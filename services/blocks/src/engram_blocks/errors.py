@@ -14,6 +14,13 @@ class BlockNotFound(NotFound):
         super().__init__(f"There is no block {block_id}.", resource_id=block_id)
 
 
+class ConversationNotFound(NotFound):
+    """The agent has no such conversation."""
+
+    def __init__(self, conversation_id: str) -> None:
+        super().__init__(f"The agent has no conversation {conversation_id}.", resource_id=conversation_id)
+
+
 class BlockNotHeld(NotFound):
     """The agent does not hold the block that it is to give back."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -85,6 +85,20 @@ class Block:
     provenance: Provenance = field(default_factory=Provenance)
 
 
+def copied(block: Block, block_id: str, subject_id: str, now: datetime) -> Block:
+    """A block that says the same, with a history of its own; lists leave it out as they do all that is hidden."""
+    return replace(
+        block,
+        id=block_id,
+        revision=1,
+        content_revision=1,
+        hidden=True,
+        created_at=now,
+        updated_at=now,
+        provenance=replace(block.provenance, created_by_id=subject_id, last_updated_by_id=subject_id),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRevision:
     """What a block said after one change, and who made it."""
@@ -113,3 +127,15 @@ class CoreMemory:
     revision: int = 0
     blocks: tuple[Block, ...] = ()
     updated_at: datetime | None = None
+
+    def with_own(self, own: CoreMemory) -> CoreMemory:
+        """What a conversation shows that has blocks for itself: these in the place of the agent's so labelled."""
+        by_label = {block.label: block for block in own.blocks}
+        shown = [by_label.pop(block.label, block) for block in self.blocks]
+        times = [time for time in (self.updated_at, own.updated_at) if time is not None]
+        return CoreMemory(
+            self.agent_id,
+            self.revision + own.revision,
+            (*shown, *by_label.values()),
+            max(times) if times else None,
+        )

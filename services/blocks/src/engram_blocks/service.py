@@ -23,9 +23,19 @@ from engram_blocks.errors import (
     BlockReadOnly,
     BlockRevisionMismatch,
     BlockRevisionNotFound,
+    ConversationNotFound,
 )
 from engram_blocks.history import RevertTarget, content_of
-from engram_blocks.model import AgentAuthor, Author, Block, BlockRevision, CoreMemory, Operation, OwnerAuthor
+from engram_blocks.model import (
+    AgentAuthor,
+    Author,
+    Block,
+    BlockRevision,
+    CoreMemory,
+    Operation,
+    OwnerAuthor,
+    copied,
+)
 from engram_blocks.rules import changed, checked
 from engram_blocks.store.base import BlockFilter, BlockOrder, BlockStore, BlockTransaction
 
@@ -174,16 +184,82 @@ class BlockService:
 
         return await self._read(holders)
 
-    async def get_core_memory(self, agent_id: str, if_revision: int | None) -> CoreMemory | None:
-        """The agent's core memory; None where it is still at `if_revision`."""
-        return await self._read(lambda tx: tx.core_memory(agent_id, if_revision))
+    async def get_core_memory(
+        self, agent_id: str, if_revision: int | None, conversation_id: str | None = None
+    ) -> CoreMemory | None:
+        """The agent's core memory, as the conversation shows it; None where it is still at `if_revision`."""
+
+        def shown(tx: BlockTransaction) -> CoreMemory | None:
+            if conversation_id is None or not tx.is_conversation_of(conversation_id, agent_id):
+                return tx.core_memory(agent_id, if_revision)
+            shared, own = tx.core_memories([agent_id, conversation_id])
+            memory = shared.with_own(own)
+            return None if memory.revision == if_revision else memory
+
+        return await self._read(shown)
 
     async def batch_get_core_memory(self, agent_ids: Sequence[str]) -> Sequence[CoreMemory]:
         """The core memories of several agents, in the order asked for."""
         return await self._read(lambda tx: tx.core_memories(agent_ids))
 
-    async def edit_block(self, agent_id: str, label: str, edit: Edit, author: Author, key: RequestKey | None) -> Edited:
-        """Makes one edit to the block that the agent holds under `label`.
+    async def isolate_blocks(
+        self,
+        agent_id: str,
+        conversation_id: str,
+        labels: Sequence[str],
+        source_conversation_id: str | None,
+        key: RequestKey | None,
+    ) -> Sequence[Block]:
+        """Gives a conversation copies of the blocks under `labels`; all that it has for itself then.
+
+        Raises:
+            BlockLabelNotFound: the agent holds no such block.
+            ConversationNotFound: the conversation has blocks of another agent.
+            AgentErased: the agent was erased, or the conversation's blocks were released.
+        """
+        author, now = OwnerAuthor(current_principal().subject_id), self._clock.now()
+
+        def isolate(tx: BlockTransaction) -> Sequence[Block]:
+            for holder in (agent_id, conversation_id):
+                _require_alive(tx, holder)
+            if not tx.adopt(conversation_id, agent_id):
+                raise ConversationNotFound(conversation_id)
+            for label in dict.fromkeys(labels):
+                if tx.held_block(conversation_id, label) is None:
+                    shown = _held(tx, agent_id, label, source_conversation_id)
+                    copy = copied(shown, self._ids.new("block"), author.subject_id, now)
+                    tx.insert_block(copy)
+                    tx.insert_revision(_recorded(copy, Operation.CREATE, author))
+                    tx.attach(conversation_id, copy)
+            return tx.core_memories([conversation_id])[0].blocks
+
+        return await self._once(
+            key,
+            isolate,
+            lambda blocks: [block.id for block in blocks],
+            lambda tx, ids: [_required(tx, block_id) for block_id in ids],
+        )
+
+    async def release_blocks(self, agent_id: str, conversation_id: str, key: RequestKey | None) -> int:
+        """Deletes what a conversation of the agent has for itself, and refuses late writes to it; how many blocks."""
+
+        def release(tx: BlockTransaction) -> int:
+            if not tx.is_conversation_of(conversation_id, agent_id):
+                return 0
+            return tx.erase_agent(conversation_id, with_unshared_blocks=True)[1]
+
+        return await self._once(key, release, lambda count: [str(count)], lambda _tx, ids: int(ids[0]))
+
+    async def edit_block(
+        self,
+        agent_id: str,
+        label: str,
+        edit: Edit,
+        author: Author,
+        key: RequestKey | None,
+        conversation_id: str | None = None,
+    ) -> Edited:
+        """Makes one edit to the block that the agent holds under `label`, or its conversation for itself.
 
         Edits without a base revision apply to whatever the block says when their turn comes, so none is lost.
 
@@ -195,11 +271,12 @@ class BlockService:
         """
 
         def apply(tx: BlockTransaction) -> Edited:
-            block = _writable(_held(tx, agent_id, label), author)
+            block = _writable(_held(tx, agent_id, label, conversation_id), author)
             _at_revision(block, edit.base_revision)
             edited = self._saved(tx, block, edit.operation, author, value=edit.apply(block.value, label))
             tx.update_block(edited, block)
-            return Edited(edited, tx.core_revision(agent_id))
+            own = tx.core_revision(conversation_id) if conversation_id is not None else 0
+            return Edited(edited, tx.core_revision(agent_id) + own)
 
         return await self._once(
             key,
@@ -281,7 +358,11 @@ def _required(tx: BlockTransaction, block_id: str) -> Block:
     return block
 
 
-def _held(tx: BlockTransaction, agent_id: str, label: str) -> Block:
+def _held(tx: BlockTransaction, agent_id: str, label: str, conversation_id: str | None = None) -> Block:
+    if conversation_id is not None and tx.is_conversation_of(conversation_id, agent_id):
+        own = tx.held_block(conversation_id, label)
+        if own is not None:
+            return own
     block = tx.held_block(agent_id, label)
     if block is None:
         _require_alive(tx, agent_id)

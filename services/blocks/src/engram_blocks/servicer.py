@@ -100,7 +100,7 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         """An agent's core memory, unless the caller has it."""
         agent_id = require_id(request.agent_id, "agent", "agent_id")
         known = request.if_revision if request.HasField("if_revision") else None
-        memory = await self._service.get_core_memory(agent_id, known)
+        memory = await self._service.get_core_memory(agent_id, known, _conversation(request))
         if memory is None:
             return rpc.GetCoreMemoryResponse(not_modified=True)
         return rpc.GetCoreMemoryResponse(core_memory=convert.core_memory_to(memory))
@@ -123,8 +123,29 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
             convert.edit_from(request),
             convert.author_from(request.author),
             request_key(request, "EditBlock"),
+            _conversation(request),
         )
         return rpc.EditBlockResponse(block=convert.block_to(edited.block), core_memory_revision=edited.core_revision)
+
+    async def IsolateBlocks(self, request: rpc.IsolateBlocksRequest, context: Context) -> rpc.IsolateBlocksResponse:
+        """Gives a conversation blocks of its own."""
+        blocks = await self._service.isolate_blocks(
+            require_id(request.agent_id, "agent", "agent_id"),
+            require_id(request.conversation_id, "conv", "conversation_id"),
+            convert.labels_from(request.labels),
+            _conversation(request, "source_conversation_id"),
+            request_key(request, "IsolateBlocks"),
+        )
+        return rpc.IsolateBlocksResponse(blocks=[convert.block_to(block) for block in blocks])
+
+    async def ReleaseBlocks(self, request: rpc.ReleaseBlocksRequest, context: Context) -> rpc.ReleaseBlocksResponse:
+        """Deletes what a conversation has for itself."""
+        deleted = await self._service.release_blocks(
+            require_id(request.agent_id, "agent", "agent_id"),
+            require_id(request.conversation_id, "conv", "conversation_id"),
+            request_key(request, "ReleaseBlocks"),
+        )
+        return rpc.ReleaseBlocksResponse(deleted_blocks=deleted)
 
     async def ListBlockRevisions(
         self, request: rpc.ListBlockRevisionsRequest, context: Context
@@ -155,3 +176,8 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
             with_unshared_blocks=request.delete_unshared_blocks,
         )
         return rpc.EraseAgentResponse(detached_blocks=detached, deleted_blocks=deleted)
+
+
+def _conversation(request: Any, field: str = "conversation_id") -> str | None:
+    """The conversation that a request is about, if it is about one."""
+    return require_id(getattr(request, field), "conv", field) if request.HasField(field) else None

@@ -48,6 +48,8 @@ class AgentAuthor:
     agent_id: str
     tool_call_id: str | None = None
     run_id: str | None = None
+    conversation_id: str | None = None
+    """The conversation, where it has blocks for itself: these are edited first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,28 @@ BlockEdit = Append | ReplaceAll | ReplaceUnique | InsertLine | Rethink | Patch
 class CoreMemoryPort(Protocol):
     """Core memory (the blocks room)."""
 
-    async def get(self, agent_id: str, if_revision: int | None = None) -> CoreMemory | None:
-        """The agent's blocks, or None where `if_revision` still holds."""
+    async def get(
+        self, agent_id: str, if_revision: int | None = None, conversation_id: str | None = None
+    ) -> CoreMemory | None:
+        """The agent's blocks, as a conversation shows them that has some for itself; None where `if_revision` holds."""
+        ...
+
+    async def isolate(
+        self,
+        request_id: str,
+        agent_id: str,
+        conversation_id: str,
+        labels: Sequence[str],
+        source_conversation_id: str | None = None,
+    ) -> tuple[str, ...]:
+        """Gives a conversation copies of its own of the blocks under `labels`; their ids. Raises BLOCK_LABEL_NOT_FOUND.
+
+        They begin as the agent's blocks are, or as another conversation shows them.
+        """
+        ...
+
+    async def release(self, request_id: str, agent_id: str, conversation_id: str) -> None:
+        """Deletes what a conversation has for itself."""
         ...
 
     async def edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:

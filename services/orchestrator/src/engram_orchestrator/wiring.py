@@ -163,7 +163,9 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
     slots = TurnSlots(leases, keeper, conductor.go_on, ids)
     agents = AgentService(agent_store, tiers.tools, builtin, context, models, clock, approval_store)
     windows = WindowService(agent_store, threads, slots, approval_store, tiers.recall, builtin, context, clock)
-    conversations = ConversationService(threads, agent_store, tiers.recall, windows, slots, context, models, clock, ids)
+    conversations = ConversationService(
+        threads, agent_store, tiers.recall, tiers.core_memory, windows, slots, context, models, clock, ids
+    )
     birth = AgentBirth(agent_store, tiers, models, prompts, context, conductor, clock, ids)
     runs = RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids)
 

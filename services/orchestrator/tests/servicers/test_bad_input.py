@@ -366,13 +366,12 @@ async def test_what_an_agent_cannot_have_yet(wire: Wire, request_: Any, field: s
     assert raised.value.field == field
 
 
-@pytest.mark.parametrize("field", ["isolated_block_labels", "isolated_block_ids"])
-async def test_a_conversation_cannot_isolate_blocks_yet(wire: Wire, field: str) -> None:
-    asked: Any = C.CreateConversationRequest(conversation={"agent_id": AGENT})
-    getattr(asked.conversation, field).append("human")
-    with pytest.raises(Unimplemented) as raised:
+@pytest.mark.parametrize("labels", [["a\0"], [f"label-{n}" for n in range(101)]])
+async def test_labels_that_cannot_be_isolated(wire: Wire, labels: list[str]) -> None:
+    asked = C.CreateConversationRequest(conversation={"agent_id": AGENT, "isolated_block_labels": labels})
+    with pytest.raises(InvalidArgument) as raised:
         await wire.conversations.CreateConversation(asked)
-    assert raised.value.field == f"conversation.{field}"
+    assert raised.value.field == "conversation.isolated_block_labels"
 
 
 @pytest.mark.parametrize(

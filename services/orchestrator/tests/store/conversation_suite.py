@@ -27,7 +27,7 @@ def a_thread(agent: Agent, clock: FrozenClock, **fields: Any) -> Conversation:
 async def opened(threads: ConversationStore, agent: Agent, clock: FrozenClock, **fields: Any) -> Conversation:
     thread = a_thread(agent, clock, **fields)
     await threads.begin_creation(None, thread, NO_ORIGIN)
-    await threads.activate(thread.id, fields.get("last_message_at"))
+    await threads.activate(thread, fields.get("last_message_at"))
     return await threads.get(ORG, thread.id)
 
 
@@ -67,11 +67,11 @@ class ConversationStoreSuite:
             model_settings=ModelSettings(temperature=0.0),
         )  # fmt: skip
         await threads.begin_creation(None, thread, NO_ORIGIN)
-        await threads.activate(thread.id, clock.now())
+        await threads.activate(thread, clock.now())
         expected = replace(thread, last_message_at=clock.now())
         assert await threads.get(ORG, thread.id) == expected
         assert await threads.unfinished() == ()
-        await threads.activate(thread.id, None)
+        await threads.activate(thread, None)
         assert await threads.get(ORG, thread.id) == expected
         with pytest.raises(NotFound):
             await threads.get(OTHER_ORG, thread.id)
@@ -107,7 +107,7 @@ class ConversationStoreSuite:
         assert not await threads.abandon(first.id, key(CREATE))
         assert [(found.conversation.id, found.origin) for found in await threads.unfinished()] == [(first.id, None)]
         assert await threads.begin_creation(key(CREATE), second, NO_ORIGIN) == (second.id, False)
-        await threads.activate(second.id, None)
+        await threads.activate(second, None)
         assert not await threads.abandon(second.id, None)
         await threads.forget(second.id)  # only what is being deleted goes
         await threads.forget(first.id)
@@ -165,7 +165,7 @@ class ConversationStoreSuite:
             await threads.get(ORG, thread.id)
         assert (await threads.list(ORG, ConversationFilter(), "created_at", ALL)).items == ()
         await agents.forget(agent.id)
-        await threads.activate(thread.id, None)
+        await threads.activate(thread, None)
         assert await threads.unfinished() == ()
 
     async def test_an_update_takes_effect_once_under_its_key(

@@ -70,16 +70,46 @@ class Blocks:
     def value(self, agent_id: str, label: str) -> str:
         return self._held(agent_id, label).value
 
-    async def get(self, agent_id: str, if_revision: int | None = None) -> CoreMemory | None:
-        revision = self.revisions.get(agent_id, 0)
+    async def get(
+        self, agent_id: str, if_revision: int | None = None, conversation_id: str | None = None
+    ) -> CoreMemory | None:
+        own = {self.blocks[block_id].label: block_id for block_id in self.held.get(conversation_id or "", ())}
+        revision = self.revisions.get(agent_id, 0) + self.revisions.get(conversation_id or "", 0)
         if if_revision == revision:
             return None
-        blocks = tuple(self.blocks[block_id] for block_id in self.held.get(agent_id, ()))
+        held = (self.blocks[block_id] for block_id in self.held.get(agent_id, ()))
+        blocks = tuple(self.blocks[own.get(block.label, block.id)] for block in held)
         return CoreMemory(agent_id, revision, blocks, self.touched.get(agent_id))
+
+    async def isolate(
+        self,
+        request_id: str,
+        agent_id: str,
+        conversation_id: str,
+        labels: Sequence[str],
+        source_conversation_id: str | None = None,
+    ) -> tuple[str, ...]:
+        def effect() -> tuple[str, ...]:
+            for label in labels:
+                copy = replace(
+                    self._shown(agent_id, source_conversation_id, label), id=derive_id("block", conversation_id, label)
+                )
+                self.blocks[copy.id] = copy
+                self._give(conversation_id, copy.id)
+            return tuple(self.held[conversation_id])
+
+        return self._once(request_id, (agent_id, conversation_id, labels), effect)  # type: ignore[no-any-return]
+
+    async def release(self, request_id: str, agent_id: str, conversation_id: str) -> None:
+        self._once(request_id, (agent_id, conversation_id), lambda: self.held.pop(conversation_id, None))
+
+    def _shown(self, agent_id: str, conversation_id: str | None, label: str) -> Block:
+        own = (self.blocks[block_id] for block_id in self.held.get(conversation_id or "", ()))
+        return next((block for block in own if block.label == label), None) or self._held(agent_id, label)
 
     async def edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
         def effect() -> Block:
-            block = self._held(author.agent_id, label)
+            block = self._shown(author.agent_id, author.conversation_id, label)
             if block.read_only:
                 raise _refused("BLOCK_READ_ONLY", label=label)
             value = _edited(block, edit)

@@ -198,7 +198,9 @@ class World:
             AgentService(agent_store, tiers.tools, builtin, context, models, clock, approval_store),
             windows,
             AgentBirth(agent_store, tiers, models, Prompts(self.directory / "prompts"), context, conductor, clock, ids),
-            ConversationService(threads, agent_store, tiers.recall, windows, slots, context, models, clock, ids),
+            ConversationService(
+                threads, agent_store, tiers.recall, tiers.core_memory, windows, slots, context, models, clock, ids
+            ),
             PreviewService(windows, turns, context, clock, ids),
             ToolRunner(agent_store, builtin, tiers.tools, tiers.core_memory, context, ids),
             agent_store,

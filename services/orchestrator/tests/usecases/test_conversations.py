@@ -4,13 +4,14 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from engram_kit.errors import FailedPrecondition, NotFound, RequestIdReused, Unavailable
+from engram_kit.errors import EngramError, FailedPrecondition, NotFound, RequestIdReused, Unavailable
 from engram_kit.idempotency import RequestKey
 from engram_kit.ids import new_id
 from engram_kit.paging import PageQuery
 from engram_orchestrator.errors import ConversationBusy
 from engram_orchestrator.llm.errors import ModelUnknown
 from engram_orchestrator.model.agents import Agent, AgentType, Conversation
+from engram_orchestrator.model.creation import NewBlock
 from engram_orchestrator.model.messages import Role
 from engram_orchestrator.model.models import ModelSettings
 from engram_orchestrator.store.base import ConversationFilter
@@ -287,3 +288,65 @@ async def test_a_conversation_belongs_to_its_agent(world: World, process: Proces
     with pytest.raises(NotFound):
         await process.conversations.get(ME, thread.id)
     assert list(world.recall.windows) == [other.default_conversation_id]
+
+
+async def test_edits_of_isolated_blocks_do_not_leak(world: World, process: Process) -> None:
+    agent = await world.agent(process, blocks=(NewBlock("human", "Nothing yet."), NewBlock("task", "None.")))
+    thread = await opened(process, agent, isolated_block_labels=("task",))
+    assert thread.isolated_block_ids == tuple(world.blocks.held[thread.id])
+    world.model.follow(
+        call("memory_replace", label="task", old_str="None.", new_str="Write."),
+        call("memory_replace", label="human", old_str="Nothing yet.", new_str="Ada"),
+        say("Done."),
+    )
+    await process.send(agent, to=thread.id)
+    shown = world.recall.window(thread.id).messages[0].text
+    assert "Write." in shown
+    assert "Ada" in shown
+    world.model.follow(say("Hello."))
+    await process.send(agent)
+    shared = world.window(agent).messages[0].text
+    assert "Write." not in shared
+    assert "Ada" in shared
+    fork = await process.conversations.fork(ME, None, thread.id, None, None)
+    assert "Write." in world.recall.window(fork.id).messages[0].text
+    assert not {*fork.isolated_block_ids} & {*thread.isolated_block_ids}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"command": "delete", "path": "/memories/task"},
+        {"command": "rename", "old_path": "/memories/task", "new_path": "/memories/plan"},
+        {"command": "rename", "old_path": "/memories/human", "new_path": "/memories/task"},
+    ],
+    ids=["delete", "rename", "rename-to"],
+)
+async def test_a_conversations_own_block_is_neither_renamed_nor_deleted(
+    world: World, process: Process, command: dict[str, str]
+) -> None:
+    blocks = (NewBlock("human", "Nothing yet."), NewBlock("task", "None."))
+    agent = await world.agent(process, AgentType.MEMGPT, blocks=blocks)
+    thread = await opened(process, agent, isolated_block_labels=("task",))
+    held = {holder: list(ids) for holder, ids in world.blocks.held.items()}
+    world.model.follow(call("memory", **command, request_heartbeat=True), call("send_message", message="No."))
+    await process.send(agent, to=thread.id)
+    returned = next(message for message in world.recall.window(thread.id).messages if message.tool_returns)
+    assert "belongs to this conversation" in returned.tool_returns[0].text
+    assert world.blocks.held == held
+
+
+async def test_what_a_conversation_has_for_itself_goes_with_it(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    thread = await opened(process, agent, isolated_block_labels=("human",))
+    assert thread.id in world.blocks.held
+    await process.conversations.delete(ME, None, thread.id)
+    assert thread.id not in world.blocks.held
+
+
+async def test_a_label_that_the_agent_does_not_hold_leaves_nothing_behind(world: World, process: Process) -> None:
+    agent = await world.agent(process)
+    with pytest.raises(EngramError) as refused:
+        await opened(process, agent, isolated_block_labels=("unknown",))
+    assert refused.value.reason == "BLOCK_LABEL_NOT_FOUND"
+    assert await threads(process, agent) == []

@@ -133,12 +133,23 @@ class BlockTransaction(Protocol):
         """The revision of the agent's core memory: 0 before it ever held a block."""
         ...
 
+    def adopt(self, conversation_id: str, agent_id: str) -> bool:
+        """Lets a conversation of the agent hold blocks; False where it is known as something else."""
+        ...
+
+    def is_conversation_of(self, conversation_id: str, agent_id: str) -> bool:
+        """Whether it is a conversation of the agent that holds blocks, or held some."""
+        ...
+
     def is_erased(self, agent_id: str) -> bool:
         """Whether the agent left a tombstone."""
         ...
 
     def erase_agent(self, agent_id: str, *, with_unshared_blocks: bool) -> tuple[int, int]:
-        """Detaches everything and leaves a tombstone; returns how many blocks were detached and deleted."""
+        """Detaches everything and leaves a tombstone; returns how many blocks were detached and deleted.
+
+        What conversations of the agent hold for themselves goes along. A conversation is erased in the same way.
+        """
         ...
 
 

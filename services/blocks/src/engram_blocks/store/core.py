@@ -73,6 +73,11 @@ class CoreMemoryTables:
         """See `BlockTransaction.list_holders`."""
         scope = (holdings.c.organization_id == self._organization_id) & (holdings.c.block_id == block_id)
         agent = holdings.c.agent_id
+        scope &= agent.not_in(
+            sa.select(core_memories.c.agent_id).where(
+                core_memories.c.organization_id == self._organization_id, core_memories.c.conversation_of.is_not(None)
+            )
+        )
         found = paginate(self._conn, sa.select(agent).where(scope), page, key=agent, id=agent, scope=scope)
         return found.map(lambda row: str(row.agent_id))
 
@@ -113,6 +118,30 @@ class CoreMemoryTables:
             by_agent.setdefault(row.core_agent_id, []).append(row)
         return [_core_memory(agent_id, by_agent.get(agent_id, ())) for agent_id in agent_ids]
 
+    def adopt(self, conversation_id: str, agent_id: str) -> bool:
+        """See `BlockTransaction.adopt`."""
+        row = self._conn.execute(
+            sa.select(core_memories.c.conversation_of).where(self._agent(conversation_id))
+        ).one_or_none()
+        if row is not None:
+            return bool(row.conversation_of == agent_id)
+        self._conn.execute(
+            core_memories.insert().values(
+                organization_id=self._organization_id,
+                agent_id=conversation_id,
+                conversation_of=agent_id,
+                revision=0,
+                next_position=0,
+                updated_at=self._clock.now(),
+            )
+        )
+        return True
+
+    def is_conversation_of(self, conversation_id: str, agent_id: str) -> bool:
+        """See `BlockTransaction.is_conversation_of`."""
+        owner = sa.select(core_memories.c.conversation_of).where(self._agent(conversation_id))
+        return self._conn.execute(owner).scalar_one_or_none() == agent_id
+
     def core_revision(self, agent_id: str) -> int:
         """See `BlockTransaction.core_revision`."""
         return self._conn.execute(_CORE_REVISION, self._which(agent_id)).scalar_one_or_none() or 0
@@ -124,6 +153,13 @@ class CoreMemoryTables:
 
     def erase_agent(self, agent_id: str, *, with_unshared_blocks: bool) -> tuple[int, int]:
         """See `BlockTransaction.erase_agent`."""
+        own = sa.select(core_memories.c.agent_id).where(
+            core_memories.c.organization_id == self._organization_id,
+            core_memories.c.conversation_of == agent_id,
+            core_memories.c.erased_at.is_(None),
+        )
+        for conversation_id in self._conn.execute(own).scalars().all():
+            self.erase_agent(conversation_id, with_unshared_blocks=True)
         held = self._conn.execute(sa.select(holdings.c.block_id).where(self._held_by(agent_id))).scalars().all()
         self._conn.execute(holdings.delete().where(self._held_by(agent_id)))
         deleted = 0

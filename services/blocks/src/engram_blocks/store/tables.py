@@ -81,7 +81,8 @@ block_revisions: Final = sa.Table(
     sa.Index("block_revisions_by_parent", "block_id", "parent"),
 )
 
-# One row per agent that ever held a block: its counter, and its tombstone when it was erased.
+# One row per holder that ever held a block: its counter, and its tombstone when it was erased. Holders are agents, and
+# conversations that have blocks for themselves: `agent_id` then is the conversation, `conversation_of` its agent.
 core_memories: Final = sa.Table(
     "core_memories",
     metadata,
@@ -91,6 +92,14 @@ core_memories: Final = sa.Table(
     sa.Column("next_position", sa.BigInteger, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
     sa.Column("erased_at", UtcDateTime),
+    sa.Column("conversation_of", sa.Text),
+    sa.Index(
+        "core_memories_of_conversations",
+        "organization_id",
+        "conversation_of",
+        sqlite_where=sa.text("conversation_of IS NOT NULL"),
+        postgresql_where=sa.text("conversation_of IS NOT NULL"),
+    ),
 )
 
 holdings: Final = sa.Table(

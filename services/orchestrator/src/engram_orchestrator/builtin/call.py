@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engram_orchestrator.model.agents import Conversation
 from engram_orchestrator.model.sight import Sight
 from engram_orchestrator.ports import AgentAuthor
 
@@ -16,7 +17,7 @@ class BuiltinCall:
     that an effect which took place is not repeated but answered again.
     `time_zone` (IANA) is the agent's. `run_id` is None outside of a turn, and
     so is `sight`: what the agent has seen of its blocks, which the call's own
-    edits advance.
+    edits advance. `conversation` is where it is called, if it is in one.
     """
 
     name: str
@@ -26,12 +27,22 @@ class BuiltinCall:
     tool_call_id: str
     run_id: str | None
     effect_prefix: str
+    conversation: Conversation | None = None
     sight: Sight | None = None
 
     @property
     def author(self) -> AgentAuthor:
         """On whose behalf memory is edited."""
-        return AgentAuthor(self.agent_id, self.tool_call_id, self.run_id)
+        return AgentAuthor(self.agent_id, self.tool_call_id, self.run_id, self.holder_id)
+
+    @property
+    def holder_id(self) -> str | None:
+        """The conversation, where it has blocks for itself."""
+        return None if self.conversation is None else self.conversation.holder_id
+
+    def is_isolated(self, label: str) -> bool:
+        """Whether the conversation has the block under `label` for itself."""
+        return self.conversation is not None and label in self.conversation.isolated_block_labels
 
     def base_revision(self, label: str) -> int | None:
         """The revision of a block that the agent has seen; None outside of a turn, where nothing is shown."""

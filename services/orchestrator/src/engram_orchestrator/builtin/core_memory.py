@@ -75,12 +75,17 @@ async def edited(blocks: CoreMemoryPort, call: BuiltinCall, label: str, edit: Bl
         if error.reason != "BLOCK_REVISION_MISMATCH":
             raise
         # The error carries as much of the value as fits into trailers.
-        now = (await blocks.get(call.agent_id) or CoreMemory(call.agent_id, 0)).block(label)
+        now = (await core_memory(blocks, call)).block(label)
         raise Refused(_MOVED_ON.format(label=label, value=now.value if now is not None else "")) from error
     return (
         f"The core memory block with label `{label}` has been edited. Review the changes and make sure they are as "
         "expected (correct indentation, no duplicate lines, etc). Edit the memory block again if necessary."
     )
+
+
+async def core_memory(blocks: CoreMemoryPort, call: BuiltinCall) -> CoreMemory:
+    """The blocks of the agent that calls, as its conversation shows them."""
+    return await blocks.get(call.agent_id, None, call.holder_id) or CoreMemory(call.agent_id, 0)
 
 
 async def _edit(blocks: CoreMemoryPort, call: BuiltinCall, label: str, edit: BlockEdit) -> None:

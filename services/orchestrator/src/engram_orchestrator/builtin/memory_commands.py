@@ -4,11 +4,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from engram_orchestrator.builtin.call import BuiltinCall, Refused
-from engram_orchestrator.builtin.core_memory import edited, insertion
+from engram_orchestrator.builtin.core_memory import core_memory, edited, insertion
 from engram_orchestrator.model.memory import Block, CoreMemory
 from engram_orchestrator.ports import CoreMemoryPort, ReplaceUnique
 
 READ_ONLY_TEXT: Final = "Error This block is read-only and cannot be edited."
+_OWN: Final = "Memory block '{label}' belongs to this conversation and can be edited, but not renamed or deleted."
 _ROOT: Final = "/memories/"
 _DEFAULT_LIMIT: Final = 0
 
@@ -37,8 +38,8 @@ async def _insert(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str,
 
 
 async def _delete(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
-    label = _label(given, "path")
-    block = (await _core_memory(blocks, call)).block(label)
+    label = _shared(call, _label(given, "path"))
+    block = (await core_memory(blocks, call)).block(label)
     if block is not None and block.read_only:
         raise Refused(READ_ONLY_TEXT)
     # Also where the agent holds no such block any more: after a crash this may be the repeat of a call that took it
@@ -52,16 +53,16 @@ async def _delete(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str,
 async def _rename(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
     if "path" in given and "old_path" not in given:
         label, description = _label(given, "path"), _required(given, "description")
-        block = _editable(await _core_memory(blocks, call), label)
+        block = _editable(await core_memory(blocks, call), label)
         described = await blocks.describe(call.effect(0), block.id, description)
         call.has_edited(label, described.revision)
         return f"Successfully updated description of memory block '{label}'"
-    old, new = _label(given, "old_path"), _label(given, "new_path")
-    core_memory = await _core_memory(blocks, call)
-    if core_memory.block(old) is None and core_memory.block(new) is not None:
+    old, new = _shared(call, _label(given, "old_path")), _shared(call, _label(given, "new_path"))
+    held = await core_memory(blocks, call)
+    if held.block(old) is None and held.block(new) is not None:
         # What a repeat finds whose first try succeeded and was cut off before it could say so.
         return f"Memory block '{new}' exists, and no memory block is called '{old}'"
-    renamed = await blocks.relabel(call.effect(0), _editable(core_memory, old).id, new)
+    renamed = await blocks.relabel(call.effect(0), _editable(held, old).id, new)
     call.has_edited(new, renamed.revision, before=old)
     return f"Successfully renamed memory block '{old}' to '{new}'"
 
@@ -89,15 +90,18 @@ def _label(given: Mapping[str, Any], name: str) -> str:
     return label
 
 
-async def _core_memory(blocks: CoreMemoryPort, call: BuiltinCall) -> CoreMemory:
-    return await blocks.get(call.agent_id) or CoreMemory(call.agent_id, 0)
+def _shared(call: BuiltinCall, label: str) -> str:
+    """The label, where its block is the agent's: taking a conversation's own away would only show the agent's again."""
+    if call.is_isolated(label):
+        raise Refused(_OWN.format(label=label))
+    return label
 
 
-def _editable(core_memory: CoreMemory, label: str) -> Block:
+def _editable(held: CoreMemory, label: str) -> Block:
     """The block under a label. The service lets an owner rename read-only blocks; the agent that calls is none."""
-    block = core_memory.block(label)
+    block = held.block(label)
     if block is None:
-        available = ", ".join(block.label for block in core_memory.blocks)
+        available = ", ".join(block.label for block in held.blocks)
         raise Refused(f"Block field {label} does not exist (available sections = {available})")
     if block.read_only:
         raise Refused(READ_ONLY_TEXT)

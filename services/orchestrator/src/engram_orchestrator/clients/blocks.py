@@ -30,11 +30,37 @@ class BlocksClient:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = BlockServiceStub(channel)
 
-    async def get(self, agent_id: str, if_revision: int | None = None) -> CoreMemory | None:
-        """The agent's blocks, or None where `if_revision` still holds."""
-        request = rpc.GetCoreMemoryRequest(agent_id=agent_id, if_revision=if_revision)
+    async def get(
+        self, agent_id: str, if_revision: int | None = None, conversation_id: str | None = None
+    ) -> CoreMemory | None:
+        """The agent's blocks, as a conversation shows them that has some for itself; None where `if_revision` holds."""
+        request = rpc.GetCoreMemoryRequest(agent_id=agent_id, if_revision=if_revision, conversation_id=conversation_id)
         response = await self._stub.GetCoreMemory(request, timeout=deadlines.READ)
         return None if response.not_modified else core_memory_from_proto(response.core_memory)
+
+    async def isolate(
+        self,
+        request_id: str,
+        agent_id: str,
+        conversation_id: str,
+        labels: Sequence[str],
+        source_conversation_id: str | None = None,
+    ) -> tuple[str, ...]:
+        """Gives a conversation copies of its own of the blocks under `labels`; their ids."""
+        request = rpc.IsolateBlocksRequest(
+            request_id=request_id,
+            agent_id=agent_id,
+            conversation_id=conversation_id,
+            labels=labels,
+            source_conversation_id=source_conversation_id,
+        )
+        response = await self._stub.IsolateBlocks(request, timeout=deadlines.WRITE)
+        return tuple(block.id for block in response.blocks)
+
+    async def release(self, request_id: str, agent_id: str, conversation_id: str) -> None:
+        """Deletes what a conversation has for itself."""
+        request = rpc.ReleaseBlocksRequest(request_id=request_id, agent_id=agent_id, conversation_id=conversation_id)
+        await self._stub.ReleaseBlocks(request, timeout=deadlines.WRITE)
 
     async def edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
         """One atomic edit; the block after it."""
@@ -43,6 +69,7 @@ class BlocksClient:
             agent_id=author.agent_id,
             label=label,
             author=_author_to_proto(author),
+            conversation_id=author.conversation_id,
             **_EDITS[type(edit)](edit),
         )
         response = await self._stub.EditBlock(request, timeout=deadlines.WRITE)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from engram.agents.v1 import conversations_pb2 as pb
 from engram.agents.v1 import conversations_service_pb2 as rpc
-from engram_kit.errors import InvalidArgument, Unimplemented
+from engram_kit.errors import InvalidArgument
 from engram_kit.ids import require_id
 
 from engram_orchestrator.convert.messages import timestamp
@@ -16,6 +16,7 @@ from engram_orchestrator.store.base import ConversationFilter
 from engram_orchestrator.usecases.conversations import ConversationDraft
 
 _LONGEST_TEXT: Final = 100_000
+_MOST_LABELS: Final = 100
 
 
 def conversation_to_proto(conversation: Conversation, message_ids: tuple[str, ...] = ()) -> pb.Conversation:
@@ -31,6 +32,8 @@ def conversation_to_proto(conversation: Conversation, message_ids: tuple[str, ..
         model=conversation.model,
         model_settings=None if settings is None else settings_to_proto(settings),
         forked_from_id=conversation.forked_from_id,
+        isolated_block_labels=conversation.isolated_block_labels,
+        isolated_block_ids=conversation.isolated_block_ids,
         message_ids=message_ids,
         last_message_time=None if last is None else timestamp(last),
         create_time=timestamp(conversation.created_at),
@@ -43,13 +46,15 @@ def draft_from_proto(given: pb.Conversation) -> ConversationDraft:
 
     Raises:
         InvalidArgument: naming the field.
-        Unimplemented: of what this server does not do yet.
     """
-    for field in ("isolated_block_labels", "isolated_block_ids"):
-        if getattr(given, field):
-            raise Unimplemented("This server does not isolate blocks yet.", field=f"conversation.{field}")
     agent_id = require_id(given.agent_id, "agent", "conversation.agent_id")
-    return ConversationDraft(agent_id, **{path: read(given) for path, read in CHANGES.items()})
+    labels = tuple(dict.fromkeys(given.isolated_block_labels))
+    if len(labels) > _MOST_LABELS:
+        raise InvalidArgument(f"At most {_MOST_LABELS} labels at once.", field="conversation.isolated_block_labels")
+    for label in labels:
+        require_plain(label, "conversation.isolated_block_labels")
+    changes = {path: read(given) for path, read in CHANGES.items()}
+    return ConversationDraft(agent_id, **changes, isolated_block_labels=labels)
 
 
 def summary_from_proto(request: rpc.ForkConversationRequest) -> str | None:

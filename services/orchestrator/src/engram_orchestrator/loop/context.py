@@ -17,7 +17,7 @@ from engram_orchestrator.compaction.tokens import TokenLedger, schema_tokens
 from engram_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
 from engram_orchestrator.loop.turn import Turn
 from engram_orchestrator.model.agent_types import shows_line_numbers
-from engram_orchestrator.model.agents import PromptPolicy
+from engram_orchestrator.model.agents import Conversation, PromptPolicy
 from engram_orchestrator.model.memory import ArchivalSummary, CoreMemory, CustomTool, Window
 from engram_orchestrator.model.messages import Message, Role, TextPart
 from engram_orchestrator.model.models import ResponseFormat, ToolSchema
@@ -76,9 +76,7 @@ class ContextBuilder:
         self._memories: OrderedDict[str, CoreMemory] = OrderedDict()
         self._summaries: OrderedDict[str, ArchivalSummary] = OrderedDict()
 
-    async def gather(
-        self, agent_id: str, conversation_id: str, tool_ids: tuple[str, ...], *, whole: bool = False
-    ) -> Gathered:
+    async def gather(self, conversation: Conversation, tool_ids: tuple[str, ...], *, whole: bool = False) -> Gathered:
         """What a turn begins with. Window and core memory are essential; without custom tools the turn goes on.
 
         Not so where it is wanted `whole`: what a turn has begun with its tools is finished with them.
@@ -87,7 +85,9 @@ class ContextBuilder:
             Unavailable, DeadlineExceeded: an essential tier is away.
         """
         window, core, (custom, note) = await asyncio.gather(
-            self.window(conversation_id), self.core_memory(agent_id), self.custom_tools(tool_ids, whole=whole)
+            self.window(conversation.id),
+            self.core_memory(conversation.agent_id, conversation.holder_id),
+            self.custom_tools(tool_ids, whole=whole),
         )
         return Gathered(window, core, custom, (note,) if note else ())
 
@@ -105,11 +105,11 @@ class ContextBuilder:
         """Keeps a window for the next turn of its conversation."""
         return _keep(self._windows, window.conversation_id, window)
 
-    async def core_memory(self, agent_id: str) -> CoreMemory:
-        """The agent's blocks as they stand now."""
-        known = self._memories.get(agent_id)
-        fresh = await self._core_memory.get(agent_id, known.revision if known else None)
-        return _keep(self._memories, agent_id, fresh or _kept(known))
+    async def core_memory(self, agent_id: str, holder_id: str | None = None) -> CoreMemory:
+        """The agent's blocks as they stand now; as a conversation shows them that holds some for itself."""
+        known = self._memories.get(holder_id or agent_id)
+        fresh = await self._core_memory.get(agent_id, known.revision if known else None, holder_id)
+        return _keep(self._memories, holder_id or agent_id, fresh or _kept(known))
 
     async def custom_tools(
         self, tool_ids: tuple[str, ...], *, whole: bool = False

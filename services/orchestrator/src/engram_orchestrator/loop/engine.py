@@ -77,7 +77,9 @@ class Engine:
         resumption = turn.run.resumes
         verdict = await (self._step(turn) if resumption is None else self._resume(turn, resumption))
         while verdict.stop is None:
-            turn.core = await self._patience.with_tier(lambda: self._context.core_memory(turn.agent.id))
+            turn.core = await self._patience.with_tier(
+                lambda: self._context.core_memory(turn.agent.id, turn.conversation.holder_id)
+            )
             verdict = await self._step(turn)
         return verdict.stop
 

@@ -157,6 +157,7 @@ class ToolExecution:
             tool_call_id=item.call.id,
             run_id=turn.run.id,
             effect_prefix=f"{step}/{item.ordinal}",
+            conversation=turn.conversation,
             sight=turn.sight,
         )
         return await self._patience.with_tier(lambda: self._builtin.execute(call))
@@ -166,11 +167,12 @@ class ToolExecution:
         if started is not None and not tool.idempotent:
             return ToolResult(ok=False, text=INTERRUPTED)
         # As it is now: calls before this one in the same answer may have edited it.
-        core = await self._patience.with_tier(lambda: self._core_memory.get(turn.agent.id)) or turn.core
+        holder = turn.conversation.holder_id
+        core = await self._patience.with_tier(lambda: self._core_memory.get(turn.agent.id, None, holder)) or turn.core
         if started is None:
             entry = JournalEntry(step, EntryKind.STARTED, self._clock.now(), item.ordinal)
             await self._recorder.record(turn, step, entry)
-        author = AgentAuthor(turn.agent.id, item.call.id, turn.run.id)
+        author = AgentAuthor(turn.agent.id, item.call.id, turn.run.id, holder)
         prefix = f"{step}/{item.ordinal}"
 
         async def edit(request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:

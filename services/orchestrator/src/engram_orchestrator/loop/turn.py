@@ -10,7 +10,7 @@ from engram_orchestrator.loop.policy import LoopPolicy
 from engram_orchestrator.loop.rules import RulesSolver
 from engram_orchestrator.loop.toolbox import Toolbox
 from engram_orchestrator.model.agent_types import AgentTypeSpec
-from engram_orchestrator.model.agents import Agent
+from engram_orchestrator.model.agents import Agent, Conversation
 from engram_orchestrator.model.approvals import PlannedCall
 from engram_orchestrator.model.events import DurableBody, EventBody, RunEvent
 from engram_orchestrator.model.memory import CoreMemory, Window
@@ -121,6 +121,7 @@ class Turn:
 
     run: Run
     agent: Agent
+    conversation: Conversation
     lease: Lease
     progress: Progress
     spec: AgentTypeSpec

@@ -137,6 +137,14 @@ class Conversation:
     forked_from_id: str | None = None
     created_by_id: str = ""
     last_message_at: datetime | None = None
+    isolated_block_labels: tuple[str, ...] = ()
+    """Labels of blocks that it has for itself: copies, which take the place of the agent's in this conversation."""
+    isolated_block_ids: tuple[str, ...] = ()
+
+    @property
+    def holder_id(self) -> str | None:
+        """Its id, where it holds blocks for itself."""
+        return self.id if self.isolated_block_labels else None
 
 
 class ConversationState(StrEnum):

@@ -63,7 +63,7 @@ class TurnBuilder:
         """
         run, agent = claim.run, claim.agent
         model = await self._model(run, agent, claim.conversation, AGENT_TYPES[agent.type])
-        gathered = await self._context.gather(agent.id, run.conversation_id, _tool_ids(agent))
+        gathered = await self._context.gather(claim.conversation, _tool_ids(agent))
         if _is_cleared(agent):
             gathered = replace(gathered, window=replace(gathered.window, messages=gathered.window.messages[:1]))
         return self._turn(claim, progress, model, gathered, {})
@@ -93,6 +93,7 @@ class TurnBuilder:
         return Turn(
             run=run,
             agent=agent,
+            conversation=claim.conversation,
             lease=claim.lease,
             progress=progress,
             spec=spec,
@@ -114,7 +115,7 @@ class TurnBuilder:
         bound = claim.taken_up or claim.run.resumes is not None
 
         async def gather() -> Gathered:
-            gathered = await self._context.gather(agent.id, claim.run.conversation_id, tool_ids, whole=bound)
+            gathered = await self._context.gather(claim.conversation, tool_ids, whole=bound)
             if not _is_cleared(agent) or claim.run.resumes is not None:
                 return gathered
             return replace(gathered, window=await self._cleared(claim, gathered.window))

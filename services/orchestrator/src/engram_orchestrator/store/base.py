@@ -211,8 +211,8 @@ class ConversationStore(Protocol):
         """What is CREATING or DELETING, in every organization, or that one alone."""
         ...
 
-    async def activate(self, conversation_id: str, last_message_at: datetime | None) -> None:
-        """Makes a CREATING conversation ACTIVE; one that is not CREATING stays as it is."""
+    async def activate(self, conversation: Conversation, last_message_at: datetime | None) -> None:
+        """Writes a CREATING conversation as ACTIVE; one that is not CREATING stays as it is."""
         ...
 
     async def abandon(self, conversation_id: str, key: RequestKey | None) -> bool:
@@ -247,8 +247,10 @@ class ConversationStore(Protocol):
         """
         ...
 
-    async def begin_deletion(self, key: RequestKey | None, organization_id: str, conversation_id: str) -> bool:
-        """Marks a conversation DELETING; whether its parts are still to be deleted, also where this is a repeat.
+    async def begin_deletion(
+        self, key: RequestKey | None, organization_id: str, conversation_id: str
+    ) -> Conversation | None:
+        """Marks a conversation DELETING; what it is while its parts are still to be deleted, also at a repeat.
 
         Raises:
             NotFound

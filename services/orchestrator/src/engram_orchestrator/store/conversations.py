@@ -75,10 +75,11 @@ class SqlConversationStore:
             for row in rows
         )
 
-    async def activate(self, conversation_id: str, last_message_at: datetime | None) -> None:
+    async def activate(self, conversation: Conversation, last_message_at: datetime | None) -> None:
         """See ConversationStore."""
         values = {"state": ConversationState.ACTIVE, "creation": None, "last_message_at": last_message_at}
-        statement = conversations.update().where(*_being_created(conversation_id)).values(values)
+        values |= changed_columns(conversation)
+        statement = conversations.update().where(*_being_created(conversation.id)).values(values)
         await self._database.write(lambda conn: conn.execute(statement))
 
     async def abandon(self, conversation_id: str, key: RequestKey | None) -> bool:
@@ -138,7 +139,9 @@ class SqlConversationStore:
 
         return await self._database.write(write)
 
-    async def begin_deletion(self, key: RequestKey | None, organization_id: str, conversation_id: str) -> bool:
+    async def begin_deletion(
+        self, key: RequestKey | None, organization_id: str, conversation_id: str
+    ) -> Conversation | None:
         """See ConversationStore."""
 
         def effect(conn: sa.Connection) -> Sequence[str]:
@@ -151,10 +154,12 @@ class SqlConversationStore:
             conn.execute(conversations.update().where(_c.id == conversation_id).values(values))
             return [conversation_id]
 
-        def write(conn: sa.Connection) -> bool:
+        left = sa.select(conversations).where(_c.id == conversation_id, _c.state == ConversationState.DELETING)
+
+        def write(conn: sa.Connection) -> Conversation | None:
             self._ledger.once(conn, key, lambda: effect(conn))
-            is_left = sa.select(_c.id).where(_c.id == conversation_id, _c.state == ConversationState.DELETING)
-            return conn.execute(is_left).first() is not None
+            row = conn.execute(left).first()
+            return None if row is None else conversation_of(row)
 
         return await self._database.write(write)
 

@@ -28,7 +28,7 @@ from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.model.agents import Agent, Conversation, ConversationOrigin
 from engram_orchestrator.model.memory import Window
 from engram_orchestrator.model.models import ModelSettings
-from engram_orchestrator.ports import RecallPort
+from engram_orchestrator.ports import CoreMemoryPort, RecallPort
 from engram_orchestrator.runs.slots import TurnSlots
 from engram_orchestrator.store.base import (
     AgentStore,
@@ -60,6 +60,7 @@ class ConversationDraft:
     archived: bool = False
     model: str | None = None
     model_settings: ModelSettings | None = None
+    isolated_block_labels: tuple[str, ...] = ()
 
 
 class ConversationService:
@@ -70,6 +71,7 @@ class ConversationService:
         store: ConversationStore,
         agents: AgentStore,
         recall: RecallPort,
+        core_memory: CoreMemoryPort,
         windows: WindowService,
         slots: TurnSlots,
         context: ContextBuilder,
@@ -80,6 +82,7 @@ class ConversationService:
         self._store = store
         self._agents = agents
         self._recall = recall
+        self._core_memory = core_memory
         self._windows = windows
         self._slots = slots
         self._context = context
@@ -93,7 +96,7 @@ class ConversationService:
         A repeat under the same key goes on where the first stopped.
 
         Raises:
-            NotFound: the agent is not there.
+            NotFound: the agent is not there, or has no block under a label that is to be isolated.
             ModelUnknown: nobody serves the model that the draft names.
             Unavailable: a tier is away. The creation goes on by itself; asking again under the same key gives its
                 result.
@@ -113,6 +116,7 @@ class ConversationService:
             archived=draft.archived,
             model=draft.model,
             model_settings=draft.model_settings,
+            isolated_block_labels=draft.isolated_block_labels,
             created_by_id=principal.subject_id,
         )
         return await self._make(key, conversation, None)
@@ -127,7 +131,7 @@ class ConversationService:
     ) -> Conversation:
         """A conversation that shares the messages of another, under a system message of its own.
 
-        What describes the source, and its model and settings, go along.
+        What describes the source, its model and settings, and copies of what it has for itself go along.
 
         Raises:
             NotFound: the source, or `until_message_id` in it, is not there.
@@ -170,14 +174,24 @@ class ConversationService:
         """Makes the window and shows the conversation. Every effect may be made again."""
         try:
             agent = await self._agents.get(conversation.organization_id, conversation.agent_id)
+            own = await self._isolated(conversation)
             window = await self._window(agent, conversation, origin.until_message_id)
         except _LATER:
             raise
         except EngramError:
             await self._undo(conversation, origin)
             raise
-        await self._store.activate(conversation.id, _last_message_at(window))
+        await self._store.activate(replace(conversation, isolated_block_ids=own), _last_message_at(window))
         return await self._store.get(conversation.organization_id, conversation.id)
+
+    async def _isolated(self, conversation: Conversation) -> tuple[str, ...]:
+        """Gives it its own blocks; their ids."""
+        labels = conversation.isolated_block_labels
+        if not labels:
+            return ()
+        return await self._core_memory.isolate(
+            f"{conversation.id}/isolate", conversation.agent_id, conversation.id, labels, conversation.forked_from_id
+        )
 
     async def _window(self, agent: Agent, conversation: Conversation, until_message_id: str | None) -> Window:
         """Makes its window; of a fork, while no run can change the source's."""
@@ -213,7 +227,7 @@ class ConversationService:
             key = RequestKey(conversation.organization_id, origin.method, origin.request_id, "")
         if await self._store.abandon(conversation.id, key):
             with suppress(*_AWAY):
-                await self._remove(conversation.id)
+                await self._remove(conversation)
 
     async def get(self, principal: Principal, conversation_id: str) -> Conversation:
         """A conversation, or NotFound."""
@@ -255,13 +269,16 @@ class ConversationService:
             ConversationBusy: a run is under way in it, or waits; nothing of one is ever cut off by this.
             Unavailable: recall is away. The conversation is gone for everybody; the rest follows by itself.
         """
-        if await self._store.begin_deletion(key, principal.organization_id, conversation_id):
-            await self._remove(conversation_id)
+        conversation = await self._store.begin_deletion(key, principal.organization_id, conversation_id)
+        if conversation is not None:
+            await self._remove(conversation)
 
-    async def _remove(self, conversation_id: str) -> None:
+    async def _remove(self, conversation: Conversation) -> None:
         with suppress(NotFound):
-            await self._recall.delete_context(f"{conversation_id}/delete", conversation_id)
-        await self._store.forget(conversation_id)
+            await self._recall.delete_context(f"{conversation.id}/delete", conversation.id)
+        if conversation.isolated_block_labels:
+            await self._core_memory.release(f"{conversation.id}/release", conversation.agent_id, conversation.id)
+        await self._store.forget(conversation.id)
 
     async def sweep(self) -> None:
         """For ever: finishes creations and deletions that a crash or an absent tier left half done."""
@@ -287,7 +304,7 @@ class ConversationService:
         conversation = found.conversation
         with as_principal(Principal(conversation.organization_id, conversation.created_by_id)):
             if found.origin is None:
-                await self._remove(conversation.id)
+                await self._remove(conversation)
             elif conversation.created_at < self._clock.now() - GRACE:
                 await self._complete(conversation, found.origin)
 

@@ -92,7 +92,7 @@ class WindowService:
 
     async def report(self, agent: Agent, conversation: Conversation, settings: ModelSettings) -> WindowReport:
         """What the model would see of a conversation now; `settings` are the effective ones."""
-        core, summary = await self._context.core_memory(agent.id), await self._summary(agent.id)
+        core, summary = await self._memory_of(agent, conversation), await self._summary(agent.id)
         window = self._as_seen(agent, conversation, core, await self._context.window(conversation.id), summary)
         schemas = await self._schemas(agent, settings)
         memory, rules, metadata = sections(window.messages[0].text)
@@ -213,9 +213,12 @@ class WindowService:
 
     async def system_text(self, agent: Agent, conversation: Conversation, window: Window) -> str:
         """The system message of a conversation that shows `window`, rendered now."""
-        core, summary = await self._context.core_memory(agent.id), await self._summary(agent.id)
+        core, summary = await self._memory_of(agent, conversation), await self._summary(agent.id)
         memory = self._memory(agent, conversation, core)
         return self._context.render_system(agent.time_zone, agent.system, memory, core, window, summary)
+
+    async def _memory_of(self, agent: Agent, conversation: Conversation) -> CoreMemory:
+        return await self._context.core_memory(agent.id, conversation.holder_id)
 
     async def _summary(self, agent_id: str) -> ArchivalSummary:
         summary, _ = await self._context.archival_summary(agent_id)

@@ -675,23 +675,35 @@ class GetCoreMemoryRequest(_message.Message):
 
     AGENT_ID_FIELD_NUMBER: _builtins.int
     IF_REVISION_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     if_revision: _builtins.int
     """The revision that the caller has: where it still holds, the answer is
     not_modified and carries no blocks.
+    """
+    conversation_id: _builtins.str
+    """Shows the blocks that this conversation of the agent has for itself in
+    the place of the agent's of the same labels. The revision then counts the
+    changes of both.
     """
     def __init__(
         self,
         *,
         agent_id: _builtins.str = ...,
         if_revision: _builtins.int | None = ...,
+        conversation_id: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_if_revision", b"_if_revision", "if_revision", b"if_revision"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_if_revision", b"_if_revision", "conversation_id", b"conversation_id", "if_revision", b"if_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_revision", b"_if_revision", "agent_id", b"agent_id", "if_revision", b"if_revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_if_revision", b"_if_revision", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "if_revision", b"if_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__conversation_id: _TypeAlias = _typing.Literal["conversation_id"]  # noqa: Y015
+    _WhichOneofArgType__conversation_id: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id"]  # noqa: Y015
     _WhichOneofReturnType__if_revision: _TypeAlias = _typing.Literal["if_revision"]  # noqa: Y015
     _WhichOneofArgType__if_revision: _TypeAlias = _typing.Literal["_if_revision", b"_if_revision"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__conversation_id) -> _WhichOneofReturnType__conversation_id | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__if_revision) -> _WhichOneofReturnType__if_revision | None: ...
 
 Global___GetCoreMemoryRequest: _TypeAlias = GetCoreMemoryRequest  # noqa: Y015
@@ -769,6 +781,7 @@ class EditBlockRequest(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     LABEL_FIELD_NUMBER: _builtins.int
     AUTHOR_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     APPEND_FIELD_NUMBER: _builtins.int
     REPLACE_ALL_FIELD_NUMBER: _builtins.int
     REPLACE_UNIQUE_FIELD_NUMBER: _builtins.int
@@ -778,6 +791,10 @@ class EditBlockRequest(_message.Message):
     request_id: _builtins.str
     agent_id: _builtins.str
     label: _builtins.str
+    conversation_id: _builtins.str
+    """Edits the block that this conversation of the agent has for itself under
+    the label, if it has one.
+    """
     @_builtins.property
     def author(self) -> _blocks_pb2.Author: ...
     @_builtins.property
@@ -799,6 +816,7 @@ class EditBlockRequest(_message.Message):
         agent_id: _builtins.str = ...,
         label: _builtins.str = ...,
         author: _blocks_pb2.Author | None = ...,
+        conversation_id: _builtins.str | None = ...,
         append: Global___AppendEdit | None = ...,
         replace_all: Global___ReplaceAllEdit | None = ...,
         replace_unique: Global___ReplaceUniqueEdit | None = ...,
@@ -806,12 +824,17 @@ class EditBlockRequest(_message.Message):
         rethink: Global___RethinkEdit | None = ...,
         patch: Global___PatchEdit | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "author", b"author", "edit", b"edit", "insert_line", b"insert_line", "patch", b"patch", "replace_all", b"replace_all", "replace_unique", b"replace_unique", "rethink", b"rethink"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "append", b"append", "author", b"author", "conversation_id", b"conversation_id", "edit", b"edit", "insert_line", b"insert_line", "patch", b"patch", "replace_all", b"replace_all", "replace_unique", b"replace_unique", "rethink", b"rethink"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "append", b"append", "author", b"author", "edit", b"edit", "insert_line", b"insert_line", "label", b"label", "patch", b"patch", "replace_all", b"replace_all", "replace_unique", b"replace_unique", "request_id", b"request_id", "rethink", b"rethink"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "agent_id", b"agent_id", "append", b"append", "author", b"author", "conversation_id", b"conversation_id", "edit", b"edit", "insert_line", b"insert_line", "label", b"label", "patch", b"patch", "replace_all", b"replace_all", "replace_unique", b"replace_unique", "request_id", b"request_id", "rethink", b"rethink"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__conversation_id: _TypeAlias = _typing.Literal["conversation_id"]  # noqa: Y015
+    _WhichOneofArgType__conversation_id: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id"]  # noqa: Y015
     _WhichOneofReturnType_edit: _TypeAlias = _typing.Literal["append", "replace_all", "replace_unique", "insert_line", "rethink", "patch"]  # noqa: Y015
     _WhichOneofArgType_edit: _TypeAlias = _typing.Literal["edit", b"edit"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__conversation_id) -> _WhichOneofReturnType__conversation_id | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_edit) -> _WhichOneofReturnType_edit | None: ...
 
 Global___EditBlockRequest: _TypeAlias = EditBlockRequest  # noqa: Y015
@@ -1156,6 +1179,111 @@ class RevertBlockResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RevertBlockResponse: _TypeAlias = RevertBlockResponse  # noqa: Y015
+
+@_typing.final
+class IsolateBlocksRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    SOURCE_CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    agent_id: _builtins.str
+    conversation_id: _builtins.str
+    source_conversation_id: _builtins.str
+    """Copies what this conversation shows rather than what the agent holds."""
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At least one."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
+        source_conversation_id: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_source_conversation_id", b"_source_conversation_id", "source_conversation_id", b"source_conversation_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_source_conversation_id", b"_source_conversation_id", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "labels", b"labels", "request_id", b"request_id", "source_conversation_id", b"source_conversation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__source_conversation_id: _TypeAlias = _typing.Literal["source_conversation_id"]  # noqa: Y015
+    _WhichOneofArgType__source_conversation_id: _TypeAlias = _typing.Literal["_source_conversation_id", b"_source_conversation_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__source_conversation_id) -> _WhichOneofReturnType__source_conversation_id | None: ...
+
+Global___IsolateBlocksRequest: _TypeAlias = IsolateBlocksRequest  # noqa: Y015
+
+@_typing.final
+class IsolateBlocksResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_blocks_pb2.Block]:
+        """All that the conversation has for itself now, in the order of their
+        isolation. They are hidden from lists that ask for what is not hidden.
+        """
+
+    def __init__(
+        self,
+        *,
+        blocks: _abc.Iterable[_blocks_pb2.Block] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IsolateBlocksResponse: _TypeAlias = IsolateBlocksResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseBlocksRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    agent_id: _builtins.str
+    conversation_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseBlocksRequest: _TypeAlias = ReleaseBlocksRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseBlocksResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELETED_BLOCKS_FIELD_NUMBER: _builtins.int
+    deleted_blocks: _builtins.int
+    def __init__(
+        self,
+        *,
+        deleted_blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_blocks", b"deleted_blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseBlocksResponse: _TypeAlias = ReleaseBlocksResponse  # noqa: Y015
 
 @_typing.final
 class EraseAgentRequest(_message.Message):

@@ -111,6 +111,16 @@ class BlockServiceStub:
                 request_serializer=engram_dot_blocks_dot_v1_dot_blocks__service__pb2.RevertBlockRequest.SerializeToString,
                 response_deserializer=engram_dot_blocks_dot_v1_dot_blocks__service__pb2.RevertBlockResponse.FromString,
                 _registered_method=True)
+        self.IsolateBlocks = channel.unary_unary(
+                '/engram.blocks.v1.BlockService/IsolateBlocks',
+                request_serializer=engram_dot_blocks_dot_v1_dot_blocks__service__pb2.IsolateBlocksRequest.SerializeToString,
+                response_deserializer=engram_dot_blocks_dot_v1_dot_blocks__service__pb2.IsolateBlocksResponse.FromString,
+                _registered_method=True)
+        self.ReleaseBlocks = channel.unary_unary(
+                '/engram.blocks.v1.BlockService/ReleaseBlocks',
+                request_serializer=engram_dot_blocks_dot_v1_dot_blocks__service__pb2.ReleaseBlocksRequest.SerializeToString,
+                response_deserializer=engram_dot_blocks_dot_v1_dot_blocks__service__pb2.ReleaseBlocksResponse.FromString,
+                _registered_method=True)
         self.EraseAgent = channel.unary_unary(
                 '/engram.blocks.v1.BlockService/EraseAgent',
                 request_serializer=engram_dot_blocks_dot_v1_dot_blocks__service__pb2.EraseAgentRequest.SerializeToString,
@@ -238,6 +248,25 @@ class BlockServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def IsolateBlocks(self, request, context):
+        """Gives a conversation blocks of its own: copies of what its agent holds
+        under these labels, which take the place of the agent's blocks wherever
+        the conversation is named. A label that it has a block of already stays
+        as it is. BLOCK_LABEL_NOT_FOUND; NOT_FOUND where the conversation has
+        blocks of another agent; ERASED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseBlocks(self, request, context):
+        """Deletes the blocks that a conversation has for itself, and refuses late
+        writes to them. A conversation that has none is a success.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def EraseAgent(self, request, context):
         """Forgets an agent: detaches everything, deletes blocks that no other agent
         holds when asked to, and refuses late writes for the agent with ERASED.
@@ -318,6 +347,16 @@ def add_BlockServiceServicer_to_server(servicer, server):
                     servicer.RevertBlock,
                     request_deserializer=engram_dot_blocks_dot_v1_dot_blocks__service__pb2.RevertBlockRequest.FromString,
                     response_serializer=engram_dot_blocks_dot_v1_dot_blocks__service__pb2.RevertBlockResponse.SerializeToString,
+            ),
+            'IsolateBlocks': grpc.unary_unary_rpc_method_handler(
+                    servicer.IsolateBlocks,
+                    request_deserializer=engram_dot_blocks_dot_v1_dot_blocks__service__pb2.IsolateBlocksRequest.FromString,
+                    response_serializer=engram_dot_blocks_dot_v1_dot_blocks__service__pb2.IsolateBlocksResponse.SerializeToString,
+            ),
+            'ReleaseBlocks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseBlocks,
+                    request_deserializer=engram_dot_blocks_dot_v1_dot_blocks__service__pb2.ReleaseBlocksRequest.FromString,
+                    response_serializer=engram_dot_blocks_dot_v1_dot_blocks__service__pb2.ReleaseBlocksResponse.SerializeToString,
             ),
             'EraseAgent': grpc.unary_unary_rpc_method_handler(
                     servicer.EraseAgent,
@@ -710,6 +749,60 @@ class BlockService:
             '/engram.blocks.v1.BlockService/RevertBlock',
             engram_dot_blocks_dot_v1_dot_blocks__service__pb2.RevertBlockRequest.SerializeToString,
             engram_dot_blocks_dot_v1_dot_blocks__service__pb2.RevertBlockResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def IsolateBlocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/engram.blocks.v1.BlockService/IsolateBlocks',
+            engram_dot_blocks_dot_v1_dot_blocks__service__pb2.IsolateBlocksRequest.SerializeToString,
+            engram_dot_blocks_dot_v1_dot_blocks__service__pb2.IsolateBlocksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseBlocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/engram.blocks.v1.BlockService/ReleaseBlocks',
+            engram_dot_blocks_dot_v1_dot_blocks__service__pb2.ReleaseBlocksRequest.SerializeToString,
+            engram_dot_blocks_dot_v1_dot_blocks__service__pb2.ReleaseBlocksResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -88,6 +88,17 @@ class BlockServiceStub:
     """Writes an older value as a new revision: to a given one, or one step
     back (undo) or forth (redo). BLOCK_NO_HISTORY, BLOCK_REVISION_MISMATCH.
     """
+    IsolateBlocks: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.IsolateBlocksRequest, _blocks_service_pb2.IsolateBlocksResponse]
+    """Gives a conversation blocks of its own: copies of what its agent holds
+    under these labels, which take the place of the agent's blocks wherever
+    the conversation is named. A label that it has a block of already stays
+    as it is. BLOCK_LABEL_NOT_FOUND; NOT_FOUND where the conversation has
+    blocks of another agent; ERASED.
+    """
+    ReleaseBlocks: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.ReleaseBlocksRequest, _blocks_service_pb2.ReleaseBlocksResponse]
+    """Deletes the blocks that a conversation has for itself, and refuses late
+    writes to them. A conversation that has none is a success.
+    """
     EraseAgent: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.EraseAgentRequest, _blocks_service_pb2.EraseAgentResponse]
     """Forgets an agent: detaches everything, deletes blocks that no other agent
     holds when asked to, and refuses late writes for the agent with ERASED.
@@ -152,6 +163,17 @@ class BlockServiceAsyncStub(BlockServiceStub):
     RevertBlock: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.RevertBlockRequest, _blocks_service_pb2.RevertBlockResponse]  # type: ignore[assignment]
     """Writes an older value as a new revision: to a given one, or one step
     back (undo) or forth (redo). BLOCK_NO_HISTORY, BLOCK_REVISION_MISMATCH.
+    """
+    IsolateBlocks: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.IsolateBlocksRequest, _blocks_service_pb2.IsolateBlocksResponse]  # type: ignore[assignment]
+    """Gives a conversation blocks of its own: copies of what its agent holds
+    under these labels, which take the place of the agent's blocks wherever
+    the conversation is named. A label that it has a block of already stays
+    as it is. BLOCK_LABEL_NOT_FOUND; NOT_FOUND where the conversation has
+    blocks of another agent; ERASED.
+    """
+    ReleaseBlocks: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.ReleaseBlocksRequest, _blocks_service_pb2.ReleaseBlocksResponse]  # type: ignore[assignment]
+    """Deletes the blocks that a conversation has for itself, and refuses late
+    writes to them. A conversation that has none is a success.
     """
     EraseAgent: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.EraseAgentRequest, _blocks_service_pb2.EraseAgentResponse]  # type: ignore[assignment]
     """Forgets an agent: detaches everything, deletes blocks that no other agent
@@ -284,6 +306,27 @@ class BlockServiceServicer:
     ) -> _typing.Union[_blocks_service_pb2.RevertBlockResponse, _abc.Awaitable[_blocks_service_pb2.RevertBlockResponse]]:
         """Writes an older value as a new revision: to a given one, or one step
         back (undo) or forth (redo). BLOCK_NO_HISTORY, BLOCK_REVISION_MISMATCH.
+        """
+
+    def IsolateBlocks(
+        self,
+        request: _blocks_service_pb2.IsolateBlocksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_blocks_service_pb2.IsolateBlocksResponse, _abc.Awaitable[_blocks_service_pb2.IsolateBlocksResponse]]:
+        """Gives a conversation blocks of its own: copies of what its agent holds
+        under these labels, which take the place of the agent's blocks wherever
+        the conversation is named. A label that it has a block of already stays
+        as it is. BLOCK_LABEL_NOT_FOUND; NOT_FOUND where the conversation has
+        blocks of another agent; ERASED.
+        """
+
+    def ReleaseBlocks(
+        self,
+        request: _blocks_service_pb2.ReleaseBlocksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_blocks_service_pb2.ReleaseBlocksResponse, _abc.Awaitable[_blocks_service_pb2.ReleaseBlocksResponse]]:
+        """Deletes the blocks that a conversation has for itself, and refuses late
+        writes to them. A conversation that has none is a success.
         """
 
     def EraseAgent(
