@@ -46,6 +46,8 @@ def test_texts_with_one_meaning_are_understood(text: str, values: dict[str, Any]
         "null",
         "{'a': 1}",
         '{"a": NaN}',
+        '{"a": 1,}',
+        '[{"a": 1}]',
         '{"a": 1e999}',
         '{"a": 1} and more',
         json.dumps(json.dumps('{"a": 1}')),

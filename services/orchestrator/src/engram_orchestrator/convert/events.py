@@ -137,7 +137,7 @@ def _hidden(part: ContentPart) -> pb.HiddenReasoningMessage:
     match part:
         case RedactedReasoningPart(data):
             return pb.HiddenReasoningMessage(redacted=True, data=data)
-        case OmittedReasoningPart():
+        case OmittedReasoningPart() | SummarizedReasoningPart():
             return pb.HiddenReasoningMessage(redacted=False)
         case _:
             return pb.HiddenReasoningMessage()

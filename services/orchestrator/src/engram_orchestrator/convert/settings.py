@@ -9,6 +9,7 @@ from engram.agents.v1 import agents_pb2 as pb
 from engram_kit.errors import InvalidArgument
 from google.protobuf.message import Message as ProtoMessage
 
+from engram_orchestrator.llm.formats import schema_problem
 from engram_orchestrator.model.agents import CompactionSettings
 from engram_orchestrator.model.models import ModelSettings, ResponseFormat
 
@@ -135,7 +136,10 @@ def format_from_proto(agent: pb.Agent) -> ResponseFormat | None:
             return None
         case "json_schema":
             given = agent.response_format.json_schema
-            schema = require_json_object(given.schema, "agent.response_format.json_schema.schema")
+            field = "agent.response_format.json_schema.schema"
+            schema = require_json_object(given.schema, field)
+            if (problem := schema_problem(json.loads(schema))) is not None:
+                raise InvalidArgument(f"{field} is no JSON schema: {problem}", field=field)
             return ResponseFormat("json_schema", given.name, schema, given.strict if given.HasField("strict") else None)
         case kind:
             return ResponseFormat(str(kind))

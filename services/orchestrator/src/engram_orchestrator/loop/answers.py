@@ -9,11 +9,12 @@ from typing import Any
 from engram_kit.ids import derive_id
 
 from engram_orchestrator.builtin.arguments import ParseFailure, check, parse, storable
+from engram_orchestrator.llm.formats import is_structured, text_problem, value_problem
 from engram_orchestrator.llm.port import FinishReason, LlmAnswer
 from engram_orchestrator.loop import approvals
 from engram_orchestrator.loop.rules import RulesSolver
 from engram_orchestrator.loop.shown import shown_answer
-from engram_orchestrator.loop.toolbox import Toolbox
+from engram_orchestrator.loop.toolbox import SPEAKING, SPOKEN, Toolbox
 from engram_orchestrator.loop.turn import Turn
 from engram_orchestrator.model.approvals import PlannedCall
 from engram_orchestrator.model.events import Shown
@@ -28,7 +29,7 @@ from engram_orchestrator.model.messages import (
     ToolReturn,
     ToolStatus,
 )
-from engram_orchestrator.model.models import ToolSchema
+from engram_orchestrator.model.models import ResponseFormat, ToolSchema
 from engram_orchestrator.model.runs import Run, RunConfig
 from engram_orchestrator.prompt.packaging import heartbeat
 
@@ -102,6 +103,14 @@ def answer_message(turn: Turn, step: str, answer: LlmAnswer, now: datetime) -> M
     )
 
 
+def format_problem(turn: Turn, message: Message) -> str | None:
+    """Why plain words that end a turn are not in the agent's response format; None where they are, or need not be."""
+    wanted = turn.agent.response_format
+    if wanted is None or not is_structured(wanted) or turn.policy.requires_tool_call or message.tool_calls:
+        return None
+    return text_problem(message.text, wanted) if message.content else None
+
+
 def plan(message: Message, toolbox: Toolbox, solver: RulesSolver) -> tuple[PlannedCall, ...]:
     """How each call of an answer is to be carried out, with the arguments that rules give in place of the model's.
 
@@ -124,7 +133,13 @@ def _planned(ordinal: int, call: ToolCall, toolbox: Toolbox, prefilled: Mapping[
     parsed = parse(call.arguments, schema)
     if isinstance(parsed, ParseFailure):
         return PlannedCall(ordinal, call, {}, problem=parsed.text)
-    item = PlannedCall(ordinal, call, {**parsed.values, **prefilled}, parsed.request_heartbeat, parsed.thinking)
+    values = {**parsed.values, **prefilled}
+    if call.name == SPEAKING and is_structured(toolbox.speech_format) and SPOKEN in values:
+        said, problem = _spoken(values[SPOKEN], toolbox.speech_format)
+        if problem is not None:
+            return PlannedCall(ordinal, call, {}, problem=f"Error: {SPOKEN} is not what it has to be: {problem}.")
+        values[SPOKEN] = said
+    item = PlannedCall(ordinal, call, values, parsed.request_heartbeat, parsed.thinking)
     by_rule = check(prefilled, _without_required(schema))
     if isinstance(by_rule, ParseFailure):
         return replace(item, problem=f"A tool rule prefills an argument. {by_rule.text}", is_rules_fault=True)
@@ -133,6 +148,13 @@ def _planned(ordinal: int, call: ToolCall, toolbox: Toolbox, prefilled: Mapping[
     if isinstance(checked, ParseFailure):
         return replace(item, problem=checked.text)
     return replace(item, arguments=checked)
+
+
+def _spoken(said: Any, wanted: ResponseFormat) -> tuple[str, str | None]:
+    """A structured message as the text that is sent, and what is wrong with it."""
+    if isinstance(said, str):
+        return said, text_problem(said, wanted)
+    return json.dumps(said, ensure_ascii=False), value_problem(said, wanted)
 
 
 def _without_required(schema: ToolSchema) -> ToolSchema:

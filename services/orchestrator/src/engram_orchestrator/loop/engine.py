@@ -11,7 +11,7 @@ from engram_kit.errors import Internal
 from engram_kit.ids import derive_id
 from engram_kit.tracing import current_trace_id
 
-from engram_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
+from engram_orchestrator.llm.errors import STAYS_AWAY, ProviderBadAnswer, ProviderUnavailable
 from engram_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
 from engram_orchestrator.loop import answers, approvals
 from engram_orchestrator.loop.context import Assembled, ContextBuilder, extended
@@ -41,6 +41,8 @@ _log = structlog.get_logger("engram.loop")
 
 _ASKED_AT_MOST = 3
 """How often a step is asked whose answer breaks off."""
+_FORMED_AT_MOST = 3
+"""How often a step is asked whose answer has not the agent's response format."""
 
 
 class Engine:
@@ -121,7 +123,7 @@ class Engine:
         known = turn.entry(step_id, EntryKind.ANSWER)
         if known is None and committed:
             return self._recognise(turn, step_id, committed)
-        answered = self._from_journal(turn, known) if known is not None else await self._ask(turn, step_id)
+        answered = self._from_journal(turn, known) if known is not None else await self._ask_until_fit(turn, step_id)
         message = answered.answer.message
         if turn.policy.requires_tool_call and not message.tool_calls:
             self._conclude(turn, answered.step, answered.answer.usage, StopReason.NO_TOOL_CALL, StepStatus.FAILED)
@@ -213,6 +215,7 @@ class Engine:
 
     def _recognise(self, turn: Turn, step_id: str, committed: tuple[Message, ...]) -> Verdict:
         """A last step that was committed before a restart and has no journal: it was plain text, and ended the turn."""
+        turn.goes_on_with(next((message.model for message in committed if message.model), None))
         step = self._new_step(turn, step_id)
         turn.pending = ()
         for message in committed:
@@ -222,14 +225,50 @@ class Engine:
         self._conclude(turn, step, Usage(), StopReason.END_TURN)
         return Verdict(StopReason.END_TURN)
 
+    async def _ask_until_fit(self, turn: Turn, step_id: str) -> Answered:
+        """Asks until an answer has the form that the agent's answers are to have; the model is told what is wrong.
+
+        Raises:
+            ProviderBadAnswer: it never has.
+        """
+        turn.asked, notes, spent = 0, turn.notes, Usage()
+        for attempt in range(1, _FORMED_AT_MOST + 1):
+            answered = await self._ask_someone(turn, step_id)
+            spent += answered.answer.usage
+            answered = replace(answered, answer=replace(answered.answer, usage=spent))
+            problem = answers.format_problem(turn, answered.answer.message)
+            if problem is None or answered.answer.length_cut:
+                turn.notes = notes
+                return answered
+            _log.warning("the answer has not the form that is wanted", attempt=attempt, problem=problem)
+            turn.notes = (*notes, f"Your answer was not shown to the user: {problem}. Answer again, with JSON alone.")
+        turn.notes = notes
+        raise ProviderBadAnswer(
+            f"The model's answer is not in the agent's response format: {problem}.", provider=turn.model.info.provider
+        )
+
+    async def _ask_someone(self, turn: Turn, step_id: str) -> Answered:
+        """Asks the model; where it stays away its fallback, which then has the turn to its end."""
+        try:
+            return await self._ask(turn, step_id)
+        except STAYS_AWAY as error:
+            fallback = turn.model.fallback
+            if fallback is None:
+                raise
+            handle = fallback.info.handle
+            _log.warning("the model stays away; its fallback goes on", fallback=handle, error=error.message)
+            turn.goes_on_with(handle)
+            return await self._ask(turn, step_id)
+
     async def _ask(self, turn: Turn, step_id: str) -> Answered:
         """Asks the model until it has answered whole."""
         assembled = await self._context.assemble(turn)
         began = self._clock.monotonic()
         step = self._new_step(turn, step_id)
         for attempt in range(1, _ASKED_AT_MOST + 1):
+            turn.asked += 1
             self._hub.publish(
-                [turn.progress.live(self._clock.now(), step_id, StepStarted(turn.progress.number, attempt))]
+                [turn.progress.live(self._clock.now(), step_id, StepStarted(turn.progress.number, turn.asked))]
             )
             try:
                 answer = await self._stream(turn, step_id, assembled.request)
@@ -239,7 +278,7 @@ class Engine:
                     raise
                 _log.warning("the model's answer broke off; asking again", attempt=attempt, error=error.message)
                 continue
-            step = replace(step, attempts=attempt, model_ms=round((self._clock.monotonic() - began) * 1e3))
+            step = replace(step, attempts=turn.asked, model_ms=round((self._clock.monotonic() - began) * 1e3))
             return self._answered(turn, assembled, answer, step)
         raise Internal("the last attempt neither answered nor failed")
 
@@ -267,6 +306,7 @@ class Engine:
         if entry.answer is None:
             raise Internal("a journalled answer has no payload")
         answer = entry.answer
+        turn.goes_on_with(answer.message.model)
         step = replace(
             self._new_step(turn, entry.step_id),
             created_at=entry.at,

@@ -29,6 +29,8 @@ class Recorder:
         """Keeps what went to the model and came back, where the server does that; the next write takes it along."""
         if self._keeps_traces:
             trace = StepTrace(step.id, answer.request_body, answer.response_body, step.model_ms or 0, self._clock.now())
+            # A step that was asked again is shown by its last answer.
+            turn.progress.traces = [known for known in turn.progress.traces if known.step_id != step.id]
             turn.progress.traces.append(trace)
 
     async def record(self, turn: Turn, step_id: str, entry: JournalEntry, bodies: Sequence[DurableBody] = ()) -> None:

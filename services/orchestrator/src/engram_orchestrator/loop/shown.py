@@ -27,6 +27,8 @@ def reasoning_and_words(message: Message) -> list[tuple[str, tuple[ContentPart, 
     shown: list[tuple[str, tuple[ContentPart, ...]]] = []
     for part in message.content:
         match part:
+            case SummarizedReasoningPart(summaries=()):
+                shown.append(("hidden_reasoning", (part,)))
             case ReasoningPart() | SummarizedReasoningPart():
                 shown.append(("reasoning", (part,)))
             case RedactedReasoningPart() | OmittedReasoningPart():

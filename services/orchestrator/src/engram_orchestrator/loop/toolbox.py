@@ -4,16 +4,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import msgspec
 
 from engram_orchestrator.builtin.executor import BuiltinTools
 from engram_orchestrator.builtin.schemas import with_heartbeat, with_thinking
+from engram_orchestrator.llm.formats import speaking_in
 from engram_orchestrator.loop.rules import RulesSolver
 from engram_orchestrator.model.agents import Agent
 from engram_orchestrator.model.memory import CustomTool
-from engram_orchestrator.model.models import ToolSchema
+from engram_orchestrator.model.models import ResponseFormat, ToolSchema
 from engram_orchestrator.model.runs import ClientTool
+
+SPEAKING: Final = "send_message"
+SPOKEN: Final = "message"
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,8 @@ class Toolbox:
     """Tools that the client runs."""
     gated: frozenset[str] = frozenset()
     """Tools whose calls wait for a decision: a person's, or the client's return."""
+    speech_format: ResponseFormat = ResponseFormat()
+    """What the message of the speaking tool has to be."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -64,6 +71,7 @@ def make_toolbox(
     heartbeat: bool,
     thinking: bool,
     client_tools: Sequence[ClientTool] = (),
+    speech_format: ResponseFormat | None = None,
 ) -> Toolbox:
     """The toolbox of an agent; a custom tool shadows a built-in one of its name, and a client's tool shadows both."""
     client = frozenset(tool.name for tool in client_tools)
@@ -80,11 +88,13 @@ def make_toolbox(
     plain += [ToolSchema(tool.name, tool.description, json.loads(tool.parameters)) for tool in client_tools]
     offered = []
     for schema in plain:
+        if speech_format is not None and schema.name == SPEAKING:
+            schema = speaking_in(schema, speech_format, SPOKEN)  # noqa: PLW2901
         shown = with_heartbeat(schema) if heartbeat and not solver.is_terminal(schema.name) else schema
         offered.append(with_thinking(shown) if thinking else shown)
     names = tuple(schema.name for schema in plain if schema.name not in stored and schema.name not in client)
     gated = client | {schema.name for schema in plain if _waits(agent, solver, schema.name, stored.get(schema.name))}
-    return Toolbox(names, custom, tuple(offered), tuple(plain), client, gated)
+    return Toolbox(names, custom, tuple(offered), tuple(plain), client, gated, speech_format or ResponseFormat())
 
 
 def _waits(agent: Agent, solver: RulesSolver, name: str, custom: CustomTool | None) -> bool:

@@ -36,6 +36,8 @@ class CalledModel:
     info: ModelInfo
     settings: ModelSettings
     client: LlmClient
+    fallback: "CalledModel | None" = None
+    """Goes on where this one stays away."""
 
     @property
     def prompt_limit(self) -> int:
@@ -140,6 +142,15 @@ class Turn:
     """What the agent has seen of its blocks when it gave the answer whose calls are being carried out."""
     committing: "Committing | None" = None
     """The commit under way, of which nobody knows yet whether it took place."""
+
+    asked: int = 0
+    """How often the step that is carried out was asked."""
+
+    def goes_on_with(self, handle: str | None) -> None:
+        """Leaves the turn to the fallback, if that is the model of this handle, from here to its end."""
+        fallback = self.model.fallback
+        if fallback is not None and fallback.info.handle == handle:
+            self.model = fallback
 
     def entry(self, step_id: str, kind: EntryKind, ordinal: int = 0) -> JournalEntry | None:
         """What the journal holds from before a restart."""

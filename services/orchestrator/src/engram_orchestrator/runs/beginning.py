@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import structlog
+
 from engram_orchestrator.builtin.executor import BuiltinTools
+from engram_orchestrator.llm.errors import ModelUnknown
+from engram_orchestrator.llm.formats import demand, is_structured
 from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.loop import approvals
 from engram_orchestrator.loop.answers import unsaid_input
 from engram_orchestrator.loop.context import ContextBuilder, Gathered
-from engram_orchestrator.loop.policy import POLICIES
+from engram_orchestrator.loop.policy import POLICIES, LoopPolicy
 from engram_orchestrator.loop.rules import RulesSolver
 from engram_orchestrator.loop.tiers import Patience
 from engram_orchestrator.loop.toolbox import make_toolbox
@@ -16,9 +20,12 @@ from engram_orchestrator.loop.turn import CalledModel, Progress, Turn
 from engram_orchestrator.model.agent_types import AGENT_TYPES, AgentTypeSpec
 from engram_orchestrator.model.agents import Agent, Conversation
 from engram_orchestrator.model.memory import Window
+from engram_orchestrator.model.models import ModelInfo, ModelSettings
 from engram_orchestrator.model.runs import EntryKind, JournalEntry, Run
 from engram_orchestrator.ports import RecallPort
 from engram_orchestrator.store.base import Claim, RunStore
+
+_log = structlog.get_logger("engram.runs")
 
 
 class TurnBuilder:
@@ -79,6 +86,7 @@ class TurnBuilder:
         run, agent = claim.run, claim.agent
         spec = AGENT_TYPES[agent.type]
         solver, policy = RulesSolver(agent.tool_rules), POLICIES[spec.policy]
+        is_told = is_structured(agent.response_format)
         toolbox = make_toolbox(
             agent,
             self._builtin,
@@ -87,6 +95,7 @@ class TurnBuilder:
             heartbeat=policy.injects_heartbeat,
             thinking=bool(model.settings.inner_thoughts_in_kwargs),
             client_tools=run.config.client_tools,
+            speech_format=agent.response_format if policy.requires_tool_call and is_told else None,
         )
         dead = approvals.dead_request(run, gathered.window)
         closing = () if dead is None else approvals.closing(run, dead)
@@ -105,7 +114,7 @@ class TurnBuilder:
             core=gathered.core,
             journal=journal,
             pending=(*closing, *unsaid_input(run, gathered.window)),
-            notes=gathered.notes,
+            notes=(*gathered.notes, *_demands(agent, policy, model.info)),
         )
 
     async def _gather(self, claim: Claim) -> Gathered:
@@ -141,15 +150,39 @@ class TurnBuilder:
 
     async def _model(self, run: Run, agent: Agent, conversation: Conversation, spec: AgentTypeSpec) -> CalledModel:
         """The model of a run: its own override, else the conversation's, else the agent's; settings likewise."""
+        given = agent.model_settings
+        if conversation.model_settings is not None:
+            given = conversation.model_settings.over(given)
+        if given.inner_thoughts_in_kwargs is None:
+            given = replace(given, inner_thoughts_in_kwargs=spec.inner_thoughts)
         info, client = await self._models.resolve_for_turn(
             run.config.override_model or conversation.model or agent.model
         )
-        settings = agent.model_settings.over(info.defaults)
-        if conversation.model_settings is not None:
-            settings = conversation.model_settings.over(settings)
-        if settings.inner_thoughts_in_kwargs is None:
-            settings = replace(settings, inner_thoughts_in_kwargs=spec.inner_thoughts)
-        return CalledModel(info, settings, client)
+        return CalledModel(info, given.over(info.defaults), client, await self._fallback(given, info))
+
+    async def _fallback(self, given: ModelSettings, main: ModelInfo) -> CalledModel | None:
+        """The model that goes on where the main one stays away; None where there is none, or nobody serves it."""
+        if not given.fallback_model or given.fallback_model == main.handle:
+            return None
+        try:
+            info, client = await self._models.resolve_for_turn(given.fallback_model)
+        except ModelUnknown as error:
+            _log.warning("the fallback model is not served", model=error.metadata.get("model"))
+            return None
+        window = min(given.context_window or info.context_window, info.context_window)
+        given = replace(given, context_window=window, fallback_model=None)
+        if info.provider != main.provider:
+            given = replace(given, provider_options=None)  # they are in the words of one API
+        return CalledModel(info, given.over(info.defaults), client)
+
+
+def _demands(agent: Agent, policy: LoopPolicy, model: ModelInfo) -> tuple[str, ...]:
+    """What the model is told of the agent's response format. An agent that speaks by a tool has it in the schema."""
+    wanted = agent.response_format
+    if wanted is None or not is_structured(wanted) or policy.requires_tool_call:
+        return ()
+    told = demand(wanted, model)
+    return () if told is None else (told,)
 
 
 def _tool_ids(agent: Agent) -> tuple[str, ...]:

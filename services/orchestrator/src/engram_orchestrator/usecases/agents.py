@@ -93,6 +93,8 @@ class AgentService:
         def stamped(agent: Agent) -> Agent:
             changed = change(agent)
             self._models.resolve(changed.model)
+            if changed.model_settings.fallback_model:
+                self._models.resolve(changed.model_settings.fallback_model)
             provenance = replace(changed.provenance, last_updated_by_id=principal.subject_id)
             return replace(changed, provenance=provenance, updated_at=self._clock.now())
 

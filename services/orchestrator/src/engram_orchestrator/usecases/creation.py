@@ -92,6 +92,8 @@ class AgentBirth:
         spec = AGENT_TYPES[draft.type]
         model = draft.model or await self._models.default_handle()
         self._models.resolve(model)
+        if draft.model_settings.fallback_model:
+            self._models.resolve(draft.model_settings.fallback_model)
         agent_id, now = self._ids.new("agent"), self._clock.now()
         return Agent(
             id=agent_id,

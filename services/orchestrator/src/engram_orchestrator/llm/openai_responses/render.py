@@ -84,7 +84,7 @@ def _items(turn: Turn, cache: RenderCache) -> Iterator[Item]:
 
 def _assistant(turn: AssistantTurn) -> Iterator[Item]:
     parts = [part for part in turn.message.content if _is_told(part, is_own=turn.is_own)]
-    for part, behind in zip(parts, [*parts[1:], None], strict=True):
+    for part, behind in zip(parts, [*parts[1:], None], strict=False):
         if isinstance(part, SummarizedReasoningPart):
             # The API refuses reasoning that what it led to does not follow.
             is_followed = isinstance(behind, TextPart) or (behind is None and turn.calls)

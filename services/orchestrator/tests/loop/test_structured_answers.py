@@ -1,0 +1,144 @@
+"""Agents whose answers have a form: held natively or in the speaking tool's schema, checked, asked again, refused."""
+
+import json
+from typing import Any
+
+import pytest
+from engram.agents.v1 import agents_pb2 as pb
+from engram_kit.errors import InvalidArgument
+from engram_orchestrator.convert.settings import format_from_proto
+from engram_orchestrator.llm.formats import demand, schema_problem
+from engram_orchestrator.model.agents import AgentType
+from engram_orchestrator.model.events import StepStarted
+from engram_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
+from engram_orchestrator.model.runs import RunStatus, StopReason
+
+from ..support.model import USAGE, call, raw_call, say
+from ..support.world import Process, World, kinds, lines
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+SCHEMA = ResponseFormat("json_schema", "city", json.dumps(CITY), True)
+OBJECT = ResponseFormat("json_object")
+
+
+@pytest.mark.parametrize("wanted", [SCHEMA, OBJECT])
+async def test_plain_words_in_the_form_end_the_turn(world: World, process: Process, wanted: ResponseFormat) -> None:
+    agent = await world.agent(process, response_format=wanted)
+    world.model.follow(say('{"city": "Oslo"}'))
+    await process.send(agent)
+    assert world.model.last.response_format == wanted
+    assert lines(world.turn(agent))[-1] == 'assistant text: {"city": "Oslo"}'
+    assert len(world.model.requests) == 1
+
+
+async def test_words_out_of_the_form_are_asked_for_again_and_not_kept(world: World, process: Process) -> None:
+    agent = await world.agent(process, response_format=SCHEMA)
+    world.model.follow(say("Oslo."), say('{"town": "Oslo"}'), say('{"city": "Oslo"}'))
+    events = await process.send(agent)
+    starts = [event.body.attempt for event in events if isinstance(event.body, StepStarted)]
+    assert starts == [1, 2, 3]
+    assert lines(world.turn(agent)) == ["user text: Hello", 'assistant text: {"city": "Oslo"}']
+    told = [request.messages[-1].text for request in world.model.requests]
+    assert "not JSON" in told[1]
+    assert "city" in told[2]
+    run = await process.outcome(agent)
+    assert run.usage == USAGE + USAGE + USAGE, "every answer was paid for"
+    world.model.follow(say('{"city": "Rome"}'))
+    await process.send(agent)
+    assert "not shown" not in json.dumps([message.text for message in world.model.last.messages])
+
+
+async def test_words_that_never_fit_fail_the_run_with_their_problem(world: World, process: Process) -> None:
+    agent = await world.agent(process, response_format=SCHEMA)
+    world.model.follow(*[say('{"city": 7}')] * 3)
+    events = await process.send(agent)
+    run = await process.outcome(agent)
+    assert (run.stop_reason, run.status) == (StopReason.INVALID_LLM_RESPONSE, RunStatus.FAILED)
+    assert run.error is not None
+    assert run.error.reason == "PROVIDER_BAD_ANSWER"
+    assert "['city']" in run.error.message
+    assert "string" in run.error.message
+    assert kinds(events) == ["Failed", "Stopped", "UsageReported"]
+    assert len(world.turn(agent)) == 0
+
+
+async def test_calls_on_the_way_need_no_form(world: World, process: Process) -> None:
+    agent = await world.agent(process, response_format=SCHEMA)
+    world.model.follow(call("archival_memory_insert", content="x"), say('{"city": "Oslo"}'))
+    await process.send(agent)
+    assert len(world.model.requests) == 2
+
+
+async def test_an_agent_that_speaks_by_a_tool_has_the_form_in_its_schema(world: World, process: Process) -> None:
+    agent = await world.agent(process, AgentType.MEMGPT_V2, response_format=SCHEMA)
+    start = len(world.turn(agent))
+    world.model.follow(raw_call("send_message", '{"thinking": "hm", "message": {"city": "Zürich"}}'))
+    await process.send(agent, stream_tokens=True)
+    request = world.model.last
+    shown = next(tool for tool in request.tools if tool.name == "send_message").parameters["properties"]["message"]
+    assert {key: shown[key] for key in CITY} == CITY
+    assert shown["description"]
+    assert request.response_format == ResponseFormat(), "the schema of the tool says it all"
+    called = next(line for line in lines(world.turn(agent))[start:] if "calls send_message" in line)
+    assert '"message": "{\\"city\\": \\"Zürich\\"}"' in called
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+
+
+@pytest.mark.parametrize("said", ["Oslo.", {"town": "Oslo"}, ["Oslo"], 7])
+async def test_a_message_out_of_the_form_is_the_tools_error_and_is_not_sent(
+    world: World, process: Process, said: Any
+) -> None:
+    agent = await world.agent(process, AgentType.MEMGPT_V2, response_format=SCHEMA)
+    world.model.follow(call("send_message", message=said), call("send_message", message={"city": "Oslo"}))
+    events = await process.send(agent)
+    assert kinds(events).count("assistant") == 1
+    returned = [line for line in lines(world.turn(agent)) if "error of send_message" in line]
+    assert len(returned) == 1
+    assert "message is not what it has to be" in returned[0]
+
+
+async def test_a_message_may_hold_its_json_as_text(world: World, process: Process) -> None:
+    agent = await world.agent(process, AgentType.MEMGPT_V2, response_format=OBJECT)
+    world.model.follow(call("send_message", message='{"any": "thing"}'))
+    events = await process.send(agent)
+    assert "assistant" in kinds(events)
+    shown = next(tool for tool in world.model.last.tools if tool.name == "send_message").parameters
+    assert shown["properties"]["message"]["type"] == "object"
+
+
+@pytest.mark.parametrize(
+    ("api", "vendor", "wanted", "told"),
+    [
+        ("openai_chat", "openai", SCHEMA, None),
+        ("openai_responses", "openai", SCHEMA, None),
+        ("anthropic", "anthropic", SCHEMA, None),
+        ("openai_chat", "deepseek", SCHEMA, '"city"'),
+        ("openai_chat", "openai", OBJECT, "JSON"),
+        ("anthropic", "anthropic", OBJECT, "JSON"),
+    ],
+)
+def test_what_an_api_does_not_hold_a_model_to_is_said_in_words(
+    api: str, vendor: str, wanted: ResponseFormat, told: str | None
+) -> None:
+    words = demand(wanted, ModelInfo(f"{vendor}/m", vendor, "m", api, ModelSettings()))
+    assert (words is None) if told is None else (told in (words or ""))
+
+
+async def test_plain_json_is_asked_for_in_words_with_every_request(world: World, process: Process) -> None:
+    agent = await world.agent(process, response_format=OBJECT)
+    world.model.follow(say('{"a": 1}'))
+    await process.send(agent)
+    assert "JSON object" in world.model.last.messages[-1].text
+    assert len(world.turn(agent)) == 2, "and not kept"
+
+
+@pytest.mark.parametrize("schema", ['{"type": "nonsense"}', '{"$ref": "http://127.0.0.1:1/x"}', "[]", "{oops"])
+def test_a_schema_that_can_hold_nothing_is_refused_by_its_field(schema: str) -> None:
+    agent = pb.Agent(response_format=pb.ResponseFormat(json_schema=pb.JsonSchemaFormat(name="x", schema=schema)))
+    with pytest.raises(InvalidArgument) as caught:
+        format_from_proto(agent)
+    assert caught.value.field == "agent.response_format.json_schema.schema"
+
+
+def test_a_sound_schema_is_taken() -> None:
+    assert schema_problem(CITY) is None
