@@ -203,11 +203,14 @@ def test_response_formats() -> None:
     assert render_body(hello(response_format=ResponseFormat("json_object")))["response_format"] == {
         "type": "json_object"
     }
-    wanted = ResponseFormat("json_schema", "answer", '{"type": "object"}', True)
-    assert render_body(hello(response_format=wanted))["response_format"] == {
-        "type": "json_schema",
-        "json_schema": {"name": "answer", "schema": {"type": "object"}, "strict": True},
-    }
+    given = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    for is_strict, shown in ((None, given), (True, {**given, "additionalProperties": False})):
+        wanted = ResponseFormat("json_schema", "answer", json.dumps(given), is_strict)
+        sent = render_body(hello(response_format=wanted))["response_format"]["json_schema"]
+        assert (sent["name"], sent["schema"], sent.get("strict")) == ("answer", shown, is_strict)
+    optional = ResponseFormat("json_schema", "answer", json.dumps({**given, "required": []}), True)
+    sent = render_body(hello(response_format=optional))["response_format"]["json_schema"]
+    assert sent["schema"] == {**given, "required": []}, "what the user may leave out is not made null"
 
 
 def test_provider_options_are_laid_over_but_never_over_the_messages() -> None:

@@ -35,7 +35,14 @@ def response_schema(wanted: ResponseFormat) -> dict[str, Any]:
         raise ProviderOptionsInvalid(f"The schema of the response format is not JSON: {error}.") from error
     if not isinstance(schema, dict):
         raise ProviderOptionsInvalid("The schema of the response format is not a JSON object.")
-    return schema
+    return _closed(schema) if wanted.strict else schema
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with nothing else allowed, as strict mode wants it said; unchanged where that would change it more."""
+    closed = strict_schema(schema)
+    has_more = closed is None or json.dumps(closed).count('"null"') != json.dumps(schema).count('"null"')
+    return schema if closed is None or has_more else closed
 
 
 def under_own_schemas(calls: tuple[AnsweredCall, ...], request: LlmRequest) -> tuple[AnsweredCall, ...]:
