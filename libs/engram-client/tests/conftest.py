@@ -40,7 +40,7 @@ class SmallOrchestrator(
     models_service_pb2_grpc.ModelServiceServicer,
 ):
     """Answers a message with its echo; "remember X" edits the human block first; "refuse" is a refused key,
-    "think forever" never ends its turn.
+    "think forever" never ends its turn, "launch" asks for the approval of two calls.
 
     `break_after` holds, per stream to come, after how many events it is cut off; `can_attach` is whether StreamRun is
     answered.
@@ -56,6 +56,7 @@ class SmallOrchestrator(
         self.can_attach = True
         self.attached = 0
         self.cancelled: list[str] = []
+        self.decided: list[message_pb2.ApprovalDecision] = []
 
     async def CreateAgent(self, request: Any, context: Any) -> agents_service_pb2.CreateAgentResponse:
         if request.request_id in self.created:
@@ -111,6 +112,18 @@ class SmallOrchestrator(
             if event.HasField("message") and text_of(request.messages[0].content) == "think forever":
                 await asyncio.Future()
 
+    async def AnswerApproval(
+        self, request: Any, context: Any
+    ) -> AsyncIterator[runs_service_pb2.AnswerApprovalResponse]:
+        run_id = self.started.get(request.request_id)
+        if run_id is None:
+            run_id = self.started[request.request_id] = new_id("run")
+            self.decided += request.decisions
+            kinds = ", ".join(str(item.WhichOneof("decision")) for item in request.decisions)
+            self.runs[run_id] = await self._turn(self._agent(request.agent_id), run_id, kinds)
+        async for event in self._played(run_id, 0):
+            yield runs_service_pb2.AnswerApprovalResponse(event=event)
+
     async def CancelRuns(self, request: Any, context: Any) -> runs_service_pb2.CancelRunsResponse:
         self.cancelled += request.runs.run_ids
         return runs_service_pb2.CancelRunsResponse()
@@ -143,7 +156,11 @@ class SmallOrchestrator(
             parts.append({"message": _message(tool_call=runs_pb2.ToolCallMessage(tool_calls=[call]))})
             parts.append({"message": _message(tool_return=runs_pb2.ToolReturnMessage(tool_returns=[done]))})
         status, reason = runs_pb2.RUN_STATUS_COMPLETED, agents_pb2.STOP_REASON_END_TURN
-        if text == "refuse":
+        if text == "launch":
+            calls = [message_pb2.ToolCall(id=f"call_{n}", name="launch", arguments="{}") for n in (1, 2)]
+            parts.append({"message": _message(approval_request=runs_pb2.ApprovalRequestMessage(tool_calls=calls))})
+            reason = agents_pb2.STOP_REASON_REQUIRES_APPROVAL
+        elif text == "refuse":
             error = runs_pb2.RunError(reason="PROVIDER_AUTH", message="Bad key.", metadata={"provider": "openai"})
             parts.append({"error": runs_pb2.ErrorEvent(error=error)})
             status, reason = runs_pb2.RUN_STATUS_FAILED, agents_pb2.STOP_REASON_LLM_API_ERROR

@@ -98,6 +98,23 @@ async def test_tool_calls_and_memory_edits_are_shown(terminal: Terminal) -> None
 
 
 @pytest.mark.timeout(60)
+async def test_a_person_is_asked_for_each_call_that_waits(terminal: Terminal, mesh: SmallMesh) -> None:
+    await terminal.see(PROMPT)
+    terminal.type("launch\r")
+    await terminal.see("? launch()")
+    await terminal.see("may it run launch?")
+    await terminal.see(PROMPT)
+    terminal.type("y\r")
+    await terminal.see("may it run launch?")
+    await terminal.see(PROMPT)
+    terminal.type("it rains\r")
+    await terminal.see("You said: approve, deny")
+    await terminal.see(PROMPT)
+    assert [item.tool_call_id for item in mesh.orchestrator.decided] == ["call_1", "call_2"]
+    assert mesh.orchestrator.decided[1].deny.reason == "it rains"
+
+
+@pytest.mark.timeout(60)
 async def test_ctrl_c_in_a_turn_cancels_the_turn_and_not_the_chat(terminal: Terminal, mesh: SmallMesh) -> None:
     await terminal.see(PROMPT)
     terminal.type("think forever\r")

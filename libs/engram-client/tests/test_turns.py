@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from engram_client import Agent, Engram
+from engram_client import Agent, Engram, approve, returned
 from engram_client.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -104,3 +104,15 @@ async def _agent(engram: Engram) -> Agent:
 
 async def _sequences(agent: Agent, text: str) -> list[int]:
     return [event.sequence async for event in agent.send(text) if event.HasField("sequence")]
+
+
+async def test_an_answer_to_an_approval_is_taken_up_where_it_broke(engram: Engram, mesh: SmallMesh) -> None:
+    agent = await _agent(engram)
+    asked = [event.message.approval_request async for event in agent.send("launch") if event.HasField("message")]
+    one, two = asked[0].tool_calls
+    mesh.orchestrator.break_after = [0, 1]
+    given = [approve(one.id), returned(two.id, "by hand", failed=True)]
+    events = [event async for event in agent.answer(given, "And then?")]
+    assert [event.sequence for event in events if event.HasField("sequence")] == [1, 2, 3]
+    assert len(mesh.orchestrator.runs) == 2
+    assert list(mesh.orchestrator.decided) == given

@@ -100,6 +100,35 @@ class Agent:
                 said.append(text_of(event.message.assistant.content))
         return "\n".join(said)
 
+    def answer(
+        self, decisions: Sequence[message_pb2.ApprovalDecision], content: Input = (), **options: Any
+    ) -> AsyncIterator[runs_pb2.RunEvent]:
+        """Answers the approval that the agent waits for, and yields the events of the turn as `send` does.
+
+        The event `message.approval_request` has the calls that wait; each is decided by `approve`, `deny` or
+        `returned`. The same answer again is the same run.
+
+        Args:
+            decisions: one for each call that waits.
+            content: further input, said once the tools have run.
+            options: `approval_request_id` (None is the pending one), `conversation_id`, `config` (None is that of the
+                run which asked), `request_id`.
+
+        Raises:
+            NotFound: no such agent or conversation.
+            FailedPrecondition: NO_PENDING_APPROVAL.
+            InvalidArgument: APPROVAL_MISMATCH, with the calls expected and received.
+        """
+        return self._engram.runs.answer(self.id, decisions, content=content, **options)
+
+    async def set_tool_approval(self, tool_name: str, required: bool = True) -> Agent:
+        """Has calls of one of its tools wait for a person, or not. Returns the handle itself."""
+        request = agents_service_pb2.SetToolApprovalRequest(
+            agent_id=self.id, tool_name=tool_name, requires_approval=required
+        )
+        self.proto = (await self._engram.agents.stub.SetToolApproval(request)).agent
+        return self
+
     async def memory(self) -> blocks_pb2.CoreMemory:
         """Its core memory: the blocks, with one revision."""
         return await self._engram.blocks.core_memory(self.id)

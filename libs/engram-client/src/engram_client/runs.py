@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Literal
 
 from engram.agents.v1 import runs_pb2, runs_service_pb2, runs_service_pb2_grpc
+from engram.types.v1 import message_pb2
 from engram_kit.channels import Channel
 from engram_kit.errors import InvalidArgument
 
@@ -37,6 +38,29 @@ class RunsClient:
             request_id=request_id or new_request_id(),
             agent_id=agent_id,
             conversation_id=conversation_id,
+            messages=input_messages(content),
+            config=config,
+        )
+        return turns.send(self.stub, request, self._patience)
+
+    def answer(
+        self,
+        agent_id: str,
+        decisions: Sequence[message_pb2.ApprovalDecision],
+        *,
+        content: Input = (),
+        approval_request_id: str | None = None,
+        conversation_id: str | None = None,
+        config: runs_pb2.RunConfig | None = None,
+        request_id: str | None = None,
+    ) -> AsyncIterator[runs_pb2.RunEvent]:
+        """Answers the approval that an agent waits for, and yields the events of the turn; see `Agent.answer`."""
+        request = runs_service_pb2.AnswerApprovalRequest(
+            request_id=request_id or new_request_id(),
+            agent_id=agent_id,
+            conversation_id=conversation_id,
+            approval_request_id=approval_request_id,
+            decisions=decisions,
             messages=input_messages(content),
             config=config,
         )

@@ -21,10 +21,12 @@ Opening = Callable[[], AsyncIterable[Any]]
 
 async def send(
     stub: runs_service_pb2_grpc.RunServiceAsyncStub,
-    request: runs_service_pb2.SendMessageRequest,
+    request: runs_service_pb2.SendMessageRequest | runs_service_pb2.AnswerApprovalRequest,
     patience: float,
 ) -> AsyncIterator[runs_pb2.RunEvent]:
-    """Sends a message and yields the events of its turn, each durable one exactly once, to the stop and the usage.
+    """Sends a message, or answers an approval, and yields the events of its turn, to the stop and the usage.
+
+    Each durable event comes exactly once.
 
     Where the stream breaks, the run goes on at the server; this re-attaches behind the last event seen, or, where
     the request was not answered yet or the server cannot re-attach, sends the same request_id again, which is the
@@ -42,10 +44,12 @@ async def send(
     progress = Progress()
 
     def sending() -> AsyncIterable[Any]:
+        if isinstance(request, runs_service_pb2.AnswerApprovalRequest):
+            return stub.AnswerApproval(request)
         return stub.SendMessage(request)
 
     def attaching() -> AsyncIterable[Any]:
-        return stub.StreamRun(progress.attachment()) if progress.run_id else stub.SendMessage(request)
+        return stub.StreamRun(progress.attachment()) if progress.run_id else sending()
 
     async for event in _followed(sending, attaching, progress, patience):
         yield event

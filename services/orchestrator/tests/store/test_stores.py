@@ -13,6 +13,7 @@ from engram_kit.clock import FrozenClock
 from engram_kit.sql import Database
 from engram_orchestrator.model.agents import Agent
 from engram_orchestrator.store.agents import SqlAgentStore
+from engram_orchestrator.store.approvals import SqlApprovalStore
 from engram_orchestrator.store.conversations import SqlConversationStore
 from engram_orchestrator.store.lease_times import LeaseTimes
 from engram_orchestrator.store.leases import SqlLeaseStore
@@ -20,6 +21,7 @@ from engram_orchestrator.store.runs import SqlRunStore
 from engram_orchestrator.store.steps import SqlStepStore
 from engram_orchestrator.store.tables import conversations, metadata
 
+from .approval_suite import ApprovalStoreSuite
 from .conversation_suite import ConversationStoreSuite
 from .lease_suite import LeaseStoreSuite
 from .step_suite import StepStoreSuite
@@ -56,6 +58,10 @@ class Stores:
     @pytest.fixture
     def agents(self, database: Database, clock: FrozenClock) -> SqlAgentStore:
         return SqlAgentStore(database, clock)
+
+    @pytest.fixture
+    def approvals(self, database: Database, clock: FrozenClock) -> SqlApprovalStore:
+        return SqlApprovalStore(database, clock)
 
     @pytest.fixture
     def runs(self, database: Database, clock: FrozenClock) -> SqlRunStore:
@@ -127,6 +133,14 @@ class TestLeasesOnPostgres(OnPostgres, Stores, LeaseStoreSuite):
         expires, now = sa.select(conversations.c.lease_expires_at), sa.select(sa.func.clock_timestamp())
         left = await database.read(lambda conn: conn.execute(expires).scalar_one() - conn.execute(now).scalar_one())
         assert timedelta(seconds=20) < left <= timedelta(seconds=30)
+
+
+class TestApprovalsOnSqlite(OnSqlite, Stores, ApprovalStoreSuite):
+    pass
+
+
+class TestApprovalsOnPostgres(OnPostgres, Stores, ApprovalStoreSuite):
+    pass
 
 
 class TestConversationsOnSqlite(OnSqlite, Stores, ConversationStoreSuite):

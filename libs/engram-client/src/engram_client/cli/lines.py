@@ -7,13 +7,13 @@ import os
 import sys
 import termios
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 
-async def lines(prompt: str) -> AsyncIterator[str]:
+async def lines(prompt: str) -> AsyncGenerator[str, None]:
     """Yields the lines of stdin to its end, each read only when it is asked for.
 
     On a terminal the line can be edited and has a history. The reading thread is a daemon: a prompt that nobody

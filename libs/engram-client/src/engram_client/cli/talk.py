@@ -6,13 +6,16 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from typing import Annotated, Final
 
 import typer
+from engram.agents.v1 import runs_pb2
+from engram.types.v1 import message_pb2
 from engram_kit.errors import EngramError
 
 from engram_client.agent import Agent
+from engram_client.approvals import approve, deny
 from engram_client.cli.connection import Connection, choose_agent
 from engram_client.cli.edits import MemoryWatch
 from engram_client.cli.explain import explain
@@ -23,6 +26,7 @@ from engram_client.cli.views import LiveView, PlainView, View
 from engram_client.engram import Engram
 
 _PROMPT: Final = "› "
+_QUESTION: Final = "  may it run {tool}? y, n, or why not › "
 _HELP: Final = "/memory shows the agent's memory, /help this, /quit ends; Ctrl-C stops a turn."
 
 
@@ -68,6 +72,7 @@ class Conversation:
         self._console = output()
         self._view: View = LiveView(self._console) if self._live else PlainView(self._console)
         self._run_id = ""
+        self._asked: tuple[message_pb2.ToolCall, ...] = ()
 
     async def run(self, source: AsyncIterator[str]) -> int:
         """Sends every line that is not blank and not a command; 1 where any turn failed, else 0."""
@@ -81,8 +86,38 @@ class Conversation:
             elif self._live and text == "/memory":
                 await self._show_memory()
             elif text:
-                failed = not await self._interruptible_turn(text) or failed
+                failed = not await self._exchange(text) or failed
         return int(failed)
+
+    async def _exchange(self, text: str) -> bool:
+        """One message, and the answers to whatever the agent asks for on the way; False where it failed."""
+        events = self._agent.send(text, stream_tokens=self._live)
+        while await self._interruptible_turn(events):
+            if not self._asked:
+                return True
+            if not self._live:
+                self._view.fail("the agent waits for an approval; `engram chat` on a terminal asks for it")
+                return False
+            decisions = await self._decisions()
+            if decisions is None:
+                return False
+            events = self._agent.answer(decisions)
+        return False
+
+    async def _decisions(self) -> list[message_pb2.ApprovalDecision] | None:
+        """What the person says to each call that waits; None where the input ends."""
+        made = []
+        for call in self._asked:
+            async with aclosing(lines(_QUESTION.format(tool=call.name))) as answers:
+                said = await anext(answers, None)
+            if said is None:
+                return None
+            word = said.strip()
+            if word.lower() in ("y", "yes"):
+                made.append(approve(call.id))
+            else:
+                made.append(deny(call.id, None if word.lower() in ("", "n", "no") else word))
+        return made
 
     async def _show_memory(self) -> None:
         try:
@@ -90,8 +125,8 @@ class Conversation:
         except EngramError as error:
             self._view.fail(explain(error))
 
-    async def _interruptible_turn(self, text: str) -> bool:
-        turn = asyncio.ensure_future(self._turn(text))
+    async def _interruptible_turn(self, events: AsyncIterator[runs_pb2.RunEvent]) -> bool:
+        turn = asyncio.ensure_future(self._turn(events))
         with _interrupts(turn):
             try:
                 return await turn
@@ -102,14 +137,16 @@ class Conversation:
         await self._cancel_run()
         return False
 
-    async def _turn(self, text: str) -> bool:
-        """One message and what comes of it; False where it failed."""
-        self._run_id, succeeded = "", True
+    async def _turn(self, events: AsyncIterator[runs_pb2.RunEvent]) -> bool:
+        """Shows what comes of a message or an answer; False where it failed."""
+        self._run_id, self._asked, succeeded = "", (), True
         watch = MemoryWatch(self._engram, self._agent.id) if self._live else None
         try:
             if watch is not None:
                 await watch.begin()
-            async for event in self._agent.send(text, stream_tokens=self._live):
+            async for event in events:
+                if event.HasField("message") and event.message.HasField("approval_request"):
+                    self._asked = tuple(event.message.approval_request.tool_calls)
                 self._run_id = event.run_id
                 self._view.show(event)
                 succeeded = succeeded and not event.HasField("error")

@@ -23,6 +23,7 @@ _SPEAKING_TOOLS: Final = ("send_message",)
 _QUIET_STOPS: Final = (
     agents_pb2.STOP_REASON_END_TURN,
     agents_pb2.STOP_REASON_TOOL_RULE,
+    agents_pb2.STOP_REASON_REQUIRES_APPROVAL,
     agents_pb2.STOP_REASON_UNSPECIFIED,
 )
 
@@ -126,8 +127,8 @@ class LiveView:
             for result in message.tool_return.tool_returns:
                 self._tool_return(result)
         elif kind == "approval_request":
-            names = ", ".join(call.name for call in message.approval_request.tool_calls)
-            self._line(f"? waits for approval: {names}", "yellow")
+            for call in message.approval_request.tool_calls:
+                self._line(f"? {call.name}({_arguments(call.arguments)})", "yellow")
         elif kind == "summary":
             self._line(f"≡ {_clipped(message.summary.text, _RETURN_CHARS)}", "yellow")
 

@@ -1,0 +1,150 @@
+"""What the stores must do about approvals: one row each, decided once, in the way of everything else meanwhile."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from engram_kit.clock import FrozenClock
+from engram_kit.ids import new_id
+from engram_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
+from engram_orchestrator.model.agents import Agent
+from engram_orchestrator.model.approvals import AskedStep, PlannedCall
+from engram_orchestrator.model.messages import ApprovalDecision, Approve, Deny, Message, Role, ToolCall
+from engram_orchestrator.model.runs import Approval, ApprovalAnswer, RunConfig, RunStatus, StopReason
+from engram_orchestrator.store.approvals import SqlApprovalStore
+from engram_orchestrator.store.base import AgentStore, ApprovalFilter, Claim, RunStore
+
+from .suites import ORG, OTHER_ORG, a_run, an_agent
+
+ME, OTHER = "owner-1", "owner-2"
+
+
+def asked_by(claim: Claim, clock: FrozenClock) -> Approval:
+    """Two calls, of which one waits."""
+    run, step = claim.run, new_id("step")
+    calls = (ToolCall("call_a", "look", "{}"), ToolCall("call_b", "dig", '{"deep": 1}'))
+    message = Message(new_id("message"), Role.ASSISTANT, clock.now(), tool_calls=calls, step_id=step)
+    planned = (PlannedCall(0, calls[0], {}), PlannedCall(1, calls[1], {"deep": 1}, gated=True))
+    asked = AskedStep(step, message, planned, ("look",), "seen", (), {"human": 3})
+    return Approval(
+        new_id("message"), ORG, "user-1", run.agent_id, run.conversation_id, run.id, clock.now(), run.config, asked
+    )
+
+
+def approving(*call_ids: str, request: str | None = None) -> ApprovalAnswer:
+    return ApprovalAnswer(tuple(ApprovalDecision(id_, Approve()) for id_ in call_ids), request)
+
+
+class ApprovalStoreSuite:
+    async def paused(self, agents: AgentStore, runs: RunStore, clock: FrozenClock) -> tuple[Agent, Approval]:
+        """An agent whose first run stopped for an approval."""
+        agent = an_agent(clock)
+        await agents.begin_creation(None, agent, b"")
+        await agents.activate(agent)
+        config = RunConfig(max_steps=4)
+        started = await runs.start(None, replace(a_run(agent, clock), config=config), ME, reject_busy=False)
+        assert started.claim is not None
+        approval = asked_by(started.claim, clock)
+        ended = replace(
+            started.claim.run,
+            status=RunStatus.COMPLETED,
+            stop_reason=StopReason.REQUIRES_APPROVAL,
+            completed_at=clock.now(),
+        )
+        await runs.finish(started.claim.lease, ended, (), (), (), approval)
+        return agent, approval
+
+    async def test_what_waits_is_found_as_it_was_asked(
+        self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
+    ) -> None:
+        agent, approval = await self.paused(agents, runs, clock)
+        assert await approvals.pending(ApprovalFilter()) == (approval,)
+        for where in (
+            ApprovalFilter(ORG),
+            ApprovalFilter(agent_ids=(agent.id,)),
+            ApprovalFilter(run_ids=(approval.run_id,)),
+            ApprovalFilter(conversation_id=approval.conversation_id),
+            ApprovalFilter(asked_before=clock.now()),
+        ):
+            assert await approvals.pending(where) == (approval,)
+        early = clock.now() - timedelta(seconds=1)
+        for where in (
+            ApprovalFilter(OTHER_ORG),
+            ApprovalFilter(run_ids=("run-x",)),
+            ApprovalFilter(asked_before=early),
+        ):
+            assert await approvals.pending(where) == ()
+
+    async def test_nothing_is_started_or_claimed_while_it_waits(
+        self, agents: AgentStore, runs: RunStore, clock: FrozenClock
+    ) -> None:
+        agent, approval = await self.paused(agents, runs, clock)
+        with pytest.raises(PendingApproval) as raised:
+            await runs.start(None, a_run(agent, clock), ME, reject_busy=False)
+        assert raised.value.metadata == {"approval_request_id": approval.id}
+        assert await runs.claim_next(approval.conversation_id, ME) is None
+
+    async def test_of_many_deciders_one_wins(
+        self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
+    ) -> None:
+        agent, approval = await self.paused(agents, runs, clock)
+        denials = [ApprovalAnswer((ApprovalDecision("call_b", Deny(str(number))),), approval.id) for number in range(5)]
+        came = await asyncio.gather(
+            *(
+                runs.start(None, a_run(agent, clock), owner, reject_busy=False, answer=answer)
+                for answer, owner in zip((*denials, approving("call_b")), (ME, OTHER) * 3, strict=True)
+            ),
+            return_exceptions=True,
+        )
+        won = [item for item in came if not isinstance(item, BaseException)]
+        assert len(won) == 1
+        assert won[0].claim is not None
+        assert all(isinstance(item, NoPendingApproval) for item in came if isinstance(item, BaseException))
+        resumes = won[0].run.resumes
+        assert resumes is not None
+        assert (resumes.request_id, resumes.asked) == (approval.id, approval.asked)
+        assert won[0].run.config == approval.config
+        assert await approvals.pending(ApprovalFilter()) == ()
+        assert (await runs.get(ORG, won[0].run.id)).resumes == resumes
+
+    async def test_the_same_decisions_again_are_the_same_run(
+        self, agents: AgentStore, runs: RunStore, clock: FrozenClock
+    ) -> None:
+        agent, approval = await self.paused(agents, runs, clock)
+        first = await runs.start(None, a_run(agent, clock), ME, reject_busy=False, answer=approving("call_b"))
+        for answer in (approving("call_b"), approving("call_b", request=approval.id)):
+            again = await runs.start(None, a_run(agent, clock), OTHER, reject_busy=True, answer=answer)
+            assert (again.replayed, again.run.id, again.claim) == (True, first.run.id, None)
+
+    async def test_wrong_answers_decide_nothing(
+        self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
+    ) -> None:
+        agent, approval = await self.paused(agents, runs, clock)
+        for answer, kind in (
+            (approving("call_a"), ApprovalMismatch),
+            (approving("call_a", "call_b"), ApprovalMismatch),
+            (approving("call_b", request=new_id("message")), NoPendingApproval),
+        ):
+            with pytest.raises(kind):
+                await runs.start(None, a_run(agent, clock), ME, reject_busy=False, answer=answer)
+        assert await approvals.pending(ApprovalFilter()) == (approval,)
+
+    async def test_what_is_withdrawn_cannot_be_answered(
+        self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
+    ) -> None:
+        agent, approval = await self.paused(agents, runs, clock)
+        await approvals.withdraw(approval.conversation_id)
+        await approvals.withdraw(approval.conversation_id)
+        assert await approvals.pending(ApprovalFilter()) == ()
+        with pytest.raises(NoPendingApproval, match="withdrawn"):
+            await runs.start(None, a_run(agent, clock), ME, reject_busy=False, answer=approving("call_b"))
+        assert (await runs.start(None, a_run(agent, clock), ME, reject_busy=False)).claim is not None
+
+    async def test_it_goes_with_its_agent(
+        self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
+    ) -> None:
+        agent, _ = await self.paused(agents, runs, clock)
+        await agents.begin_deletion(ORG, agent.id)
+        assert await approvals.pending(ApprovalFilter()) == ()
+        await agents.forget(agent.id)
