@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -30,12 +30,32 @@ from benchmarks.tiers.stock import (
     written_at,
 )
 
+SESSION: Final = 40
+"""Messages that are appended at once."""
 BATCH: Final = 500
-LANES: Final = 2
-"""So many agents are written beside each other."""
+"""Passages that are inserted at once."""
+LANES: Final = 4
+"""So many calls are on their way beside each other."""
 WINDOW: Final = 20
 """Messages in the window of each agent's first conversation, the system message included."""
 _MANIFEST: Final = "loaded.json"
+
+
+class Progress:
+    """Tells how far it is, at every twentieth of the way."""
+
+    def __init__(self, what: str, whole: int) -> None:
+        self._what = what
+        self._whole = whole
+        self._done = 0
+        self._began = time.perf_counter()
+
+    def advance(self, count: int) -> None:
+        """So many more are done."""
+        before, self._done = self._done, self._done + count
+        if before * 20 // self._whole != self._done * 20 // self._whole:
+            took = time.perf_counter() - self._began
+            print(f"  {self._done:,}/{self._whole:,} {self._what}, {took:.0f} s", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +85,11 @@ class Loaded:
 async def load(to: Running, stock: Stock, corpus: Corpus) -> Loaded:
     """Fills new stores. Seconds of storing, and from there until the vector index has all of it."""
     began = time.perf_counter()
-    await _in_lanes(stock.agents, "agents", lambda number: _agent(to, stock, corpus, number))
+    await _messages(to, stock, corpus)
     stored = time.perf_counter()
     await to.processes.until_idle(("recall",), quiet_seconds=1.0, at_most=36_000.0)
     indexed = time.perf_counter()
-    archive_ids = await _in_lanes(stock.archives, "archives", lambda number: _archive(to, stock, corpus, number))
+    archive_ids = await _archives(to, stock, corpus)
     figures = {
         "messages_seconds": round(stored - began, 1),
         "messages_indexed_seconds": round(indexed - began, 1),
@@ -82,36 +102,46 @@ async def load(to: Running, stock: Stock, corpus: Corpus) -> Loaded:
     return loaded
 
 
-async def _in_lanes(count: int, what: str, one: Callable[[int], Awaitable[str]]) -> list[str]:
-    numbers, results, began = iter(range(count)), [""] * count, time.perf_counter()
+async def _messages(to: Running, stock: Stock, corpus: Corpus) -> None:
+    """Session by session, each of every agent in turn: an agent's rows lie scattered among those of others."""
+    older = range(stock.each_agent - (WINDOW - 1))
 
-    async def lane() -> None:
-        for number in numbers:
-            results[number] = await one(number)
-            if (number + 1) % 10 == 0:
-                took = time.perf_counter() - began
-                print(f"  {number + 1}/{count} {what}, {took:.0f} s", file=sys.stderr, flush=True)
+    async def lane(agents: Sequence[int], progress: Progress) -> None:
+        for session in _batches(older, SESSION):
+            for number in agents:
+                messages = [message(number, place, corpus.text(number, place)) for place in session]
+                request = recall.AppendMessagesRequest(agent_id=agent_of(number), messages=messages)
+                await to.recall.AppendMessages(request)
+                progress.advance(len(messages))
+        for number in agents:
+            await _window(to, stock, corpus, number)
 
-    await asyncio.gather(*(lane() for _ in range(LANES)))
-    return results
+    progress = Progress("messages", stock.messages)
+    await asyncio.gather(*(lane(range(first, stock.agents, LANES), progress) for first in range(LANES)))
 
 
-async def _agent(to: Running, stock: Stock, corpus: Corpus, number: int) -> str:
-    agent_id, conversation_id = agent_of(number), conversation_of(number)
-    places = range(stock.each_agent)
-    older, shown = places[: -(WINDOW - 1)], places[-(WINDOW - 1) :]
-    for batch in _batches(older):
-        messages = [message(number, place, corpus.text(number, place)) for place in batch]
-        await to.recall.AppendMessages(recall.AppendMessagesRequest(agent_id=agent_id, messages=messages))
-    first = message(number, "system", "You are an assistant with a memory.")
+async def _window(to: Running, stock: Stock, corpus: Corpus, number: int) -> None:
+    """An agent's last messages, in the window of its first conversation."""
+    places = range(max(0, stock.each_agent - (WINDOW - 1)), stock.each_agent)
+    system = message(number, "system", "You are an assistant with a memory.")
+    shown = [message(number, place, corpus.text(number, place)) for place in places]
     await to.recall.CreateContext(
         recall.CreateContextRequest(
-            agent_id=agent_id,
-            conversation_id=conversation_id,
-            messages=[first, *(message(number, place, corpus.text(number, place)) for place in shown)],
+            agent_id=agent_of(number), conversation_id=conversation_of(number), messages=[system, *shown]
         )
     )
-    return agent_id
+
+
+async def _archives(to: Running, stock: Stock, corpus: Corpus) -> list[str]:
+    ids, progress = [""] * stock.archives, Progress("passages", stock.passages)
+
+    async def lane(archives: Sequence[int]) -> None:
+        for number in archives:
+            ids[number] = await _archive(to, stock, corpus, number)
+            progress.advance(stock.each_archive)
+
+    await asyncio.gather(*(lane(range(first, stock.archives, LANES)) for first in range(LANES)))
+    return ids
 
 
 async def _archive(to: Running, stock: Stock, corpus: Corpus, number: int) -> str:
@@ -121,7 +151,7 @@ async def _archive(to: Running, stock: Stock, corpus: Corpus, number: int) -> st
         agent_ids=[agent_of(number)],
     )
     archive_id: str = (await to.archives.CreateArchive(request)).archive.id
-    for batch in _batches(range(stock.each_archive)):
+    for batch in _batches(range(stock.each_archive), BATCH):
         given = [passage(corpus.text("passage", number, place), place) for place in batch]
         await to.passages.InsertPassages(archival.InsertPassagesRequest(archive_id=archive_id, passages=given))
     return archive_id
@@ -150,5 +180,5 @@ def passage(text: str, place: int) -> archives_pb2.Passage:
     return made
 
 
-def _batches(places: range) -> Iterable[range]:
-    return (places[start : start + BATCH] for start in range(0, len(places), BATCH))
+def _batches(places: range, size: int) -> Iterable[range]:
+    return (places[start : start + size] for start in range(0, len(places), size))

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from engram_retrieval.edge import EdgeIndex
 from engram_retrieval.errors import CollectionMismatch, IndexClosed, IndexLocked
@@ -187,3 +188,29 @@ async def test_a_death_while_rewriting_leaves_one_whole_collection(tmp_path: Pat
     assert not list(tmp_path.glob("*.dropped"))
     assert not list(tmp_path.glob("*.rewritten"))
     await again.close()
+
+
+def resident_bytes(directory: Path) -> int:
+    """What is in memory of the files under a directory that this process maps."""
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if line.split()[0][-1] != ":":
+            inside = str(directory) in line
+        elif inside and line.startswith("Rss:"):
+            found += int(line.split()[1]) * 1024
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells, and lets go")
+async def test_pages_that_nobody_needs_are_let_go_and_come_back(tmp_path: Path) -> None:
+    points = [point(number, vector=np.eye(256)[number % 256]) for number in range(1, 5_000)]
+    wide = Collection("wide", dimension=256)
+    query = SearchQuery(SearchMode.DENSE, vector=points[6].vector)
+    for most, settled in ((2**62, lambda mapped: mapped > 5_000_000), (0, lambda mapped: mapped < 1_000_000)):
+        index = await EdgeIndex.open(tmp_path, flush_interval_seconds=0.05, most_mapped_bytes=most)
+        await index.ensure_collection(wide)
+        await index.write("wide", points)
+        while not settled(resident_bytes(tmp_path)):
+            await asyncio.sleep(0.02)
+        assert [round(hit.score, 3) for hit in await index.search("wide", query)] == [1.0] * query.limit
+        await index.close()

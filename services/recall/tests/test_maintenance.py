@@ -119,7 +119,7 @@ async def test_no_byte_of_what_was_erased_is_left(serve: Any, tmp_path: Path, cl
     report = await told(maintain(Config(port=0, data_dir=str(tmp_path), embedder=HASHING), clock=clock))
     assert planted(tmp_path) == []
     assert any(line.startswith("recall.db: ") for line in report)
-    assert any("messages.engram/hashing-256: 3 points kept" in line for line in report)
+    assert any("messages.2.engram/hashing-256: 3 points kept" in line for line in report)
     async with serve() as recall:
         for mode in (rpc.SEARCH_MODE_TEXT, rpc.SEARCH_MODE_VECTOR):
             asked = rpc.SearchMessagesRequest(query="harmless", agent_id=kept, mode=mode)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import sqlalchemy as sa
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from engram.recall.v1 import messages_service_pb2 as rpc
+from engram.types.v1 import message_pb2 as pb
 from engram_kit.ids import new_id
 from engram_kit.principal import DEFAULT_PRINCIPAL
 from engram_kit.sql import Database
@@ -76,3 +78,25 @@ async def test_a_database_of_the_first_version_is_searched_and_gone_on_with(serv
                 hits = (await recall.SearchMessages(asked)).hits
                 assert hits[0].text == best
                 assert len(hits) == 3
+
+
+async def test_a_vector_index_of_an_earlier_make_is_built_anew(serve: Any, tmp_path: Path) -> None:
+    said = pb.Message(id=new_id("message"), role=pb.ROLE_USER)
+    said.content.add().text.text = SAID[1]
+    async with serve() as recall:
+        await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=AGENT, messages=[said]))
+        await found_by_meaning(recall)
+    directory = tmp_path / "recall-index"
+    (kept,) = directory.glob("messages.*.shard")
+    earlier = kept.with_name(kept.name.replace("messages.2.", "messages."))
+    kept.rename(earlier)
+    async with serve() as recall:
+        await found_by_meaning(recall)
+    assert [path.name for path in directory.glob("messages.*.shard")] == [kept.name]
+
+
+async def found_by_meaning(recall: Any) -> None:
+    """Waits until the vector index has what was said."""
+    asked = rpc.SearchMessagesRequest(query=SAID[1], agent_id=AGENT, mode=rpc.SEARCH_MODE_VECTOR)
+    while not (await recall.SearchMessages(asked)).hits:
+        await asyncio.sleep(0.02)

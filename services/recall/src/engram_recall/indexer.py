@@ -7,24 +7,25 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Final
-from uuid import UUID
 
 import structlog
 from engram_kit.clock import Clock, SystemClock
 from engram_retrieval.embedder import Embedder, Vector
 from engram_retrieval.errors import EmbedderError, EmbedderUnavailable, RetrievalError
-from engram_retrieval.filters import Match
-from engram_retrieval.index import Collection, Point, VectorIndex, instant
+from engram_retrieval.index import Point, VectorIndex
 
 from engram_recall.commands import NewsKind, OutboxRow
 from engram_recall.errors import EmbedderAway
 from engram_recall.memory_vectors import MemoryFollower
 from engram_recall.model import Message
+from engram_recall.points import collection, of_agent, payload, uuid_of
 from engram_recall.speech import speech
 from engram_recall.store.base import RecallStore
 
-BATCH: Final = 32
-"""The engine holds the interpreter while it writes: small batches keep the calls of others short."""
+BATCH: Final = 256
+"""So much news is read and settled at once."""
+WRITTEN_AT_ONCE: Final = 32
+"""The engine holds the interpreter while it writes: small portions keep the calls of others short."""
 POLL_SECONDS: Final = 2.0
 """How long news of another replica may wait."""
 GATHER_SECONDS: Final = 0.2
@@ -41,26 +42,20 @@ class MessageVectors:
     def __init__(self, index: VectorIndex, embedder: Embedder) -> None:
         self.index = index
         self.embedder = embedder
-        self.collection = f"{PREFIX}{embedder.handle}"
+        self._made = collection(embedder.handle, embedder.dimension)
+        self.collection = self._made.name
 
     async def exists(self) -> bool:
         """Whether the collection was made before."""
         return self.collection in await self.index.collections()
 
     async def open(self) -> None:
-        """Makes the collection, or opens it; those of other embedders, which nobody keeps up to date, are dropped."""
+        """Makes the collection, or opens it; those of other embedders or of another make, which nobody
+        keeps up to date, are dropped."""
         for name in await self.index.collections():
             if name.startswith(PREFIX) and name != self.collection:
                 await self.index.drop_collection(name)
-        await self.index.ensure_collection(
-            Collection(
-                self.collection,
-                dimension=self.embedder.dimension,
-                keyword_fields=("organization_id", "agent_id", "conversation_id", "role"),
-                datetime_fields=("created_at",),
-                tenant_field="agent_id",
-            )
-        )
+        await self.index.ensure_collection(self._made)
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """Vectors of texts. EmbedderAway where the embedder cannot be reached."""
@@ -76,7 +71,7 @@ class MessageVectors:
         texts = [speech(message) for _, message in found]
         vectors = await self.embed(texts)
         points = [
-            Point(id=uuid_of(message.id), vector=vector, text="", payload=_payload(organization_id, message))
+            Point(id=uuid_of(message.id), vector=vector, text="", payload=payload(organization_id, message))
             for (organization_id, message), vector in zip(found, vectors, strict=True)
             if vector.any()
         ]
@@ -93,7 +88,7 @@ class MessageVectors:
 
     async def forget_agent(self, agent_id: str) -> None:
         """Takes all messages of an agent out."""
-        await self.index.delete_where(self.collection, Match("agent_id", agent_id))
+        await self.index.delete_where(self.collection, of_agent(agent_id))
 
 
 class Indexer:
@@ -171,7 +166,9 @@ class Indexer:
 
     async def _apply(self, rows: Sequence[OutboxRow], found: dict[str, tuple[str, Message]]) -> None:
         named = list(dict.fromkeys(row.subject_id for row in rows if row.kind is NewsKind.MESSAGE))
-        await self._put([found[id_] for id_ in named if id_ in found])
+        there = [found[id_] for id_ in named if id_ in found]
+        for start in range(0, len(there), WRITTEN_AT_ONCE):
+            await self._put(there[start : start + WRITTEN_AT_ONCE])
         await self._vectors.forget([id_ for id_ in named if id_ not in found])
         for agent_id in dict.fromkeys(row.subject_id for row in rows if row.kind is NewsKind.AGENT):
             await self._vectors.forget_agent(agent_id)
@@ -189,18 +186,3 @@ class Indexer:
                 return
             for one in found:
                 await self._put([one])
-
-
-def uuid_of(message_id: str) -> UUID:
-    """The point id of a message."""
-    return UUID(message_id.partition("-")[2])
-
-
-def _payload(organization_id: str, message: Message) -> dict[str, str]:
-    payload = {
-        "organization_id": organization_id,
-        "agent_id": message.agent_id,
-        "role": message.role.value,
-        "created_at": instant(message.created_at),
-    }
-    return payload if message.conversation_id is None else {**payload, "conversation_id": message.conversation_id}

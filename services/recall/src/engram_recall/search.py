@@ -6,15 +6,15 @@ from typing import Final
 from uuid import UUID
 
 import structlog
-from engram_retrieval.filters import Filter, HasId, Match, MatchAny, Not, TimeRange, all_of
 from engram_retrieval.fusion import fuse
 from engram_retrieval.index import SearchMode as IndexMode
 from engram_retrieval.index import SearchQuery
 
-from engram_recall.commands import MessageHit, MessageSearch, SearchMode, SearchScope
+from engram_recall.commands import MessageHit, MessageSearch, SearchMode
 from engram_recall.errors import EmbedderAway
-from engram_recall.indexer import MessageVectors, uuid_of
-from engram_recall.speech import SEARCHABLE_ROLES, speech
+from engram_recall.indexer import MessageVectors
+from engram_recall.points import condition, uuid_of
+from engram_recall.speech import speech
 from engram_recall.store.base import RecallStore
 from engram_recall.words import terms
 
@@ -60,7 +60,7 @@ class MessageFinder:
         (vector,) = await self._vectors.embed([wanted.query[:EMBEDDED_CHARACTERS]])
         if not vector.any():
             return []
-        query = SearchQuery(mode=IndexMode.DENSE, vector=vector, filter=_filter(wanted.scope), limit=depth)
+        query = SearchQuery(mode=IndexMode.DENSE, vector=vector, filter=condition(wanted.scope), limit=depth)
         hits = await self._vectors.index.search(self._vectors.collection, query)
         return [hit.id for hit in hits if hit.score > 0]
 
@@ -96,17 +96,3 @@ class MessageFinder:
 
 def _id(point_id: UUID) -> str:
     return f"message-{point_id}"
-
-
-def _filter(scope: SearchScope) -> Filter:
-    roles = tuple(role.value for role in scope.roles or SEARCHABLE_ROLES)
-    return all_of(
-        Match("organization_id", scope.organization_id) if scope.agent_id is None else None,
-        Match("agent_id", scope.agent_id) if scope.agent_id is not None else None,
-        Match("conversation_id", scope.conversation_id) if scope.conversation_id is not None else None,
-        MatchAny("role", roles) if scope.roles else None,
-        TimeRange("created_at", gte=scope.from_time, lt=scope.before_time)
-        if scope.from_time is not None or scope.before_time is not None
-        else None,
-        Not(HasId(tuple(uuid_of(id_) for id_ in scope.exclude_ids))) if scope.exclude_ids else None,
-    )

@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 from uuid import UUID
 
 from engram_retrieval.edge.lock import DirectoryLock
+from engram_retrieval.edge.residence import MOST_MAPPED_BYTES, mapped_bytes, unmap_untouched
 from engram_retrieval.edge.rewriting import DROPPED, Rewritten, recover, rewrite
 from engram_retrieval.edge.shard import Shard, engine_config, stored_dimension
 from engram_retrieval.edge.words import Words
@@ -45,9 +46,10 @@ class EdgeIndex:
     reach the disk platter every `flush_interval_seconds` and at `close`, so a power loss can take that much.
     """
 
-    def __init__(self, directory: Path, lock: DirectoryLock) -> None:
+    def __init__(self, directory: Path, lock: DirectoryLock, most_mapped_bytes: int = MOST_MAPPED_BYTES) -> None:
         self._directory = directory
         self._lock = lock
+        self._most_mapped_bytes = most_mapped_bytes
         self._pid = os.getpid()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vector-index")
         self._words = Words()
@@ -56,9 +58,19 @@ class EdgeIndex:
         self._closed = False
 
     @classmethod
-    async def open(cls, directory: Path, *, flush_interval_seconds: float = 10.0) -> EdgeIndex:
-        """Take the directory, making it where it is not. IndexLocked if another process holds it."""
-        index = cls(directory, await asyncio.to_thread(_take, directory))
+    async def open(
+        cls,
+        directory: Path,
+        *,
+        flush_interval_seconds: float = 10.0,
+        most_mapped_bytes: int = MOST_MAPPED_BYTES,
+    ) -> EdgeIndex:
+        """Take the directory, making it where it is not. IndexLocked if another process holds it.
+
+        Where the process has more than `most_mapped_bytes` of files resident, the index lets go of its own at the next
+        flush; what is used again comes back from the page cache.
+        """
+        index = cls(directory, await asyncio.to_thread(_take, directory), most_mapped_bytes)
         index._flusher = asyncio.create_task(index._flush_regularly(flush_interval_seconds), name="vector-index-flush")
         return index
 
@@ -205,11 +217,16 @@ class EdgeIndex:
     def _path(self, name: str) -> Path:
         return self._directory / f"{quote(name, safe='')}{SHARD}"
 
+    def _let_go(self) -> None:
+        if mapped_bytes() > self._most_mapped_bytes:
+            unmap_untouched(self._directory)
+
     async def _flush_regularly(self, interval: float) -> None:
         while True:
             await asyncio.sleep(interval)
             try:
                 await self.flush()
+                await self._run(self._let_go)
             except VectorIndexError:
                 log.exception("flushing the vector index failed; it is tried again in %s s", interval)
 

@@ -14,7 +14,7 @@ import numpy as np
 import qdrant_edge as qe
 
 from engram_retrieval.edge.filters import engine_filter
-from engram_retrieval.edge.residence import unmap_untouched
+from engram_retrieval.edge.residence import unmap_untouched, write_back
 from engram_retrieval.edge.rewriting import BUILDING
 from engram_retrieval.edge.words import Words
 from engram_retrieval.errors import CollectionMismatch
@@ -59,8 +59,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Shard:
     """Owns the engine's handle. `dirty` says whether writes wait for a flush."""
 
-    def __init__(self, engine: qe.EdgeShard, dimension: int, words: Words) -> None:
+    def __init__(self, engine: qe.EdgeShard, path: Path, dimension: int, words: Words) -> None:
         self.engine = engine
+        self.path = path
         self.dirty = False
         self._dimension = dimension
         self._words = words
@@ -81,7 +82,7 @@ class Shard:
         engine = qe.EdgeShard.load(str(path), engine_config(collection.dimension))
         _add_missing_indexes(engine, collection)
         unmap_untouched(path)
-        return cls(engine, collection.dimension, words)
+        return cls(engine, path, collection.dimension, words)
 
     def adopt(self, collection: Collection) -> None:
         """Check the open shard against a collection asked for, and add payload indexes it lacks."""
@@ -180,6 +181,7 @@ class Shard:
     def flush(self) -> None:
         """Bring acknowledged writes to the disk."""
         self.dirty = False
+        write_back(self.path)
         self.engine.flush()
 
     def close(self) -> None:
@@ -267,6 +269,10 @@ def _add_missing_indexes(engine: qe.EdgeShard, collection: Collection) -> None:
         if name not in present:
             tenant = name == collection.tenant_field
             engine.update(qe.UpdateOperation.create_field_index(name, qe.KeywordIndexParams(is_tenant=tenant)))
+    for name in collection.uuid_fields:
+        if name not in present:
+            tenant = name == collection.tenant_field
+            engine.update(qe.UpdateOperation.create_field_index(name, qe.UuidIndexParams(is_tenant=tenant)))
     for name in collection.datetime_fields:
         if name not in present:
             engine.update(qe.UpdateOperation.create_field_index(name, qe.DatetimeIndexParams()))

@@ -57,6 +57,9 @@ def _payload_indexes(collection: Collection) -> dict[str, models.PayloadSchemaPa
         indexes[field] = models.KeywordIndexParams(
             type=models.KeywordIndexType.KEYWORD, is_tenant=True if tenant else None
         )
+    for field in collection.uuid_fields:
+        tenant = field == collection.tenant_field
+        indexes[field] = models.UuidIndexParams(type=models.UuidIndexType.UUID, is_tenant=True if tenant else None)
     for field in collection.datetime_fields:
         indexes[field] = models.DatetimeIndexParams(type=models.DatetimeIndexType.DATETIME)
     for field in collection.text_fields:

@@ -370,6 +370,16 @@ class VectorIndexSuite:
         await index.ensure_collection(Collection("plants", dimension=4, keyword_fields=("colour",)))
         assert await index.facets("plants", "colour", EVERYTHING) == {"green": 1}
 
+    async def test_fields_of_uuids_match_any_of_their_values(self, index: VectorIndex) -> None:
+        oak, elm, yew = (str(uuid.UUID(int=number)) for number in (7, 8, 9))
+        await index.ensure_collection(Collection("trees", dimension=4, uuid_fields=("kinds",), tenant_field="kinds"))
+        await index.write("trees", [point(1, kinds=[oak, elm]), point(2, kinds=[elm]), point(3, kinds=[yew])])
+        assert await index.scan("trees", Match("kinds", elm)) == [pid(1), pid(2)]
+        assert await index.scan("trees", all_of(Match("kinds", elm), Match("kinds", oak))) == [pid(1)]
+        assert await index.scan("trees", MatchAny("kinds", (oak, yew))) == [pid(1), pid(3)]
+        await index.delete_where("trees", Match("kinds", oak))
+        assert await index.count("trees", EVERYTHING) == 2
+
     async def test_unknown_collections_are_an_error(self, index: VectorIndex) -> None:
         with pytest.raises(CollectionMissing):
             await index.search("weeds", SearchQuery(SearchMode.TEXT, text="oak"))

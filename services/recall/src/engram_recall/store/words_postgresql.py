@@ -1,4 +1,4 @@
-"""The word index on PostgreSQL: weighted tsvectors under GIN, which find and roughly rank the candidates."""
+"""The word index on PostgreSQL: tsvectors under GIN, whose weights tell where in a message a word stands."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, TSQUERY
 
 from engram_recall.commands import SearchScope
 from engram_recall.store.documents import READ_CHARACTERS, Candidate, Document
-from engram_recall.store.filters import searched
-from engram_recall.store.tables import messages
 
 _PUT: Final = sa.text(
     """
@@ -39,8 +36,7 @@ MOST_MATCHES: Final = 2_000
 
 # Planned without statistics, the word index would be passed over for a scan; and a scan that is forbidden looks so
 # dear to the planner that it would compile the query first.
-_BY_INDEX: Final = sa.text("SET LOCAL enable_seqscan = off")
-_UNCOMPILED: Final = sa.text("SET LOCAL jit = off")
+_BY_INDEX: Final = sa.text("SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)")
 _COUNTED: Final = sa.text(
     """
     SELECT term, (SELECT count(*) FROM (
@@ -50,12 +46,41 @@ _COUNTED: Final = sa.text(
     WHERE numnode(phraseto_tsquery('simple', term)) > 0
     """
 )
-_TABLE: Final = sa.table(
-    "message_words",
-    sa.column("row_id"),
-    sa.column("words"),
-    *(sa.column(name, sa.Text) for name in ("body", "beside", "around", "about")),
-)
+# The words first, whatever the planner believes: it knows nothing of how rare they are. And in the order of no index,
+# which it would walk to the end.
+_HAVING: Final = """
+    SELECT ctid AS place, row_id FROM message_words
+    WHERE words @@ ((SELECT string_agg(concat('(', query, ')'), ' | ') FROM terms)::tsquery && CAST(:scope AS tsquery))
+"""
+_NEWEST: Final = f"{_HAVING} ORDER BY row_id + 0 DESC LIMIT :newest"
+_NEWEST_INSIDE: Final = f"""
+    SELECT place, row_id FROM ({_HAVING} OFFSET 0) AS matching JOIN messages USING (row_id)
+    WHERE created_at >= coalesce(CAST(:from_time AS timestamptz), '-infinity')
+        AND created_at < coalesce(CAST(:before_time AS timestamptz), 'infinity')
+        AND id != ALL (CAST(:excluded AS text[]))
+    ORDER BY row_id + 0 DESC LIMIT :newest
+"""  # noqa: S608
+_CANDIDATES: Final = """
+    WITH terms AS MATERIALIZED (
+        SELECT phraseto_tsquery('simple', term) AS query, to_tsquery('simple', own) AS own,
+            to_tsquery('simple', near) AS near, weight
+        FROM unnest(CAST(:terms AS text[]), CAST(:own AS text[]), CAST(:near AS text[]),
+            CAST(:weights AS double precision[])) AS given (term, own, near, weight)),
+    newest AS MATERIALIZED ({newest}),
+    best AS (
+        SELECT newest.row_id, (
+            SELECT sum(weight * (CASE WHEN words @@ own THEN 1.0 ELSE 0.0 END
+                + CASE WHEN words @@ near THEN 0.45 ELSE 0.0 END))
+            FROM terms) AS score
+        FROM newest JOIN message_words ON message_words.ctid = newest.place
+        ORDER BY score DESC, row_id DESC LIMIT :most)
+    SELECT id, substr(body, 1, :characters), length(body), beside, around, about
+    FROM best JOIN message_words USING (row_id) JOIN messages USING (row_id)
+    WHERE organization_id || '' = :organization
+    ORDER BY row_id DESC
+"""
+_BEST: Final = sa.text(_CANDIDATES.format(newest=_NEWEST))
+_BEST_INSIDE: Final = sa.text(_CANDIDATES.format(newest=_NEWEST_INSIDE))
 
 
 class PostgresWords:
@@ -98,7 +123,6 @@ class PostgresWords:
     def holders(self, conn: sa.Connection, scope: SearchScope, terms: Sequence[str], most: int) -> dict[str, int]:
         """See WordIndex.holders."""
         conn.execute(_BY_INDEX)
-        conn.execute(_UNCOMPILED)
         rows = conn.execute(_COUNTED, {"terms": list(terms), "scope": _scopes(scope), "most": most})
         counts = {row.term: row.holders for row in rows}
         return {term: counts[term] for term in terms if counts.get(term)}
@@ -107,55 +131,31 @@ class PostgresWords:
         self, conn: sa.Connection, scope: SearchScope, weights: Mapping[str, float], limit: int
     ) -> list[Candidate]:
         """See WordIndex.candidates."""
-        asked = {"scope": _scopes(scope), "terms": list(weights), "weights": list(weights.values())}
-        return [Candidate(*row) for row in conn.execute(_best(scope, limit), asked)]
+        asked: dict[str, Any] = {
+            "organization": scope.organization_id,
+            "scope": _scopes(scope),
+            "terms": list(weights),
+            "own": [_in("AD", term) for term in weights],
+            "near": [_in("BC", term) for term in weights],
+            "weights": list(weights.values()),
+            "newest": MOST_MATCHES,
+            "most": limit,
+            "characters": READ_CHARACTERS,
+        }
+        if not _looks_into_rows(scope):
+            return [Candidate(*row) for row in conn.execute(_BEST, asked)]
+        asked |= {"from_time": scope.from_time, "before_time": scope.before_time, "excluded": list(scope.exclude_ids)}
+        return [Candidate(*row) for row in conn.execute(_BEST_INSIDE, asked)]
 
 
-def _best(scope: SearchScope, limit: int) -> sa.Select[Any]:
-    """Candidates by the sum over the terms of how rare each is, times how much of it a message has."""
-    # The words first, whatever the planner believes: it knows nothing of how rare they are.
-    given = (sa.cast(sa.bindparam("terms"), ARRAY(sa.Text)), sa.cast(sa.bindparam("weights"), ARRAY(sa.Double)))
-    unnested = (
-        sa.func.unnest(*given).table_valued(sa.column("term", sa.Text), sa.column("weight", sa.Double)).render_derived()
-    )
-    parsed = sa.func.phraseto_tsquery(sa.text("'simple'"), unnested.c.term, type_=TSQUERY)
-    terms = sa.select(parsed.label("query"), unnested.c.weight).cte("terms").prefix_with("MATERIALIZED")
-    narrow = sa.cast(sa.bindparam("scope", type_=sa.Text), TSQUERY)
-    each = sa.func.concat("(", sa.cast(terms.c.query, sa.Text), ")")
-    any_term = sa.select(sa.cast(sa.func.string_agg(each, sa.text("' | '")), TSQUERY)).scalar_subquery()
-    having = (
-        sa.select(_TABLE.c.row_id, _TABLE.c.words)
-        .where(_TABLE.c.words.op("@@")(any_term.op("&&")(narrow)))
-        .order_by((_TABLE.c.row_id + 0).desc())  # by no index: one in this order would be walked to the end
-    )
-    if not (scope.from_time or scope.before_time or scope.exclude_ids):
-        having = having.limit(MOST_MATCHES)
-    words = having.cte("words").prefix_with("MATERIALIZED")
-    found = (
-        sa.select(messages.c.id, messages.c.row_id, words.c.words)
-        .join_from(words, messages, words.c.row_id == messages.c.row_id)
-        .where(*searched(scope))
-        .order_by(words.c.row_id.desc())
-        .limit(MOST_MATCHES)
-        .cte("found")
-    )
-    share = sa.func.ts_rank(sa.text("'{1, 0.3, 0.6, 1}'"), found.c.words, terms.c.query, 1)
-    score = sa.func.sum(terms.c.weight * share, type_=sa.Double)
-    best = (
-        sa.select(found.c.id, found.c.row_id)
-        .join_from(found, terms, found.c.words.op("@@")(terms.c.query))
-        .group_by(found.c.id, found.c.row_id)
-        .order_by(score.desc(), found.c.row_id.desc())
-        .limit(limit)
-        .cte("best")
-    )
-    held = _TABLE.c
-    texts = (sa.func.substr(held.body, 1, READ_CHARACTERS), sa.func.length(held.body), held.beside, held.around)
-    return (
-        sa.select(best.c.id, *texts, held.about)
-        .join_from(best, _TABLE, held.row_id == best.c.row_id)
-        .order_by(best.c.row_id.desc())
-    )
+def _looks_into_rows(scope: SearchScope) -> bool:
+    """Whether the scope asks for what the word index does not know."""
+    return bool(scope.from_time or scope.before_time or scope.exclude_ids)
+
+
+def _in(place: str, term: str) -> str:
+    """A query for the term in a place, which is named by its weights; a phrase where the term is of several words."""
+    return " <-> ".join(f"{word}:{place}" for word in term.split())
 
 
 def _scope(item: Document) -> list[str]:
@@ -166,11 +166,13 @@ def _scope(item: Document) -> list[str]:
 
 
 def _scopes(scope: SearchScope) -> str:
-    narrowest = _quoted(scope.conversation_id or scope.agent_id or scope.organization_id)
-    if not scope.roles:
-        return narrowest
-    roles = " | ".join(_quoted(f"{role.value}:") for role in scope.roles)
-    return f"{narrowest} & ({roles})"
+    # An agent is of one organization, so that its rows need not be asked for theirs one by one.
+    given = [_quoted(scope.agent_id or scope.organization_id)]
+    if scope.conversation_id is not None:
+        given.append(_quoted(scope.conversation_id))
+    if scope.roles:
+        given.append(f"({' | '.join(_quoted(f'{role.value}:') for role in scope.roles)})")
+    return " & ".join(given)
 
 
 def _quoted(lexeme: str) -> str:

@@ -1,8 +1,9 @@
-"""The word index on SQLite: FTS5, whose BM25 picks the candidates."""
+"""The word index on SQLite: FTS5, which finds; what it finds is weighed by where in a message each term stands."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import sqlalchemy as sa
@@ -11,6 +12,7 @@ from engram_recall.commands import SearchScope
 from engram_recall.store.documents import READ_CHARACTERS, Candidate, Document
 from engram_recall.store.filters import searched
 from engram_recall.store.tables import messages
+from engram_recall.words import MAX_TERMS
 
 TABLE: Final = sa.table(
     "message_words",
@@ -31,8 +33,11 @@ _ANY: Final = sa.text("SELECT rowid FROM message_words LIMIT 1")
 _COUNT: Final = sa.text(
     "SELECT count(*) FROM (SELECT 1 FROM message_words WHERE message_words MATCH :match LIMIT :most)"
 )
-# The scope column finds, and does not score.
-_SCORE: Final = sa.literal_column("-bm25(message_words, 0.0, 1.0, 0.6, 0.3, 1.0)", sa.Float)
+PLACES: Final = (("body about", 1.0), ("beside around", 0.45))
+"""What a term counts for a candidate by its place. FTS5's own BM25 counts every term, and the scope, in the whole table
+first: it takes the longer the more all agents have said."""
+MOST_MATCHES: Final = 2_000
+"""So many messages of a term and a place are candidates, the newest."""
 
 
 class SqliteWords:
@@ -85,14 +90,21 @@ class SqliteWords:
     ) -> list[Candidate]:
         """See WordIndex.candidates."""
         words, body = TABLE.c, TABLE.c.body
+        given: dict[str, str | float | int] = {"newest": -1 if _looks_into_rows(scope) else MOST_MATCHES}
+        for number, (term, weight) in enumerate(weights.items()):
+            for place, (columns, share) in enumerate(PLACES):
+                given[f"match_{number}_{place}"] = _match(scope, [term], columns)
+                given[f"weight_{number}_{place}"] = weight * share
+        found = _found(len(weights)).subquery()
         best = (
-            sa.select(words.rowid)
-            .select_from(TABLE.join(messages, messages.c.row_id == words.rowid))
-            .where(sa.text("message_words MATCH :match"), *searched(scope))
-            .order_by(_SCORE.desc(), words.rowid.desc())
+            sa.select(found.c.row_id)
+            .group_by(found.c.row_id)
+            .order_by(sa.func.sum(found.c.weight).desc(), found.c.row_id.desc())
             .limit(limit)
         )
-        row_ids = list(conn.execute(best, {"match": _match(scope, weights)}).scalars())
+        if _looks_into_rows(scope):
+            best = best.join_from(found, messages, messages.c.row_id == found.c.row_id).where(*searched(scope))
+        row_ids = list(conn.execute(best, given).scalars())
         if not row_ids:
             return []
         texts = (
@@ -105,15 +117,33 @@ class SqliteWords:
         read = (
             sa.select(messages.c.id, *texts)
             .select_from(TABLE.join(messages, messages.c.row_id == words.rowid))
-            .where(words.rowid.in_(row_ids))
+            .where(words.rowid.in_(row_ids), *searched(scope))
             .order_by(words.rowid.desc())
         )
         return [Candidate(*row) for row in conn.execute(read)]
 
 
-def _match(scope: SearchScope, terms: Iterable[str]) -> str:
+@lru_cache(maxsize=MAX_TERMS)
+def _found(terms: int) -> sa.TextualSelect:
+    """The messages that have a term in a place, with what that counts; one after the other for so many terms."""
+    # Written out: to build the many parts of it anew takes longer than to carry them out.
+    parts = (
+        f"SELECT row_id, :weight_{number}_{place} AS weight FROM (SELECT rowid AS row_id FROM message_words"  # noqa: S608
+        f" WHERE message_words MATCH :match_{number}_{place} ORDER BY rowid DESC LIMIT :newest)"
+        for number in range(terms)
+        for place in range(len(PLACES))
+    )
+    return sa.text(" UNION ALL ".join(parts)).columns(row_id=sa.Integer, weight=sa.Float)
+
+
+def _looks_into_rows(scope: SearchScope) -> bool:
+    """Whether the scope asks for what the word index does not know."""
+    return bool(scope.from_time or scope.before_time or scope.exclude_ids)
+
+
+def _match(scope: SearchScope, terms: Iterable[str], places: str = "body beside around about") -> str:
     words = " OR ".join(f'"{term}"' for term in terms)
-    return f"{' AND '.join(_scopes(scope))} AND {{body beside around about}} : ({words})"
+    return f"{' AND '.join(_scopes(scope))} AND {{{places}}} : ({words})"
 
 
 def _scope(item: Document) -> str:
@@ -125,8 +155,10 @@ def _scope(item: Document) -> str:
 
 
 def _scopes(scope: SearchScope) -> Iterator[str]:
-    # The narrowest alone finds as well as all of them: the join checks the rest.
-    yield f'scope : "{_token(scope.conversation_id or scope.agent_id or scope.organization_id)}"'
+    # An agent is of one organization, so that its rows need not be asked for theirs one by one.
+    yield f'scope : "{_token(scope.agent_id or scope.organization_id)}"'
+    if scope.conversation_id is not None:
+        yield f'scope : "{_token(scope.conversation_id)}"'
     if scope.roles:
         roles = " OR ".join(f'"{_token(role.value)}"' for role in scope.roles)
         yield f"scope : ({roles})"

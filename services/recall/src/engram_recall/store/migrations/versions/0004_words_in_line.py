@@ -1,0 +1,24 @@
+"""Keeps the words of a message in its row: ranking reads them of thousands, and each would be looked up elsewhere.
+
+Revision ID: 0004
+Revises: 0003
+"""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("ALTER TABLE message_words SET (toast_tuple_target = 8160)")
+
+
+def downgrade() -> None:
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("ALTER TABLE message_words RESET (toast_tuple_target)")
