@@ -1,0 +1,288 @@
+"""No call reads a table whole, and none looks at more because other agents have said more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import sqlalchemy as sa
+from engram.recall.v1 import messages_service_pb2 as rpc
+from engram.types.v1 import message_pb2 as pb
+from engram_kit.ids import derive_id, new_id
+from engram_kit.sql import Database
+from engram_testkit.plans import Watch, watched
+
+EACH: Final = 60
+FEW, MANY = 3, 40
+"""Agents when a call is watched for the first and for the second time."""
+BIG: Final = ("messages", "message_words", "tool_call_rows", "context_entries", "step_commits")
+COLOURS: Final = ["red", "green", "blue", "yellow", "black", "white", "brown", "orange", "purple", "grey"]
+BEGAN: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+Serve = Callable[..., AbstractAsyncContextManager[Any]]
+Call = Callable[[Any], Awaitable[Any]]
+
+
+def agent(number: int) -> str:
+    return derive_id("agent", str(number))
+
+
+def conversation(number: int, name: str = "") -> str:
+    return derive_id("conv", str(number), name)
+
+
+def said(number: int, place: int) -> pb.Message:
+    """The message of a place in an agent's history; every seventh has a call, and its return follows."""
+    text = f"{COLOURS[place % 10]} thing {place} of number{number}, seen with {COLOURS[(place * 3) % 10]} eyes"
+    made = pb.Message(
+        id=derive_id("message", str(number), str(place)),
+        agent_id=agent(number),
+        conversation_id=conversation(number),
+        role=pb.ROLE_ASSISTANT if place % 2 else pb.ROLE_USER,
+        run_id=derive_id("run", str(number), str(place // 10)),
+        step_id=derive_id("step", str(number), str(place)),
+        turn_id=derive_id("turn", str(number), str(place // 10)),
+        otid=derive_id("otid", str(number), str(place)),
+    )
+    made.create_time.FromDatetime(BEGAN + timedelta(days=number, minutes=place))
+    if place % 14 == 7:
+        made.tool_calls.add(id=derive_id("call", str(number), str(place)), name="look", arguments="{}")
+    made.content.add().text.text = text
+    return made
+
+
+async def fill(recall: Any, numbers: range) -> None:
+    for number in numbers:
+        system = pb.Message(id=derive_id("message", str(number), "system"), agent_id=agent(number), role=pb.ROLE_SYSTEM)
+        system.content.add().text.text = "Remember."
+        await recall.CreateContext(
+            rpc.CreateContextRequest(
+                agent_id=agent(number),
+                conversation_id=conversation(number),
+                messages=[system, *(said(number, place) for place in range(10))],
+            )
+        )
+        rest = [said(number, place) for place in range(10, EACH)]
+        await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=agent(number), messages=rest))
+    await indexed(recall, numbers[-1])
+
+
+async def indexed(recall: Any, number: int) -> None:
+    """Waits until the last message of an agent, which is the last of all, is in the vector index."""
+    wanted = rpc.SearchMessagesRequest(
+        query=said(number, EACH - 1).content[0].text.text, mode=rpc.SEARCH_MODE_VECTOR, agent_id=agent(number)
+    )
+    while derive_id("message", str(number), str(EACH - 1)) not in {
+        hit.message.id for hit in (await recall.SearchMessages(wanted)).hits
+    }:
+        await asyncio.sleep(0.02)
+
+
+def listing(**wanted: Any) -> Call:
+    return lambda recall: recall.ListMessages(rpc.ListMessagesRequest(page_size=5, **wanted))
+
+
+def searching(query: str, mode: int = rpc.SEARCH_MODE_HYBRID, **wanted: Any) -> Call:
+    return lambda recall: recall.SearchMessages(rpc.SearchMessagesRequest(query=query, mode=mode, limit=5, **wanted))
+
+
+def scope(**which: Any) -> rpc.ConversationScope:
+    return rpc.ConversationScope(**which)
+
+
+def middle(number: int = 1) -> str:
+    return derive_id("message", str(number), str(EACH // 2))
+
+
+MINE: Final = {"agent_ids": [agent(1)]}
+READS: Final[dict[str, Call]] = {
+    "GetContext": lambda recall: recall.GetContext(rpc.GetContextRequest(conversation_id=conversation(1))),
+    "GetContext, not modified": lambda recall: recall.GetContext(
+        rpc.GetContextRequest(conversation_id=conversation(1), if_version=1)
+    ),
+    "BatchGetContextIds": lambda recall: recall.BatchGetContextIds(
+        rpc.BatchGetContextIdsRequest(conversation_ids=[conversation(1), conversation(2)])
+    ),
+    "GetMessages": lambda recall: recall.GetMessages(rpc.GetMessagesRequest(message_ids=[middle(1), middle(2)])),
+    "List of an agent": listing(**MINE),
+    "List of an agent, newest first": listing(**MINE, order=2),
+    "List of an agent, after": listing(**MINE, after_id=middle()),
+    "List of an agent, before, newest first": listing(**MINE, before_id=middle(), order=2),
+    "List of several agents, after": listing(agent_ids=[agent(1), agent(2)], after_id=middle()),
+    "List of a role": listing(**MINE, roles=[pb.ROLE_USER], after_id=middle()),
+    "List of a time": listing(
+        **MINE, start_time=BEGAN + timedelta(days=1, minutes=20), end_time=BEGAN + timedelta(days=1, minutes=40)
+    ),
+    "List of a text": listing(**MINE, text_search="thing 33"),
+    "List of a conversation": listing(**MINE, conversation=scope(conversation_id=conversation(1))),
+    "List of a conversation alone": listing(conversation=scope(conversation_id=conversation(1)), after_id=middle()),
+    "List of a run": listing(run_id=derive_id("run", "1", "2"), order=2),
+    "List of a step": listing(step_id=derive_id("step", "1", "20"), order=2),
+    "List of a turn": listing(turn_id=derive_id("turn", "1", "2"), order=2),
+    "List of an otid": listing(otid=derive_id("otid", "1", "20"), order=2),
+    "List of a tool call": listing(tool_call_id=derive_id("call", "1", "21"), order=2),
+    "List of the organization": listing(),
+    "List of the organization, after": listing(after_id=middle(), order=1),
+    "List of the organization, newest first": listing(before_id=middle(), order=2),
+    "List of the organization, of a time": listing(
+        start_time=BEGAN + timedelta(days=1, minutes=20), end_time=BEGAN + timedelta(days=1, minutes=40)
+    ),
+    "Search, a rare word": searching("thing 33", agent_id=agent(1)),
+    "Search, words": searching("the red thing with blue eyes", rpc.SEARCH_MODE_TEXT, agent_id=agent(1)),
+    "Search, meaning": searching("the red thing with blue eyes", rpc.SEARCH_MODE_VECTOR, agent_id=agent(1)),
+    "Search, both": searching("the red thing with blue eyes", agent_id=agent(1)),
+    "Search of a role and time": searching(
+        "red thing", agent_id=agent(1), roles=[pb.ROLE_USER], start_date="2026-01-02", end_date="2026-01-02T00:30"
+    ),
+    "Search of a conversation": searching(
+        "red thing", agent_id=agent(1), conversation=scope(conversation_id=conversation(1))
+    ),
+    "Search without known messages": searching("red thing", agent_id=agent(1), exclude_message_ids=[middle()]),
+    "Search, the newest": searching("", agent_id=agent(1)),
+    "Search of the organization, a rare word": searching("number1", rpc.SEARCH_MODE_TEXT),
+    "Search of the organization, the newest": searching(""),
+}
+
+
+def step(name: str) -> Call:
+    def call(recall: Any) -> Awaitable[Any]:
+        answer = said(1, 0)
+        answer.id, answer.otid, answer.step_id = new_id("message"), "", derive_id("step", name)
+        answer.ClearField("otid")
+        request = rpc.CommitStepRequest(
+            agent_id=agent(1), conversation_id=conversation(1), step_id=derive_id("step", name), base_version=1
+        )
+        request.messages.append(answer)
+        request.lease.run_id, request.lease.epoch = derive_id("run", name), 1
+        return recall.CommitStep(request)  # type: ignore[no-any-return]
+
+    return call
+
+
+@dataclass
+class Writes:
+    """Calls that change something: each of another place, so that it can be made more than once."""
+
+    place: int = 40
+    made: dict[str, Call] = field(default_factory=dict)
+
+    def next(self) -> dict[str, Call]:
+        """Every kind of writing."""
+        self.place += 1
+        place, name = self.place, f"write {self.place}"
+        changed = said(1, place)
+        changed.content[0].text.text = f"changed thing {place}"
+        fork = pb.Message(id=new_id("message"), agent_id=agent(1), role=pb.ROLE_SYSTEM)
+        fork.content.add().text.text = "Fork."
+        update = rpc.UpdateMessageRequest(message=changed)
+        update.update_mask.paths.append("content")
+        fresh = said(1, 0)
+        fresh.id = new_id("message")
+        erased = agent(place - 41 + 900)
+        return {
+            "CommitStep": step(name),
+            "AppendMessages": lambda recall: recall.AppendMessages(
+                rpc.AppendMessagesRequest(agent_id=agent(1), messages=[fresh])
+            ),
+            "UpdateMessage": lambda recall: recall.UpdateMessage(update),
+            "DeleteMessage": lambda recall: recall.DeleteMessage(
+                rpc.DeleteMessageRequest(message_id=derive_id("message", "1", str(place - 20)))
+            ),
+            "ForkContext": lambda recall: recall.ForkContext(
+                rpc.ForkContextRequest(
+                    source_conversation_id=conversation(1), conversation_id=conversation(1, name), system_message=fork
+                )
+            ),
+            "DeleteContext": lambda recall: recall.DeleteContext(
+                rpc.DeleteContextRequest(conversation_id=conversation(1, name), delete_messages=True)
+            ),
+            "EraseAgent": lambda recall: recall.EraseAgent(rpc.EraseAgentRequest(agent_id=erased)),
+        }
+
+
+@dataclass
+class Engine:
+    """An SQL engine, and what a call may look at more when there is more of others."""
+
+    url: str
+    slack: int
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.url.startswith("sqlite")
+
+    async def carry_out(self, *statements: str) -> None:
+        database = Database.open(self.url)
+        await database.migrate("engram_recall")
+        for statement in statements:
+            await database.write(lambda conn, statement=statement: conn.execute(sa.text(statement)))  # type: ignore[misc]
+        await database.close()
+
+    async def prepare(self) -> None:
+        """Where tables are small PostgreSQL rightly reads them whole: it is kept from that wherever an index helps."""
+        if not self.is_sqlite:
+            name = sa.make_url(self.url).database
+            await self.carry_out(f'ALTER DATABASE "{name}" SET enable_seqscan = off')
+
+    async def analyze(self) -> None:
+        """Tells PostgreSQL's planner what is stored, as its own autovacuum would after a while."""
+        if not self.is_sqlite:
+            await self.carry_out("ANALYZE")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
+    if request.param == "sqlite":
+        return Engine(f"sqlite:///{tmp_path / 'recall.db'}", slack=2_000)
+    return Engine(str(request.getfixturevalue("postgres_url")), slack=300)
+
+
+async def seen(call: Call, recall: Any) -> Watch:
+    with watched() as watch:
+        await call(recall)
+    assert watch.plans
+    return watch
+
+
+def problems(few: dict[str, Watch], many: dict[str, Watch], slack: int) -> list[str]:
+    """The calls that look at more where there is more, or read a table from its beginning to its end."""
+    found = []
+    for name, watch in many.items():
+        if watch.work > few[name].work * 1.5 + slack:
+            found.append(f"{name} looks at {watch.work}, which was {few[name].work}")
+        found += [f"{name} reads {scan.table} whole: {scan.statement}" for scan in watch.scanned(BIG, EACH * FEW)]
+    return found
+
+
+async def watched_twice(
+    serve: Serve, engine: Engine, calls: Callable[[], dict[str, Call]]
+) -> tuple[dict[str, Watch], dict[str, Watch]]:
+    """Every call among few agents and among many."""
+    await engine.prepare()
+    found = []
+    async with serve(database_url=engine.url) as recall:
+        for numbers in (range(FEW), range(FEW, MANY)):
+            await fill(recall, numbers)
+            await engine.analyze()
+            found.append({name: await seen(call, recall) for name, call in calls().items()})
+    few, many = found
+    return few, many
+
+
+async def test_calls_cost_what_they_cost_however_much_others_have_said(serve: Serve, engine: Engine) -> None:
+    writes = Writes()
+    few, many = await watched_twice(serve, engine, lambda: {**READS, **writes.next()})
+    assert not (found := problems(few, many, engine.slack)), "\n".join(found)
+
+
+@pytest.mark.parametrize("index", ["ux_messages_sequence", "ix_messages_run_id"])
+async def test_a_missing_index_is_found(serve: Serve, engine: Engine, index: str) -> None:
+    await engine.carry_out(f"DROP INDEX {index}")
+    few, many = await watched_twice(serve, engine, lambda: READS)
+    assert problems(few, many, engine.slack)
