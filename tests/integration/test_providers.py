@@ -54,13 +54,12 @@ async def test_what_passes_by_itself_is_asked_again(
         (script.status(401, "Incorrect API key"), "LLM_API_ERROR", "PROVIDER_AUTH"),
         (script.status(402, "No credit"), "INSUFFICIENT_CREDITS", "PROVIDER_PAYMENT_REQUIRED"),
         (script.status(400, "Bad tools"), "LLM_API_ERROR", "PROVIDER_REFUSED"),
-        (script.context_overflow(40_000, 32_000), "CONTEXT_WINDOW_OVERFLOW", "CONTEXT_WINDOW_OVERFLOW"),
         (script.garbage(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
         (script.garbage(streamed=False), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
         (script.empty_answer(), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
         (Reply(text=None), "INVALID_LLM_RESPONSE", "PROVIDER_BAD_ANSWER"),
     ],
-    ids=["429", "401", "402", "400", "overflow", "garbage", "garbage-body", "no-choice", "no-content"],
+    ids=["429", "401", "402", "400", "garbage", "garbage-body", "no-choice", "no-content"],
 )
 async def test_a_failure_leaves_the_window_as_it_was_and_the_agent_usable(
     mesh: Mesh, fake_openai: FakeOpenAI, fault: Any, stop: str, reason: str

@@ -90,14 +90,9 @@ class Ledger:
         """
         if key is None:
             return tuple(effect()), False
-        which = {"organization_id": key.organization_id, "method": key.method, "request_id": key.request_id}
-        found = conn.execute(self._find, which).first()
+        found = self.find(conn, key)
         if found is not None:
-            if found.fingerprint != key.fingerprint:
-                raise RequestIdReused(
-                    "This request_id was used before with other content.", field="request_id", request_id=key.request_id
-                )
-            return tuple(msgspec.json.decode(found.result_ids, type=list[str])), True
+            return found, True
         result = tuple(effect())
         row = {
             "organization_id": key.organization_id,
@@ -109,6 +104,22 @@ class Ledger:
         }
         conn.execute(self._insert, row)
         return result, False
+
+    def find(self, conn: sa.Connection, key: RequestKey) -> tuple[str, ...] | None:
+        """The ids that a request gave when it ran before; None where it did not.
+
+        Raises:
+            RequestIdReused: the id was used with other content.
+        """
+        which = {"organization_id": key.organization_id, "method": key.method, "request_id": key.request_id}
+        found = conn.execute(self._find, which).first()
+        if found is None:
+            return None
+        if found.fingerprint != key.fingerprint:
+            raise RequestIdReused(
+                "This request_id was used before with other content.", field="request_id", request_id=key.request_id
+            )
+        return tuple(msgspec.json.decode(found.result_ids, type=list[str]))
 
     def purge(self, conn: sa.Connection, older_than: datetime | None = None) -> int:
         """Forgets requests recorded before `older_than` (by default a day ago); returns how many."""

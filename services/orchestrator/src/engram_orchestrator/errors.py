@@ -57,6 +57,12 @@ class SystemPromptOverflow(FailedPrecondition):
     reason = "SYSTEM_PROMPT_OVERFLOW"
 
 
+class NothingToCompact(FailedPrecondition):
+    """A compaction found nothing to take away."""
+
+    reason = "NOTHING_TO_COMPACT"
+
+
 class RunEnded(FailedPrecondition):
     """The run has ended."""
 

@@ -26,13 +26,15 @@ from engram_orchestrator.clients.archival import ArchivalClient
 from engram_orchestrator.clients.blocks import BlocksClient
 from engram_orchestrator.clients.recall import RecallClient
 from engram_orchestrator.clients.tools import ToolsClient
-from engram_orchestrator.compaction.port import RefusingCompactor
+from engram_orchestrator.compaction.compactor import model_compactor
+from engram_orchestrator.compaction.gauge import Gauge
 from engram_orchestrator.config import Config
 from engram_orchestrator.errors import REMOTE
 from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.loop.engine import Engine
 from engram_orchestrator.loop.execution import ToolExecution
+from engram_orchestrator.loop.fitting import Fitting
 from engram_orchestrator.loop.hub import EventHub
 from engram_orchestrator.loop.recording import Recorder
 from engram_orchestrator.loop.tiers import Patience
@@ -55,6 +57,7 @@ from engram_orchestrator.store.runs import SqlRunStore
 from engram_orchestrator.store.steps import SqlStepStore
 from engram_orchestrator.usecases.agents import AgentService
 from engram_orchestrator.usecases.approvals import ApprovalService
+from engram_orchestrator.usecases.compactions import CompactionService
 from engram_orchestrator.usecases.conversations import ConversationService
 from engram_orchestrator.usecases.creation import AgentBirth, Tiers
 from engram_orchestrator.usecases.runs import RunService
@@ -75,6 +78,7 @@ class Parts:
     windows: WindowService
     conversations: ConversationService
     previews: PreviewService
+    compactions: CompactionService
     runner: ToolRunner
     runs: RunService
     steps: StepService
@@ -98,7 +102,9 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         servicers=[
             (
                 agents_service_pb2_grpc.add_AgentServiceServicer_to_server,
-                AgentsServicer(parts.agents, parts.birth, parts.windows, parts.previews, parts.runner),
+                AgentsServicer(
+                    parts.agents, parts.birth, parts.windows, parts.previews, parts.runner, parts.compactions
+                ),
             ),
             (
                 runs_service_pb2_grpc.add_RunServiceServicer_to_server,
@@ -152,20 +158,23 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
     prompts = Prompts(config.data_path / "system_prompts")
     patience = Patience(clock, config.tier_patience_seconds)
     builtin = BuiltinTools(tiers.core_memory, tiers.recall, tiers.archival, clock)
-    context = ContextBuilder(tiers.recall, tiers.core_memory, tiers.archival, tiers.tools, RefusingCompactor(), clock)
+    context = ContextBuilder(tiers.recall, tiers.core_memory, tiers.archival, tiers.tools, clock)
     hub = EventHub()
     recorder = Recorder(run_store, hub, clock, keeps_traces=config.step_trace_days > 0)
     execution = ToolExecution(recorder, builtin, tiers.tools, tiers.core_memory, patience, clock)
-    engine = Engine(run_store, recorder, hub, tiers.recall, context, execution, patience, clock)
+    gauge = Gauge()
+    fitting = Fitting(context, model_compactor(models), gauge, recorder, tiers.recall, patience, clock)
+    engine = Engine(run_store, recorder, hub, tiers.recall, context, fitting, execution, patience, clock)
     turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
     keeper = LeaseKeeper(leases, clock, _owner(config.data_path / "orchestrator.owner"))
     conductor = Conductor(run_store, leases, keeper, hub, engine, turns, clock)
     slots = TurnSlots(leases, keeper, conductor.go_on, ids)
     agents = AgentService(agent_store, tiers.tools, builtin, context, models, clock, approval_store)
-    windows = WindowService(agent_store, threads, slots, approval_store, tiers.recall, builtin, context, clock)
+    windows = WindowService(agent_store, threads, slots, approval_store, tiers.recall, builtin, context, gauge, clock)
     conversations = ConversationService(
         threads, agent_store, tiers.recall, tiers.core_memory, windows, slots, context, models, clock, ids
     )
+    previews = PreviewService(windows, turns, context, clock, ids)
     birth = AgentBirth(agent_store, tiers, models, prompts, context, conductor, clock, ids)
     runs = RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids)
 
@@ -179,7 +188,8 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
         birth,
         windows,
         conversations,
-        PreviewService(windows, turns, context, clock, ids),
+        previews,
+        CompactionService(agent_store, slots, tiers.recall, models, previews, context, fitting),
         ToolRunner(agent_store, builtin, tiers.tools, tiers.core_memory, context, ids),
         runs,
         StepService(step_store),

@@ -125,7 +125,7 @@ async def test_a_window_that_would_overflow_stops_the_run_and_stays(world: World
     assert (run.stop_reason, run.status) == (StopReason.CONTEXT_WINDOW_OVERFLOW, RunStatus.FAILED)
     assert run.error is not None
     assert run.error.reason == "CONTEXT_WINDOW_OVERFLOW"
-    assert int(run.error.metadata["tokens"]) > int(run.error.metadata["limit"]) == 6_000
+    assert int(run.error.metadata["tokens"]) > int(run.error.metadata["limit"]) == 6_000 * 0.98
     assert len(world.model.requests) == 1
     assert world.window(agent) == before
     assert events[-1].sequence == 3
@@ -150,7 +150,7 @@ async def test_returns_may_take_a_fifth_of_the_window(world: World, process: Pro
     await process.send(agent)
     # Stored whole; what is sent is clipped by the renderer, to this bound.
     assert len(world.turn(agent)[2].tool_returns[0].text) == 40_000
-    assert world.model.last.tool_return_char_limit == int(32_000 * 0.2 * 4)
+    assert world.model.last.tool_return_char_limit == int(32_000 * 0.98 * 0.2 * 4)
 
 
 async def test_small_windows_still_show_five_thousand_characters(world: World, process: Process) -> None:

@@ -30,6 +30,10 @@ AGENT, RUN, STEP = derive_id("agent", "a test"), derive_id("run", "a test"), der
 CONVERSATION = derive_id("conv", AGENT)
 
 
+def compacting(**settings: Any) -> dict[str, Any]:
+    return {"compaction_settings": settings}
+
+
 def creating(*, agent: dict[str, Any] | None = None, **fields: Any) -> agents_service_pb2.CreateAgentRequest:
     return agents_service_pb2.CreateAgentRequest(agent=agents_pb2.Agent(**(agent or {})), **fields)
 
@@ -65,6 +69,15 @@ BAD_AGENTS: list[tuple[Any, str]] = [
     (
         creating(agent={"compaction_settings": {"sliding_window_percentage": 1.5}}),
         "agent.compaction_settings.sliding_window_percentage",
+    ),
+    (creating(agent=compacting(trigger_ratio=0)), "agent.compaction_settings.trigger_ratio"),
+    (creating(agent=compacting(trigger_ratio=1.1)), "agent.compaction_settings.trigger_ratio"),
+    (creating(agent=compacting(clip_chars=0)), "agent.compaction_settings.clip_chars"),
+    (creating(agent=compacting(model="no-provider")), "agent.compaction_settings.model"),
+    (creating(agent=compacting(prompt="a\0b")), "agent.compaction_settings.prompt"),
+    (
+        creating(agent=compacting(model_settings={"temperature": 3})),
+        "agent.compaction_settings.model_settings.temperature",
     ),
     (
         creating(agent={"response_format": {"json_schema": {"name": "n", "schema": "no"}}}),
@@ -390,7 +403,6 @@ async def test_what_a_run_cannot_do_yet(wire: Wire, request_: Any, field: str) -
 
 
 UNANSWERED: dict[str, tuple[Any, list[str]]] = {
-    "AgentService": (A, ["CompactConversation"]),
     "ModelService": (models_service_pb2, ["UpdateModel", "ListEmbeddingModels", "CreateProvider"]),
     "GroupService": (groups_service_pb2, ["CreateGroup"]),
     "IdentityService": (identities_service_pb2, ["CreateIdentity"]),
@@ -411,3 +423,26 @@ async def test_what_is_not_answered_yet_says_so(wire: Wire, service: str, method
     request = getattr(UNANSWERED[service][0], f"{method}Request")()
     with pytest.raises(Unimplemented):
         await getattr(stubs[service], method)(request)
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"mode": 99}, "settings.mode"),
+        ({"sliding_window_percentage": 0}, "settings.sliding_window_percentage"),
+        ({"clip_chars": -1}, "settings.clip_chars"),
+        ({"trigger_ratio": 2}, "settings.trigger_ratio"),
+        ({"model": "/x"}, "settings.model"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_settings_for_one_compaction_are_checked(wire: Wire, settings: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        await wire.agents.CompactConversation(A.CompactConversationRequest(agent_id=AGENT, settings=settings))
+    assert raised.value.field == field
+
+
+async def test_a_mode_that_is_not_known_yet_says_so(wire: Wire) -> None:
+    with pytest.raises(Unimplemented) as raised:
+        await wire.agents.CreateAgent(creating(agent=compacting(mode=agents_pb2.COMPACTION_MODE_EPISODIC)))
+    assert raised.value.field == "agent.compaction_settings.mode"

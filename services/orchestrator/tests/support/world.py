@@ -14,11 +14,13 @@ from engram_kit.paging import PageQuery
 from engram_kit.principal import DEFAULT_PRINCIPAL
 from engram_kit.sql import Database
 from engram_orchestrator.builtin.executor import BuiltinTools
-from engram_orchestrator.compaction.port import RefusingCompactor
+from engram_orchestrator.compaction.compactor import model_compactor
+from engram_orchestrator.compaction.gauge import Gauge
 from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.loop.engine import Engine
 from engram_orchestrator.loop.execution import ToolExecution
+from engram_orchestrator.loop.fitting import Fitting
 from engram_orchestrator.loop.hub import EventHub
 from engram_orchestrator.loop.recording import Recorder
 from engram_orchestrator.loop.tiers import Patience
@@ -45,6 +47,7 @@ from engram_orchestrator.store.runs import SqlRunStore
 from engram_orchestrator.store.steps import SqlStepStore
 from engram_orchestrator.usecases.agents import AgentService
 from engram_orchestrator.usecases.approvals import ApprovalService
+from engram_orchestrator.usecases.compactions import CompactionService
 from engram_orchestrator.usecases.conversations import ConversationService
 from engram_orchestrator.usecases.creation import AgentBirth, Tiers
 from engram_orchestrator.usecases.runs import RunService
@@ -74,6 +77,7 @@ class Process:
     birth: AgentBirth
     conversations: ConversationService
     previews: PreviewService
+    compactions: CompactionService
     runner: ToolRunner
     agent_store: AgentStore
     run_store: RunStore
@@ -146,6 +150,7 @@ class World:
     settings: ModelSettings = field(default_factory=lambda: ModelSettings(context_window=32_000))
     approval_timeout: float = 0
     waits: list[float] = field(default_factory=list)
+    call_seconds: float = 60.0
     on_wait: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
@@ -174,12 +179,14 @@ class World:
         models = cast("Providers", OneProvider(self.model, self.settings))
         patience = Patience(clock, 900.0, self._sleep)
         builtin = BuiltinTools(tiers.core_memory, tiers.recall, tiers.archival, clock)
-        compactor = RefusingCompactor()
-        context = ContextBuilder(tiers.recall, tiers.core_memory, tiers.archival, tiers.tools, compactor, clock)
+        context = ContextBuilder(tiers.recall, tiers.core_memory, tiers.archival, tiers.tools, clock)
         hub = EventHub()
         recorder = Recorder(run_store, hub, clock)
         execution = ToolExecution(recorder, builtin, tiers.tools, tiers.core_memory, patience, clock)
-        engine = Engine(run_store, recorder, hub, tiers.recall, context, execution, patience, clock)
+        gauge = Gauge()
+        compactor = model_compactor(models, call_seconds=self.call_seconds)
+        fitting = Fitting(context, compactor, gauge, recorder, tiers.recall, patience, clock)
+        engine = Engine(run_store, recorder, hub, tiers.recall, context, fitting, execution, patience, clock)
         turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
         leases, ids = watched(SqlLeaseStore(self.database, LeaseTimes(clock)), "leases", faults), RandomIds()
         keeper = LeaseKeeper(leases, clock, owner)
@@ -188,7 +195,10 @@ class World:
         threads = watched(SqlConversationStore(self.database, clock), "conversations", faults)
         approval_store = watched(SqlApprovalStore(self.database, clock), "approvals", faults)
         runs = RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids)
-        windows = WindowService(agent_store, threads, slots, approval_store, tiers.recall, builtin, context, clock)
+        windows = WindowService(
+            agent_store, threads, slots, approval_store, tiers.recall, builtin, context, gauge, clock
+        )
+        previews = PreviewService(windows, turns, context, clock, ids)
         return Process(
             conductor,
             hub,
@@ -201,7 +211,8 @@ class World:
             ConversationService(
                 threads, agent_store, tiers.recall, tiers.core_memory, windows, slots, context, models, clock, ids
             ),
-            PreviewService(windows, turns, context, clock, ids),
+            previews,
+            CompactionService(agent_store, slots, tiers.recall, models, previews, context, fitting),
             ToolRunner(agent_store, builtin, tiers.tools, tiers.core_memory, context, ids),
             agent_store,
             run_store,

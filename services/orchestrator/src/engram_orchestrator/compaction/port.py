@@ -1,53 +1,99 @@
-"""The port that makes room in a window, and the adapter that refuses to."""
+"""What a compaction is asked for and what it gives: the ports between the loop, the compactor, and who writes."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engram_orchestrator.errors import ContextWindowOverflow, SystemPromptOverflow
-from engram_orchestrator.model.agents import Agent
-from engram_orchestrator.model.memory import Window
-from engram_orchestrator.model.runs import Lease
+from engram_orchestrator.compaction.planner import Plan, Sizes
+from engram_orchestrator.llm.port import LlmClient, LlmRequest
+from engram_orchestrator.model.agents import CompactionSettings
+from engram_orchestrator.model.messages import Message
+from engram_orchestrator.model.models import ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Overflow:
-    """A request that does not fit: what it would cost, and what there is."""
+class Occasion:
+    """A window that is to be made smaller.
 
-    window: Window
+    `request` is what the model would be asked next, whole, with the window's
+    messages at its head; `messages` are those, the system message first.
+    `current` starts the turn that is under way. `sizes.trigger` and `.limit`
+    are this time's. What leaves must take at least `least_gain` tokens; None
+    says that any gain will do, as where somebody asked for it, or where the
+    provider refused what the estimate let pass. `tokens` estimates a text.
+    """
+
+    settings: CompactionSettings
+    request: LlmRequest
+    messages: Sequence[Message]
+    current: int
+    sizes: Sizes
+    client: LlmClient
+    tokens: Callable[[str], int]
+    least_gain: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a writer is to put into words: what leaves by `plan`, in the words of `mode`, for `tokens` at most."""
+
+    occasion: Occasion
+    plan: Plan
+    mode: str
     tokens: int
-    limit: int
-    system_tokens: int
 
 
-class Compactor(Protocol):
-    """Makes room before a request."""
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What stands at the head of the new window: `text` for the model, `summary` for whoever asks."""
 
-    async def make_room(self, agent: Agent, lease: Lease, overflow: Overflow) -> Window:
-        """The smaller window, stored.
+    text: str
+    summary: str
+
+
+class NoSummary(Exception):
+    """A writer could not write. `is_down` says that its model does not answer at all at the moment."""
+
+    def __init__(self, why: str, *, is_down: bool = False) -> None:
+        super().__init__(why)
+        self.is_down = is_down
+
+
+class Writer(Protocol):
+    """One way to put what leaves a window into words. Has no effect."""
+
+    async def write(self, task: Task, down: set[str]) -> Written:
+        """The words, of any length.
+
+        `down` are handles of models not to be asked, because they did not answer a moment ago.
 
         Raises:
-            SystemPromptOverflow: the system prompt and the tools alone do not fit.
-            ContextWindowOverflow: nothing more can be taken away.
+            NoSummary: nothing can be used; `down` grows by what did not answer.
         """
         ...
 
 
-class RefusingCompactor:
-    """Takes nothing away: a window that would overflow stops the run with the figures, and stays as it is."""
+class Models(Protocol):
+    """Where models are found."""
 
-    async def make_room(self, agent: Agent, lease: Lease, overflow: Overflow) -> Window:
-        """See Compactor."""
-        del agent, lease
-        figures = {"tokens": str(overflow.tokens), "limit": str(overflow.limit)}
-        if overflow.system_tokens > overflow.limit:
-            raise SystemPromptOverflow(
-                f"The system prompt and tools take about {overflow.system_tokens} tokens; "
-                f"the model's window leaves {overflow.limit}.",
-                tokens=str(overflow.system_tokens),
-                limit=figures["limit"],
-            )
-        raise ContextWindowOverflow(
-            f"The next request would take about {overflow.tokens} tokens; the model's window leaves "
-            f"{overflow.limit}. Reset the conversation or give the agent a larger context_window.",
-            **figures,
-        )
+    def resolve(self, handle: str) -> tuple[ModelInfo, LlmClient]:
+        """What is known of a model, and who asks it. Raises ModelUnknown."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """What an occasion came to: who leaves, and the words in their place."""
+
+    plan: Plan
+    written: Written
+    by: str
+    """The mode whose words they are, or "digest"."""
+
+
+class Compactor(Protocol):
+    """Makes windows smaller. Stores nothing."""
+
+    async def compact(self, occasion: Occasion) -> Shrunk | None:
+        """What is to leave, and the words in its place; None where nothing can. Never fails for want of a model."""
+        ...

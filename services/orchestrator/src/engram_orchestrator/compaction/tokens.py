@@ -1,40 +1,57 @@
-"""Estimating tokens without asking anybody: a quarter of the bytes, and a little for each message."""
+"""Estimating tokens without asking anybody: bytes over a figure of the provider, corrected by what it reports."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
 from engram_orchestrator.model.messages import ImagePart, Message, TextPart
 from engram_orchestrator.model.models import ToolSchema
 
-_BYTES_PER_TOKEN = 4
-_TOKENS_PER_MESSAGE = 12
-_TOKENS_PER_IMAGE = 1_000
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """A provider's figures: how many bytes of UTF-8 make a token, and what a message and a picture cost besides."""
+
+    bytes_per_token: float = 4.0
+    per_message: int = 12
+    per_image: int = 1_000
+
+    def text(self, text: str) -> int:
+        """Tokens of a text."""
+        return int(len(text.encode()) / self.bytes_per_token) + 1
+
+    def message(self, message: Message, return_limit: int | None = None) -> int:
+        """Tokens that a message costs in a request, its packaging included; returns are cut at `return_limit`."""
+        total = self.per_message
+        for part in message.content:
+            if isinstance(part, TextPart):
+                total += self.text(part.text)
+            elif isinstance(part, ImagePart):
+                total += self.per_image
+            else:
+                total += int(len(msgspec.json.encode(part)) / self.bytes_per_token)
+        for call in message.tool_calls:
+            total += self.text(call.name) + self.text(call.arguments)
+        for returned in message.tool_returns:
+            total += self.per_message + self.text(returned.text[:return_limit])
+        return total
+
+    def schema(self, schema: ToolSchema) -> int:
+        """Tokens that offering a tool costs."""
+        return int(len(msgspec.json.encode(schema)) / self.bytes_per_token) + 1
 
 
-def text_tokens(text: str) -> int:
-    """An estimate of the tokens of a text."""
-    return len(text.encode()) // _BYTES_PER_TOKEN + 1
+_DEFAULT: Final = Tokenizer()
+# What the providers themselves name as rules of thumb for English: four characters, and three and a half.
+_TOKENIZERS: Final = {"openai": _DEFAULT, "anthropic": Tokenizer(bytes_per_token=3.5, per_image=1_600)}
 
 
-def message_tokens(message: Message) -> int:
-    """An estimate of the tokens that a message costs in a request, its packaging included."""
-    total = _TOKENS_PER_MESSAGE
-    for part in message.content:
-        if isinstance(part, TextPart):
-            total += text_tokens(part.text)
-        elif isinstance(part, ImagePart):
-            total += _TOKENS_PER_IMAGE
-        else:
-            total += len(msgspec.json.encode(part)) // _BYTES_PER_TOKEN
-    for call in message.tool_calls:
-        total += text_tokens(call.name) + text_tokens(call.arguments)
-    for returned in message.tool_returns:
-        total += _TOKENS_PER_MESSAGE + text_tokens(returned.text)
-    return total
-
-
-def schema_tokens(schema: ToolSchema) -> int:
-    """An estimate of the tokens that offering a tool costs."""
-    return len(msgspec.json.encode(schema)) // _BYTES_PER_TOKEN + 1
+def tokenizer(handle: str) -> Tokenizer:
+    """The figures of a model's provider; those of an unknown one are a quarter of the bytes."""
+    return _TOKENIZERS.get(handle.partition("/")[0], _DEFAULT)
 
 
 class TokenLedger:
@@ -42,17 +59,61 @@ class TokenLedger:
 
     def __init__(self, size: int = 50_000) -> None:
         self._size = size
-        self._known: dict[str, int] = {}
+        self._known: OrderedDict[tuple[Tokenizer, int | None], dict[str, int]] = OrderedDict()
 
-    def measure(self, messages: tuple[Message, ...]) -> int:
-        """The sum over messages; the system message, which is rewritten in place, is measured anew each time."""
-        known = self._known
-        total = message_tokens(messages[0]) if messages else 0
+    def measure(self, messages: Sequence[Message], by: Tokenizer, return_limit: int | None = None) -> list[int]:
+        """Tokens of each message; the first, which is rewritten in place, is measured anew each time."""
+        if not messages:
+            return []
+        known = self._known.setdefault((by, return_limit), {})
+        tokens = [by.message(messages[0], return_limit)]
         for message in messages[1:]:
-            tokens = known.get(message.id)
-            if tokens is None:
-                tokens = known[message.id] = message_tokens(message)
-            total += tokens
+            found = known.get(message.id)
+            if found is None:
+                found = known[message.id] = by.message(message, return_limit)
+            tokens.append(found)
         while len(known) > self._size:
             del known[next(iter(known))]
-        return total
+        while len(self._known) > _KEPT_KINDS:
+            self._known.popitem(last=False)
+        return tokens
+
+
+_KEPT_KINDS: Final = 16
+
+_LEAST_FACTOR: Final = 0.9
+_MOST_FACTOR: Final = 3.0
+_WEIGHT: Final = 0.5
+_LEAST_MEASURED: Final = 200
+_KEPT_FACTORS: Final = 4_096
+
+
+class Corrections:
+    """How far off the estimates are, by agent and model: a factor, learnt from what providers report.
+
+    It is kept in memory beside the windows, moves half of the way to each new figure, and stays between 0.9 and 3:
+    an estimate that is too high costs a compaction too early, one that is too low an error of the provider.
+    """
+
+    def __init__(self) -> None:
+        self._factors: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    def factor(self, agent_id: str, model: str) -> float:
+        """What an estimate is to be multiplied by."""
+        return self._factors.get((agent_id, model), 1.0)
+
+    def learn(self, agent_id: str, model: str, estimated: int, reported: int) -> None:
+        """Takes in what a request that was estimated (uncorrected) at some tokens was reported to take."""
+        if estimated < _LEAST_MEASURED or reported <= 0:
+            return
+        known = self.factor(agent_id, model)
+        moved = known + _WEIGHT * (reported / estimated - known)
+        self._factors[agent_id, model] = min(_MOST_FACTOR, max(_LEAST_FACTOR, moved))
+        self._factors.move_to_end((agent_id, model))
+        while len(self._factors) > _KEPT_FACTORS:
+            self._factors.popitem(last=False)
+
+
+def schemas_tokens(schemas: Iterable[ToolSchema], by: Tokenizer) -> int:
+    """Tokens that offering tools costs."""
+    return sum(by.schema(schema) for schema in schemas)

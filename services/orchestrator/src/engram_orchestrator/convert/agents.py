@@ -125,7 +125,10 @@ def window_to_proto(report: WindowReport) -> pb.ContextWindow:
         for kind, tokens, text in zip(_SECTIONS, report.section_tokens, texts, strict=True)
     ]
     window = report.window
-    count = len(window.messages) - 1
+    if report.summary is not None:
+        kind = pb.CONTEXT_SECTION_KIND_SUMMARY
+        sections.append(pb.ContextSection(kind=kind, tokens=report.summary_tokens, text=report.summary, count=1))
+    count = len(window.messages) - (1 if report.summary is None else 2)
     messages, schemas = pb.CONTEXT_SECTION_KIND_MESSAGES, pb.CONTEXT_SECTION_KIND_TOOL_SCHEMAS
     sections.append(pb.ContextSection(kind=messages, tokens=report.message_tokens, count=count))
     sections.append(pb.ContextSection(kind=schemas, tokens=report.schema_tokens, count=len(report.schemas)))

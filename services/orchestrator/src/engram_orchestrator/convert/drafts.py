@@ -13,7 +13,7 @@ from engram_orchestrator.convert.agents import AGENT_TYPES, PROMPT_POLICIES
 from engram_orchestrator.convert.rules import rule_from_proto
 from engram_orchestrator.convert.runs import STOP_REASONS_BACK, inputs_from_proto
 from engram_orchestrator.convert.settings import (
-    compaction_from_proto,
+    compaction_of_agent,
     format_from_proto,
     present,
     require_json_object,
@@ -75,7 +75,7 @@ def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
         time_zone=require_time_zone(agent.time_zone or "UTC"),
         prompt_policy=policy_from_proto(agent),
         message_buffer_autoclear=agent.message_buffer_autoclear,
-        compaction_settings=compaction_from_proto(agent),
+        compaction_settings=compaction_of_agent(agent),
         response_format=format_from_proto(agent),
         enable_sleeptime=None,
         max_files_open=agent.max_files_open if agent.HasField("max_files_open") else None,

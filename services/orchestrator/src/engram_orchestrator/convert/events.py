@@ -13,8 +13,10 @@ from engram_orchestrator.convert.messages import (
     usage_to_proto,
 )
 from engram_orchestrator.convert.runs import RUN_STATUSES, STOP_REASONS, error_to_proto
+from engram_orchestrator.convert.settings import compaction_result_to_proto
 from engram_orchestrator.model.events import (
     Accepted,
+    Compacted,
     Delta,
     Failed,
     Keepalive,
@@ -35,8 +37,12 @@ from engram_orchestrator.model.messages import (
 
 
 def wanted(event: RunEvent, kinds: Collection[str]) -> bool:
-    """Whether a client that asked for these kinds gets the event; none asked for means all."""
-    return not kinds or not isinstance(event.body, Shown) or event.body.kind in kinds
+    """Whether a client that asked for these kinds gets the event; none asked for means all.
+
+    What tells of a compaction was recorded only because the run asked for it, and always comes.
+    """
+    body = event.body
+    return not kinds or not isinstance(body, Shown) or body.kind == "summary" or body.kind in kinds
 
 
 def event_to_proto(event: RunEvent) -> pb.RunEvent:
@@ -62,6 +68,8 @@ def event_to_proto(event: RunEvent) -> pb.RunEvent:
             result.keepalive.SetInParent()
         case Shown() as body:
             result.message.CopyFrom(_message(body))
+        case Compacted(figures):
+            result.compaction.CopyFrom(pb.CompactionEvent(result=compaction_result_to_proto(figures)))
         case Failed(error):
             result.error.CopyFrom(pb.ErrorEvent(error=error_to_proto(error)))
         case Stopped(reason, status):

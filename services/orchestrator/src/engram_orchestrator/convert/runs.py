@@ -149,6 +149,7 @@ def config_from_proto(config: pb.RunConfig) -> RunConfig:
         include_events=tuple(KIND_NAMES[kind] for kind in config.include_events),
         override_model=config.override_model if config.HasField("override_model") else None,
         override_system=config.override_system if config.HasField("override_system") else None,
+        include_compaction_events=config.include_compaction_events,
         assistant_messages=config.assistant_messages if config.HasField("assistant_messages") else True,
         assistant_tool_name=(
             config.assistant_tool_name if config.HasField("assistant_tool_name") else defaults.assistant_tool_name
@@ -174,6 +175,7 @@ def config_to_proto(config: RunConfig) -> pb.RunConfig:
         include_events=[numbers[name] for name in config.include_events],
         override_model=config.override_model,
         override_system=config.override_system,
+        include_compaction_events=config.include_compaction_events,
         assistant_messages=config.assistant_messages,
         assistant_tool_name=config.assistant_tool_name,
         assistant_tool_argument=config.assistant_tool_argument,

@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from typing import Any, Final, TypeVar
 
 from engram.agents.v1 import agents_pb2 as pb
-from engram_kit.errors import InvalidArgument
+from engram.agents.v1 import agents_service_pb2 as rpc
+from engram_kit.errors import InvalidArgument, Unimplemented
 from google.protobuf.message import Message as ProtoMessage
 
+from engram_orchestrator.compaction.modes import MODES
 from engram_orchestrator.llm.formats import schema_problem
 from engram_orchestrator.model.agents import CompactionSettings
+from engram_orchestrator.model.compaction import CompactionResult
 from engram_orchestrator.model.models import ModelSettings, ResponseFormat
 
 K = TypeVar("K", bound=int)
@@ -26,6 +29,8 @@ _MODES: Final = {
 _MODES_BACK: Final = {number: mode for mode, number in _MODES.items()} | {
     pb.COMPACTION_MODE_UNSPECIFIED: "sliding_window"
 }
+
+_LONGEST_PROMPT: Final = 100_000
 
 
 def present(message: ProtoMessage, *names: str) -> dict[str, Any]:
@@ -95,27 +100,54 @@ def settings_from_proto(settings: pb.ModelSettings, field: str) -> ModelSettings
     return ModelSettings(**given)
 
 
-def compaction_from_proto(agent: pb.Agent) -> CompactionSettings | None:
-    """The agent's compaction settings, or None for the defaults."""
+def compaction_of_agent(agent: pb.Agent) -> CompactionSettings | None:
+    """The agent's compaction settings, or None for the defaults. Raises as `compaction_from_proto`."""
     if not agent.HasField("compaction_settings"):
         return None
-    given = agent.compaction_settings
-    if given.mode not in _MODES_BACK:
-        raise InvalidArgument("agent.compaction_settings.mode is not known.", field="agent.compaction_settings.mode")
-    share = given.sliding_window_percentage if given.HasField("sliding_window_percentage") else None
-    if share is not None and not 0 < share <= 1:
-        field = "agent.compaction_settings.sliding_window_percentage"
-        raise InvalidArgument(f"{field} must be above 0 and at most 1.", field=field)
+    return compaction_from_proto(agent.compaction_settings, "agent.compaction_settings")
+
+
+def compaction_from_proto(given: pb.CompactionSettings, field: str) -> CompactionSettings:
+    """Compaction settings, checked one by one.
+
+    Raises:
+        InvalidArgument: naming the setting.
+        Unimplemented: a mode that this server does not know yet.
+    """
+    mode = require_known(_MODES_BACK, given.mode, f"{field}.mode")
+    if mode not in MODES:
+        raise Unimplemented(f"This server does not compact by the mode {mode} yet.", field=f"{field}.mode")
+    numbers = present(given, "sliding_window_percentage", "trigger_ratio")
+    for name, share in numbers.items():
+        if not 0 < share <= 1:
+            raise InvalidArgument(f"{field}.{name} must be above 0 and at most 1.", field=f"{field}.{name}")
+    if given.HasField("clip_chars") and given.clip_chars < 1:
+        raise InvalidArgument(f"{field}.clip_chars must be positive.", field=f"{field}.clip_chars")
+    if given.HasField("model") and not all(given.model.partition("/")):
+        raise InvalidArgument(f'{field}.model must be a handle, "provider/model".', field=f"{field}.model")
+    if len(given.prompt) > _LONGEST_PROMPT or "\0" in given.prompt:
+        raise InvalidArgument(
+            f"{field}.prompt must be at most {_LONGEST_PROMPT} characters, none NUL.", field=f"{field}.prompt"
+        )
     settings = None
     if given.HasField("model_settings"):
-        settings = settings_from_proto(given.model_settings, "agent.compaction_settings.model_settings")
-    plain = ("model", "prompt", "prompt_acknowledgement", "clip_chars", "trigger_ratio")
-    return CompactionSettings(
-        mode=_MODES_BACK[given.mode],
-        model_settings=settings,
-        sliding_window_percentage=share,
-        **present(given, *plain),
-    )
+        settings = settings_from_proto(given.model_settings, f"{field}.model_settings")
+    plain = present(given, "model", "prompt", "prompt_acknowledgement", "clip_chars")
+    return CompactionSettings(mode=mode, model_settings=settings, **numbers, **plain)
+
+
+def compaction_override(request: rpc.CompactConversationRequest) -> CompactionSettings | None:
+    """Settings for one compaction, or None; a mode that is not given is left empty. Raises as the above."""
+    if not request.HasField("settings"):
+        return None
+    given = compaction_from_proto(request.settings, "settings")
+    is_named = request.settings.mode != pb.COMPACTION_MODE_UNSPECIFIED
+    return given if is_named else replace(given, mode="")
+
+
+def compaction_result_to_proto(result: CompactionResult) -> pb.CompactionResult:
+    """The figures of a compaction."""
+    return pb.CompactionResult(**asdict(result))
 
 
 def compaction_to_proto(settings: CompactionSettings | None) -> pb.CompactionSettings | None:

@@ -132,6 +132,8 @@ def arguments_object(arguments: str) -> dict[str, Any]:
 
 
 def _user_text(request: LlmRequest, cache: RenderCache, message: Message) -> str:
+    if request.is_verbatim:
+        return message.text
     zone = request.time_zone
 
     def make() -> str:

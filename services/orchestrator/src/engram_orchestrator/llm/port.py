@@ -34,6 +34,7 @@ class LlmRequest:
     only. `time_zone` (IANA) is the agent's, for packaging. `settings` are the
     effective ones. `inner_thoughts` says that the schemas carry a "thinking"
     argument; where it is false, an adapter shows no such argument in history.
+    `is_verbatim` shows what users say as it stands, without packaging.
     """
 
     model: ModelInfo
@@ -46,6 +47,7 @@ class LlmRequest:
     inner_thoughts: bool = False
     response_format: ResponseFormat = ResponseFormat()
     tool_return_char_limit: int | None = None
+    is_verbatim: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,6 @@ from engram_kit.clock import Clock
 from engram_kit.errors import DeadlineExceeded, EngramError, Unavailable
 from engram_kit.ids import derive_id
 
-from engram_orchestrator.compaction.port import Compactor, Overflow
-from engram_orchestrator.compaction.tokens import TokenLedger, schema_tokens
 from engram_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
 from engram_orchestrator.loop.turn import Turn
 from engram_orchestrator.model.agent_types import shows_line_numbers
@@ -62,16 +60,13 @@ class ContextBuilder:
         core_memory: CoreMemoryPort,
         archival: ArchivalPort,
         tools: ToolsPort,
-        compactor: Compactor,
         clock: Clock,
     ) -> None:
         self._recall = recall
         self._core_memory = core_memory
         self._archival = archival
         self._tools = tools
-        self._compactor = compactor
         self._clock = clock
-        self._tokens = TokenLedger()
         self._windows: OrderedDict[str, Window] = OrderedDict()
         self._memories: OrderedDict[str, CoreMemory] = OrderedDict()
         self._summaries: OrderedDict[str, ArchivalSummary] = OrderedDict()
@@ -142,32 +137,16 @@ class ContextBuilder:
             return None, f"{what} cannot be reached at the moment. Go on without, and say so where it matters."
 
     async def assemble(self, turn: Turn) -> Assembled:
-        """The request of the next step, within the model's window.
-
-        Raises:
-            ContextWindowOverflow, SystemPromptOverflow: it does not fit, and the compactor cannot make it.
-        """
+        """The request of the next step, whether or not it fits the model's window."""
         schemas = turn.toolbox.offered(turn.solver.allowed(turn.toolbox.names))
         system_text, notes = await self._system_text(turn)
-        await self._fit(turn, schemas, system_text)
         return Assembled(self._request(turn, schemas, system_text, (*turn.notes, *notes)), system_text)
-
-    async def preview(self, turn: Turn) -> LlmRequest:
-        """The request of the next step as it is before room is made in the window."""
-        schemas = turn.toolbox.offered(turn.solver.allowed(turn.toolbox.names))
-        system_text, notes = await self._system_text(turn)
-        return self._request(turn, schemas, system_text, (*turn.notes, *notes))
 
     async def _system_text(self, turn: Turn) -> tuple[str | None, tuple[str, ...]]:
         """The system message anew where it no longer shows the memory that there is, or None."""
         agent = turn.agent
         template = turn.run.config.override_system or agent.system
-        memory = memory_section(
-            turn.core,
-            turn.solver.prompt(),
-            numbered=shows_line_numbers(agent.type, turn.model.info.provider),
-            show_blocks=turn.spec.shows_blocks,
-        )
+        memory = _memory(turn)
         stored = turn.window.messages[0].text
         frozen = agent.prompt_policy is PromptPolicy.CACHE and turn.run.config.override_system is None
         if frozen or shows(stored, template, memory):
@@ -176,6 +155,12 @@ class ContextBuilder:
         return self.render_system(agent.time_zone, template, memory, turn.core, turn.window, summary), (
             (note,) if note else ()
         )
+
+    async def system_anew(self, turn: Turn, window: Window) -> str:
+        """The system message that is stored with another window of the turn's conversation."""
+        summary, _ = await self.archival_summary(turn.agent.id)
+        agent = turn.agent
+        return self.render_system(agent.time_zone, agent.system, _memory(turn), turn.core, window, summary)
 
     def render_system(
         self,
@@ -198,16 +183,6 @@ class ContextBuilder:
         )
         return compose(template, memory, metadata)
 
-    async def _fit(self, turn: Turn, schemas: tuple[ToolSchema, ...], system_text: str | None) -> None:
-        window = with_system(turn.window, system_text)
-        offered = sum(schema_tokens(schema) for schema in schemas)
-        total = offered + self._tokens.measure((*window.messages, *turn.pending))
-        if total <= turn.model.prompt_limit:
-            return
-        fixed = offered + self._tokens.measure(window.messages[:1])
-        overflow = Overflow(window, total, turn.model.prompt_limit, fixed)
-        turn.window = self.remember(await self._compactor.make_room(turn.agent, turn.lease, overflow))
-
     def _request(
         self, turn: Turn, schemas: tuple[ToolSchema, ...], system_text: str | None, notes: tuple[str, ...]
     ) -> LlmRequest:
@@ -227,9 +202,7 @@ class ContextBuilder:
             and turn.solver.permits_parallel_calls,
             inner_thoughts=bool(settings.inner_thoughts_in_kwargs),
             response_format=format_ if format_ and not turn.policy.requires_tool_call else ResponseFormat(),
-            tool_return_char_limit=max(
-                _TOOL_RETURN_FLOOR, int(turn.model.prompt_limit * _TOOL_RETURN_SHARE * _CHARACTERS_PER_TOKEN)
-            ),
+            tool_return_char_limit=return_limit(turn.model.prompt_limit),
         )
 
     def _note(self, turn: Turn, text: str, index: int) -> Message:
@@ -240,6 +213,20 @@ class ContextBuilder:
             created_at=now,
             content=(TextPart(system_alert(text, now, turn.agent.time_zone)),),
         )
+
+
+def _memory(turn: Turn) -> str:
+    return memory_section(
+        turn.core,
+        turn.solver.prompt(),
+        numbered=shows_line_numbers(turn.agent.type, turn.model.info.provider),
+        show_blocks=turn.spec.shows_blocks,
+    )
+
+
+def return_limit(prompt_limit: int) -> int:
+    """The characters that a request shows of a tool's return."""
+    return max(_TOOL_RETURN_FLOOR, int(prompt_limit * _TOOL_RETURN_SHARE * _CHARACTERS_PER_TOKEN))
 
 
 def extended(window: Window, version: int, count: int, system_text: str | None, added: tuple[Message, ...]) -> Window:

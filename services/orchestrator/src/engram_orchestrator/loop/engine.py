@@ -11,12 +11,13 @@ from engram_kit.errors import Internal
 from engram_kit.ids import derive_id
 from engram_kit.tracing import current_trace_id
 
-from engram_orchestrator.llm.errors import STAYS_AWAY, ProviderBadAnswer, ProviderUnavailable
+from engram_orchestrator.llm.errors import STAYS_AWAY, ContextOverflow, ProviderBadAnswer, ProviderUnavailable
 from engram_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
 from engram_orchestrator.loop import answers, approvals
 from engram_orchestrator.loop.context import Assembled, ContextBuilder, extended
 from engram_orchestrator.loop.deltas import DeltaStream
 from engram_orchestrator.loop.execution import Carried, ToolExecution
+from engram_orchestrator.loop.fitting import COMPACTIONS_AT_MOST, Fitting
 from engram_orchestrator.loop.hub import EventHub
 from engram_orchestrator.loop.policy import StepOutcome, Verdict
 from engram_orchestrator.loop.recording import Recorder
@@ -55,6 +56,7 @@ class Engine:
         hub: EventHub,
         recall: RecallPort,
         context: ContextBuilder,
+        fitting: Fitting,
         execution: ToolExecution,
         patience: Patience,
         clock: Clock,
@@ -64,6 +66,7 @@ class Engine:
         self._hub = hub
         self._recall = recall
         self._context = context
+        self._fitting = fitting
         self._execution = execution
         self._patience = patience
         self._clock = clock
@@ -73,9 +76,10 @@ class Engine:
 
         Raises:
             ProviderError: the model did not answer, and nothing of the step is kept.
-            ContextWindowOverflow, SystemPromptOverflow: the next request does not fit.
+            ContextWindowOverflow, SystemPromptOverflow: the next request does not fit, whatever is taken away.
             LeaseLost: somebody else carries the run out now.
         """
+        await self._fitting.resume(turn)
         resumption = turn.run.resumes
         verdict = await (self._step(turn) if resumption is None else self._resume(turn, resumption))
         while verdict.stop is None:
@@ -141,13 +145,16 @@ class Engine:
         self, turn: Turn, answered: Answered, carried: tuple[Carried, ...], *, committed: bool
     ) -> Verdict:
         verdict = self._verdict(turn, answered, carried)
-        if not answered.journalled and verdict.stop is not StopReason.END_TURN:
+        is_due = self._fitting.is_due(turn, answered, verdict.stop)
+        if not answered.journalled and (is_due or verdict.stop is not StopReason.END_TURN):
             answered = await self._journal(turn, answered)
         messages = self._messages(turn, answered, carried, verdict)
         if messages and not committed:
             await self._commit(turn, answered, messages)
         turn.pending = ()
         self._conclude(turn, answered.step, answered.answer.usage, verdict.stop)
+        if is_due:
+            await self._fitting.after_step(turn, answered.step.id)
         return verdict
 
     def _verdict(self, turn: Turn, answered: Answered, carried: tuple[Carried, ...]) -> Verdict:
@@ -261,8 +268,26 @@ class Engine:
             return await self._ask(turn, step_id)
 
     async def _ask(self, turn: Turn, step_id: str) -> Answered:
-        """Asks the model until it has answered whole."""
-        assembled = await self._context.assemble(turn)
+        """Asks the model until it has answered whole, with a smaller window where the provider wants one."""
+        refusals, refused = 0, None
+        while True:
+            assembled = await self._fitting.assemble(turn, step_id)
+            if refused is not None and refusals == 1 and assembled.request == refused[0]:
+                raise refused[1]  # nothing could be taken away
+            try:
+                answered = await self._asked(turn, step_id, assembled)
+            except ContextOverflow as error:
+                if refusals == COMPACTIONS_AT_MOST:
+                    raise
+                refusals, refused = refusals + 1, (assembled.request, error)
+                self._fitting.refused(turn, error)
+                continue
+            turn.reported = answered.answer.usage.prompt_tokens
+            self._fitting.learn(turn, turn.reported)
+            return answered
+
+    async def _asked(self, turn: Turn, step_id: str, assembled: Assembled) -> Answered:
+        """Asks the model with one request."""
         began = self._clock.monotonic()
         step = self._new_step(turn, step_id)
         for attempt in range(1, _ASKED_AT_MOST + 1):

@@ -52,6 +52,8 @@ class LoopPolicy(Protocol):
     """Every step must call a tool; plain text is not an answer."""
     injects_heartbeat: bool
     """Tools get a request_heartbeat argument."""
+    compacts_late: bool
+    """The window is made smaller at the end of a turn, and before it only where a request does not fit."""
 
     def decide(self, outcome: StepOutcome) -> Verdict:
         """Whether the turn goes on after a step."""
@@ -67,6 +69,7 @@ class HeartbeatPolicy:
 
     requires_tool_call = True
     injects_heartbeat = True
+    compacts_late = True
 
     def decide(self, outcome: StepOutcome) -> Verdict:
         """See LoopPolicy."""
@@ -102,6 +105,7 @@ class ToolLoopPolicy:
 
     requires_tool_call = False
     injects_heartbeat = False
+    compacts_late = False
 
     def decide(self, outcome: StepOutcome) -> Verdict:
         """See LoopPolicy."""

@@ -40,6 +40,11 @@ def reasoning_and_words(message: Message) -> list[tuple[str, tuple[ContentPart, 
     return shown
 
 
+def shown_summary(message: Message) -> Shown:
+    """A summary at the head of a window, in the model's own wording."""
+    return Shown("summary", message.id, otid(message.id, 0), message.created_at, message.content)
+
+
 def shown_answer(message: Message, speech: dict[str, tuple[ContentPart, ...]]) -> list[Shown]:
     """The events of an assistant message.
 

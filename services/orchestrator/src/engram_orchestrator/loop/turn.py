@@ -29,6 +29,12 @@ from engram_orchestrator.model.runs import (
 from engram_orchestrator.model.sight import Sight
 
 
+def prompt_limit(settings: ModelSettings, default_window: int) -> int:
+    """Tokens that a request may take: the window less the answer, and less a margin of two in a hundred."""
+    window = settings.context_window or default_window
+    return window - min(settings.max_output_tokens or 0, window // 2) - window // 50
+
+
 @dataclass(frozen=True, slots=True)
 class CalledModel:
     """The model of a turn: who serves it, and the settings that hold."""
@@ -41,9 +47,8 @@ class CalledModel:
 
     @property
     def prompt_limit(self) -> int:
-        """Tokens that a request may take, so that the answer fits behind it."""
-        window = self.settings.context_window or self.info.context_window
-        return window - min(self.settings.max_output_tokens or 0, window // 2)
+        """See the function of this name."""
+        return prompt_limit(self.settings, self.info.context_window)
 
 
 @dataclass(slots=True)
@@ -142,6 +147,12 @@ class Turn:
     """What the agent has seen of its blocks when it gave the answer whose calls are being carried out."""
     committing: "Committing | None" = None
     """The commit under way, of which nobody knows yet whether it took place."""
+    ceiling: int | None = None
+    """Corrected tokens that requests stay below since the provider refused a longer one."""
+    reported: int | None = None
+    """Tokens of the request that was answered last, as the provider counted them."""
+    estimate: int = 0
+    """Uncorrected tokens of the request that was measured last."""
 
     asked: int = 0
     """How often the step that is carried out was asked."""

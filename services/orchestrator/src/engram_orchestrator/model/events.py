@@ -5,6 +5,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
+from engram_orchestrator.model.compaction import CompactionResult
 from engram_orchestrator.model.messages import ApprovalDecision, ContentPart, ToolCall, ToolReturn, Usage
 from engram_orchestrator.model.runs import RunError, RunStatus, StopReason
 
@@ -62,6 +63,12 @@ class Shown(Struct, frozen=True, omit_defaults=True, tag="message"):
     decisions: tuple[ApprovalDecision, ...] = ()
 
 
+class Compacted(Struct, frozen=True, tag="compaction"):
+    """The window was made smaller."""
+
+    result: CompactionResult
+
+
 class Failed(Struct, frozen=True, tag="error"):
     """The run failed."""
 
@@ -82,9 +89,9 @@ class UsageReported(Struct, frozen=True, tag="usage"):
     step_count: int
 
 
-EventBody = Accepted | StepStarted | Delta | Keepalive | Shown | Failed | Stopped | UsageReported
+EventBody = Accepted | StepStarted | Delta | Keepalive | Shown | Compacted | Failed | Stopped | UsageReported
 
-DurableBody = Shown | Failed | Stopped | UsageReported
+DurableBody = Shown | Compacted | Failed | Stopped | UsageReported
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from engram_orchestrator.model.approvals import AskedStep, Resumption
+from engram_orchestrator.model.compaction import Compaction
 from engram_orchestrator.model.messages import ApprovalDecision, ContentPart, Message, Role, ToolReturn, Usage
 
 
@@ -90,6 +91,7 @@ class RunConfig:
     include_events: tuple[str, ...] = ()
     override_model: str | None = None
     override_system: str | None = None
+    include_compaction_events: bool = False
     assistant_messages: bool = True
     assistant_tool_name: str = "send_message"
     assistant_tool_argument: str = "message"
@@ -238,6 +240,7 @@ class EntryKind(StrEnum):
     STARTED = "started"
     RESULT = "result"
     DECISION = "decision"
+    COMPACTION = "compaction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,11 +270,11 @@ class JournalledAnswer:
 class JournalEntry:
     """An insert-only record of a step: the first one of its kind and ordinal stands.
 
-    `ordinal` is the call's, 0 for an answer. Exactly one of the payloads fits
-    the kind; STARTED and DECISION have none. `at` dates the messages that are
-    made of it, so that a replay makes the same ones. `seen` are the block
-    revisions that the agent knows by its own edit in this call, for the calls
-    that follow.
+    `ordinal` is the call's, 0 for an answer, the window's version for a
+    compaction. Exactly one of the payloads fits the kind; STARTED and DECISION
+    have none. `at` dates the messages that are made of it, so that a replay
+    makes the same ones. `seen` are the block revisions that the agent knows by
+    its own edit in this call, for the calls that follow.
     """
 
     step_id: str
@@ -281,3 +284,4 @@ class JournalEntry:
     answer: JournalledAnswer | None = None
     result: ToolReturn | None = None
     seen: Mapping[str, int] | None = None
+    compaction: Compaction | None = None

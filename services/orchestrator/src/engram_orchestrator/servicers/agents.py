@@ -18,9 +18,17 @@ from engram_orchestrator.convert import drafts
 from engram_orchestrator.convert.agents import agent_to_proto, core_memory_to_proto, window_to_proto
 from engram_orchestrator.convert.messages import tool_return_to_proto
 from engram_orchestrator.convert.runs import config_from_proto, conversation_from, inputs_from_proto
-from engram_orchestrator.convert.settings import compaction_from_proto, format_from_proto, present, settings_from_proto
+from engram_orchestrator.convert.settings import (
+    compaction_of_agent,
+    compaction_override,
+    compaction_result_to_proto,
+    format_from_proto,
+    present,
+    settings_from_proto,
+)
 from engram_orchestrator.model.agents import Agent
 from engram_orchestrator.usecases.agents import AgentService
+from engram_orchestrator.usecases.compactions import CompactionService
 from engram_orchestrator.usecases.creation import AgentBirth
 from engram_orchestrator.usecases.trials import PreviewService, ToolRunner
 from engram_orchestrator.usecases.windows import WindowService
@@ -52,7 +60,7 @@ _CHANGES: Final[Mapping[str, Callable[[pb.Agent], Any]]] = {
     "time_zone": lambda agent: drafts.require_time_zone(agent.time_zone or "UTC"),
     "prompt_policy": drafts.policy_from_proto,
     "message_buffer_autoclear": lambda agent: agent.message_buffer_autoclear,
-    "compaction_settings": compaction_from_proto,
+    "compaction_settings": compaction_of_agent,
     "response_format": format_from_proto,
     "max_files_open": _optional("max_files_open"),
     "per_file_view_window_char_limit": _optional("per_file_view_window_char_limit"),
@@ -72,12 +80,14 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         windows: WindowService,
         previews: PreviewService,
         runner: ToolRunner,
+        compactions: CompactionService,
     ) -> None:
         self._service = service
         self._windows = windows
         self._birth = birth
         self._previews = previews
         self._runner = runner
+        self._compactions = compactions
 
     async def CreateAgent(self, request: rpc.CreateAgentRequest, context: Context) -> rpc.CreateAgentResponse:
         """Makes an agent with all its parts."""
@@ -215,6 +225,16 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         )
         return rpc.ResetMessagesResponse(agent=self._shown(agent))
 
+    async def CompactConversation(
+        self, request: rpc.CompactConversationRequest, context: Context
+    ) -> rpc.CompactConversationResponse:
+        """Makes the window smaller, or tells what that would come to."""
+        key = request_key(request, "CompactConversation")
+        result = await self._compactions.compact(
+            current_principal(), key, *_addressed(request), compaction_override(request), dry_run=request.dry_run
+        )
+        return rpc.CompactConversationResponse(result=compaction_result_to_proto(result))
+
     async def ListTags(self, request: rpc.ListTagsRequest, context: Context) -> rpc.ListTagsResponse:
         """Tags in use."""
         query = page_query(request)
@@ -234,7 +254,8 @@ def _addressed(
     request: rpc.GetContextWindowRequest
     | rpc.PreviewRequestRequest
     | rpc.RecompileAgentRequest
-    | rpc.ResetMessagesRequest,
+    | rpc.ResetMessagesRequest
+    | rpc.CompactConversationRequest,
 ) -> tuple[str, str]:
     """Agent and conversation that a request is about."""
     agent_id = _agent_id(request.agent_id)

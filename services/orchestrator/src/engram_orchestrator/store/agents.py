@@ -162,6 +162,15 @@ class SqlAgentStore:
         """See AgentStore."""
         return await self._database.write(lambda conn: self._ledger.once(conn, key, tuple)[1])
 
+    async def outcome(self, key: RequestKey) -> str | None:
+        """See AgentStore."""
+        found = await self._database.read(lambda conn: self._ledger.find(conn, key))
+        return None if found is None else found[0]
+
+    async def note_outcome(self, key: RequestKey, outcome: str) -> str:
+        """See AgentStore."""
+        return await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: (outcome,))[0][0])
+
     async def begin_deletion(self, organization_id: str, agent_id: str) -> bool:
         """See AgentStore."""
 

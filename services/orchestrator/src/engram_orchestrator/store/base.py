@@ -180,6 +180,22 @@ class AgentStore(Protocol):
         """
         ...
 
+    async def outcome(self, key: RequestKey) -> str | None:
+        """What a request that is repeated was noted to come to; None where it is the first.
+
+        Raises:
+            RequestIdReused: with other content.
+        """
+        ...
+
+    async def note_outcome(self, key: RequestKey, outcome: str) -> str:
+        """Notes what a request comes to before it has its effect; the first note stands, and comes back.
+
+        Raises:
+            RequestIdReused: with other content.
+        """
+        ...
+
     async def begin_deletion(self, organization_id: str, agent_id: str) -> bool:
         """Marks an agent DELETING and takes its conversations' leases away; False where there is none.
 

@@ -10,6 +10,7 @@ from engram_kit.paging import Page, PageQuery
 from engram_kit.principal import Principal
 
 from engram_orchestrator.builtin.executor import BuiltinTools
+from engram_orchestrator.compaction.writers import require_summariser
 from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.model.agent_types import AGENT_TYPES
@@ -95,6 +96,8 @@ class AgentService:
             self._models.resolve(changed.model)
             if changed.model_settings.fallback_model:
                 self._models.resolve(changed.model_settings.fallback_model)
+            if changed.compaction_settings != agent.compaction_settings:
+                require_summariser(self._models, changed.compaction_settings)
             provenance = replace(changed.provenance, last_updated_by_id=principal.subject_id)
             return replace(changed, provenance=provenance, updated_at=self._clock.now())
 

@@ -14,6 +14,7 @@ from engram_kit.ids import IdSource, derive_id
 from engram_kit.principal import Principal, as_principal
 
 from engram_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
+from engram_orchestrator.compaction.writers import require_summariser
 from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.loop.rules import RulesSolver
@@ -94,6 +95,7 @@ class AgentBirth:
         self._models.resolve(model)
         if draft.model_settings.fallback_model:
             self._models.resolve(draft.model_settings.fallback_model)
+        require_summariser(self._models, draft.compaction_settings)
         agent_id, now = self._ids.new("agent"), self._clock.now()
         return Agent(
             id=agent_id,

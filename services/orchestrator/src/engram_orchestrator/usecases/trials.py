@@ -15,7 +15,7 @@ from engram_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
 from engram_orchestrator.loop.answers import call_id
 from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.loop.custom import INTERRUPTED, run_custom
-from engram_orchestrator.loop.turn import Progress
+from engram_orchestrator.loop.turn import Progress, Turn
 from engram_orchestrator.model.agents import Agent
 from engram_orchestrator.model.memory import ToolResult
 from engram_orchestrator.model.messages import ToolReturn, ToolStatus
@@ -54,6 +54,18 @@ class PreviewService:
             ModelUnknown: nobody serves the model.
             Unavailable, DeadlineExceeded: recall or blocks are away.
         """
+        turn = await self.turn(principal, agent_id, conversation_id, messages, config)
+        return turn.model.client.render((await self._context.assemble(turn)).request)
+
+    async def turn(
+        self,
+        principal: Principal,
+        agent_id: str,
+        conversation_id: str,
+        messages: Sequence[InputMessage],
+        config: RunConfig,
+    ) -> Turn:
+        """The turn that these messages would begin, of a run that is not stored. Raises as `render`."""
         agent, conversation = await self._windows.place(principal, agent_id, conversation_id)
         now, run_id = self._clock.now(), self._ids.new("run")
         run = Run(
@@ -69,8 +81,7 @@ class PreviewService:
         )
         lease = Lease(run_id, conversation_id, "", 0)
         progress = Progress(run, lease, self._clock.monotonic(), number=1)
-        turn = await self._turns.preview(Claim(run, agent, conversation, lease), progress)
-        return turn.model.client.render(await self._context.preview(turn))
+        return await self._turns.preview(Claim(run, agent, conversation, lease), progress)
 
 
 class ToolRunner:

@@ -9,15 +9,16 @@ from engram_kit.ids import derive_id, new_id
 from engram_kit.principal import Principal
 
 from engram_orchestrator.builtin.executor import BuiltinTools
-from engram_orchestrator.compaction.tokens import message_tokens, schema_tokens, text_tokens
-from engram_orchestrator.loop.context import ContextBuilder, with_system
+from engram_orchestrator.compaction.gauge import Gauge
+from engram_orchestrator.loop.context import ContextBuilder, return_limit, with_system
 from engram_orchestrator.loop.policy import POLICIES
 from engram_orchestrator.loop.rules import RulesSolver
 from engram_orchestrator.loop.toolbox import make_toolbox
+from engram_orchestrator.loop.turn import prompt_limit
 from engram_orchestrator.model.agent_types import AGENT_TYPES, shows_line_numbers
 from engram_orchestrator.model.agents import Agent, Conversation, PromptPolicy
 from engram_orchestrator.model.memory import ArchivalSummary, CoreMemory, Window
-from engram_orchestrator.model.messages import Message
+from engram_orchestrator.model.messages import Message, Role
 from engram_orchestrator.model.models import ModelSettings, ToolSchema
 from engram_orchestrator.model.runs import Lease
 from engram_orchestrator.ports import RecallPort
@@ -29,7 +30,12 @@ from engram_orchestrator.usecases.first_messages import FirstWindow
 
 @dataclass(frozen=True, slots=True)
 class WindowReport:
-    """What the model sees: texts by section, messages and tools, with estimated tokens."""
+    """What the model sees: texts by section, messages and tools, with estimated tokens.
+
+    `section_tokens` are those of the system prompt, core memory, tool rules
+    and metadata, which add up to the system message's; `summary_tokens` those
+    of the summary at the head, which `message_tokens` leaves out.
+    """
 
     size: int
     system: str
@@ -39,20 +45,21 @@ class WindowReport:
     window: Window
     schemas: tuple[ToolSchema, ...]
     passage_count: int
+    section_tokens: tuple[int, int, int, int]
+    summary_tokens: int
     message_tokens: int
     schema_tokens: int
 
     @property
-    def section_tokens(self) -> tuple[int, int, int, int]:
-        """Of the system prompt, core memory, tool rules and metadata; they add up to the system message's."""
-        parts = [text_tokens(text) if text else 0 for text in (self.core_memory, self.tool_rules, self.metadata)]
-        whole = message_tokens(self.window.messages[0])
-        return (whole - sum(parts), parts[0], parts[1], parts[2])
+    def summary(self) -> str | None:
+        """The summary that stands for what left the window, or None."""
+        head = self.window.messages[1:2]
+        return head[0].text if head and head[0].role is Role.SUMMARY else None
 
     @property
     def total_tokens(self) -> int:
         """Of the whole request."""
-        return sum(self.section_tokens) + self.message_tokens + self.schema_tokens
+        return sum(self.section_tokens) + self.summary_tokens + self.message_tokens + self.schema_tokens
 
 
 class WindowService:
@@ -67,6 +74,7 @@ class WindowService:
         recall: RecallPort,
         builtin: BuiltinTools,
         context: ContextBuilder,
+        gauge: Gauge,
         clock: Clock,
     ) -> None:
         self._agents = agents
@@ -76,6 +84,7 @@ class WindowService:
         self._recall = recall
         self._builtin = builtin
         self._context = context
+        self._gauge = gauge
         self._clock = clock
 
     async def place(self, principal: Principal, agent_id: str, conversation_id: str) -> tuple[Agent, Conversation]:
@@ -96,6 +105,11 @@ class WindowService:
         window = self._as_seen(agent, conversation, core, await self._context.window(conversation.id), summary)
         schemas = await self._schemas(agent, settings)
         memory, rules, metadata = sections(window.messages[0].text)
+        handle = conversation.model or agent.model
+        limit = return_limit(prompt_limit(settings, settings.context_window or 0))
+        tokens = self._gauge.messages(agent.id, handle, window.messages, limit)
+        parts = [self._gauge.text(agent.id, handle, text) if text else 0 for text in (memory, rules, metadata)]
+        has_summary = len(tokens) > 1 and window.messages[1].role is Role.SUMMARY
         return WindowReport(
             size=settings.context_window or 0,
             system=agent.system,
@@ -105,8 +119,10 @@ class WindowService:
             window=window,
             schemas=schemas,
             passage_count=summary.passage_count,
-            message_tokens=sum(message_tokens(message) for message in window.messages[1:]),
-            schema_tokens=sum(schema_tokens(schema) for schema in schemas),
+            section_tokens=(tokens[0] - sum(parts), parts[0], parts[1], parts[2]),
+            summary_tokens=tokens[1] if has_summary else 0,
+            message_tokens=sum(tokens[2 if has_summary else 1 :]),
+            schema_tokens=self._gauge.schemas(agent.id, handle, schemas),
         )
 
     def _as_seen(

@@ -1,0 +1,223 @@
+"""Who writes summaries: a model that reads a transcript, or the agent's own model in its own context."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import urlsplit
+
+import structlog
+from engram_kit.errors import EngramError
+from engram_kit.ids import derive_id
+
+from engram_orchestrator.compaction.port import Models, NoSummary, Task, Written
+from engram_orchestrator.compaction.prompts import summary_prompt
+from engram_orchestrator.compaction.transcript import SUMMARY_NOTE, halved, transcript
+from engram_orchestrator.llm.errors import (
+    ContextOverflow,
+    ModelUnknown,
+    ProviderBadAnswer,
+    ProviderContentFilter,
+    ProviderError,
+)
+from engram_orchestrator.llm.history import arguments_object
+from engram_orchestrator.llm.port import AnsweredCall, LlmAnswer, LlmClient, LlmRequest, ToolChoice
+from engram_orchestrator.model.agents import CompactionSettings
+from engram_orchestrator.model.messages import Message, Role, TextPart
+from engram_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
+
+_log = structlog.get_logger("engram.compaction")
+
+PROVIDER_DEFAULTS: Final = {
+    "anthropic": "anthropic/claude-haiku-4-5",
+    "openai": "openai/gpt-5-mini",
+    "google_ai": "google_ai/gemini-2.5-flash",
+}
+"""The summariser of a provider's own service; a server that merely speaks its language has no such model."""
+
+_OWN_SERVICES: Final = (".anthropic.com", ".openai.com", ".googleapis.com")
+
+CALL_SECONDS: Final = 120.0
+_HALVINGS: Final = 3
+_LEAST_TRANSCRIPT: Final = 2_000
+_CHARACTERS_PER_TOKEN: Final = 3
+_ACKNOWLEDGEMENT: Final = "Understood. I will answer with the notes alone."
+
+
+@dataclass(slots=True)
+class TranscriptWriter:
+    """Shows a transcript of what leaves to a summariser: the one that is set, else the provider's, else the agent's."""
+
+    models: Models
+    call_seconds: float = CALL_SECONDS
+
+    async def write(self, task: Task, down: set[str]) -> Written:
+        """See Writer."""
+        why = "no model can summarise"
+        for info, client in self._candidates(task):
+            if info.handle in down:
+                why = f"{info.handle} does not answer"
+                continue
+            try:
+                return _written(await self._ask(task, info, client))
+            except NoSummary as error:
+                why = str(error)
+                if error.is_down:
+                    down.add(info.handle)
+        raise NoSummary(why)
+
+    def _candidates(self, task: Task) -> Iterator[tuple[ModelInfo, LlmClient]]:
+        own = task.occasion.request.model
+        handle = task.occasion.settings.model or _default_for(own)
+        if handle is not None and handle != own.handle:
+            try:
+                info, client = self.models.resolve(handle)
+            except ModelUnknown:
+                _log.warning("nobody serves the summariser; the agent's own model is asked", model=handle)
+            else:
+                yield info, client
+        if own.api != "rehearsal":
+            yield own, task.occasion.client
+
+    async def _ask(self, task: Task, info: ModelInfo, client: LlmClient) -> str:
+        request, given = task.occasion.request, task.occasion.settings.model_settings or ModelSettings()
+        # The agent's own model is called as the agent calls it: it may have a window that nobody else knows.
+        settings = given.over(request.settings if info.handle == request.model.handle else info.defaults)
+        window = settings.context_window or info.context_window
+        room = max(_LEAST_TRANSCRIPT, (window - min(task.tokens, window // 2)) * _CHARACTERS_PER_TOKEN // 2)
+        text = transcript(task.plan.evicted, room)
+        for _ in range(_HALVINGS):
+            try:
+                return await said(client, self._request(task, info, settings, text), self.call_seconds)
+            except ContextOverflow:
+                text = halved(text, max(_LEAST_TRANSCRIPT, len(text) // 2))
+        raise NoSummary(f"{info.handle} does not take the transcript")
+
+    def _request(self, task: Task, info: ModelInfo, settings: ModelSettings, text: str) -> LlmRequest:
+        prompt = _message(Role.SYSTEM, prompt_of(task), task)
+        words = [_message(Role.USER, text, task)]
+        if task.occasion.settings.prompt_acknowledgement:
+            words.insert(0, _message(Role.ASSISTANT, _ACKNOWLEDGEMENT, task))
+        return LlmRequest(
+            model=info,
+            settings=settings,
+            messages=(prompt, *words),
+            time_zone=task.occasion.request.time_zone,
+            is_verbatim=True,
+        )
+
+
+@dataclass(slots=True)
+class SelfWriter:
+    """Asks the agent's own model in the agent's own context, so that its provider has most of the request cached.
+
+    System message, tools and history are those of the agent's requests, byte for byte; what is asked stands behind
+    them as one more message. No tool is demanded, and what it says by the tool that speaks to users counts as said.
+    """
+
+    models: Models
+    call_seconds: float = CALL_SECONDS
+
+    async def write(self, task: Task, down: set[str]) -> Written:
+        """See Writer."""
+        occasion = task.occasion
+        info, client = occasion.request.model, occasion.client
+        if occasion.settings.model is not None and occasion.settings.model != info.handle:
+            try:
+                info, client = self.models.resolve(occasion.settings.model)
+            except ModelUnknown as error:
+                raise NoSummary(error.message) from error
+        if info.handle in down or info.api == "rehearsal":
+            raise NoSummary(f"{info.handle} cannot be asked")
+        try:
+            return _written(await said(client, self._request(task, info), self.call_seconds))
+        except ContextOverflow as error:
+            raise NoSummary(error.message) from error
+        except NoSummary as error:
+            if error.is_down:
+                down.add(info.handle)
+            raise
+
+    def _request(self, task: Task, info: ModelInfo) -> LlmRequest:
+        occasion = task.occasion
+        settings = occasion.request.settings
+        if occasion.settings.model_settings is not None:
+            settings = occasion.settings.model_settings.over(settings)
+        history = occasion.request.messages[: task.plan.end]
+        return replace(
+            occasion.request,
+            model=info,
+            settings=settings,
+            messages=(*history, _message(Role.SYSTEM, prompt_of(task), task)),
+            tool_choice=ToolChoice(),
+            response_format=ResponseFormat(),
+        )
+
+
+def require_summariser(models: Models, settings: CompactionSettings | None) -> None:
+    """Raises ModelUnknown where settings name a summariser that nobody serves."""
+    if settings is not None and settings.model is not None:
+        models.resolve(settings.model)
+
+
+def _default_for(own: ModelInfo) -> str | None:
+    host = urlsplit(own.endpoint).hostname or "" if own.endpoint is not None else None
+    is_own_service = host is None or host.endswith(_OWN_SERVICES)
+    return PROVIDER_DEFAULTS.get(own.provider) if is_own_service else None
+
+
+def prompt_of(task: Task) -> str:
+    """What the summariser is told: the agent's own prompt, or the mode's."""
+    prompt = task.occasion.settings.prompt
+    return prompt if prompt else summary_prompt(task.mode).replace("{WORDS}", str(max(40, task.tokens * 3 // 5)))
+
+
+async def said(client: LlmClient, request: LlmRequest, seconds: float) -> str:
+    """The words that a model answers with, within a time.
+
+    Raises:
+        ContextOverflow: the request is too long for the model.
+        NoSummary: it did not answer, or said nothing.
+    """
+    handle = request.model.handle
+    try:
+        async with asyncio.timeout(seconds), aclosing(client.stream(request)) as events:  # type: ignore[type-var]
+            answers = [event async for event in events if isinstance(event, LlmAnswer)]
+    except ContextOverflow:
+        raise
+    except TimeoutError as error:
+        raise NoSummary(f"{handle} took longer than {seconds:g} s", is_down=True) from error
+    except (ProviderBadAnswer, ProviderContentFilter) as error:
+        raise NoSummary(error.message) from error
+    except (ProviderError, EngramError) as error:
+        raise NoSummary(error.message, is_down=True) from error
+    text = "\n".join(_words(answer) for answer in answers).replace("\0", "�").strip()
+    if not text:
+        raise NoSummary(f"{handle} said nothing")
+    return text
+
+
+def _words(answer: LlmAnswer) -> str:
+    text = "\n".join(part.text for part in answer.content if isinstance(part, TextPart))
+    return text if text.strip() else "\n".join(filter(None, map(_spoken, answer.tool_calls)))
+
+
+def _spoken(call: AnsweredCall) -> str:
+    arguments = arguments_object(call.arguments)
+    words = arguments.get("message") if call.name == "send_message" else None
+    return words if isinstance(words, str) else ""
+
+
+def _written(summary: str) -> Written:
+    return Written(SUMMARY_NOTE + summary, summary)
+
+
+def _message(role: Role, text: str, task: Task) -> Message:
+    newest = task.plan.evicted[-1]
+    return Message(
+        id=derive_id("message", newest.id, "summarise", role.value, text),
+        role=role,
+        created_at=newest.created_at,
+        content=(TextPart(text),),
+    )

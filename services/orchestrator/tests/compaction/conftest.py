@@ -1,0 +1,88 @@
+"""Agents whose conversations do not fit their windows, and a model that also summarises."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from engram_orchestrator.compaction.transcript import SUMMARY_NOTE
+from engram_orchestrator.llm.port import LlmAnswer, LlmRequest
+from engram_orchestrator.model.agents import Agent, AgentType
+from engram_orchestrator.model.messages import Message, Role, Usage
+from engram_orchestrator.model.models import ModelSettings
+
+from ..support.model import Item, call, say
+from ..support.world import Process, World
+
+WINDOW = 6_000
+SMALL = ModelSettings(context_window=WINDOW)
+LONG = "All work and no play makes a long message. " * 12
+"""About 130 tokens."""
+
+Respond = Callable[[LlmRequest], Item]
+
+
+def is_summary_request(request: LlmRequest) -> bool:
+    """Whether a model is asked for a summary, by transcript or in the agent's own context."""
+    return request.is_verbatim or "about to leave your sight" in request.messages[-1].text
+
+
+@dataclass
+class Speaker:
+    """Answers turns at once, and writes summaries; `used` is what it reports of prompts, by estimate 100."""
+
+    world: World
+    summary: Respond = field(default=lambda request: say("They spoke of work."))
+    turn: Respond | None = None
+    used: int = 100
+
+    def __post_init__(self) -> None:
+        self.world.model.script = self
+
+    def __call__(self, request: LlmRequest) -> Item:
+        if is_summary_request(request):
+            return self.summary(request)
+        if self.turn is not None:
+            return self.turn(request)
+        needs_tool = request.tool_choice.kind != "auto"
+        answer = call("send_message", message="Yes.") if needs_tool else say("Yes.")
+        return self.reporting(answer)
+
+    def reporting(self, answer: LlmAnswer) -> LlmAnswer:
+        """The answer with the figures that are reported now."""
+        return replace(answer, usage=Usage(self.used, 10, self.used + 10))
+
+    @property
+    def summaries(self) -> list[LlmRequest]:
+        """The requests for summaries so far."""
+        return [request for request in self.world.model.requests if is_summary_request(request)]
+
+
+@pytest.fixture
+def speaker(world: World) -> Speaker:
+    """The world's model."""
+    return Speaker(world)
+
+
+async def small_agent(world: World, process: Process, kind: AgentType = AgentType.LETTA_V1, **draft: Any) -> Agent:
+    """An agent with a small window, whose first messages are none."""
+    draft.setdefault("model_settings", SMALL)
+    return await world.agent(process, kind, initial_messages=(), **draft)
+
+
+async def talk(process: Process, agent: Agent, turns: int, text: str = LONG, **config: Any) -> None:
+    """So many turns."""
+    for number in range(turns):
+        await process.send(agent, f"{number}. {text}", **config)
+
+
+def summary_of(messages: Sequence[Message]) -> str:
+    """What the summary at the head of a window says."""
+    assert messages[1].role is Role.SUMMARY
+    assert messages[1].text.startswith(SUMMARY_NOTE)
+    return messages[1].text.removeprefix(SUMMARY_NOTE)
+
+
+def roles(messages: Sequence[Message]) -> list[str]:
+    """Who speaks, in order."""
+    return [message.role.value for message in messages]

@@ -1,0 +1,131 @@
+"""Death of the process at every point of a compaction inside a run: the old window or the new one, and one summary."""
+
+import contextlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engram_kit.paging import PageQuery
+from engram_orchestrator.model.agents import Agent, AgentType
+from engram_orchestrator.model.messages import Role
+from engram_orchestrator.model.runs import RunStatus, StopReason
+from engram_orchestrator.store.base import RunFilter
+
+from ..support.faults import Death, Faults
+from ..support.world import ME, Process, World, dead, kinds, opened, require_valid
+from .conftest import Speaker, roles, small_agent, summary_of, talk
+
+NEWEST = PageQuery(1, ascending=False)
+KINDS = pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2], ids=["v3", "v2"])
+OCCASIONS = pytest.mark.parametrize("occasion", ["before", "behind"])
+
+
+async def prepared(world: World, kind: AgentType, occasion: str) -> tuple[Agent, Speaker]:
+    """An agent whose next turn compacts: before its first request, or behind its answer."""
+    process = world.process()
+    agent = await small_agent(world, process, kind)
+    speaker = Speaker(world)
+    await talk(process, agent, 8)
+    if occasion == "behind":
+        speaker.used = 5_300
+    return agent, speaker
+
+
+def input_of(occasion: str) -> str:
+    return "Long words. " * (1_200 if occasion == "before" else 2)
+
+
+async def live_and_die(world: World, agent: Agent, occasion: str, point: int | None) -> tuple[Process, int]:
+    world.faults = Faults()
+    world.faults.dies_at = point
+    process = world.process()
+    with contextlib.suppress(Death):
+        await process.send(agent, input_of(occasion), include_compaction_events=True)
+    await dead(process)
+    return process, world.faults.points
+
+
+async def run_of(process: Process, agent: Agent, text: str) -> Any:
+    runs = (await process.runs.list(ME, RunFilter(agent_ids=(agent.id,)), NEWEST)).items
+    said = runs[0].input[0].content[0]
+    return runs[0] if getattr(said, "text", "") == text else None
+
+
+@KINDS
+@OCCASIONS
+async def test_a_compaction_survives_a_death_at_every_point(tmp_path: Path, kind: AgentType, occasion: str) -> None:
+    async with opened(tmp_path) as world:
+        agent, speaker = await prepared(world, kind, occasion)
+        _, points = await live_and_die(world, agent, occasion, None)
+        assert len(speaker.summaries) == 1
+        assert roles(world.window(agent).messages)[1] == "summary"
+        seen: Counter[str] = Counter()
+        for point in range(points):
+            world.faults = Faults()
+            seen[await survives(world, kind, occasion, point)] += 1
+    assert seen["old"] >= 3
+    assert seen["new"] >= 3
+
+
+async def survives(world: World, kind: AgentType, occasion: str, point: int) -> str:
+    """One agent whose process dies at a point; which window stood then."""
+    agent, speaker = await prepared(world, kind, occasion)
+    before = [m.id for m in world.window(agent).messages]
+    asked = len(speaker.summaries)
+    await live_and_die(world, agent, occasion, point)
+    window = world.window(agent).messages
+    is_new = roles(window)[1] == "summary"
+    if not is_new:
+        assert [m.id for m in window][: len(before)] == before, point
+    world.faults = Faults()
+    second = world.process()
+    journalled = await is_journalled(second, agent)
+    answered = len(speaker.summaries)
+    await second.recover()
+    run = await run_of(second, agent, input_of(occasion))
+    if run is None:
+        return "unsent"
+    assert (run.status, run.stop_reason) == (RunStatus.COMPLETED, StopReason.END_TURN), (point, run.error)
+    window = world.window(agent).messages
+    require_valid(window)
+    assert summary_of(window) == "They spoke of work.", point
+    assert len(window) < len(before) + 3, point
+    rows = [row for row in world.recall.rows[agent.id] if row.role is Role.SUMMARY]
+    assert len(rows) == 1, point
+    assert len(speaker.summaries) - asked <= 2, point
+    if journalled or is_new:
+        assert len(speaker.summaries) == answered, f"{point}: what was journalled is asked for again"
+    events = await second.follow(run)
+    assert Counter(kinds(events))["Compacted"] == Counter(kinds(events))["summary"] == 1, point
+    assert kinds(events).count("assistant") == 1, point
+    assert len({row.id for row in world.recall.rows[agent.id]}) == len(world.recall.rows[agent.id])
+    await second.conductor.stop()
+    return "new" if is_new else "old"
+
+
+async def is_journalled(process: Process, agent: Agent) -> bool:
+    runs = (await process.runs.list(ME, RunFilter(agent_ids=(agent.id,)), NEWEST)).items
+    entries = await process.run_store.journal(runs[0].id)
+    return any(entry.kind == "compaction" for entry in entries)
+
+
+async def test_a_window_that_the_owner_changed_meanwhile_is_not_overwritten(world: World, process: Process) -> None:
+    agent, speaker = await prepared(world, AgentType.LETTA_V1, "behind")
+
+    async def reset_meanwhile(name: str) -> None:
+        if name != "recall.replace_context" or len(speaker.summaries) != 1:
+            return
+        process.faults.on_call = None
+        window = world.window(agent)
+        await world.recall.replace_context(
+            "the-owner", agent.id, window.conversation_id, window.version, [m.id for m in window.messages[:1]]
+        )
+
+    process.faults.on_call = reset_meanwhile
+    await process.send(agent, input_of("behind"))
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    assert roles(world.window(agent).messages) == ["system"]
+    speaker.used = 100
+    await process.send(agent, "Hello?")
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN

@@ -1,0 +1,73 @@
+"""Conversations of thousands of messages through a small window."""
+
+from datetime import timedelta
+
+from engram_orchestrator.model.agents import AgentType
+from engram_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
+from engram_orchestrator.model.runs import StopReason
+
+from ..support.model import call, say
+from ..support.world import Process, World, require_valid
+from .conftest import LONG, Speaker, is_summary_request, roles, small_agent, summary_of
+
+TOLD = "The key is under the third flowerpot."
+
+
+async def test_ten_thousand_messages_in_one_window_are_made_to_fit(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await small_agent(world, process)
+    window = world.window(agent)
+    now = world.clock.now()
+    messages: list[Message] = []
+    for number in range(2_500):
+        at = now + timedelta(seconds=number)
+        made = ToolCall(f"call-{number}", "archival_memory_search", "{}")
+        returned = ToolReturn(made.id, made.name, ToolStatus.SUCCESS, f"nothing {number}")
+        said = TOLD if number == 3 else f"{number}: {LONG[:80]}"
+        messages += [
+            Message(f"message-u-{number}", Role.USER, at, (TextPart(said),)),
+            Message(f"message-c-{number}", Role.ASSISTANT, at, tool_calls=(made,)),
+            Message(f"message-r-{number}", Role.TOOL, at, tool_returns=(returned,)),
+            Message(f"message-a-{number}", Role.ASSISTANT, at, (TextPart("Fine."),)),
+        ]
+    ids = [window.messages[0].id, *(message.id for message in messages)]
+    await world.recall.replace_context("load", agent.id, window.conversation_id, window.version, ids, messages)
+    await process.send(agent, "What now?")
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    after = world.window(agent).messages
+    require_valid(after)
+    assert roles(after)[:2] == ["system", "summary"]
+    assert len(after) < 200
+    assert len(speaker.summaries) == 1
+    transcript = speaker.summaries[0].messages[-1].text
+    assert TOLD in transcript, "the beginning stays where the middle gives way"
+    assert len(transcript) < 6_000 * 3
+    assert TOLD in [hit.text for hit in await world.recall.search(agent.id, "third flowerpot")]
+
+
+async def test_what_was_told_in_turn_3_is_found_three_hundred_turns_later(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await small_agent(world, process, AgentType.LETTA_V1)
+    for number in range(300):
+        await process.send(agent, TOLD if number == 3 else f"{number}. {LONG * 2}")
+        require_valid(world.window(agent).messages)
+    assert 10 < len(speaker.summaries) < 60
+    for earlier, later in zip(speaker.summaries, speaker.summaries[1:], strict=False):
+        assert earlier.messages[-1].text != later.messages[-1].text
+        assert later.messages[-1].text.startswith("earlier notes: They spoke of work."), "each folds the one before"
+    assert TOLD not in "".join(m.text for m in world.window(agent).messages)
+    begun = len(world.model.requests)
+
+    def look_it_up(request: object) -> object:
+        asked = [r for r in world.model.requests[begun:] if not is_summary_request(r)]
+        if len(asked) == 1:
+            return call("conversation_search", query="third flowerpot")
+        found = "\n".join(item.text for m in asked[-1].messages for item in m.tool_returns)
+        return say("Under the third flowerpot." if TOLD in found else "I do not know.")
+
+    speaker.turn = look_it_up  # type: ignore[assignment]
+    await process.send(agent, "Where is the key?")
+    assert world.turn(agent)[-1].text == "Under the third flowerpot."
+    assert summary_of(world.window(agent).messages) == "They spoke of work."

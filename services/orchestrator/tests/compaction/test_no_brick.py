@@ -1,0 +1,218 @@
+"""Summarisers that fail in every way: the agent answers all the same, nothing is lost, and time is bounded."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from engram_orchestrator.compaction.transcript import CLIPPED
+from engram_orchestrator.llm.errors import (
+    ContextOverflow,
+    ProviderAuth,
+    ProviderBadAnswer,
+    ProviderContentFilter,
+    ProviderRateLimited,
+    ProviderRefused,
+    ProviderTimeout,
+    ProviderUnavailable,
+)
+from engram_orchestrator.llm.port import LlmRequest
+from engram_orchestrator.model.agents import AgentType, CompactionSettings
+from engram_orchestrator.model.messages import Role
+from engram_orchestrator.model.runs import StopReason
+
+from ..support.model import Held, Item, call, say
+from ..support.world import ME, Process, World, require_valid
+from .conftest import LONG, Speaker, roles, small_agent, summary_of, talk
+
+MODES = ("sliding_window", "all", "self_compact_sliding_window", "self_compact_all")
+DIGEST = "No model could be asked for a summary; these are excerpts."
+ERRORS: dict[str, Callable[[], Item]] = {
+    "down": lambda: ProviderUnavailable("503", provider="scripted", status=503),
+    "cut": lambda: ProviderUnavailable("cut", provider="scripted"),
+    "limited": lambda: ProviderRateLimited("429", provider="scripted", status=429),
+    "auth": lambda: ProviderAuth("401", provider="scripted", status=401),
+    "refused": lambda: ProviderRefused("400", provider="scripted", status=400),
+    "filtered": lambda: ProviderContentFilter("400", provider="scripted", status=400),
+    "late": lambda: ProviderTimeout("late", provider="scripted"),
+    "garbage": lambda: ProviderBadAnswer("garbage", provider="scripted"),
+    "overflow": lambda: ContextOverflow("too long", provider="scripted", status=400),
+    "empty": lambda: say(""),
+    "blank": lambda: say(" \n\t "),
+    "tool": lambda: call("archival_memory_search", query="x"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("failure", ERRORS)
+async def test_an_agent_whose_summariser_fails_still_answers(
+    world: World, process: Process, speaker: Speaker, mode: str, failure: str
+) -> None:
+    agent = await small_agent(world, process, compaction_settings=CompactionSettings(mode))
+    speaker.summary = lambda request: ERRORS[failure]()
+    await process.send(agent, "The code word is zebra-crossing.")
+    await talk(process, agent, 6)
+    speaker.used = 5_300
+    await process.send(agent, "And?")
+    speaker.used = 100
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    window = world.window(agent).messages
+    require_valid(window)
+    assert summary_of(window).startswith(DIGEST)
+    assert "zebra-crossing" in summary_of(window)
+    await process.send(agent, "Still there?")
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    found = await world.recall.search(agent.id, "zebra-crossing")
+    assert Role.USER in [hit.message.role for hit in found]
+
+
+async def test_excerpts_fold_what_stood_before(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await small_agent(world, process)
+    await talk(process, agent, 5)
+    speaker.summary = lambda request: say("Her name is Ada.")
+    await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, None, dry_run=False)
+    speaker.summary = lambda request: ERRORS["down"]()
+    for _ in range(3):
+        await talk(process, agent, 3)
+        result = await process.compactions.compact(
+            ME, None, agent.id, agent.default_conversation_id, CompactionSettings("all"), dry_run=False
+        )
+        assert "Her name is Ada." in result.summary
+        assert result.summary.count(DIGEST) == 1
+    assert roles(world.window(agent).messages) == ["system", "summary"]
+
+
+async def test_a_model_that_hangs_is_left_behind(world: World, speaker: Speaker) -> None:
+    world.call_seconds = 0.01
+    process = world.process()
+    agent = await small_agent(world, process)
+    await talk(process, agent, 6)
+    held = Held(say("never"))
+    speaker.summary = lambda request: held
+    speaker.used = 5_300
+    async with asyncio.timeout(30):
+        await process.send(agent, "And?")
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    assert summary_of(world.window(agent).messages).startswith(DIGEST)
+    assert len(speaker.summaries) == 1, "who does not answer is not asked again at once"
+    await process.conductor.stop()
+
+
+async def test_self_modes_fall_back_to_a_transcript(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await small_agent(world, process, compaction_settings=CompactionSettings("self_compact_sliding_window"))
+    await talk(process, agent, 5)
+    speaker.summary = lambda request: say("By transcript.") if request.is_verbatim else say("")
+    await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, None, dry_run=False)
+    window = world.window(agent).messages
+    assert summary_of(window) == "By transcript."
+    assert len(window) == 9, "what leaves is what the sliding window says"
+    assert [request.is_verbatim for request in speaker.summaries] == [False, True]
+
+
+async def test_a_sliding_summary_that_says_nothing_is_asked_of_all(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await small_agent(world, process)
+    await talk(process, agent, 5)
+    speaker.summary = lambda request: say("" if len(speaker.summaries) == 1 else "Of all.")
+    await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, None, dry_run=False)
+    assert roles(world.window(agent).messages) == ["system", "summary"]
+    assert summary_of(world.window(agent).messages) == "Of all."
+
+
+async def test_a_transcript_that_is_too_long_is_halved(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await small_agent(world, process)
+    await talk(process, agent, 7)
+    lengths: list[int] = []
+
+    def short_sighted(request: LlmRequest) -> Item:
+        lengths.append(len(request.messages[-1].text))
+        if lengths[-1] > 2_200:
+            return ContextOverflow("too long", provider="scripted", status=400)
+        return say("In short.")
+
+    speaker.summary = short_sighted
+    settings = CompactionSettings("all")
+    await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, settings, dry_run=False)
+    assert summary_of(world.window(agent).messages) == "In short."
+    assert lengths[1] < lengths[0]
+    last = speaker.summaries[-1].messages[-1].text
+    assert "characters are left out here" in last
+    assert last.startswith("user: 0. ")
+    assert last.endswith("assistant: Yes.")
+
+
+@pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
+async def test_a_summary_that_is_too_long_is_cut(
+    world: World, process: Process, speaker: Speaker, kind: AgentType
+) -> None:
+    agent = await small_agent(world, process, kind)
+    speaker.summary = lambda request: say("blah " * 40_000)
+    for number in range(40):
+        await process.send(agent, f"{number}. {LONG * 2}")
+        assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    window = world.window(agent).messages
+    summary = summary_of(window)
+    assert summary.endswith(CLIPPED)
+    assert len(summary) / 4 < 6_000 / 8 / 0.9 + 20, "the estimate may be corrected by a tenth"
+    assert len(speaker.summaries) < 20
+
+
+@pytest.mark.parametrize(
+    ("own", "asked"),
+    [
+        ("anthropic/claude-opus-4-5", ["anthropic/claude-haiku-4-5", "anthropic/claude-opus-4-5"]),
+        ("anthropic/claude-haiku-4-5", ["anthropic/claude-haiku-4-5"]),
+        ("scripted/one", ["scripted/one"]),
+    ],
+)
+async def test_the_providers_summariser_is_asked_before_the_agents_own_model(
+    world: World, process: Process, speaker: Speaker, own: str, asked: list[str]
+) -> None:
+    agent = await small_agent(world, process, model=own)
+    await talk(process, agent, 5)
+    speaker.summary = lambda request: ERRORS["down"]()
+    await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, None, dry_run=False)
+    assert [request.model.handle for request in speaker.summaries] == asked
+
+
+async def test_a_summariser_that_is_set_is_asked_with_its_settings(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    from engram_orchestrator.model.models import ModelSettings
+
+    settings = CompactionSettings("all", model="anthropic/two", model_settings=ModelSettings(temperature=0.1))
+    agent = await small_agent(world, process, compaction_settings=settings)
+    await talk(process, agent, 5)
+    await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, None, dry_run=False)
+    request = speaker.summaries[0]
+    assert (request.model.handle, request.settings.temperature, request.tools) == ("anthropic/two", 0.1, ())
+
+
+async def test_a_model_that_is_down_for_everything_leaves_the_window_usable(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await small_agent(world, process)
+    await talk(process, agent, 6)
+    speaker.summary = lambda request: ERRORS["down"]()
+    speaker.turn = lambda request: ProviderUnavailable("503", provider="scripted", status=503)
+    speaker.used = 5_300
+    await process.send(agent, LONG * 20)
+    assert (await process.outcome(agent)).stop_reason is StopReason.LLM_API_ERROR
+    require_valid(world.window(agent).messages)
+    speaker.turn = None
+    await process.send(agent, "Back?")
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+
+
+async def test_recall_that_is_away_behind_a_step_delays_the_compaction(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await small_agent(world, process)
+    await talk(process, agent, 6)
+    speaker.used = 5_300
+    world.faults.away = {"recall.replace_context": 3}
+    await process.send(agent, "And?")
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    assert summary_of(world.window(agent).messages) == "They spoke of work."
+    assert len(world.waits) == 3
+    assert len(speaker.summaries) == 1

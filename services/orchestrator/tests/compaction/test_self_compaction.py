@@ -1,0 +1,103 @@
+"""Self modes ask in the agent's own context: the request's bytes up to the instruction are those of a normal one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from engram_orchestrator.llm.anthropic_messages.render import render_body as anthropic
+from engram_orchestrator.llm.openai_chat.render import render_body as openai_chat
+from engram_orchestrator.llm.openai_responses.render import render_body as openai_responses
+from engram_orchestrator.llm.port import LlmRequest
+from engram_orchestrator.llm.wire import encode_body
+from engram_orchestrator.model.agents import AgentType, CompactionSettings
+from engram_orchestrator.model.models import ResponseFormat
+
+from ..support.model import Item, call, say
+from ..support.world import ME, Process, World
+from .conftest import Speaker, is_summary_request, small_agent, summary_of, talk
+
+RENDERERS: dict[str, Callable[[LlmRequest], Any]] = {
+    "openai_chat": openai_chat,
+    "openai_responses": openai_responses,
+    "anthropic": anthropic,
+}
+INSTRUCTION = b"about to leave your sight"
+
+
+def before_the_instruction(raw: bytes) -> bytes:
+    """The body up to the message that carries the instruction; where that joins another message, up to its block."""
+    place = raw.index(INSTRUCTION)
+    return raw[: max(raw.rindex(b'{"role":"user"', 0, place), raw.rfind(b'{"type":"text"', 0, place))].removesuffix(
+        b'{"role":"user","content":['
+    )
+
+
+@pytest.mark.parametrize("api", RENDERERS)
+@pytest.mark.parametrize("mode", ["self_compact_sliding_window", "self_compact_all"])
+@pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
+async def test_the_prefix_is_that_of_a_normal_request(
+    world: World, process: Process, speaker: Speaker, api: str, mode: str, kind: AgentType
+) -> None:
+    agent = await small_agent(
+        world,
+        process,
+        kind,
+        compaction_settings=CompactionSettings(mode),
+        response_format=ResponseFormat("json_object"),
+    )
+    searched: list[bool] = []
+
+    def search_once(request: LlmRequest) -> Item:
+        if not searched:
+            searched.append(True)
+            return call("archival_memory_search", query="zebra", **heartbeat)
+        return call("send_message", message="Yes.") if request.tool_choice.kind != "auto" else say("Yes.")
+
+    heartbeat = {"request_heartbeat": True} if kind is AgentType.MEMGPT_V2 else {}
+    speaker.turn = search_once
+    await talk(process, agent, 6)
+    await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, None, dry_run=True)
+    await process.send(agent, "Next.")
+    asked, normal = speaker.summaries[-1], world.model.last
+    assert not is_summary_request(normal)
+    render = RENDERERS[api]
+    ours, theirs = encode_body(render(asked)), encode_body(render(normal))
+    prefix = before_the_instruction(ours)
+    assert len(prefix) > 1_500
+    assert theirs.startswith(prefix)
+    for name in ("tools", "system", "instructions"):
+        assert encode_body({name: render(asked).get(name)}) == encode_body({name: render(normal).get(name)})
+    assert asked.tools
+    assert asked.model == normal.model
+    assert asked.settings == normal.settings
+    share = len(asked.messages) - 1
+    assert asked.messages[:share] == normal.messages[:share]
+    assert share == (len(normal.messages) - 1 if mode == "self_compact_all" else share)
+
+
+async def test_a_self_mode_with_another_model_asks_that(world: World, process: Process, speaker: Speaker) -> None:
+    settings = CompactionSettings("self_compact_all", model="anthropic/two", prompt="Note what is about to leave.")
+    agent = await small_agent(world, process, compaction_settings=settings)
+    await talk(process, agent, 5)
+    asked: list[LlmRequest] = []
+
+    def note(request: LlmRequest) -> Item:
+        asked.append(request)
+        return say("Noted.")
+
+    speaker.turn = note
+    await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, None, dry_run=False)
+    assert [request.model.handle for request in asked] == ["anthropic/two"]
+    assert asked[0].messages[-1].text == "Note what is about to leave."
+    assert summary_of(world.window(agent).messages) == "Noted."
+
+
+async def test_words_by_the_speaking_tool_are_a_summary(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await small_agent(
+        world, process, AgentType.MEMGPT_V2, compaction_settings=CompactionSettings("self_compact_all")
+    )
+    await talk(process, agent, 5)
+    speaker.summary = lambda request: call("send_message", message="They spoke.")
+    await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, None, dry_run=False)
+    assert summary_of(world.window(agent).messages) == "They spoke."
+    assert speaker.summaries[-1].tool_choice.kind == "auto"

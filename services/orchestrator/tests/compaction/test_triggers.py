@@ -1,0 +1,253 @@
+"""When a window is made smaller: by estimate, by what the provider counts, and where the provider refuses."""
+
+from dataclasses import replace
+
+import pytest
+from engram_orchestrator.compaction.tokens import Corrections
+from engram_orchestrator.llm.errors import ContextOverflow
+from engram_orchestrator.llm.port import LlmRequest
+from engram_orchestrator.model.agents import AgentType, CompactionSettings, PromptPolicy
+from engram_orchestrator.model.events import Compacted, Shown
+from engram_orchestrator.model.messages import Role
+from engram_orchestrator.model.runs import RunStatus, StopReason
+
+from ..support.model import Item, call, say
+from ..support.world import ME, Process, World, kinds, require_valid, told
+from .conftest import LONG, SMALL, Speaker, is_summary_request, roles, small_agent, summary_of, talk
+
+BOTH = pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
+
+
+@BOTH
+async def test_a_long_conversation_goes_on_in_a_small_window(
+    world: World, process: Process, speaker: Speaker, kind: AgentType
+) -> None:
+    agent = await small_agent(world, process, kind)
+    for number in range(60):
+        events = await process.send(agent, f"{number}. {LONG * 2}")
+        assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN, number
+        assert "Compacted" not in kinds(events), "nobody asked to be told"
+        require_valid(world.window(agent).messages)
+    window = world.window(agent).messages
+    assert 1 < len(speaker.summaries) < 15
+    assert roles(window)[:2] == ["system", "summary"]
+    assert roles(window).count("summary") == 1
+    assert summary_of(window) == "They spoke of work."
+    said = [row.text for row in world.recall.rows[agent.id] if row.role is Role.USER and LONG in row.text]
+    assert len(said) == 60, "what left the window is in recall"
+    assert len([row for row in world.recall.rows[agent.id] if row.role is Role.SUMMARY]) == len(speaker.summaries)
+
+
+@BOTH
+async def test_no_request_is_longer_than_the_window(
+    world: World, process: Process, speaker: Speaker, kind: AgentType
+) -> None:
+    agent = await small_agent(world, process, kind)
+    await talk(process, agent, 30)
+    # A quarter of the bytes is what the estimate of the scripted provider is by its own word.
+    for request in world.model.requests:
+        size = sum(len(message.text.encode()) for message in request.messages)
+        assert size / 4 < 6_000 * 0.98
+
+
+async def test_a_turn_that_needs_no_compaction_makes_no_further_call(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await small_agent(world, process)
+    await talk(process, agent, 2, "Hello")
+    world.faults.calls.clear()
+    await process.send(agent, "Hello")
+    assert [name for name in world.faults.calls if name.startswith("recall.")] == [
+        "recall.get_context",
+        "recall.commit_step",
+    ]
+    assert len([name for name in world.faults.calls if name == "runs.write"]) == 0
+
+
+@BOTH
+async def test_what_the_provider_counts_starts_a_compaction_at_the_end_of_the_turn(
+    world: World, process: Process, speaker: Speaker, kind: AgentType
+) -> None:
+    agent = await small_agent(world, process, kind)
+    await talk(process, agent, 6)
+    assert speaker.summaries == []
+    speaker.used = 5_300  # of (6000 - 2 %) * 0.9 = 5292
+    events = await process.send(agent, "And now?", include_compaction_events=True)
+    assert len(speaker.summaries) == 1
+    assert summary_of(world.window(agent).messages) == "They spoke of work."
+    assert [kind for kind in kinds(events) if kind not in ("reasoning", "tool_call", "tool_return")] == [
+        "assistant",
+        "Compacted",
+        "summary",
+        "Stopped",
+        "UsageReported",
+    ]
+    compacted = next(body for body in told(events) if isinstance(body, Compacted))
+    shown = next(body for body in told(events) if isinstance(body, Shown) and body.kind == "summary")
+    assert shown.message_id == compacted.result.summary_message_id == world.window(agent).messages[1].id
+    assert compacted.result.messages_after == len(world.window(agent).messages) < compacted.result.messages_before
+    assert compacted.result.tokens_after < compacted.result.tokens_before
+
+
+async def test_one_below_the_threshold_starts_none(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await small_agent(world, process)
+    await talk(process, agent, 6)
+    speaker.used = 5_292
+    await process.send(agent, "And now?")
+    assert speaker.summaries == []
+
+
+async def test_the_ratio_is_the_agents_own(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await small_agent(world, process, compaction_settings=CompactionSettings(trigger_ratio=0.5))
+    await talk(process, agent, 6)
+    speaker.used = 2_950
+    await process.send(agent, "And now?")
+    assert len(speaker.summaries) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "compacts_within"), [(AgentType.LETTA_V1, True), (AgentType.MEMGPT_V2, False)], ids=["v3", "v2"]
+)
+async def test_v2_compacts_at_the_end_of_a_turn_and_v3_behind_each_step(
+    world: World, process: Process, speaker: Speaker, kind: AgentType, compacts_within: bool
+) -> None:
+    agent = await small_agent(world, process, kind, include_base_tool_rules=False)
+    await talk(process, agent, 6)
+    begun = len(world.model.requests)
+
+    def search_then_speak(request: LlmRequest) -> Item:
+        asked = [r for r in world.model.requests[begun:] if not is_summary_request(r)]
+        if len(asked) == 1:
+            more = {"request_heartbeat": True} if kind is AgentType.MEMGPT_V2 else {}
+            return speaker.reporting(call("archival_memory_search", query="zebra", **more))
+        return speaker.reporting(call("send_message", message="No.") if more_is_needed(request) else say("No."))
+
+    def more_is_needed(request: LlmRequest) -> bool:
+        return request.tool_choice.kind != "auto"
+
+    speaker.turn, speaker.used = search_then_speak, 5_300
+    await process.send(agent, "Look it up.")
+    order = ["summary" if is_summary_request(r) else "turn" for r in world.model.requests[begun:]]
+    assert order[:2] == (["turn", "summary"] if compacts_within else ["turn", "turn"])
+    assert "summary" in order
+    window = world.window(agent).messages
+    require_valid(window)
+    assert [m.text for m in window if m.role is Role.USER and "Look" in m.text] == ["Look it up."]
+    assert "archival_memory_search" in [made.name for m in window for made in m.tool_calls], "the turn is whole"
+
+
+async def test_a_provider_that_refuses_twice_is_asked_with_less_each_time(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await small_agent(world, process)
+    await talk(process, agent, 10)
+    refused: list[int] = []
+
+    def refuse_twice(request: LlmRequest) -> Item:
+        if len(refused) == 2:
+            return say("At last.")
+        refused.append(len(request.messages))
+        return ContextOverflow("too long", provider="scripted", status=400)
+
+    speaker.turn = refuse_twice
+    events = await process.send(agent, "Hello?", include_compaction_events=True)
+    run = await process.outcome(agent)
+    assert (run.stop_reason, run.status) == (StopReason.END_TURN, RunStatus.COMPLETED)
+    assert refused[1] < refused[0]
+    assert len(world.model.last.messages) < refused[1]
+    assert kinds(events) == ["Compacted", "summary", "Compacted", "summary", "assistant", "Stopped", "UsageReported"]
+    require_valid(world.window(agent).messages)
+    assert roles(world.window(agent).messages).count("summary") == 1
+    assert len(speaker.summaries) == 2
+    assert "They spoke of work." in speaker.summaries[1].messages[-1].text, "the earlier summary is folded in"
+
+
+async def test_a_provider_that_always_refuses_stops_the_run(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await small_agent(world, process)
+    await talk(process, agent, 10)
+    speaker.turn = lambda request: ContextOverflow("too long", provider="scripted", status=400)
+    before = len(world.model.requests) - len(speaker.summaries)
+    await process.send(agent, "Hello?")
+    assert (await process.outcome(agent)).stop_reason is StopReason.CONTEXT_WINDOW_OVERFLOW
+    assert len(world.model.requests) - len(speaker.summaries) - before == 4
+    speaker.turn = None
+    await process.send(agent, "Are you there?")
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+
+
+async def test_a_turn_that_alone_is_too_long_is_clipped_then_summarised(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    world.tools.add("print_much", "y" * 4_900)
+    agent = await small_agent(world, process, tool_names=("print_much",))
+    begun = len(world.model.requests)
+    steps = 26
+
+    def print_much(request: LlmRequest) -> Item:
+        asked = [r for r in world.model.requests[begun:] if not is_summary_request(r)]
+        return say("Done.") if len(asked) > steps else call("print_much")
+
+    speaker.turn = print_much
+    await process.send(agent, "Print.")
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    asked = [r for r in world.model.requests if not is_summary_request(r)]
+    assert len(asked) == steps + 1
+    returns = [item.text for r in asked[4:] for m in r.messages for item in m.tool_returns]
+    assert any("more characters are left out of this request" in text for text in returns)
+    for request in asked:
+        require_valid(request.messages)
+        assert "Print." in [m.text for m in request.messages], "what began the turn stays"
+        size = sum(len(m.text) + sum(len(item.text) for item in m.tool_returns) for m in request.messages)
+        assert size / 4 < 6_000
+    assert speaker.summaries
+    assert len(world.tools.executed) == steps
+    stored = [row for row in world.recall.rows[agent.id] if row.tool_returns]
+    assert [len(row.tool_returns[0].text) for row in stored] == [4_900] * steps, "recall has them whole"
+
+
+async def test_a_frozen_system_message_is_renewed_by_a_compaction(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await small_agent(world, process, prompt_policy=PromptPolicy.CACHE)
+    await talk(process, agent, 6)
+    block = world.blocks.blocks[world.blocks.held[agent.id][0]]
+    world.blocks.put(replace(block, value="Her name is Ada."))
+    await process.send(agent, "Hello")
+    assert "Ada" not in world.window(agent).messages[0].text
+    speaker.used = 5_300
+    await process.send(agent, "Hello")
+    assert "Ada" in world.window(agent).messages[0].text
+
+
+def test_the_correction_follows_the_provider_within_bounds() -> None:
+    corrections = Corrections()
+    assert corrections.factor("agent", "m") == 1
+    corrections.learn("agent", "m", 1_000, 1_400)
+    assert corrections.factor("agent", "m") == pytest.approx(1.2)
+    corrections.learn("agent", "m", 1_000, 1_400)
+    assert corrections.factor("agent", "m") == pytest.approx(1.3)
+    assert corrections.factor("other", "m") == 1
+    for _ in range(20):
+        corrections.learn("agent", "m", 1_000, 90_000)
+    assert corrections.factor("agent", "m") == 3
+    for _ in range(20):
+        corrections.learn("agent", "m", 1_000, 1)
+    assert corrections.factor("agent", "m") == 0.9
+    corrections.learn("new", "m", 100, 200)
+    corrections.learn("new", "m", 1_000, 0)
+    assert corrections.factor("new", "m") == 1, "a short request and a provider that does not say teach nothing"
+
+
+async def test_what_the_provider_counts_corrects_what_a_window_is_reported_to_take(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await small_agent(world, process, model_settings=replace(SMALL, context_window=60_000))
+    await process.send(agent, LONG)
+    place = await process.windows.place(ME, agent.id, agent.default_conversation_id)
+    settings = process.agents.effective_settings(*place)
+    before = (await process.windows.report(*place, settings)).total_tokens
+    for _ in range(12):
+        speaker.used = (await process.windows.report(*place, settings)).total_tokens * 2
+        await process.send(agent, "And?")
+    after = (await process.windows.report(*place, settings)).total_tokens
+    assert after > before * 2.5
