@@ -21,6 +21,7 @@ from engram_orchestrator.loop.shown import shown_summary
 from engram_orchestrator.loop.tiers import Patience
 from engram_orchestrator.loop.turn import Answered, Turn
 from engram_orchestrator.model.agents import CompactionSettings
+from engram_orchestrator.model.approvals import open_request
 from engram_orchestrator.model.compaction import Compaction, CompactionResult
 from engram_orchestrator.model.events import Compacted, DurableBody
 from engram_orchestrator.model.memory import Window
@@ -280,6 +281,8 @@ def _turn_start(turn: Turn) -> int:
     runs = {turn.run.id, *turn.run.takes_up}
     if turn.run.resumes is not None and (asking := turn.run.resumes.asked.message.run_id) is not None:
         runs.add(asking)  # an answer to an approval goes on with the turn that asked for it
+    if (waiting := open_request(turn.window.messages)) is not None and waiting.caller.run_id is not None:
+        runs.add(waiting.caller.run_id)
     return turn_start(turn.window.messages, runs)
 
 

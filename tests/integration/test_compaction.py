@@ -1,0 +1,176 @@
+"""Compaction on the whole mesh: real recall, real HTTP, two providers, and processes that die."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+from engram.agents.v1 import agents_pb2, agents_service_pb2, runs_pb2
+from engram.types.v1 import message_pb2
+from engram_client import Agent, text_of
+from engram_kit.errors import EngramError
+from engram_testkit.fakes import script
+from engram_testkit.fakes.anthropic import FakeAnthropic
+from engram_testkit.fakes.openai import FakeOpenAI
+from engram_testkit.fakes.script import Call, Reply, Usage
+from engram_testkit.fakes.server import FakeProvider
+from engram_testkit.mesh import Mesh
+from engram_testkit.turns import assert_whole, stored, texts, turn, window_of
+
+SELF = agents_pb2.COMPACTION_MODE_SELF_COMPACT_ALL
+WORDS = "The weather was discussed at length, and so were the trains. " * 20
+NEEDLE = "The wine cellar opens with the number 4711."
+WINDOW = 7_000
+
+
+def is_summary(body: dict[str, Any]) -> bool:
+    """Whether a request asks for a summary."""
+    shown = f"{body.get('system')}{body['messages'][0]}{body['messages'][-1]}"
+    return "leaves it" in shown or "about to leave your sight" in shown or "leaves its sight" in shown
+
+
+@pytest.fixture(params=["openai", "anthropic"])
+def provider(request: pytest.FixtureRequest, fake_openai: FakeOpenAI, fake_anthropic: FakeAnthropic) -> FakeProvider:
+    """A fake, which answers turns and writes summaries."""
+    fake: FakeProvider = {"openai": fake_openai, "anthropic": fake_anthropic}[request.param]
+    fake.script = lambda body: "They spoke of weather." if is_summary(body) else "I see."
+    return fake
+
+
+async def create(mesh: Mesh, provider: FakeProvider, compaction: agents_pb2.CompactionSettings | None = None) -> Agent:
+    handle = "openai/fake-model" if isinstance(provider, FakeOpenAI) else "anthropic/claude-fake"
+    settings = agents_pb2.ModelSettings(context_window=WINDOW, max_output_tokens=500)
+    agent = await mesh.client.agents.create(model=handle, settings=settings, blocks={"human": ""})
+    return agent if compaction is None else await agent.update(compaction_settings=compaction)
+
+
+async def test_a_needle_of_turn_3_is_found_when_the_window_has_long_forgotten_it(
+    mesh: Mesh, provider: FakeProvider
+) -> None:
+    agent = await create(mesh, provider)
+    for number in range(40):
+        heard = await turn(agent, NEEDLE if number == 3 else f"{number}. {WORDS}")
+        assert (heard.status, heard.said) == ("COMPLETED", "I see."), number
+        assert_whole(await window_of(mesh.client, agent))
+    window = await window_of(mesh.client, agent)
+    assert window[0].role == message_pb2.ROLE_SUMMARY
+    assert "They spoke of weather." in text_of(window[0].content)
+    assert len(window) < 40
+    compactions = [r for r in provider.requests if is_summary(r.body)]
+    assert 1 < len(compactions) < 12
+    for request in provider.requests:
+        assert len(request.raw) / 4 < WINDOW * 1.3, "bytes of JSON, four to a token"
+
+    def search(body: dict[str, Any]) -> Reply:
+        if "4711" in "\n".join(texts(body)) or "4711" in str(body["messages"][-1]):
+            return Reply(text="4711")
+        return Reply(tool_calls=[Call("conversation_search", {"query": "number of the wine cellar"})])
+
+    provider.script = search
+    assert (await turn(agent, "How does the cellar open?")).said == "4711"
+
+
+async def test_opted_in_clients_are_told_and_a_replay_tells_the_same(mesh: Mesh, provider: FakeProvider) -> None:
+    agent = await create(mesh, provider)
+    for number in range(4):
+        await turn(agent, f"{number}. {WORDS}")
+    provider.script = lambda body: (
+        "They spoke of weather." if is_summary(body) else Reply(text="I see.", usage=Usage(input=6_000, output=5))
+    )
+    heard = await turn(agent, "And?", config=runs_pb2.RunConfig(include_compaction_events=True))
+    kinds = [event.WhichOneof("event") for event in heard.events]
+    place = kinds.index("compaction")
+    result = heard.events[place].compaction.result
+    assert heard.events[place + 1].message.summary.text.endswith("They spoke of weather.")
+    assert heard.events[place + 1].message.message_id == result.summary_message_id
+    assert result.summary == "They spoke of weather."
+    assert (result.messages_before, result.tokens_before) > (result.messages_after, result.tokens_after)
+    durable = [event for event in heard.events if event.HasField("sequence")]
+    assert [event.sequence for event in durable] == list(range(1, len(durable) + 1))
+    again = [event async for event in mesh.client.runs.stream(heard.run_id)]
+    assert [e for e in again if e.HasField("sequence")] == durable
+    silent = await turn(agent, "And now?")
+    assert "compaction" not in [event.WhichOneof("event") for event in silent.events]
+
+
+async def test_by_hand_and_previewed(mesh: Mesh, provider: FakeProvider) -> None:
+    agent = await create(mesh, provider)
+    stub = mesh.client.agents.stub
+    request = agents_service_pb2.CompactConversationRequest(agent_id=agent.id, dry_run=True)
+    with pytest.raises(EngramError) as refused:
+        await stub.CompactConversation(request)
+    assert refused.value.reason == "NOTHING_TO_COMPACT"
+    for number in range(5):
+        await turn(agent, f"{number}. {WORDS}")
+    before = await window_of(mesh.client, agent)
+    shown = (await stub.CompactConversation(request)).result
+    assert await window_of(mesh.client, agent) == before
+    request.dry_run, request.request_id = False, "by-hand"
+    done = (await stub.CompactConversation(request)).result
+    assert done.summary == shown.summary == "They spoke of weather."
+    after = await window_of(mesh.client, agent)
+    assert len(after) + 1 == done.messages_after == shown.messages_after < len(before) + 1
+    assert (await stub.CompactConversation(request)).result == done
+    assert await window_of(mesh.client, agent) == after
+
+
+async def test_the_bytes_of_a_self_compaction(mesh: Mesh, provider: FakeProvider) -> None:
+    agent = await create(mesh, provider, agents_pb2.CompactionSettings(mode=SELF))
+    for number in range(4):
+        await turn(agent, f"{number}. {WORDS}")
+    request = agents_service_pb2.CompactConversationRequest(agent_id=agent.id, dry_run=True)
+    await mesh.client.agents.stub.CompactConversation(request)
+    ours = provider.requests[-1]
+    await turn(agent, "Next.")
+    theirs = provider.requests[-1]
+    assert is_summary(ours.body)
+    assert not is_summary(theirs.body)
+    assert ours.body["messages"][:-1] == theirs.body["messages"][:-1]
+    place = ours.raw.rindex(b'{"role":"user"')
+    assert theirs.raw[:place] == ours.raw[:place]
+    assert b'"tools":' in ours.raw
+    assert ours.body["tools"] == theirs.body["tools"]
+    assert ours.body.get("system") == theirs.body.get("system")
+
+
+async def test_a_provider_that_rejects_twice(mesh: Mesh, provider: FakeProvider) -> None:
+    agent = await create(mesh, provider)
+    for number in range(5):
+        await turn(agent, f"{number}. {WORDS}")
+    rejected: list[int] = []
+
+    def reject(body: dict[str, Any]) -> Any:
+        if is_summary(body):
+            return "They spoke of weather."
+        if len(rejected) < 2:
+            rejected.append(len(body["messages"]))
+            return script.context_overflow(9_000, 7_000)
+        return "At last."
+
+    provider.script = reject
+    heard = await turn(agent, "Hello?")
+    assert (heard.status, heard.said) == ("COMPLETED", "At last.")
+    window = await window_of(mesh.client, agent)
+    assert_whole(window)
+    assert window[0].role == message_pb2.ROLE_SUMMARY
+    assert window[0].id in [row.id for row in await stored(agent)], "the summary is a row of recall"
+
+
+async def test_settings_change_with_the_agent(mesh: Mesh, provider: FakeProvider) -> None:
+    agent = await create(mesh, provider)
+    changed = agents_pb2.CompactionSettings(
+        mode=SELF, clip_chars=100, sliding_window_percentage=0.2, trigger_ratio=0.5, prompt="p"
+    )
+    stub = mesh.client.agents.stub
+    wanted = agents_pb2.Agent(id=agent.id, compaction_settings=changed)
+    request = agents_service_pb2.UpdateAgentRequest(agent=wanted)
+    request.update_mask.paths.append("compaction_settings")
+    updated = (await stub.UpdateAgent(request)).agent
+    assert updated.compaction_settings == changed
+    wanted.compaction_settings.trigger_ratio = 3
+    with pytest.raises((EngramError, grpc.aio.AioRpcError)) as refused:
+        await stub.UpdateAgent(agents_service_pb2.UpdateAgentRequest(agent=wanted, update_mask=request.update_mask))
+    assert "trigger_ratio" in str(refused.value)
+    again = await stub.GetAgent(agents_service_pb2.GetAgentRequest(agent_id=agent.id))
+    assert again.agent.compaction_settings == changed
