@@ -24,7 +24,9 @@ STOP_SECONDS: Final = 15.0
 class ProcessMesh:
     """Five processes, `python -m engram_<room>`; an async context manager. Arguments as of `Mesh`.
 
-    The processes end with this one, whatever happens to it. Their logs are `<directory>/<room>.log`.
+    With more `orchestrators` than one there are also `orchestrator-2` and so on, each with a data directory of its own;
+    they need a database that they share. The processes end with this one, whatever happens to it. Their logs are
+    `<directory>/<room>.log`.
     """
 
     def __init__(
@@ -37,9 +39,11 @@ class ProcessMesh:
         embedder: str = EMBEDDER,
         environment: Mapping[str, str] | None = None,
         proxied: Sequence[str] = (),
+        orchestrators: int = 1,
     ) -> None:
         self.directory = directory
-        self._ports = {room: ReservedPort() for room in ROOMS}
+        replicas = tuple(f"orchestrator-{number}" for number in range(2, orchestrators + 1))
+        self._ports = {room: ReservedPort() for room in (*ROOMS, *replicas)}
         self.proxies = {room: FaultyProxy(self._ports[room].address) for room in proxied}
         self.addresses = {
             room: self.proxies[room].address if room in self.proxies else port.address
@@ -51,8 +55,8 @@ class ProcessMesh:
             "ENGRAM_EMBEDDER": embedder,
             "ENGRAM_MODEL": model,
             "ENGRAM_SHUTDOWN_GRACE_SECONDS": "1",
-            **{f"ENGRAM_{room.upper()}_PORT": str(port.number) for room, port in self._ports.items()},
-            **{f"ENGRAM_{room.upper()}_TARGET": address for room, address in self.addresses.items()},
+            **{f"ENGRAM_{room.upper()}_PORT": str(port.number) for room, port in self._ports.items() if room in ROOMS},
+            **{f"ENGRAM_{room.upper()}_TARGET": self.addresses[room] for room in ROOMS},
             **_provider("OPENAI", openai_base_url),
             **_provider("ANTHROPIC", anthropic_base_url),
             **(environment or {}),
@@ -60,6 +64,14 @@ class ProcessMesh:
         self._services = {
             room: Service(room, ("-m", f"engram_{room}"), self.environment, directory / f"{room}.log") for room in ROOMS
         }
+        for name in replicas:
+            own = {
+                "ENGRAM_DATA_DIR": str(directory / name),
+                "ENGRAM_ORCHESTRATOR_PORT": str(self._ports[name].number),
+            }
+            self._services[name] = Service(
+                "orchestrator", ("-m", "engram_orchestrator"), {**self.environment, **own}, directory / f"{name}.log"
+            )
         self._exits = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -67,7 +79,7 @@ class ProcessMesh:
         try:
             for proxy in self.proxies.values():
                 await self._exits.enter_async_context(proxy)
-            await asyncio.gather(*(self.start(room) for room in ROOMS))
+            await asyncio.gather(*(self.start(room) for room in self._services))
         except BaseException:
             await self.__aexit__()
             raise

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
+from functools import partial
 
 from engram.agents.v1 import (
     agents_service_pb2_grpc,
@@ -17,7 +17,7 @@ from engram_kit.background import periodic
 from engram_kit.channels import Channels
 from engram_kit.clock import Clock, SystemClock
 from engram_kit.idempotency import KEPT
-from engram_kit.ids import IdSource, RandomIds, new_id
+from engram_kit.ids import IdSource, RandomIds
 from engram_kit.service import Assembly
 from engram_kit.sql import Database
 
@@ -43,6 +43,8 @@ from engram_orchestrator.runs.beginning import TurnBuilder
 from engram_orchestrator.runs.conductor import Conductor
 from engram_orchestrator.runs.following import Follower
 from engram_orchestrator.runs.keeping import LeaseKeeper
+from engram_orchestrator.runs.lookout import Lookout
+from engram_orchestrator.runs.owner import Owner
 from engram_orchestrator.runs.slots import TurnSlots
 from engram_orchestrator.servicers.agents import AgentsServicer
 from engram_orchestrator.servicers.conversations import ConversationsServicer
@@ -67,6 +69,8 @@ from engram_orchestrator.usecases.windows import WindowService
 
 PACKAGE = "engram.agents.v1"
 PURGE_SECONDS = 3600.0
+SHARED_RECOVERY_SECONDS = 1.0
+"""How long a run of another process, whose lease has lapsed, waits at most to be found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +90,18 @@ class Parts:
     models: Providers
     conductor: Conductor
     keeper: LeaseKeeper
+    lookout: Lookout
     purge: Callable[[], Awaitable[object]]
 
 
 async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
     """The orchestrator over its migrated database, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
+    owner = Owner(config.data_path / "orchestrator.owner", alone=config.database.startswith("sqlite"))
     database = Database.open(config.database, synchronous=config.sqlite_synchronous)
     await database.migrate("engram_orchestrator")
     channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file)
-    parts = _parts(config, database, _tiers(config, channels), clock, ids)
+    parts = _parts(config, database, _tiers(config, channels), owner.name, clock, ids)
     conductor = parts.conductor
     return Assembly(
         name="orchestrator",
@@ -129,15 +135,22 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             f"{PACKAGE}.{name}Service" for name in ("Agent", "Run", "Model", "Conversation", "Group", "Identity")
         ],
         background=[
-            conductor.recover,
+            *_shared(database, parts),
             parts.keeper.renew,
             parts.birth.sweep,
             parts.approvals.sweep,
             parts.conversations.sweep,
             periodic(PURGE_SECONDS, parts.purge),
         ],
-        close=[database.close, channels.close, parts.models.close, conductor.stop],
+        close=[owner.close, database.close, channels.close, parts.models.close, conductor.stop],
     )
+
+
+def _shared(database: Database, parts: Parts) -> tuple[Callable[[], Awaitable[None]], ...]:
+    """What keeps an eye on the database; SQLite serves one process, which knows by itself what happens there."""
+    if database.dialect != "postgresql":
+        return (parts.conductor.recover,)
+    return (partial(parts.conductor.recover, SHARED_RECOVERY_SECONDS), parts.lookout.look)
 
 
 def _tiers(config: Config, channels: Channels) -> Tiers:
@@ -149,7 +162,7 @@ def _tiers(config: Config, channels: Channels) -> Tiers:
     )
 
 
-def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: IdSource) -> Parts:
+def _parts(config: Config, database: Database, tiers: Tiers, owner: str, clock: Clock, ids: IdSource) -> Parts:
     times = LeaseTimes.of(database, clock)
     agent_store, run_store = SqlAgentStore(database, clock), SqlRunStore(database, clock, times)
     threads, leases = SqlConversationStore(database, clock, times), SqlLeaseStore(database, times)
@@ -166,7 +179,7 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
     fitting = Fitting(context, model_compactor(models), gauge, recorder, tiers.recall, patience, clock)
     engine = Engine(run_store, recorder, hub, tiers.recall, context, fitting, execution, patience, clock)
     turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
-    keeper = LeaseKeeper(leases, clock, _owner(config.data_path / "orchestrator.owner"))
+    keeper = LeaseKeeper(leases, clock, owner)
     conductor = Conductor(run_store, leases, keeper, hub, engine, turns, clock)
     slots = TurnSlots(leases, keeper, conductor.go_on, ids)
     agents = AgentService(agent_store, tiers.tools, builtin, context, models, clock, approval_store)
@@ -176,7 +189,7 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
     )
     previews = PreviewService(windows, turns, context, clock, ids)
     birth = AgentBirth(agent_store, tiers, models, prompts, context, conductor, clock, ids)
-    runs = RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids)
+    runs = RunService(run_store, leases, conductor, Follower(run_store, hub, clock), models, clock, ids)
 
     async def purge() -> None:
         now = clock.now()
@@ -197,12 +210,6 @@ def _parts(config: Config, database: Database, tiers: Tiers, clock: Clock, ids: 
         models,
         conductor,
         keeper,
+        Lookout(leases, keeper, conductor, hub),
         purge,
     )
-
-
-def _owner(path: Path) -> str:
-    """This instance's name as a holder of leases: kept on disk, so that it reclaims its runs at once after a crash."""
-    if not path.exists():
-        path.write_text(new_id("owner"))
-    return path.read_text().strip()

@@ -9,9 +9,9 @@ from engram_kit.ids import new_id
 from engram_orchestrator.errors import ConversationBusy
 from engram_orchestrator.model.agents import Agent
 from engram_orchestrator.model.runs import Lease, RunStatus
-from engram_orchestrator.store.base import AgentStore, ConversationStore, LeaseStore, RunStore
+from engram_orchestrator.store.base import AgentStore, ConversationStore, LeaseStore, RunHead, RunStore, Watched
 
-from .suites import ORG, OTHER_ORG, a_run, an_agent, an_end, made
+from .suites import ORG, OTHER_ORG, a_run, an_agent, an_end, an_event, made
 
 
 async def slot_of(leases: LeaseStore, agent: Agent, owner: str = "me") -> Lease:
@@ -114,3 +114,31 @@ class LeaseStoreSuite:
         ):
             with pytest.raises(NotFound):
                 await leases.take_slot(organization, agent_id, conversation_id, new_id("run"), "me")
+
+    async def test_what_others_did_to_leases_and_runs_is_seen(
+        self, agents: AgentStore, runs: RunStore, leases: LeaseStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        mine = (await runs.start(None, a_run(agent, clock), "me", reject_busy=False)).claim
+        waiting = (await runs.start(None, a_run(agent, clock), "you", reject_busy=False)).run
+        second = await made(agents, an_agent(clock))
+        slot = await slot_of(leases, second)
+        assert mine is not None
+        gone = new_id("run")
+        seen = await leases.watch([mine.lease, slot], [waiting.id, gone])
+        assert seen == Watched((), (), {waiting.id: RunHead(0, ended=False)})
+
+        assert not await leases.request_cancel(OTHER_ORG, mine.run.id)
+        assert await leases.request_cancel(ORG, mine.run.id)
+        await runs.write(mine.lease, events=[an_event(mine.run, 1, clock), an_event(mine.run, 2, clock)])
+        seen = await leases.watch([mine.lease, slot], [mine.run.id])
+        assert seen == Watched((), (mine.run.id,), {mine.run.id: RunHead(2, ended=False)})
+
+        clock.advance(30)
+        taken = await runs.claim_next(agent.default_conversation_id, "you")
+        await slot_of(leases, second, "you")
+        assert taken is not None
+        assert taken.cancelled, "whoever takes it over ends it"
+        assert (await leases.watch([mine.lease, slot], [])).lost == (mine.lease, slot)
+        await runs.finish(taken.lease, an_end(taken.run, clock), (), ())
+        assert await leases.watch([], [mine.run.id]) == Watched((), (), {mine.run.id: RunHead(2, ended=True)})
+        assert not await leases.request_cancel(ORG, mine.run.id)

@@ -36,6 +36,7 @@ from engram_orchestrator.runs.beginning import TurnBuilder
 from engram_orchestrator.runs.conductor import Conductor
 from engram_orchestrator.runs.following import Follower
 from engram_orchestrator.runs.keeping import LeaseKeeper
+from engram_orchestrator.runs.lookout import Lookout
 from engram_orchestrator.runs.slots import TurnSlots
 from engram_orchestrator.store.agents import SqlAgentStore
 from engram_orchestrator.store.approvals import SqlApprovalStore
@@ -84,6 +85,7 @@ class Process:
     leases: LeaseStore
     keeper: LeaseKeeper
     slots: TurnSlots
+    lookout: Lookout
     clock: FrozenClock
     faults: Faults
 
@@ -194,7 +196,7 @@ class World:
         slots = TurnSlots(leases, keeper, conductor.go_on, ids)
         threads = watched(SqlConversationStore(self.database, clock), "conversations", faults)
         approval_store = watched(SqlApprovalStore(self.database, clock), "approvals", faults)
-        runs = RunService(run_store, conductor, Follower(run_store, hub, clock), models, clock, ids)
+        runs = RunService(run_store, leases, conductor, Follower(run_store, hub, clock), models, clock, ids)
         windows = WindowService(
             agent_store, threads, slots, approval_store, tiers.recall, builtin, context, gauge, clock
         )
@@ -219,6 +221,7 @@ class World:
             leases,
             keeper,
             slots,
+            Lookout(leases, keeper, conductor, hub),
             clock,
             faults,
         )

@@ -2,10 +2,22 @@
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from engram_orchestrator.model.events import RunEvent
 
 _END = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Another process has stored more of the run; `ended` where it was the last."""
+
+    ended: bool
+
+
+Heard = RunEvent | Stored | None
+"""What a follower hears; None at the end."""
 
 
 class Subscription:
@@ -14,14 +26,14 @@ class Subscription:
     def __init__(self, hub: "EventHub", run_id: str) -> None:
         self._hub = hub
         self._run_id = run_id
-        self._queue: asyncio.Queue[RunEvent | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[Heard] = asyncio.Queue()
 
-    def put(self, event: RunEvent | None) -> None:
-        """Hands over an event, or the end."""
-        self._queue.put_nowait(event)
+    def put(self, heard: Heard) -> None:
+        """Hands over an event, news of stored ones, or the end."""
+        self._queue.put_nowait(heard)
 
-    async def next(self, patience_seconds: float) -> RunEvent | None:
-        """The next event, or None at the end.
+    async def next(self, patience_seconds: float) -> Heard:
+        """The next event or news, or None at the end.
 
         Raises:
             TimeoutError: nothing happened for that long.
@@ -53,6 +65,16 @@ class EventHub:
         for event in events:
             for follower in self._followers.get(event.run_id, ()):
                 follower.put(event)
+
+    @property
+    def followed(self) -> tuple[str, ...]:
+        """The runs that somebody follows."""
+        return tuple(self._followers)
+
+    def stir(self, run_id: str, news: Stored) -> None:
+        """Tells the followers to look into the store."""
+        for follower in self._followers.get(run_id, ()):
+            follower.put(news)
 
     def end(self, run_id: str) -> None:
         """Tells the followers that no further event will come."""

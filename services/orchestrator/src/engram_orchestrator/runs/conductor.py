@@ -41,7 +41,6 @@ class _Active:
     """How the run ended is being recorded; it is too late to cancel it."""
     lost: bool = False
     """Somebody else carries the run out, or soon may."""
-    ended: StopReason | None = None
 
 
 class Conductor:
@@ -84,7 +83,7 @@ class Conductor:
             self._hub.end(claim.run.id)  # the next process of this owner takes it up
             return
         context.run(set_remaining, None)
-        active = _Active(claim)
+        active = _Active(claim, cancelled=claim.cancelled)
         self._active[claim.run.id] = active
         self._keeper.keep(claim.lease, lambda: self._lose(active))
         loop = asyncio.get_running_loop()
@@ -112,23 +111,32 @@ class Conductor:
         """Tells the followers of a run that ended without having begun."""
         self._hub.publish(events)
 
-    async def cancel(self, run: Run) -> bool:
-        """Stops a run that has begun and waits until that is recorded.
+    def carries(self, run_id: str) -> bool:
+        """Whether this process carries the run out."""
+        return run_id in self._active
 
-        False where it ended before it could be stopped, and where another process carries it out.
+    async def cancel(self, run: Run) -> bool:
+        """Stops a run that this process carries out, and waits until that is recorded; False where it does not.
+
+        A run that nobody carries out, as after a crash, is taken up here, to be ended.
         """
         if run.id not in self._active:
-            # Nobody may be carrying it out, as after a crash: then it is taken up here, to be ended.
             await self.kick(run.conversation_id)
         active = self._active.get(run.id)
         if active is None or active.task is None:
             return False
-        if not active.cancelled and not active.ending:
-            active.cancelled = True
-            if active.has_begun:
-                active.task.cancel()
+        self.interrupt(run.id)
         await asyncio.wait([active.task])
-        return active.ended is StopReason.CANCELLED
+        return True
+
+    def interrupt(self, run_id: str) -> None:
+        """Begins to stop a run that this process carries out; one whose end is being recorded ends as it will."""
+        active = self._active.get(run_id)
+        if active is None or active.task is None or active.cancelled or active.ending:
+            return
+        active.cancelled = True
+        if active.has_begun:
+            active.task.cancel()
 
     async def ended(self, run_id: str) -> None:
         """Waits until a run is not carried out here any more."""
@@ -159,7 +167,7 @@ class Conductor:
             if claim is not None:
                 self._begin(claim, Context())
 
-    async def recover(self) -> None:
+    async def recover(self, pause_seconds: float = RECOVERY_SECONDS) -> None:
         """For ever: takes up runs that nobody holds, such as those of this process before it was killed."""
         while True:
             try:
@@ -167,7 +175,7 @@ class Conductor:
                     await self.kick(conversation_id)
             except EngramError as error:
                 _log.warning("looking for runs to take up failed", error=error.message)
-            await asyncio.sleep(RECOVERY_SECONDS)
+            await asyncio.sleep(pause_seconds)
 
     async def stop(self) -> None:
         """Lets go of every run where it stands; any process takes it up at once."""
@@ -218,9 +226,7 @@ class Conductor:
         progress = Progress(claim.run, claim.lease, self._clock.monotonic(), sequence=claim.run.last_sequence)
         reason, error = await self._carried_out(active, progress)
         active.ending = True
-        waits = await settled(self._finish(progress, reason, error))
-        active.ended = reason
-        return waits
+        return await settled(self._finish(progress, reason, error))
 
     async def _carried_out(self, active: _Active, progress: Progress) -> tuple[StopReason, RunError | None]:
         turn: Turn | None = None

@@ -1,6 +1,7 @@
 """Following a run: its stored events behind a number, then what happens live, to its end."""
 
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 
 from engram_kit.clock import Clock
 
@@ -44,38 +45,41 @@ class Follower:
             replayed: the run had been started before.
             keepalive_seconds: after so long without an event comes a sign of life.
         """
-        seen = after
+        place = _Place(after)
         try:
             accepted = Accepted(run.agent_id, run.conversation_id, replayed, run.last_sequence)
             yield RunEvent(run.id, self._clock.now(), accepted)
             if not fresh:
-                async for event in self._stored(run.id, seen):
-                    seen = event.sequence or seen
+                async for event in self._stored(run.id, place):
                     yield event
-                    if isinstance(event.body, UsageReported):
-                        return
-                if run.status.ended:
+                if place.is_last or run.status.ended:
                     return
-            while True:
-                try:
-                    live = await subscription.next(keepalive_seconds)
-                except TimeoutError:
-                    yield RunEvent(run.id, self._clock.now(), Keepalive())
-                    continue
-                if live is None:
-                    break
-                async for event in self._unseen(live, seen):
-                    seen = event.sequence or seen
-                    yield event
-                if isinstance(live.body, UsageReported):
-                    return
-            # The holder let go without an end; what it stored last is all there is for now.
-            async for event in self._stored(run.id, seen):
+            async for event in self._happening(run.id, subscription, place, keepalive_seconds):
                 yield event
         finally:
             subscription.close()
 
-    async def _unseen(self, live: RunEvent, seen: int) -> AsyncGenerator[RunEvent, None]:
+    async def _happening(
+        self, run_id: str, subscription: Subscription, place: "_Place", keepalive_seconds: int
+    ) -> AsyncGenerator[RunEvent, None]:
+        """What this process or another tells of the run, until its last event."""
+        while not place.is_last:
+            try:
+                heard = await subscription.next(keepalive_seconds)
+            except TimeoutError:
+                yield RunEvent(run_id, self._clock.now(), Keepalive())
+                continue
+            if isinstance(heard, RunEvent):
+                async for event in self._unseen(heard, place):
+                    yield event
+                continue
+            # Another process has stored more; or the holder let go, and what it stored last is all there is for now.
+            async for event in self._stored(run_id, place):
+                yield event
+            if heard is None or heard.ended:
+                return
+
+    async def _unseen(self, live: RunEvent, place: "_Place") -> AsyncGenerator[RunEvent, None]:
         """A live event unless it was seen, behind those that it presumes.
 
         What is missing was told before the follower came, and stored after it had looked.
@@ -83,16 +87,30 @@ class Follower:
         if live.sequence is None:
             yield live
             return
-        if live.sequence > seen + 1:
-            async for event in self._stored(live.run_id, seen, live.sequence):
+        if live.sequence > place.sequence + 1:
+            async for event in self._stored(live.run_id, place, live.sequence):
                 yield event
-        if live.sequence > seen:
+        if live.sequence > place.sequence:
+            place.reach(live)
             yield live
+        place.is_last |= isinstance(live.body, UsageReported)
 
-    async def _stored(self, run_id: str, after: int, before: int | None = None) -> AsyncGenerator[RunEvent, None]:
-        while batch := await self._store.events(run_id, after, _BATCH):
+    async def _stored(self, run_id: str, place: "_Place", before: int | None = None) -> AsyncGenerator[RunEvent, None]:
+        while batch := await self._store.events(run_id, place.sequence, _BATCH):
             for event in batch:
                 if before is not None and (event.sequence or 0) >= before:
                     return
+                place.reach(event)
                 yield event
-            after = batch[-1].sequence or after
+
+
+@dataclass(slots=True)
+class _Place:
+    """How far a follower has come."""
+
+    sequence: int
+    is_last: bool = False
+
+    def reach(self, event: RunEvent) -> None:
+        self.sequence = event.sequence or self.sequence
+        self.is_last |= isinstance(event.body, UsageReported)

@@ -1,6 +1,6 @@
 """The store's contract: each method is one transaction, and within one organization unless it says otherwise."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -92,7 +92,7 @@ class ApprovalFilter:
 class Claim:
     """A run that this process now carries out, with what it needs to begin.
 
-    `taken_up` says that it had been begun before, so that there may be a journal.
+    `taken_up` says that it had been begun before, so that there may be a journal; `cancelled` that it is to be ended.
     """
 
     run: Run
@@ -100,6 +100,7 @@ class Claim:
     conversation: Conversation
     lease: Lease
     taken_up: bool = False
+    cancelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +281,23 @@ class ConversationStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RunHead:
+    """How far a run has come: the number of its newest event, and whether that was the last."""
+
+    sequence: int
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What became of leases and runs: those of other holders, runs that are to be cancelled, and each run's head."""
+
+    lost: tuple[Lease, ...]
+    cancelled: tuple[str, ...]
+    heads: Mapping[str, RunHead]
+
+
 class LeaseStore(Protocol):
     """The turn slots of conversations: one holder each, of a run or of other work, under an epoch that only rises.
 
@@ -312,6 +330,17 @@ class LeaseStore(Protocol):
 
     async def renew(self, leases: Sequence[Lease]) -> tuple[Lease, ...]:
         """Puts off the expiry of leases that still hold, and gives those that do not."""
+        ...
+
+    async def watch(self, leases: Sequence[Lease], run_ids: Sequence[str]) -> Watched:
+        """What others did to these leases and to the runs that hold them, and how far other runs have come.
+
+        A run that is not there has no head.
+        """
+        ...
+
+    async def request_cancel(self, organization_id: str, run_id: str) -> bool:
+        """Asks whoever carries a run out to cancel it, now or after a takeover; False where it has ended."""
         ...
 
     async def claimable(self, owner: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Leases in SQL beside those that runs take: turn slots, renewals, and what anybody may claim."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from engram_kit.errors import NotFound
@@ -9,13 +9,26 @@ from engram_kit.sql import Database
 
 from engram_orchestrator.errors import ConversationBusy, LeaseLost
 from engram_orchestrator.model.agents import AgentState
-from engram_orchestrator.model.runs import Lease
+from engram_orchestrator.model.runs import Lease, RunStatus
 from engram_orchestrator.store import approvals
 from engram_orchestrator.store import statements as sql
 from engram_orchestrator.store.agents import active
+from engram_orchestrator.store.base import RunHead, Watched
 from engram_orchestrator.store.conversation_rows import conversation_missing
 from engram_orchestrator.store.lease_times import LeaseTimes
-from engram_orchestrator.store.tables import agents, conversations, runs
+from engram_orchestrator.store.tables import agents, conversations, events, runs
+
+_IDS: Final[sa.BindParameter[Any]] = sa.bindparam("its_ids", expanding=True)
+_HOLDERS: Final = (
+    sa.select(conversations.c.id, conversations.c.epoch, conversations.c.lease_run_id, runs.c.cancel_requested)
+    .outerjoin(runs, runs.c.id == conversations.c.lease_run_id)
+    .where(conversations.c.id.in_(_IDS))
+)
+_HEADS: Final = sa.select(
+    runs.c.id,
+    runs.c.status,
+    sa.select(sa.func.max(events.c.sequence)).where(events.c.run_id == runs.c.id).scalar_subquery().label("sequence"),
+).where(runs.c.id.in_(_IDS))
 
 
 class SqlLeaseStore:
@@ -68,6 +81,28 @@ class SqlLeaseStore:
 
         return await self._database.write(write)
 
+    async def watch(self, leases: Sequence[Lease], run_ids: Sequence[str]) -> Watched:
+        """See LeaseStore."""
+        places = [lease.conversation_id for lease in leases]
+
+        def read(conn: sa.Connection) -> Watched:
+            held_now = {row.id: row for row in conn.execute(_HOLDERS, {"its_ids": places})} if places else {}
+            heads = conn.execute(_HEADS, {"its_ids": list(run_ids)}).all() if run_ids else []
+            lost = tuple(lease for lease in leases if not _is_held(lease, held_now.get(lease.conversation_id)))
+            return Watched(
+                lost,
+                tuple(row.lease_run_id for row in held_now.values() if row.cancel_requested),
+                {row.id: RunHead(row.sequence or 0, RunStatus(row.status).ended) for row in heads},
+            )
+
+        return await self._database.read(read)
+
+    async def request_cancel(self, organization_id: str, run_id: str) -> bool:
+        """See LeaseStore."""
+        its_run = sa.and_(runs.c.organization_id == organization_id, runs.c.id == run_id)
+        statement = runs.update().where(its_run, sql.UNFINISHED).values(cancel_requested=True)
+        return await self._database.write(lambda conn: conn.execute(statement).rowcount > 0)
+
     async def claimable(self, owner: str) -> tuple[str, ...]:
         """See LeaseStore."""
         unfinished = sa.select(runs.c.conversation_id).where(sql.UNFINISHED).distinct()
@@ -82,6 +117,10 @@ class SqlLeaseStore:
             )
         )
         return await self._database.read(lambda conn: tuple(conn.execute(query, self._times.now).scalars()))
+
+
+def _is_held(lease: Lease, place: Any) -> bool:
+    return place is not None and (place.epoch, place.lease_run_id) == (lease.epoch, lease.run_id)
 
 
 def find_place(

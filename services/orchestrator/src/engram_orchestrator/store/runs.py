@@ -161,7 +161,8 @@ class SqlRunStore:
             conn.execute(sql.MARK_RUNNING, {"its_id": first.id})
             run = replace(decode_run(first), status=RunStatus.RUNNING, last_sequence=_newest_event(conn, first.id))
             taken_up = first.status == RunStatus.RUNNING
-            return Claim(run, decode_agent(place), decode_conversation(place.thread), lease, taken_up)
+            thread = decode_conversation(place.thread)
+            return Claim(run, decode_agent(place), thread, lease, taken_up, first.cancel_requested)
 
         return await self._database.write(write)
 

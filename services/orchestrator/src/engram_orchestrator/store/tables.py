@@ -81,6 +81,8 @@ runs = sa.Table(
     sa.Column("status", sa.Text, nullable=False),
     sa.Column("stop_reason", sa.Text),
     sa.Column("background", sa.Boolean, nullable=False),
+    # Asked of whoever carries the run out, by a process that does not.
+    sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("queue_number", sa.BigInteger, nullable=False),
     # A run's request_id is kept as long as the run.
     sa.Column("request_method", sa.Text),

@@ -1,7 +1,7 @@
 """Sending to agents, following and cancelling runs."""
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from enum import StrEnum
 
@@ -27,9 +27,11 @@ from engram_orchestrator.model.runs import (
 )
 from engram_orchestrator.runs.conductor import Conductor
 from engram_orchestrator.runs.following import Follower
-from engram_orchestrator.store.base import RunFilter, RunStore, StartedRun
+from engram_orchestrator.store.base import LeaseStore, RunFilter, RunStore, StartedRun
 
 _ALL = 1_000
+_LOOK_AGAIN_SECONDS = 1.0
+"""Between two looks at a run that another process was asked to cancel, where no news of it comes before."""
 
 
 class CancelOutcome(StrEnum):
@@ -46,6 +48,7 @@ class RunService:
     def __init__(
         self,
         store: RunStore,
+        leases: LeaseStore,
         conductor: Conductor,
         follower: Follower,
         models: Providers,
@@ -53,6 +56,7 @@ class RunService:
         ids: IdSource,
     ) -> None:
         self._store = store
+        self._leases = leases
         self._conductor = conductor
         self._follower = follower
         self._models = models
@@ -195,13 +199,18 @@ class RunService:
 
     async def cancel(self, principal: Principal, where: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
         """Cancels runs by id, or every unfinished one that matches; what became of each."""
-        if run_ids:
-            return {run_id: await self._cancel(principal, run_id) for run_id in run_ids}
-        page = await self.list(principal, replace(where, active=True), PageQuery(_ALL, ascending=False))
-        # The newest first: one that waits must not begin because the one ahead of it was cancelled.
-        return {run.id: await self._cancel(principal, run.id) for run in page.items}
+        if not run_ids:
+            page = await self.list(principal, replace(where, active=True), PageQuery(_ALL, ascending=False))
+            # The newest first: one that waits must not begin because the one ahead of it was cancelled.
+            run_ids = [run.id for run in page.items]
+        outcomes = {run_id: await self._cancel(principal, run_id) for run_id in run_ids}
+        return {
+            run_id: await self._cancelled_elsewhere(principal, run_id) if outcome is None else outcome
+            for run_id, outcome in outcomes.items()
+        }
 
-    async def _cancel(self, principal: Principal, run_id: str) -> CancelOutcome:
+    async def _cancel(self, principal: Principal, run_id: str) -> CancelOutcome | None:
+        """What became of a run; None where another process was asked to cancel it."""
         try:
             run = await self._store.get(principal.organization_id, run_id)
         except NotFound:
@@ -217,9 +226,29 @@ class RunService:
             if await self._store.cancel_waiting(replace(ended, last_sequence=len(events)), events):
                 self._conductor.tell(events)
                 return CancelOutcome.CANCELLED
-        if not run.status.ended and await self._conductor.cancel(run):
-            return CancelOutcome.CANCELLED
-        return CancelOutcome.ENDED_BEFORE
+        if run.status.ended:
+            return CancelOutcome.ENDED_BEFORE
+        if not await self._conductor.cancel(run):
+            asked = await self._leases.request_cancel(principal.organization_id, run_id)
+            return None if asked else CancelOutcome.ENDED_BEFORE
+        return await self._outcome(principal, run_id)
+
+    async def _outcome(self, principal: Principal, run_id: str) -> CancelOutcome:
+        run = await self._store.get(principal.organization_id, run_id)
+        cancelled = run.stop_reason is StopReason.CANCELLED
+        return CancelOutcome.CANCELLED if cancelled else CancelOutcome.ENDED_BEFORE
+
+    async def _cancelled_elsewhere(self, principal: Principal, run_id: str) -> CancelOutcome:
+        """Waits until another process has cancelled a run, or until its lease has lapsed and this one has."""
+        subscription = self._follower.subscribe(run_id)
+        try:
+            while not (run := await self._store.get(principal.organization_id, run_id)).status.ended:
+                with suppress(TimeoutError):
+                    await subscription.next(_LOOK_AGAIN_SECONDS)
+                await self._conductor.kick(run.conversation_id)
+        finally:
+            subscription.close()
+        return await self._outcome(principal, run_id)
 
     async def delete(self, principal: Principal, run_id: str) -> None:
         """Removes the record of an ended run; its messages stay. Raises NotFound, RunUnderWay."""

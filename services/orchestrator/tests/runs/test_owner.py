@@ -1,0 +1,31 @@
+"""The name under which a process holds leases."""
+
+from pathlib import Path
+
+import pytest
+from engram_kit.config import StartupError
+from engram_orchestrator.runs.owner import Owner
+
+
+async def test_the_next_process_has_the_same_name(tmp_path: Path) -> None:
+    path = tmp_path / "owner"
+    first = Owner(path, alone=True)
+    await first.close()
+    second = Owner(path, alone=True)
+    assert second.name == first.name
+    assert first.name.startswith("owner-")
+    await second.close()
+
+
+async def test_two_at_once_never_have_the_same_name(tmp_path: Path) -> None:
+    path = tmp_path / "owner"
+    first = Owner(path, alone=False)
+    second = Owner(path, alone=False)
+    assert second.name != first.name
+    await second.close()
+    with pytest.raises(StartupError, match="ENGRAM_DATA_DIR"):
+        Owner(path, alone=True)
+    await first.close()
+    third = Owner(path, alone=False)
+    assert third.name == first.name, "the name of the one that was second is not kept"
+    await third.close()

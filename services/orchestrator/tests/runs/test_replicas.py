@@ -1,0 +1,204 @@
+"""Two orchestrators on one database: each follows, cancels and takes over what the other carries out."""
+
+import asyncio
+
+import pytest
+from engram_orchestrator.errors import ConversationBusy
+from engram_orchestrator.model.events import Accepted, RunEvent
+from engram_orchestrator.model.messages import TextPart
+from engram_orchestrator.model.runs import InputMessage, OnBusy, RunConfig, RunStatus
+from engram_orchestrator.store.base import RunFilter
+from engram_orchestrator.usecases.runs import CancelOutcome
+
+from ..support.faults import Faults
+from ..support.model import Held, by_place, call, say
+from ..support.world import ME, Process, World, dead, kinds, lines, require_valid, told
+from .test_slots import until
+
+
+async def looking(process: Process, task: asyncio.Task[list[RunEvent]]) -> list[RunEvent]:
+    """What a follower hears while its process keeps looking at the store."""
+    while not task.done():
+        await process.lookout.look_once()
+        await asyncio.sleep(0)
+    return await task
+
+
+@pytest.fixture
+def other(world: World) -> Process:
+    return world.process("owner-2")
+
+
+async def test_a_run_is_followed_from_where_it_is_not_carried_out(
+    world: World, process: Process, other: Process
+) -> None:
+    agent = await world.agent(process)
+    held = [Held(call("archival_memory_insert", content="tea")), Held(say("Kept."))]
+    world.model.follow(*held)
+    run = await process.start(agent)
+    await held[0].asked.wait()
+    following = [asyncio.ensure_future(other.follow(run, after)) for after in (0, 1, 3)]
+    await until(lambda: len(other.hub._followers.get(run.id, ())) == 3)
+    for one in held:
+        await one.asked.wait()
+        await other.lookout.look_once()
+        one.released.set()
+    whole, behind, last = [await looking(other, task) for task in following]
+    assert kinds(whole) == ["tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
+    durable = [event for event in whole if event.sequence]
+    assert [event for event in behind if event.sequence] == durable[1:]
+    assert [event for event in last if event.sequence] == durable[3:]
+    assert other.hub._followers == {}
+
+
+async def test_what_is_sent_here_and_carried_out_elsewhere_is_streamed_here(
+    world: World, process: Process, other: Process
+) -> None:
+    agent = await world.agent(process)
+    held = Held(say("One."))
+    world.model.follow(held, say("Two."))
+    await process.start(agent, "First")
+    await held.asked.wait()
+    sent = asyncio.ensure_future(other.send(agent, "Second"))
+    await until(lambda: bool(other.hub._followers))
+    held.released.set()
+    assert kinds(await looking(other, sent)) == ["assistant", "Stopped", "UsageReported"]
+    assert lines(world.turn(agent))[-2:] == ["user text: Second", "assistant text: Two."]
+
+
+async def test_a_stream_goes_on_when_another_replica_takes_its_run_over(
+    world: World, process: Process, other: Process
+) -> None:
+    """The holder stalls and wakes after the takeover: it changes nothing, and its client hears the rest."""
+    agent = await world.agent(process)
+    held = Held(say("Never said."))
+    world.model.follow(call("archival_memory_insert", content="tea"), held, say("From the other."))
+    sent = asyncio.ensure_future(process.send(agent))
+    await held.asked.wait()
+    world.clock.advance(31)
+    await other.recover()
+    before = world.window(agent)
+    held.released.set()
+    events = await looking(process, sent)
+    assert kinds(events) == ["tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
+    await process.idle()
+    assert world.window(agent) == before
+    assert lines(world.turn(agent))[-1] == "assistant text: From the other."
+    assert world.archival.texts(agent.id) == ["tea"]
+    require_valid(world.window(agent).messages)
+
+
+async def test_fifty_that_send_through_both_are_served_in_the_order_in_which_they_were_accepted(
+    world: World, process: Process, other: Process
+) -> None:
+    agent = await world.agent(process)
+    held = Held(say("Done."))
+    world.model.script = lambda request: held if not held.released.is_set() else say("Done.")
+    accepted = [await (process, other)[number % 2].start(agent, f"Message {number}") for number in range(50)]
+    await held.asked.wait()
+    held.released.set()
+    await until(lambda: len(world.turn(agent)) == 100)
+    said = [message.text for message in world.turn(agent)[::2]]
+    assert said == [f"Message {number}" for number in range(50)]
+    assert len({run.id for run in accepted}) == 50
+
+
+async def test_who_does_not_wait_is_told_which_run_another_replica_carries_out(
+    world: World, process: Process, other: Process
+) -> None:
+    agent = await world.agent(process)
+    held = Held(say("One."))
+    world.model.follow(held)
+    run = await process.start(agent)
+    with pytest.raises(ConversationBusy) as raised:
+        await other.send(agent, on_busy=OnBusy.REJECT)
+    assert raised.value.metadata["run_id"] == run.id
+    held.released.set()
+    await process.follow(run)
+
+
+async def test_a_run_is_cancelled_at_once_from_where_it_is_not_carried_out(
+    world: World, process: Process, other: Process
+) -> None:
+    agent = await world.agent(process)
+    held = Held(say("Never said."))
+    world.model.follow(held, say("Two."))
+    run, waiting = await process.start(agent, "First"), await process.start(agent, "Second")
+    await held.asked.wait()
+    cancelling = asyncio.ensure_future(other.runs.cancel(ME, RunFilter(agent_ids=(agent.id,)), ()))
+    await until(lambda: run.id in other.hub._followers)
+    assert not held.released.is_set(), "the model is still being asked"
+    while not cancelling.done():
+        await process.lookout.look_once()
+        await other.lookout.look_once()
+        await asyncio.sleep(0)
+    assert await cancelling == {run.id: CancelOutcome.CANCELLED, waiting.id: CancelOutcome.CANCELLED}
+    assert kinds(await process.follow(run)) == ["Stopped", "UsageReported"]
+    assert lines(world.turn(agent)) == []
+    again = await other.runs.cancel(ME, RunFilter(agent_ids=(agent.id,)), [run.id])
+    assert again == {run.id: CancelOutcome.ENDED_BEFORE}
+
+
+async def test_a_run_whose_holder_is_gone_is_cancelled_once_its_lease_has_lapsed(
+    world: World, process: Process, other: Process
+) -> None:
+    agent = await world.agent(process)
+    world.model.script = by_place(call("archival_memory_insert", content="tea"), say("Never said."))
+    world.faults = Faults()
+    first = world.process("owner-3")
+
+    async def die(name: str) -> None:
+        if name == "recall.commit_step":
+            first.faults.dies_at = first.faults.points - 1
+
+    first.faults.on_call = die
+    run = await first.start(agent)
+    await dead(first)
+    cancelling = asyncio.ensure_future(other.runs.cancel(ME, RunFilter(agent_ids=(agent.id,)), ()))
+    await until(lambda: run.id in other.hub._followers)
+    await other.recover()
+    assert (await other.runs.get(ME, run.id)).status is RunStatus.RUNNING
+    world.clock.advance(31)
+    await other.recover()
+    await other.lookout.look_once()
+    assert await cancelling == {run.id: CancelOutcome.CANCELLED}
+    assert lines(world.turn(agent))[-1] == "tool success of archival_memory_insert: None"
+    require_valid(world.window(agent).messages)
+
+
+async def test_the_same_message_through_another_replica_is_the_same_run(
+    world: World, process: Process, other: Process
+) -> None:
+    agent = await world.agent(process)
+    held = Held(say("Once."))
+    world.model.follow(held)
+    first = asyncio.ensure_future(process.send(agent, otid="o-1"))
+    await held.asked.wait()
+    second = asyncio.ensure_future(other.send(agent, otid="o-1"))
+    await until(lambda: bool(other.hub._followers))
+    held.released.set()
+    events, again = await first, await looking(other, second)
+    after = await other.send(agent, otid="o-1")
+    for repeated in (again, after):
+        assert isinstance(repeated[0].body, Accepted)
+        assert (repeated[0].body.replayed, repeated[0].run_id) == (True, events[0].run_id)
+        assert told(repeated) == told(events)
+    assert len(world.model.requests) == 1
+
+
+async def test_followers_of_an_agent_that_is_deleted_elsewhere_are_let_go(
+    world: World, process: Process, other: Process
+) -> None:
+    agent = await world.agent(process)
+    held = Held(say("Never."))
+    world.model.follow(held)
+    message = InputMessage((TextPart("Hello"),))
+    stream = process.runs.send(ME, None, agent.id, "", [message], RunConfig())
+    assert isinstance((await anext(stream)).body, Accepted)
+    await held.asked.wait()
+    await other.birth.delete(ME, agent.id)
+    await process.lookout.look_once()
+    await process.idle()
+    await process.lookout.look_once()
+    assert kinds([event async for event in stream]) == []
+    assert not process.keeper.leases
