@@ -66,6 +66,20 @@ async def test_what_is_sent_here_and_carried_out_elsewhere_is_streamed_here(
     assert lines(world.turn(agent))[-2:] == ["user text: Second", "assistant text: Two."]
 
 
+async def test_a_run_that_is_just_being_stored_is_not_taken_for_one_that_is_gone(
+    world: World, process: Process
+) -> None:
+    agent = await world.agent(process)
+    world.model.follow(say("Here."))
+
+    async def look(name: str) -> None:
+        if name == "runs.start":
+            await process.lookout.look_once()
+
+    process.faults.on_call = look
+    assert kinds(await process.send(agent)) == ["assistant", "Stopped", "UsageReported"]
+
+
 async def test_a_stream_goes_on_when_another_replica_takes_its_run_over(
     world: World, process: Process, other: Process
 ) -> None:
@@ -126,7 +140,7 @@ async def test_a_run_is_cancelled_at_once_from_where_it_is_not_carried_out(
     run, waiting = await process.start(agent, "First"), await process.start(agent, "Second")
     await held.asked.wait()
     cancelling = asyncio.ensure_future(other.runs.cancel(ME, RunFilter(agent_ids=(agent.id,)), ()))
-    await until(lambda: run.id in other.hub._followers)
+    await until(lambda: run.id in other.hub.followed)
     assert not held.released.is_set(), "the model is still being asked"
     while not cancelling.done():
         await process.lookout.look_once()
@@ -155,7 +169,7 @@ async def test_a_run_whose_holder_is_gone_is_cancelled_once_its_lease_has_lapsed
     run = await first.start(agent)
     await dead(first)
     cancelling = asyncio.ensure_future(other.runs.cancel(ME, RunFilter(agent_ids=(agent.id,)), ()))
-    await until(lambda: run.id in other.hub._followers)
+    await until(lambda: run.id in other.hub.followed)
     await other.recover()
     assert (await other.runs.get(ME, run.id)).status is RunStatus.RUNNING
     world.clock.advance(31)

@@ -27,6 +27,8 @@ class Subscription:
         self._hub = hub
         self._run_id = run_id
         self._queue: asyncio.Queue[Heard] = asyncio.Queue()
+        self.is_stored = False
+        """The run is known to be in the store: what is not there any more has been deleted."""
 
     def put(self, heard: Heard) -> None:
         """Hands over an event, news of stored ones, or the end."""
@@ -68,8 +70,9 @@ class EventHub:
 
     @property
     def followed(self) -> tuple[str, ...]:
-        """The runs that somebody follows."""
-        return tuple(self._followers)
+        """The runs that somebody follows and that were stored."""
+        found = self._followers.items()
+        return tuple(run_id for run_id, followers in found if any(follower.is_stored for follower in followers))
 
     def stir(self, run_id: str, news: Stored) -> None:
         """Tells the followers to look into the store."""

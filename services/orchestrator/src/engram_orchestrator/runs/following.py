@@ -45,7 +45,7 @@ class Follower:
             replayed: the run had been started before.
             keepalive_seconds: after so long without an event comes a sign of life.
         """
-        place = _Place(after)
+        place, subscription.is_stored = _Place(after), True
         try:
             accepted = Accepted(run.agent_id, run.conversation_id, replayed, run.last_sequence)
             yield RunEvent(run.id, self._clock.now(), accepted)

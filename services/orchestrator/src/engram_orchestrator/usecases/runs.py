@@ -243,6 +243,7 @@ class RunService:
         subscription = self._follower.subscribe(run_id)
         try:
             while not (run := await self._store.get(principal.organization_id, run_id)).status.ended:
+                subscription.is_stored = True
                 with suppress(TimeoutError):
                     await subscription.next(_LOOK_AGAIN_SECONDS)
                 await self._conductor.kick(run.conversation_id)
