@@ -59,6 +59,8 @@ class Config(ServerConfig):
     """Without a byte from a provider, until the call counts as lost."""
     provider_total_seconds: float = 900.0
     """One request, from the first byte sent to the last read."""
+    run_days: int = 0
+    """How long a run is kept after its end, with its events, steps and request; 0 keeps all."""
     tier_patience_seconds: float = 900.0
     """How long a run waits for a tier that goes away in the middle of a step."""
 

@@ -32,6 +32,7 @@ from engram_orchestrator.config import Config
 from engram_orchestrator.errors import REMOTE
 from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.loop.context import ContextBuilder
+from engram_orchestrator.loop.delta_log import DeltaLog
 from engram_orchestrator.loop.engine import Engine
 from engram_orchestrator.loop.execution import ToolExecution
 from engram_orchestrator.loop.fitting import Fitting
@@ -53,8 +54,10 @@ from engram_orchestrator.servicers.runs import RunsServicer
 from engram_orchestrator.store.agents import SqlAgentStore
 from engram_orchestrator.store.approvals import SqlApprovalStore
 from engram_orchestrator.store.conversations import SqlConversationStore
+from engram_orchestrator.store.deltas import SqlDeltaStore
 from engram_orchestrator.store.lease_times import LeaseTimes
 from engram_orchestrator.store.leases import SqlLeaseStore
+from engram_orchestrator.store.retention import SqlRetention
 from engram_orchestrator.store.runs import SqlRunStore
 from engram_orchestrator.store.steps import SqlStepStore
 from engram_orchestrator.usecases.agents import AgentService
@@ -173,14 +176,16 @@ def _parts(config: Config, database: Database, tiers: Tiers, owner: str, clock: 
     builtin = BuiltinTools(tiers.core_memory, tiers.recall, tiers.archival, clock)
     context = ContextBuilder(tiers.recall, tiers.core_memory, tiers.archival, tiers.tools, clock)
     hub = EventHub()
-    recorder = Recorder(run_store, hub, clock, keeps_traces=config.step_trace_days > 0)
+    delta_store = SqlDeltaStore(database, times)
+    deltas = DeltaLog(delta_store)
+    recorder = Recorder(run_store, deltas, hub, clock, keeps_traces=config.step_trace_days > 0)
     execution = ToolExecution(recorder, builtin, tiers.tools, tiers.core_memory, patience, clock)
     gauge = Gauge()
     fitting = Fitting(context, model_compactor(models), gauge, recorder, tiers.recall, patience, clock)
     engine = Engine(run_store, recorder, hub, tiers.recall, context, fitting, execution, patience, clock)
     turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
     keeper = LeaseKeeper(leases, clock, owner)
-    conductor = Conductor(run_store, leases, keeper, hub, engine, turns, clock)
+    conductor = Conductor(run_store, leases, keeper, hub, deltas, engine, turns, clock)
     slots = TurnSlots(leases, keeper, conductor.go_on, ids)
     agents = AgentService(agent_store, tiers.tools, builtin, context, models, clock, approval_store)
     windows = WindowService(agent_store, threads, slots, approval_store, tiers.recall, builtin, context, gauge, clock)
@@ -189,12 +194,16 @@ def _parts(config: Config, database: Database, tiers: Tiers, owner: str, clock: 
     )
     previews = PreviewService(windows, turns, context, clock, ids)
     birth = AgentBirth(agent_store, tiers, models, prompts, context, conductor, clock, ids)
-    runs = RunService(run_store, leases, conductor, Follower(run_store, hub, clock), models, clock, ids)
+    runs = RunService(
+        run_store, leases, conductor, Follower(run_store, delta_store, deltas, hub, clock), models, clock, ids
+    )
 
     async def purge() -> None:
         now = clock.now()
         await run_store.purge_requests(now - KEPT)
         await step_store.purge_traces(now - timedelta(days=config.step_trace_days))
+        if config.run_days:
+            await SqlRetention(database).purge_runs(now - timedelta(days=config.run_days))
 
     return Parts(
         agents,

@@ -12,7 +12,6 @@ from engram_orchestrator.loop.hub import EventHub
 from engram_orchestrator.model.events import Accepted, Keepalive, RunEvent, Shown, StepStarted
 from engram_orchestrator.model.messages import TextPart
 from engram_orchestrator.model.runs import InputMessage, RunConfig
-from engram_orchestrator.runs.following import Follower
 
 from ..support.model import Held, call, say
 from ..support.world import ME, Process, World, kinds, told
@@ -75,7 +74,7 @@ async def test_silence_is_broken_by_signs_of_life(world: World, process: Process
     held = Held(say("At last."))
     world.model.follow(held)
     run = await process.start(agent)
-    follower = Follower(process.run_store, process.hub, world.clock)
+    follower = process.runs._follower
     stream = follower.follow(run, follower.subscribe(run.id), keepalive_seconds=0)
     async with aclosing(stream):
         async for event in stream:

@@ -1,4 +1,4 @@
-"""What the store of leases must do, whatever it keeps its rows in."""
+"""What the stores of leases, of live events and of old runs must do, whatever they keep their rows in."""
 
 import asyncio
 
@@ -6,12 +6,14 @@ import pytest
 from engram_kit.clock import FrozenClock
 from engram_kit.errors import NotFound
 from engram_kit.ids import new_id
-from engram_orchestrator.errors import ConversationBusy
+from engram_orchestrator.errors import ConversationBusy, LeaseLost
 from engram_orchestrator.model.agents import Agent
-from engram_orchestrator.model.runs import Lease, RunStatus
-from engram_orchestrator.store.base import AgentStore, ConversationStore, LeaseStore, RunHead, RunStore, Watched
+from engram_orchestrator.model.events import Delta, RunEvent, StepStarted
+from engram_orchestrator.model.runs import Lease, Run, RunStatus
+from engram_orchestrator.store.base import AgentStore, Claim, ConversationStore, RunStore
+from engram_orchestrator.store.leasing import DeltaStore, LeaseStore, Retention, RunHead, Watched
 
-from .suites import ORG, OTHER_ORG, a_run, an_agent, an_end, an_event, made
+from .suites import ORG, OTHER_ORG, a_run, an_agent, an_end, an_event, key, made, ran
 
 
 async def slot_of(leases: LeaseStore, agent: Agent, owner: str = "me") -> Lease:
@@ -142,3 +144,125 @@ class LeaseStoreSuite:
         await runs.finish(taken.lease, an_end(taken.run, clock), (), ())
         assert await leases.watch([], [mine.run.id]) == Watched((), (), {mine.run.id: RunHead(2, ended=True)})
         assert not await leases.request_cancel(ORG, mine.run.id)
+
+
+def a_delta(run: Run, number: int, clock: FrozenClock, *, epoch: int = 1) -> RunEvent:
+    body = Delta("message-1", "otid", number, "assistant", f"piece {number}")
+    return RunEvent(run.id, clock.now(), body, None, "step-1", (epoch, number))
+
+
+class DeltaStoreSuite:
+    """Subclass it with fixtures `agents`, `runs` and `deltas` that give empty stores on the `clock` fixture's clock."""
+
+    @pytest.fixture
+    async def claim(self, agents: AgentStore, runs: RunStore, clock: FrozenClock) -> Claim:
+        agent = await made(agents, an_agent(clock))
+        claim = (await runs.start(None, a_run(agent, clock, background=True), "me", reject_busy=False)).claim
+        assert claim is not None
+        return claim
+
+    async def replayed(
+        self, deltas: DeltaStore, run: Run, after: int = 0, place: tuple[int, int] = (0, 0)
+    ) -> list[RunEvent]:
+        """Everything that is stored, as a follower reads it."""
+        found: list[RunEvent] = []
+        since = after
+        while batch := await deltas.replay(run.id, after, since, place):
+            found += batch
+            after = max([after, *(event.sequence for event in batch if event.sequence)])
+            place = max([place, *(event.place for event in batch if event.place)])
+        return found
+
+    async def test_live_events_are_read_between_the_durable_ones(
+        self, runs: RunStore, deltas: DeltaStore, claim: Claim, clock: FrozenClock
+    ) -> None:
+        run, lease = claim.run, claim.lease
+        live = {number: a_delta(run, number, clock) for number in range(1, 6)}
+        durable = {number: an_event(run, number, clock) for number in range(1, 4)}
+        started = RunEvent(run.id, clock.now(), StepStarted(2, 1), None, None, (1, 6))
+        await deltas.append(lease, [(0, live[1]), (0, live[2])])
+        await runs.write(lease, events=[durable[1], durable[2]])
+        await deltas.append(lease, [(2, live[3])])
+        await runs.write(lease, events=[durable[3]])
+        await deltas.append(lease, [(3, live[4]), (3, live[5]), (3, started)])
+        whole = [live[1], live[2], durable[1], durable[2], live[3], durable[3], live[4], live[5], started]
+        assert await self.replayed(deltas, run) == whole
+        assert await self.replayed(deltas, run, 2) == whole[4:]
+        assert await self.replayed(deltas, run, 3) == whole[6:]
+        # In the middle of a batch the whole of it comes again; its numbers tell what was seen.
+        assert await deltas.replay(run.id, 3, 0, (1, 4)) == (live[4], live[5], started)
+        assert await deltas.replay(run.id, 3, 0, (1, 6)) == ()
+
+    async def test_more_than_is_read_at_once_keeps_its_order(
+        self, runs: RunStore, deltas: DeltaStore, claim: Claim, clock: FrozenClock
+    ) -> None:
+        run, lease, whole = claim.run, claim.lease, []
+        live = [a_delta(run, number, clock) for number in range(1, 1202)]
+        durable = [an_event(run, number, clock) for number in range(1, 1202)]
+        for number, event in enumerate(live):
+            whole += [event, durable[number]]
+        await runs.write(lease, events=durable)
+        for at in range(0, 1201, 100):
+            await deltas.append(lease, list(enumerate(live))[at : at + 100])
+        assert await self.replayed(deltas, run) == whole
+
+    async def test_a_takeover_numbers_anew_under_its_epoch(
+        self, runs: RunStore, deltas: DeltaStore, claim: Claim, clock: FrozenClock
+    ) -> None:
+        run = claim.run
+        before = [a_delta(run, number, clock) for number in (1, 2)]
+        await deltas.append(claim.lease, [(0, event) for event in before])
+        clock.advance(30)
+        taken = await runs.claim_next(run.conversation_id, "you")
+        assert taken is not None
+        assert taken.claims == 1
+        with pytest.raises(LeaseLost):
+            await deltas.append(claim.lease, [(0, a_delta(run, 3, clock))])
+        behind = a_delta(run, 1, clock, epoch=2)
+        for _ in range(2):
+            await deltas.append(taken.lease, [(0, behind)])
+        assert await self.replayed(deltas, run) == [*before, behind]
+
+
+class RetentionSuite:
+    """Subclass it with fixtures `agents`, `runs`, `deltas` and `retention` of one store on `clock`."""
+
+    @pytest.fixture
+    async def agent(self, agents: AgentStore, clock: FrozenClock) -> Agent:
+        return await made(agents, an_agent(clock))
+
+    async def test_runs_that_ended_long_ago_go_with_all_that_hangs_on_them(
+        self, runs: RunStore, deltas: DeltaStore, retention: Retention, agent: Agent, clock: FrozenClock
+    ) -> None:
+        request = key("SendMessage")
+        claim = (await runs.start(request, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)).claim
+        assert claim is not None
+        old = claim.run
+        await deltas.append(claim.lease, [(0, a_delta(old, 1, clock))])
+        await runs.finish(claim.lease, an_end(old, clock), [an_event(old, 1, clock)], [])
+        clock.advance(3600)
+        recent = await ran(runs, agent, clock)
+        running = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+        waiting = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
+
+        assert await retention.purge_runs(old.created_at) == 0
+        assert (await runs.start(request, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)).replayed
+        assert await retention.purge_runs(recent.created_at) == 1
+        with pytest.raises(NotFound):
+            await runs.get(ORG, old.id)
+        assert await runs.events(old.id, 0, 10) == ()
+        assert await deltas.replay(old.id, 0, 0, (0, 0)) == ()
+        assert not (await runs.start(request, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)).replayed
+
+        clock.advance(3600)
+        assert await retention.purge_runs(clock.now()) == 1, "what has not ended stays, however old it is"
+        for unfinished in (running, waiting):
+            assert not (await runs.get(ORG, unfinished.run.id)).status.ended
+
+    async def test_many_are_deleted_a_few_at_a_time(
+        self, runs: RunStore, retention: Retention, agent: Agent, clock: FrozenClock
+    ) -> None:
+        for _ in range(201):
+            await ran(runs, agent, clock)
+        clock.advance(1)
+        assert await retention.purge_runs(clock.now()) == 201

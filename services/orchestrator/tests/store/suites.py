@@ -32,7 +32,8 @@ from engram_orchestrator.model.runs import (
     StepStatus,
     StopReason,
 )
-from engram_orchestrator.store.base import AgentFilter, AgentStore, LeaseStore, RunFilter, RunStore, StepStore
+from engram_orchestrator.store.base import AgentFilter, AgentStore, RunFilter, RunStore, StepStore
+from engram_orchestrator.store.leasing import LeaseStore
 
 ORG, OTHER_ORG = new_id("org"), new_id("org")
 ALL = PageQuery(100, ascending=True)

@@ -15,15 +15,17 @@ from engram_orchestrator.model.agents import Agent
 from engram_orchestrator.store.agents import SqlAgentStore
 from engram_orchestrator.store.approvals import SqlApprovalStore
 from engram_orchestrator.store.conversations import SqlConversationStore
+from engram_orchestrator.store.deltas import SqlDeltaStore
 from engram_orchestrator.store.lease_times import LeaseTimes
 from engram_orchestrator.store.leases import SqlLeaseStore
+from engram_orchestrator.store.retention import SqlRetention
 from engram_orchestrator.store.runs import SqlRunStore
 from engram_orchestrator.store.steps import SqlStepStore
 from engram_orchestrator.store.tables import conversations, metadata
 
 from .approval_suite import ApprovalStoreSuite
 from .conversation_suite import ConversationStoreSuite
-from .lease_suite import LeaseStoreSuite
+from .lease_suite import DeltaStoreSuite, LeaseStoreSuite, RetentionSuite
 from .step_suite import StepStoreSuite
 from .suites import AgentStoreSuite, RunStoreSuite, a_run
 
@@ -70,6 +72,14 @@ class Stores:
     @pytest.fixture
     def leases(self, database: Database, clock: FrozenClock) -> SqlLeaseStore:
         return SqlLeaseStore(database, LeaseTimes(clock))
+
+    @pytest.fixture
+    def deltas(self, database: Database, clock: FrozenClock) -> SqlDeltaStore:
+        return SqlDeltaStore(database, LeaseTimes(clock))
+
+    @pytest.fixture
+    def retention(self, database: Database) -> SqlRetention:
+        return SqlRetention(database)
 
     @pytest.fixture
     def threads(self, database: Database, clock: FrozenClock) -> SqlConversationStore:
@@ -140,6 +150,22 @@ class TestApprovalsOnSqlite(OnSqlite, Stores, ApprovalStoreSuite):
 
 
 class TestApprovalsOnPostgres(OnPostgres, Stores, ApprovalStoreSuite):
+    pass
+
+
+class TestDeltasOnSqlite(OnSqlite, Stores, DeltaStoreSuite):
+    pass
+
+
+class TestDeltasOnPostgres(OnPostgres, Stores, DeltaStoreSuite):
+    pass
+
+
+class TestRetentionOnSqlite(OnSqlite, Stores, RetentionSuite):
+    pass
+
+
+class TestRetentionOnPostgres(OnPostgres, Stores, RetentionSuite):
     pass
 
 

@@ -18,6 +18,7 @@ from engram_orchestrator.compaction.compactor import model_compactor
 from engram_orchestrator.compaction.gauge import Gauge
 from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.loop.context import ContextBuilder
+from engram_orchestrator.loop.delta_log import DeltaLog
 from engram_orchestrator.loop.engine import Engine
 from engram_orchestrator.loop.execution import ToolExecution
 from engram_orchestrator.loop.fitting import Fitting
@@ -40,10 +41,12 @@ from engram_orchestrator.runs.lookout import Lookout
 from engram_orchestrator.runs.slots import TurnSlots
 from engram_orchestrator.store.agents import SqlAgentStore
 from engram_orchestrator.store.approvals import SqlApprovalStore
-from engram_orchestrator.store.base import AgentStore, LeaseStore, RunFilter, RunStore
+from engram_orchestrator.store.base import AgentStore, RunFilter, RunStore
 from engram_orchestrator.store.conversations import SqlConversationStore
+from engram_orchestrator.store.deltas import SqlDeltaStore
 from engram_orchestrator.store.lease_times import LeaseTimes
 from engram_orchestrator.store.leases import SqlLeaseStore
+from engram_orchestrator.store.leasing import LeaseStore
 from engram_orchestrator.store.runs import SqlRunStore
 from engram_orchestrator.store.steps import SqlStepStore
 from engram_orchestrator.usecases.agents import AgentService
@@ -120,9 +123,9 @@ class Process:
         self.clock.advance(1)
         return await self.runs.start(ME, None, agent.id, to, [InputMessage((TextPart(text),))], RunConfig(**config))
 
-    async def follow(self, run: Run, after: int = 0) -> list[RunEvent]:
+    async def follow(self, run: Run, after: int = 0, *, deltas: bool = False) -> list[RunEvent]:
         """The events of a run to its end."""
-        return [event async for event in self.runs.follow(ME, run.id, after, 30)]
+        return [event async for event in self.runs.follow(ME, run.id, after, 30, deltas=deltas)]
 
     async def outcome(self, agent: Agent) -> Run:
         """The agent's newest run."""
@@ -183,7 +186,9 @@ class World:
         builtin = BuiltinTools(tiers.core_memory, tiers.recall, tiers.archival, clock)
         context = ContextBuilder(tiers.recall, tiers.core_memory, tiers.archival, tiers.tools, clock)
         hub = EventHub()
-        recorder = Recorder(run_store, hub, clock)
+        delta_store = watched(SqlDeltaStore(self.database, LeaseTimes(clock)), "deltas", faults)
+        delta_log = DeltaLog(delta_store)
+        recorder = Recorder(run_store, delta_log, hub, clock)
         execution = ToolExecution(recorder, builtin, tiers.tools, tiers.core_memory, patience, clock)
         gauge = Gauge()
         compactor = model_compactor(models, call_seconds=self.call_seconds)
@@ -192,11 +197,13 @@ class World:
         turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
         leases, ids = watched(SqlLeaseStore(self.database, LeaseTimes(clock)), "leases", faults), RandomIds()
         keeper = LeaseKeeper(leases, clock, owner)
-        conductor = Conductor(run_store, leases, keeper, hub, engine, turns, clock)
+        conductor = Conductor(run_store, leases, keeper, hub, delta_log, engine, turns, clock)
         slots = TurnSlots(leases, keeper, conductor.go_on, ids)
         threads = watched(SqlConversationStore(self.database, clock), "conversations", faults)
         approval_store = watched(SqlApprovalStore(self.database, clock), "approvals", faults)
-        runs = RunService(run_store, leases, conductor, Follower(run_store, hub, clock), models, clock, ids)
+        runs = RunService(
+            run_store, leases, conductor, Follower(run_store, delta_store, delta_log, hub, clock), models, clock, ids
+        )
         windows = WindowService(
             agent_store, threads, slots, approval_store, tiers.recall, builtin, context, gauge, clock
         )

@@ -44,6 +44,8 @@ _ASKED_AT_MOST = 3
 """How often a step is asked whose answer breaks off."""
 _FORMED_AT_MOST = 3
 """How often a step is asked whose answer has not the agent's response format."""
+_ASKED_BY_ONE_HOLDER = 2 * _ASKED_AT_MOST * _FORMED_AT_MOST
+"""At most, with the fallback model."""
 
 
 class Engine:
@@ -292,9 +294,9 @@ class Engine:
         step = self._new_step(turn, step_id)
         for attempt in range(1, _ASKED_AT_MOST + 1):
             turn.asked += 1
-            self._hub.publish(
-                [turn.progress.live(self._clock.now(), step_id, StepStarted(turn.progress.number, turn.asked))]
-            )
+            # After a takeover the numbers go on: what is asked again replaces what was heard before.
+            number = turn.asked + _ASKED_BY_ONE_HOLDER * turn.progress.claims
+            self._recorder.live(turn, step_id, StepStarted(turn.progress.number, number))
             try:
                 answer = await self._stream(turn, step_id, assembled.request)
             except ProviderUnavailable as error:
@@ -368,7 +370,7 @@ class Engine:
         return DeltaStream(
             answers.answer_id(step_id),
             lambda ordinal: answers.call_id(step_id, ordinal),
-            lambda delta: self._hub.publish([turn.progress.live(self._clock.now(), step_id, delta)]),
+            lambda delta: self._recorder.live(turn, step_id, delta),
             (config.assistant_tool_name, config.assistant_tool_argument)
             if config.assistant_messages and config.assistant_tool_name not in turn.toolbox.gated
             else None,

@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 from engram_kit.clock import Clock
 
 from engram_orchestrator.llm.port import LlmAnswer
+from engram_orchestrator.loop.delta_log import DeltaLog
 from engram_orchestrator.loop.hub import EventHub
 from engram_orchestrator.loop.turn import Turn
-from engram_orchestrator.model.events import DurableBody
+from engram_orchestrator.model.events import Delta, DurableBody, StepStarted
 from engram_orchestrator.model.runs import JournalEntry, Step, StepTrace
 from engram_orchestrator.store.base import RunStore
 
@@ -19,8 +20,11 @@ T = TypeVar("T")
 class Recorder:
     """Journal entries and events of runs, each with the steps and traces since the last write."""
 
-    def __init__(self, store: RunStore, hub: EventHub, clock: Clock, *, keeps_traces: bool = True) -> None:
+    def __init__(
+        self, store: RunStore, deltas: DeltaLog, hub: EventHub, clock: Clock, *, keeps_traces: bool = True
+    ) -> None:
         self._store = store
+        self._deltas = deltas
         self._hub = hub
         self._clock = clock
         self._keeps_traces = keeps_traces
@@ -32,6 +36,13 @@ class Recorder:
             # A step that was asked again is shown by its last answer.
             turn.progress.traces = [known for known in turn.progress.traces if known.step_id != step.id]
             turn.progress.traces.append(trace)
+
+    def live(self, turn: Turn, step_id: str, body: StepStarted | Delta) -> None:
+        """Tells the followers what is just happening; of a background run that streams it is stored as well."""
+        progress, event = turn.progress, turn.progress.live(self._clock.now(), step_id, body)
+        if turn.run.background and turn.run.config.stream_tokens:
+            event = self._deltas.take(turn.lease, progress.sequence, event)
+        self._hub.publish([event])
 
     async def record(self, turn: Turn, step_id: str, entry: JournalEntry, bodies: Sequence[DurableBody] = ()) -> None:
         """Stores an entry and what clients are told of it, in one transaction. A cancellation waits for it to end.
@@ -45,6 +56,7 @@ class Recorder:
         progress = turn.progress
         # Calls that run beside each other write one after the other: events are numbered in the order of writing.
         async with progress.writing:
+            await self._deltas.flush(turn.run.id)
             events = progress.durable(self._clock.now(), step_id, *bodies)
             steps, traces = tuple(progress.steps), tuple(progress.traces)
             await self._store.write(turn.lease, entries=[entry], events=events, steps=steps, traces=traces)

@@ -59,6 +59,8 @@ class Progress:
     lease: Lease
     began: float
     """Monotonic seconds."""
+    claims: int = 0
+    """How often somebody began to carry the run out before."""
     sequence: int = 0
     number: int = 0
     """Of the step that is being carried out."""

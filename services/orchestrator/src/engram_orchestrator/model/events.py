@@ -96,10 +96,14 @@ DurableBody = Shown | Compacted | Failed | Stopped | UsageReported
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """An event; durable ones have contiguous sequence numbers from 1."""
+    """An event; durable ones have contiguous sequence numbers from 1.
+
+    Live ones that are stored as well have a place: the epoch of their holder, and a number from 1 within it.
+    """
 
     run_id: str
     created_at: datetime
     body: EventBody
     sequence: int | None = None
     step_id: str | None = None
+    place: tuple[int, int] | None = None

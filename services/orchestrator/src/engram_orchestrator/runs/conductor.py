@@ -14,6 +14,7 @@ from engram_kit.paging import PageQuery
 from engram_kit.principal import Principal, as_principal
 
 from engram_orchestrator.errors import LeaseLost
+from engram_orchestrator.loop.delta_log import DeltaLog
 from engram_orchestrator.loop.engine import Engine
 from engram_orchestrator.loop.hub import EventHub
 from engram_orchestrator.loop.recording import settled
@@ -23,7 +24,8 @@ from engram_orchestrator.model.runs import ApprovalAnswer, Run, RunError, StopRe
 from engram_orchestrator.runs.beginning import TurnBuilder
 from engram_orchestrator.runs.keeping import LeaseKeeper
 from engram_orchestrator.runs.outcomes import explanation, failure
-from engram_orchestrator.store.base import Claim, LeaseStore, RunFilter, RunStore, StartedRun
+from engram_orchestrator.store.base import Claim, RunFilter, RunStore, StartedRun
+from engram_orchestrator.store.leasing import LeaseStore
 
 _log = structlog.get_logger("engram.runs")
 
@@ -52,6 +54,7 @@ class Conductor:
         leases: LeaseStore,
         keeper: LeaseKeeper,
         hub: EventHub,
+        deltas: DeltaLog,
         engine: Engine,
         turns: TurnBuilder,
         clock: Clock,
@@ -60,6 +63,7 @@ class Conductor:
         self._leases = leases
         self._keeper = keeper
         self._hub = hub
+        self._deltas = deltas
         self._engine = engine
         self._turns = turns
         self._clock = clock
@@ -102,6 +106,7 @@ class Conductor:
         """Carries a run out no more. Whoever follows one that is lost hears of it from the store."""
         run_id = active.claim.run.id
         self._keeper.drop(active.claim.lease)
+        self._deltas.drop(run_id)
         if self._active.get(run_id) is active:
             del self._active[run_id]
             if not active.lost:
@@ -223,7 +228,9 @@ class Conductor:
     async def _to_its_end(self, active: _Active) -> bool:
         """Carries the run out and records how it ended; whether another waits behind it."""
         claim = active.claim
-        progress = Progress(claim.run, claim.lease, self._clock.monotonic(), sequence=claim.run.last_sequence)
+        progress = Progress(
+            claim.run, claim.lease, self._clock.monotonic(), claim.claims, sequence=claim.run.last_sequence
+        )
         reason, error = await self._carried_out(active, progress)
         active.ending = True
         return await settled(self._finish(progress, reason, error))
@@ -274,6 +281,7 @@ class Conductor:
             first_token_ms=progress.first_token_ms,
             total_ms=round((self._clock.monotonic() - progress.began) * 1e3),
         )
+        await self._deltas.close(ended.id)
         approval = progress.approval if reason is StopReason.REQUIRES_APPROVAL else None
         told = (*progress.told, *events)
         waits = await self._store.finish(progress.lease, ended, told, progress.steps, progress.traces, approval)

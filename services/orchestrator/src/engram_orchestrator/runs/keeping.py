@@ -11,7 +11,7 @@ from engram_kit.clock import Clock
 from engram_kit.errors import EngramError
 
 from engram_orchestrator.model.runs import Lease
-from engram_orchestrator.store.base import LeaseStore
+from engram_orchestrator.store.leasing import LeaseStore
 
 _log = structlog.get_logger("engram.runs")
 

@@ -9,7 +9,7 @@ from engram_kit.errors import EngramError
 from engram_orchestrator.loop.hub import EventHub, Stored
 from engram_orchestrator.runs.conductor import Conductor
 from engram_orchestrator.runs.keeping import LeaseKeeper
-from engram_orchestrator.store.base import LeaseStore, RunHead
+from engram_orchestrator.store.leasing import LeaseStore, RunHead
 
 _log = structlog.get_logger("engram.runs")
 

@@ -12,7 +12,7 @@ from engram_orchestrator.errors import LeaseLost
 from engram_orchestrator.loop.recording import settled
 from engram_orchestrator.model.runs import Lease
 from engram_orchestrator.runs.keeping import LeaseKeeper
-from engram_orchestrator.store.base import LeaseStore
+from engram_orchestrator.store.leasing import LeaseStore
 
 _log = structlog.get_logger("engram.runs")
 

@@ -146,7 +146,9 @@ class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
         if keepalive < 1:
             raise InvalidArgument("keepalive_seconds must be positive.", field="keepalive_seconds")
         run_id = require_id(request.run_id, "run", "run_id")
-        events = self._service.follow(current_principal(), run_id, request.starting_after, keepalive)
+        events = self._service.follow(
+            current_principal(), run_id, request.starting_after, keepalive, deltas=request.include_deltas
+        )
         async for event in events:
             yield rpc.StreamRunResponse(event=event_to_proto(event))
 

@@ -1,6 +1,6 @@
 """The store's contract: each method is one transaction, and within one organization unless it says otherwise."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -93,6 +93,7 @@ class Claim:
     """A run that this process now carries out, with what it needs to begin.
 
     `taken_up` says that it had been begun before, so that there may be a journal; `cancelled` that it is to be ended.
+    `claims` is how often somebody began to carry it out before.
     """
 
     run: Run
@@ -101,6 +102,7 @@ class Claim:
     lease: Lease
     taken_up: bool = False
     cancelled: bool = False
+    claims: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,73 +280,6 @@ class ConversationStore(Protocol):
 
     async def forget(self, conversation_id: str) -> None:
         """Removes what is DELETING."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class RunHead:
-    """How far a run has come: the number of its newest event, and whether that was the last."""
-
-    sequence: int
-    ended: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """What became of leases and runs: those of other holders, runs that are to be cancelled, and each run's head."""
-
-    lost: tuple[Lease, ...]
-    cancelled: tuple[str, ...]
-    heads: Mapping[str, RunHead]
-
-
-class LeaseStore(Protocol):
-    """The turn slots of conversations: one holder each, of a run or of other work, under an epoch that only rises.
-
-    A lease lapses 30 s after it was given, renewed or written under, by the database's clock.
-    """
-
-    async def take_slot(
-        self,
-        organization_id: str,
-        agent_id: str,
-        conversation_id: str,
-        slot_id: str,
-        owner: str,
-        *,
-        reclaim: bool = True,
-    ) -> Lease:
-        """Gives the turn slot of an idle conversation to work that is no run; runs that come meanwhile wait.
-
-        With `reclaim` a slot that this owner has is one that it left behind in a crash, and is taken over.
-
-        Raises:
-            NotFound: the agent or conversation is not there.
-            ConversationBusy: a run is under way or waits (`run_id` names it), or the slot is taken.
-        """
-        ...
-
-    async def release(self, lease: Lease) -> bool:
-        """Gives a lease back where it still holds; whether a run waits in the conversation."""
-        ...
-
-    async def renew(self, leases: Sequence[Lease]) -> tuple[Lease, ...]:
-        """Puts off the expiry of leases that still hold, and gives those that do not."""
-        ...
-
-    async def watch(self, leases: Sequence[Lease], run_ids: Sequence[str]) -> Watched:
-        """What others did to these leases and to the runs that hold them, and how far other runs have come.
-
-        A run that is not there has no head.
-        """
-        ...
-
-    async def request_cancel(self, organization_id: str, run_id: str) -> bool:
-        """Asks whoever carries a run out to cancel it, now or after a takeover; False where it has ended."""
-        ...
-
-    async def claimable(self, owner: str) -> tuple[str, ...]:
-        """Conversations of every organization with unfinished runs that nobody, this owner, or a lapsed lease holds."""
         ...
 
 

@@ -13,9 +13,9 @@ from engram_orchestrator.model.runs import Lease, RunStatus
 from engram_orchestrator.store import approvals
 from engram_orchestrator.store import statements as sql
 from engram_orchestrator.store.agents import active
-from engram_orchestrator.store.base import RunHead, Watched
 from engram_orchestrator.store.conversation_rows import conversation_missing
 from engram_orchestrator.store.lease_times import LeaseTimes
+from engram_orchestrator.store.leasing import RunHead, Watched
 from engram_orchestrator.store.tables import agents, conversations, events, runs
 
 _IDS: Final[sa.BindParameter[Any]] = sa.bindparam("its_ids", expanding=True)

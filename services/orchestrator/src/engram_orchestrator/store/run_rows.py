@@ -62,6 +62,7 @@ def run_row(key: RequestKey | None, run: Run, queue_number: int) -> dict[str, An
         "conversation_id": run.conversation_id,
         "status": run.status,
         "background": run.background,
+        "claims": int(run.status is RunStatus.RUNNING),
         "queue_number": queue_number,
         "request_method": key and key.method,
         "request_id": key and key.request_id,

@@ -162,7 +162,7 @@ class SqlRunStore:
             run = replace(decode_run(first), status=RunStatus.RUNNING, last_sequence=_newest_event(conn, first.id))
             taken_up = first.status == RunStatus.RUNNING
             thread = decode_conversation(place.thread)
-            return Claim(run, decode_agent(place), thread, lease, taken_up, first.cancel_requested)
+            return Claim(run, decode_agent(place), thread, lease, taken_up, first.cancel_requested, first.claims)
 
         return await self._database.write(write)
 

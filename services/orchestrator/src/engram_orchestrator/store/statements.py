@@ -112,7 +112,7 @@ RELEASE_LEASE: Final = _HELD.values(
         conversations.c.last_message_at,
     ),
 )
-MARK_RUNNING: Final = runs.update().where(runs.c.id == _ID).values(status=RunStatus.RUNNING)
+MARK_RUNNING: Final = runs.update().where(runs.c.id == _ID).values(status=RunStatus.RUNNING, claims=runs.c.claims + 1)
 END_RUN: Final = (
     runs.update()
     .where(runs.c.id == _ID)

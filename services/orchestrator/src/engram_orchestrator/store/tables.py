@@ -83,6 +83,8 @@ runs = sa.Table(
     sa.Column("background", sa.Boolean, nullable=False),
     # Asked of whoever carries the run out, by a process that does not.
     sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
+    # How often somebody began to carry it out: what is asked again after a takeover says so.
+    sa.Column("claims", sa.Integer, nullable=False, server_default="0"),
     sa.Column("queue_number", sa.BigInteger, nullable=False),
     # A run's request_id is kept as long as the run.
     sa.Column("request_method", sa.Text),
@@ -218,4 +220,16 @@ events = sa.Table(
     sa.Column("step_id", sa.Text),
     sa.Column("body", sa.LargeBinary, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
+)
+
+run_deltas = sa.Table(
+    "run_deltas",
+    metadata,
+    # Live events of background runs in batches, numbered by the holder of each epoch; `last` is a batch's last number.
+    sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("epoch", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("last", sa.BigInteger, primary_key=True, autoincrement=False),
+    # The newest durable event that came before them.
+    sa.Column("after_sequence", sa.Integer, nullable=False),
+    sa.Column("pieces", sa.LargeBinary, nullable=False),
 )

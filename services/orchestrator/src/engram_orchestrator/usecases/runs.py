@@ -27,7 +27,8 @@ from engram_orchestrator.model.runs import (
 )
 from engram_orchestrator.runs.conductor import Conductor
 from engram_orchestrator.runs.following import Follower
-from engram_orchestrator.store.base import LeaseStore, RunFilter, RunStore, StartedRun
+from engram_orchestrator.store.base import RunFilter, RunStore, StartedRun
+from engram_orchestrator.store.leasing import LeaseStore
 
 _ALL = 1_000
 _LOOK_AGAIN_SECONDS = 1.0
@@ -100,7 +101,10 @@ class RunService:
         alive = started.run.config.keepalive_seconds
         if started.replayed:
             subscription.close()
-            return started.run, self.follow(principal, started.run.id, 0, alive, replayed=True)
+            again = self.follow(
+                principal, started.run.id, 0, alive, replayed=True, deltas=started.run.config.stream_tokens
+            )
+            return started.run, again
         return started.run, self._follower.follow(started.run, subscription, fresh=True, keepalive_seconds=alive)
 
     async def start(
@@ -148,9 +152,16 @@ class RunService:
         return await self._conductor.start(key, run, reject_busy=run.config.on_busy is OnBusy.REJECT, answer=answer)
 
     async def follow(
-        self, principal: Principal, run_id: str, after: int, keepalive_seconds: int, *, replayed: bool = False
+        self,
+        principal: Principal,
+        run_id: str,
+        after: int,
+        keepalive_seconds: int,
+        *,
+        replayed: bool = False,
+        deltas: bool = False,
     ) -> AsyncGenerator[RunEvent, None]:
-        """Replays the events behind a number, then follows the run to its end.
+        """Replays the events behind a number, with `deltas` also stored live ones, then follows the run to its end.
 
         Raises:
             NotFound
@@ -162,7 +173,7 @@ class RunService:
             subscription.close()
             raise
         stream = self._follower.follow(
-            run, subscription, after=after, replayed=replayed, keepalive_seconds=keepalive_seconds
+            run, subscription, after=after, replayed=replayed, deltas=deltas, keepalive_seconds=keepalive_seconds
         )
         async with aclosing(stream):
             async for event in stream:
