@@ -1,0 +1,47 @@
+"""Two hundred agents at once, on whatever machine this is: every turn is whole, and none fails."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from engram_client import Agent
+from engram_testkit.fakes.openai import FakeOpenAI
+from engram_testkit.fakes.script import Call, Reply
+from engram_testkit.processes import ProcessMesh
+from engram_testkit.turns import Turn, assert_whole, texts, turn, window_of
+
+AGENTS = 200
+
+
+@pytest.mark.timeout(600)
+async def test_two_hundred_agents_at_once(process_mesh: ProcessMesh, fake_openai: FakeOpenAI) -> None:
+    """Each stores a fact of its own by a tool and then says so: nothing is lost, and nothing goes astray."""
+    client = process_mesh.client
+
+    def answer(body: dict[str, object]) -> Reply:
+        if body["messages"][-1]["role"] == "tool":  # type: ignore[index]
+            return Reply(text="Stored.")
+        return Reply(tool_calls=[Call("memory_insert", {"label": "human", "new_str": texts(body)[-1][-200:]})])
+
+    fake_openai.script = answer
+    gate = asyncio.Semaphore(8)
+
+    async def make() -> Agent:
+        async with gate:
+            return await client.agents.create(model="openai/fake-model", blocks={"human": ""})
+
+    agents = await asyncio.gather(*(make() for _ in range(AGENTS)))
+
+    async def send(number: int) -> Turn:
+        return await turn(agents[number], f"My number is {number:03}.")
+
+    heard = await asyncio.gather(*map(send, range(AGENTS)))
+    assert [item.status for item in heard] == ["COMPLETED"] * AGENTS, [item.error for item in heard if item.error]
+    assert {item.said for item in heard} == {"Stored."}
+    assert all(item.sequences == list(range(1, 6)) for item in heard)
+    for number in range(0, AGENTS, 10):
+        assert f"My number is {number:03}." in (await agents[number].memory()).blocks[0].value
+        window = await window_of(client, agents[number])
+        assert len(window) == 4
+        assert_whole(window)
