@@ -146,11 +146,13 @@ class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
         if keepalive < 1:
             raise InvalidArgument("keepalive_seconds must be positive.", field="keepalive_seconds")
         run_id = require_id(request.run_id, "run", "run_id")
-        events = self._service.follow(
+        run, events = await self._service.attach(
             current_principal(), run_id, request.starting_after, keepalive, deltas=request.include_deltas
         )
-        async for event in events:
-            yield rpc.StreamRunResponse(event=event_to_proto(event))
+        async with aclosing(events):
+            async for event in events:
+                if wanted(event, run.config.include_events):
+                    yield rpc.StreamRunResponse(event=event_to_proto(event))
 
     async def ListSteps(self, request: rpc.ListStepsRequest, context: Context) -> rpc.ListStepsResponse:
         """A page of finished steps."""

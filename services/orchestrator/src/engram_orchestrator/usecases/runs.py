@@ -161,7 +161,23 @@ class RunService:
         replayed: bool = False,
         deltas: bool = False,
     ) -> AsyncGenerator[RunEvent, None]:
-        """Replays the events behind a number, with `deltas` also stored live ones, then follows the run to its end.
+        """The events of `attach`."""
+        _, stream = await self.attach(principal, run_id, after, keepalive_seconds, replayed=replayed, deltas=deltas)
+        async with aclosing(stream):
+            async for event in stream:
+                yield event
+
+    async def attach(
+        self,
+        principal: Principal,
+        run_id: str,
+        after: int,
+        keepalive_seconds: int,
+        *,
+        replayed: bool = False,
+        deltas: bool = False,
+    ) -> tuple[Run, AsyncGenerator[RunEvent, None]]:
+        """A run, and its events behind a number to its end; with `deltas` also stored live ones.
 
         Raises:
             NotFound
@@ -175,9 +191,7 @@ class RunService:
         stream = self._follower.follow(
             run, subscription, after=after, replayed=replayed, deltas=deltas, keepalive_seconds=keepalive_seconds
         )
-        async with aclosing(stream):
-            async for event in stream:
-                yield event
+        return run, stream
 
     async def get(self, principal: Principal, run_id: str) -> Run:
         """A run, or NotFound."""

@@ -1,0 +1,165 @@
+"""What a client hears of a run: the kinds that it asked for, signs of life, errors, the order of the end, the bill."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from engram.agents.v1 import runs_pb2, runs_service_pb2
+from engram_client import Agent
+from engram_client.inputs import text_part
+from engram_testkit.fakes import script
+from engram_testkit.fakes.openai import FakeOpenAI
+from engram_testkit.fakes.script import Call, Reply, Usage
+from engram_testkit.mesh import Mesh
+
+KINDS = {
+    "tool_call": runs_pb2.EVENT_KIND_TOOL_CALL_MESSAGE,
+    "tool_return": runs_pb2.EVENT_KIND_TOOL_RETURN_MESSAGE,
+    "assistant": runs_pb2.EVENT_KIND_ASSISTANT_MESSAGE,
+    "reasoning": runs_pb2.EVENT_KIND_REASONING_MESSAGE,
+}
+ENDING = ["stop", "usage"]
+
+
+async def create(mesh: Mesh) -> Agent:
+    return await mesh.client.agents.create(model="openai/fake-model", blocks={"human": ""})
+
+
+async def sent(mesh: Mesh, agent: Agent, **config: Any) -> list[runs_pb2.RunEvent]:
+    request = runs_service_pb2.SendMessageRequest(
+        agent_id=agent.id,
+        messages=[runs_pb2.InputMessage(content=[text_part("Hello.")])],
+        config=runs_pb2.RunConfig(**config),
+    )
+    return await heard(mesh.client.runs.stub.SendMessage(request))
+
+
+async def attached(mesh: Mesh, run_id: str, **options: Any) -> list[runs_pb2.RunEvent]:
+    request = runs_service_pb2.StreamRunRequest(run_id=run_id, **options)
+    return await heard(mesh.client.runs.stub.StreamRun(request))
+
+
+async def heard(responses: AsyncIterator[Any]) -> list[runs_pb2.RunEvent]:
+    return [response.event async for response in responses]
+
+
+def kinds(events: list[runs_pb2.RunEvent]) -> list[str]:
+    """Kinds of events, of messages by what they are."""
+    found = [str(event.WhichOneof("event")) for event in events]
+    return [
+        str(event.message.WhichOneof("message")) if kind == "message" else kind
+        for event, kind in zip(events, found, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ((), ["reasoning", "tool_call", "tool_return", "assistant"]),
+        (("assistant",), ["assistant"]),
+        (("tool_return", "tool_call"), ["tool_call", "tool_return"]),
+    ],
+)
+async def test_a_stream_tells_the_kinds_that_its_run_was_sent_with(
+    mesh: Mesh, fake_openai: FakeOpenAI, wanted: tuple[str, ...], expected: list[str]
+) -> None:
+    """Also whoever follows it again; what ends a stream always comes."""
+    agent = await create(mesh)
+    fake_openai.script = [
+        Reply(reasoning="Keep it.", tool_calls=[Call("memory_insert", {"label": "human", "new_str": "Ada"})]),
+        "Kept.",
+    ]
+    events = await sent(mesh, agent, include_events=[KINDS[kind] for kind in wanted])
+    told = [kind for kind in kinds(events) if kind != "step_started"]
+    assert told == ["accepted", *expected, *ENDING]
+    assert kinds(await attached(mesh, events[0].run_id)) == ["accepted", *expected, *ENDING]
+
+
+async def test_silence_of_the_model_is_broken_by_signs_of_life(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent, gate = await create(mesh), asyncio.Event()
+    fake_openai.script = [Reply(text="At last.", gates=[gate])]
+    request = runs_service_pb2.SendMessageRequest(
+        agent_id=agent.id,
+        messages=[runs_pb2.InputMessage(content=[text_part("Hello.")])],
+        config=runs_pb2.RunConfig(keepalive_seconds=1),
+    )
+    found = []
+    async for response in mesh.client.runs.stub.SendMessage(request):
+        found.append(response.event)
+        if response.event.HasField("keepalive"):
+            assert not response.event.HasField("sequence")
+            gate.set()
+    assert "keepalive" in kinds(found)
+    assert [kind for kind in kinds(found) if kind != "keepalive"][-3:] == ["assistant", *ENDING]
+
+
+async def test_an_error_in_the_middle_of_a_stream_is_told_before_its_end(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent = await create(mesh)
+    fake_openai.script = [
+        Reply(tool_calls=[Call("memory_insert", {"label": "human", "new_str": "Ada"})]),
+        script.status(400, "No such parameter."),
+    ]
+    events = await sent(mesh, agent)
+    assert kinds(events)[-5:] == ["tool_return", "step_started", "error", *ENDING]
+    assert [event.sequence for event in events if event.HasField("sequence")] == [1, 2, 3, 4, 5]
+    assert (events[-3].error.error.reason, events[-1].usage.step_count) == ("PROVIDER_REFUSED", 1)
+    assert kinds(await attached(mesh, events[0].run_id, starting_after=2)) == ["accepted", "error", *ENDING]
+
+
+@pytest.mark.parametrize(
+    ("reported", "prompt", "cached", "reasoning"),
+    [
+        (Usage(input=10, output=5, cached=0, reasoning=0), 20, 0, 0),
+        (Usage(input=10, output=5), 20, None, None),
+        (Usage(input=10, output=5, cached=4), 20, 8, None),
+        (None, None, None, None),
+    ],
+    ids=["zero", "not reported", "some", "nothing at all"],
+)
+async def test_what_a_provider_did_not_report_is_not_a_zero(
+    mesh: Mesh,
+    fake_openai: FakeOpenAI,
+    reported: Usage | None,
+    prompt: int | None,
+    cached: int | None,
+    reasoning: int | None,
+) -> None:
+    """Of two steps together; on the stream, on the run, and to whoever comes later."""
+    agent = await create(mesh)
+    fake_openai.script = [
+        Reply(tool_calls=[Call("memory_insert", {"label": "human", "new_str": "Ada"})], usage=reported),
+        Reply(text="Kept.", usage=reported),
+    ]
+    events = await sent(mesh, agent)
+    run_id = events[0].run_id
+    later = await attached(mesh, run_id)
+    for usage in (events[-1].usage.usage, later[-1].usage.usage, (await mesh.client.runs.get(run_id)).usage):
+        found = {
+            name: getattr(usage, name) if usage.HasField(name) else None
+            for name in ("prompt_tokens", "cached_input_tokens", "reasoning_tokens")
+        }
+        assert found == {"prompt_tokens": prompt, "cached_input_tokens": cached, "reasoning_tokens": reasoning}
+
+
+async def test_a_background_run_is_streamed_again_token_by_token(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
+    agent, gate = await create(mesh), asyncio.Event()
+    words = "A long answer, which comes in a good many pieces."
+    fake_openai.script = [Reply(text=words, gates=[gate])]
+    request = runs_service_pb2.StartRunRequest(
+        agent_id=agent.id,
+        messages=[runs_pb2.InputMessage(content=[text_part("Hello.")])],
+        config=runs_pb2.RunConfig(stream_tokens=True),
+    )
+    run = (await mesh.client.runs.stub.StartRun(request)).run
+    following = asyncio.create_task(attached(mesh, run.id, include_deltas=True))
+    gate.set()
+    live, again = await following, await attached(mesh, run.id, include_deltas=True)
+    assert [event for event in again if not event.HasField("accepted")] == [
+        event for event in live if event.WhichOneof("event") not in ("accepted", "keepalive")
+    ]
+    said = "".join(event.delta.assistant_text for event in again if event.HasField("delta"))
+    assert said == words
+    assert not [event for event in await attached(mesh, run.id) if event.HasField("delta")]
