@@ -1,0 +1,73 @@
+"""Each tier goes away at every call of a turn, before its effect and behind it: the run is late, and as it would be."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engram_orchestrator.model.agents import Agent, AgentType
+from engram_orchestrator.model.runs import RunStatus
+
+from ..support.faults import Faults
+from ..support.model import by_place
+from ..support.world import World, kinds, opened, require_valid
+from .test_crashes import FIVE_TOOLS, HEARTBEATS, require_each_effect_once, transcript
+
+TIERS = ("blocks", "recall", "archival", "tools")
+AWAY = 40
+"""Calls that fail in a row, with the pauses between them: about seven minutes."""
+KINDS = [(AgentType.LETTA_V1, FIVE_TOOLS), (AgentType.MEMGPT_V2, HEARTBEATS)]
+
+
+async def turn_of(world: World, kind: AgentType, script: tuple[Any, ...], fault: Faults) -> tuple[Agent, list[str]]:
+    """A new agent and its turn under a fault; what the client was told."""
+    world.faults, world.model.requests, world.waits = Faults(), [], []
+    world.blocks.effects.clear()
+    agent = await world.agent(world.process(), kind, include_base_tool_rules=False)
+    world.model.script = by_place(*script)
+    world.faults = fault
+    process = world.process()
+    told = kinds(await process.send(agent, "Do it all."))
+    run = await process.outcome(agent)
+    assert run.status is RunStatus.COMPLETED, run.error
+    return agent, told
+
+
+@pytest.mark.parametrize(("kind", "script"), KINDS, ids=["plain", "heartbeats"])
+@pytest.mark.parametrize("effect", ["none", "lost"])
+async def test_a_tier_that_goes_away_at_any_call_delays_the_run_and_changes_nothing(
+    tmp_path: Path, kind: AgentType, script: tuple[Any, ...], effect: str
+) -> None:
+    async with opened(tmp_path) as world:
+        whole = Faults()
+        agent, told = await turn_of(world, kind, script, whole)
+        expected, calls = transcript(world, agent), list(whole.calls)
+        began = calls.index("model.stream")
+        swept = [(place, name) for place, name in enumerate(calls) if place > began and name.split(".")[0] in TIERS]
+        assert len(swept) > 12
+        for place, name in swept:
+            fault = failing_at(place, name, effect)
+            agent, heard = await turn_of(world, kind, script, fault)
+            where = f"call {place}, {name}"
+            assert heard == told, where
+            assert transcript(world, agent) == expected, where
+            require_valid(world.window(agent).messages)
+            require_each_effect_once(world, agent)
+            assert len(world.model.requests) == len(script), f"{where}: an answer was asked for again"
+            assert len(world.recall.rows[agent.id]) == len(world.window(agent).messages), where
+            if effect == "none" and name != "archival.summary":
+                assert sum(world.waits) > 180, f"{where}: minutes, and nobody gave up"
+
+
+def failing_at(place: int, name: str, effect: str) -> Faults:
+    """At that call the whole tier goes away for minutes, or the call takes effect and nobody hears of it."""
+    faults = Faults()
+
+    async def fail(_: str) -> None:
+        if len(faults.calls) == place + 1:
+            if effect == "none":
+                faults.away = {f"{name.split('.', maxsplit=1)[0]}.": AWAY}
+            else:
+                faults.lost = {name: 1}
+
+    faults.on_call = fail
+    return faults
