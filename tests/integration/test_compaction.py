@@ -96,22 +96,19 @@ async def test_opted_in_clients_are_told_and_a_replay_tells_the_same(mesh: Mesh,
 
 async def test_by_hand_and_previewed(mesh: Mesh, provider: FakeProvider) -> None:
     agent = await create(mesh, provider)
-    stub = mesh.client.agents.stub
-    request = agents_service_pb2.CompactConversationRequest(agent_id=agent.id, dry_run=True)
     with pytest.raises(EngramError) as refused:
-        await stub.CompactConversation(request)
+        await agent.compact(dry_run=True)
     assert refused.value.reason == "NOTHING_TO_COMPACT"
     for number in range(5):
         await turn(agent, f"{number}. {WORDS}")
     before = await window_of(mesh.client, agent)
-    shown = (await stub.CompactConversation(request)).result
+    shown = await agent.compact(dry_run=True)
     assert await window_of(mesh.client, agent) == before
-    request.dry_run, request.request_id = False, "by-hand"
-    done = (await stub.CompactConversation(request)).result
+    done = await agent.compact(request_id="by-hand")
     assert done.summary == shown.summary == "They spoke of weather."
     after = await window_of(mesh.client, agent)
     assert len(after) + 1 == done.messages_after == shown.messages_after < len(before) + 1
-    assert (await stub.CompactConversation(request)).result == done
+    assert await agent.compact(request_id="by-hand") == done
     assert await window_of(mesh.client, agent) == after
 
 
@@ -119,8 +116,7 @@ async def test_the_bytes_of_a_self_compaction(mesh: Mesh, provider: FakeProvider
     agent = await create(mesh, provider, agents_pb2.CompactionSettings(mode=SELF))
     for number in range(4):
         await turn(agent, f"{number}. {WORDS}")
-    request = agents_service_pb2.CompactConversationRequest(agent_id=agent.id, dry_run=True)
-    await mesh.client.agents.stub.CompactConversation(request)
+    await agent.compact(dry_run=True)
     ours = provider.requests[-1]
     await turn(agent, "Next.")
     theirs = provider.requests[-1]

@@ -19,6 +19,9 @@ from engram_client.paging import Order
 if TYPE_CHECKING:
     from engram_client.engram import Engram
 
+_COMPACTION_SECONDS = 330.0
+"""Longer than a server takes to give up on every summariser."""
+
 
 class Agent:
     """An agent of the mesh. `proto` is the contract's message as it was when it was last read."""
@@ -169,6 +172,35 @@ class Agent:
         """What the model sees: texts, messages, and token counts by section."""
         request = agents_service_pb2.GetContextWindowRequest(agent_id=self.id, conversation_id=conversation_id)
         return (await self._engram.agents.stub.GetContextWindow(request)).context_window
+
+    async def compact(
+        self,
+        *,
+        settings: agents_pb2.CompactionSettings | None = None,
+        conversation_id: str | None = None,
+        dry_run: bool = False,
+        request_id: str = "",
+    ) -> agents_pb2.CompactionResult:
+        """Puts a summary in the place of the older part of the window; the figures before and after.
+
+        Args:
+            settings: go before the agent's for this time.
+            conversation_id: None is the agent's default conversation.
+            dry_run: the summary and the figures, and no effect.
+            request_id: repeat it to get the same compaction again; empty makes one up.
+
+        Raises:
+            FailedPrecondition: NOTHING_TO_COMPACT.
+            Aborted: CONVERSATION_BUSY, with the run's id where one is under way.
+        """
+        request = agents_service_pb2.CompactConversationRequest(
+            request_id=request_id,
+            agent_id=self.id,
+            conversation_id=conversation_id,
+            settings=settings,
+            dry_run=dry_run,
+        )
+        return (await self._engram.agents.stub.CompactConversation(request, timeout=_COMPACTION_SECONDS)).result
 
     async def refresh(self) -> Agent:
         """Reads `proto` again; returns the handle itself."""

@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
-from engram_orchestrator.compaction.planner import Plan, Planner, Sizes, sliding, whole
+from engram_orchestrator.compaction.planner import Planner, sliding, whole
 from engram_orchestrator.model.agents import CompactionSettings
-
-__all__ = ["DEFAULT_CLIP_CHARS", "DEFAULT_SHARE", "MODES", "Mode", "Plan", "Sizes", "chain", "effective", "mode_of"]
 
 DEFAULT_SHARE: Final = 0.3
 DEFAULT_CLIP_CHARS: Final = 50_000
