@@ -74,13 +74,15 @@ def grpc_stub_cls(service: str) -> Any:
 @pytest.fixture(scope="module")
 def known(threaded_mesh: MeshThread) -> Mapping[str, Sequence[str]]:
     """Ids of things that exist, so that hostile requests get beyond the first check."""
-    return threaded_mesh.run(_population(threaded_mesh.mesh))  # type: ignore[no-any-return]
+    return threaded_mesh.run(population(threaded_mesh.mesh))  # type: ignore[no-any-return]
 
 
-async def _population(mesh: Mesh) -> dict[str, list[str]]:
-    agent = await mesh.client.agents.create(blocks={"law": "Kind.", "human": "A human.", "persona": "Kind."})
-    await agent.ask("Remember that the key is under the mat.")
-    tool = await mesh.client.tools.create('def ping() -> str:\n    """Answers."""\n    return "pong"\n')
+async def population(mesh: Mesh, word: str = "mat") -> dict[str, list[str]]:
+    """Something of every kind, for the current principal; `word` is in all of it. Ids by their kind."""
+    agent = await mesh.client.agents.create(blocks={"law": f"Kind {word}.", "human": "A human.", "persona": "Kind."})
+    await agent.ask(f"Remember that the key is under the {word}.")
+    source = f'def ping_{word}() -> str:\n    """Answers {word}."""\n    return "pong"\n'
+    tool = await mesh.client.tools.create(source)
     conversation = agent.proto.default_conversation_id
     runs = [run.id async for run in mesh.client.runs.list()]
     passages = [passage async for passage in agent.passages()]

@@ -78,6 +78,26 @@ async def test_a_restarted_mesh_goes_on_with_the_same_agent_and_its_memory(up: U
     assert "going on with engram" in err
 
 
+async def test_a_mesh_is_maintained_while_it_does_not_run(up: Up) -> None:
+    assert (await up.run("maintain"))[0] == 2, "there is nothing yet"
+    code, _, err = await up.run("up", "--background")
+    assert code == 0, err
+    code, out, err = await up.run("maintain")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "Another `engram up`" in err
+    assert (await up.run("down"))[0] == 0
+    code, out, err = await up.run("maintain")
+    assert (code, err) == (0, "")
+    for room in ROOMS:
+        own = [line.removeprefix(room).strip() for line in out.splitlines() if line.startswith(f"{room} ")]
+        assert any(line.startswith(f"{room}.db: ") for line in own), out
+        assert any(line.startswith("request ids forgotten: ") for line in own), out
+    (Path(up.environment["ENGRAM_DATA_DIR"]) / "recall.db").write_bytes(b"no database" * 1000)
+    code, _, err = await up.run("maintain")
+    assert code == 2
+    assert "recall: " in err
+
+
 async def test_a_chat_outlives_the_death_of_the_orchestrator(up: Up) -> None:
     chat = await up.start("up", "--chat")
     assert chat.stdin is not None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
 import pytest_asyncio
 from engram.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
 from engram_blocks.config import Config
@@ -25,13 +26,23 @@ async def clock() -> FrozenClock:
     return FrozenClock()
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of either SQL engine."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'blocks.db'}"
+    return str(request.getfixturevalue("postgres_url"))
+
+
 @pytest_asyncio.fixture
-async def blocks(tmp_path: Path, clock: FrozenClock) -> AsyncIterator[BlockServiceAsyncStub]:
-    """A stub of a running service."""
-    config = Config(port=0, data_dir=str(tmp_path), shutdown_grace_seconds=0)
+async def blocks(tmp_path: Path, database_url: str, clock: FrozenClock) -> AsyncIterator[BlockServiceAsyncStub]:
+    """A stub of a running service, on either engine."""
+    config = Config(port=0, data_dir=str(tmp_path), database_url=database_url, shutdown_grace_seconds=0)
     server = RunningServer()
     address = await server.start(await assemble(config, clock=clock, ids=SequentialIds()), config)
     channels = Channels()
-    yield BlockServiceStub(channels.channel(address))
+    stub: Any = BlockServiceStub(channels.channel(address))
+    stub.address = address
+    yield stub
     await channels.close()
     await server.stop()

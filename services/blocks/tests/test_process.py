@@ -11,12 +11,15 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 from engram.blocks.v1 import blocks_pb2 as pb
 from engram.blocks.v1 import blocks_service_pb2 as rpc
 from engram.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
 from engram_kit.channels import Channels
+from engram_kit.errors import EngramError
+from engram_kit.ids import new_id
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 
@@ -65,6 +68,76 @@ async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     async with process(tmp_path) as running:
         stub = BlockServiceStub(channels.channel(await address_of(running)))
         assert (await stub.GetBlock(rpc.GetBlockRequest(block_id=made.id))).block == made
+    await channels.close()
+
+
+class Writer:
+    """An agent that appends numbered lines to a shared block, each under a request id of its own, until it cannot."""
+
+    def __init__(self) -> None:
+        self.agent = new_id("agent")
+        self.edits: list[rpc.EditBlockRequest] = []
+        self.revisions: dict[str, int] = {}
+
+    async def write_until_it_dies(self, stub: Any, written: asyncio.Event, enough: int) -> None:
+        done = 0
+        try:
+            for edit in self.edits:
+                await self._write(stub, edit)
+            while True:
+                self.edits.append(self._next())
+                await self._write(stub, self.edits[-1])
+                done += 1
+                if done == enough:
+                    written.set()
+        except (grpc.aio.AioRpcError, EngramError):
+            return
+
+    async def _write(self, stub: Any, edit: rpc.EditBlockRequest) -> None:
+        answer = await stub.EditBlock(edit)
+        self.revisions.setdefault(edit.request_id, answer.block.revision)
+
+    def _next(self) -> rpc.EditBlockRequest:
+        author = pb.Author(agent=pb.AgentAuthor(agent_id=self.agent))
+        text = f"{self.agent} {len(self.edits)}"
+        return rpc.EditBlockRequest(
+            request_id=f"r-{text}", agent_id=self.agent, label="plan", author=author, append=rpc.AppendEdit(text=text)
+        )
+
+
+async def test_kill_9_under_16_writers_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    writers = [Writer() for _ in range(16)]
+    block = ""
+    for turn in range(3):
+        channels = Channels(deadline=5.0)
+        async with process(tmp_path) as running:
+            stub: Any = BlockServiceStub(channels.channel(await address_of(running)))
+            if turn == 0:
+                draft = pb.Block(label="plan", limit=1_000_000)
+                holders = [writer.agent for writer in writers]
+                made = await stub.CreateBlock(rpc.CreateBlockRequest(block=draft, agent_ids=holders))
+                block = made.block.id
+            written = asyncio.Event()
+            tasks = [asyncio.create_task(writer.write_until_it_dies(stub, written, 6)) for writer in writers]
+            await written.wait()
+            running.kill()
+            await running.wait()
+            await asyncio.gather(*tasks)
+        await channels.close()
+    channels = Channels()
+    async with process(tmp_path) as running:
+        stub = BlockServiceStub(channels.channel(await address_of(running)))
+        for writer in writers:
+            await asyncio.gather(*(writer._write(stub, edit) for edit in writer.edits))
+        now = (await stub.GetBlock(rpc.GetBlockRequest(block_id=block))).block
+        lines = now.value.split("\n")
+        assert sorted(lines) == sorted(edit.append.text for writer in writers for edit in writer.edits)
+        assert now.revision == 1 + len(lines)
+        for writer in writers:
+            own = [line for line in lines if line.startswith(writer.agent)]
+            assert own == sorted(own, key=lambda line: int(line.rpartition(" ")[2])), "an agent's lines are in order"
+        memory = await stub.GetCoreMemory(rpc.GetCoreMemoryRequest(agent_id=writers[3].agent))
+        assert memory.core_memory.blocks[0].value == now.value
     await channels.close()
 
 

@@ -153,6 +153,26 @@ async def test_a_hundred_concurrent_appends_all_stand(blocks: BlockServiceAsyncS
     assert memory.revision == before + 100
 
 
+async def test_fifty_agents_that_append_to_one_block_at_once_lose_nothing(blocks: BlockServiceAsyncStub) -> None:
+    agents = [new_id("agent") for _ in range(50)]
+    shared = await create(blocks, "plan", *agents, value="Begin")
+
+    def append(agent: str) -> Any:
+        author = pb.Author(agent=pb.AgentAuthor(agent_id=agent))
+        edit_ = rpc.AppendEdit(text=f"by {agent}")
+        return blocks.EditBlock(rpc.EditBlockRequest(agent_id=agent, label="plan", author=author, append=edit_))
+
+    answers = await asyncio.gather(*(append(agent) for agent in agents))
+    assert sorted(answer.block.revision for answer in answers) == list(range(2, 52))
+    first, *lines = (await core(blocks, agents[7])).blocks[0].value.split("\n")
+    assert (first, sorted(lines)) == ("Begin", sorted(f"by {agent}" for agent in agents))
+    changes = await history(blocks, shared.id, page_size=100, with_previous_value=True)
+    assert {change.author.agent.agent_id for change in changes if change.revision > 1} == set(agents)
+    for change in changes:
+        if change.revision > 1:
+            assert change.value == f"{change.previous_value}\nby {change.author.agent.agent_id}"
+
+
 async def test_edits_that_depend_on_what_was_seen_are_refused_when_it_moved(blocks: BlockServiceAsyncStub) -> None:
     block = await create(blocks, "human", AGENT, value="a")
     await edit(blocks, append=rpc.AppendEdit(text="b"))

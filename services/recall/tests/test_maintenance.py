@@ -209,6 +209,46 @@ async def test_messages_outlive_the_policy_only_in_a_window(serve: Any, database
         assert window.agent_message_count == 3
 
 
+async def test_committed_steps_are_forgotten_but_for_the_newest(
+    serve: Any, database_url: str, clock: FrozenClock
+) -> None:
+    agent, conversations = new_id("agent"), [new_id("conv"), new_id("conv")]
+
+    def step(conversation: str, version: int) -> rpc.CommitStepRequest:
+        return rpc.CommitStepRequest(
+            agent_id=agent,
+            conversation_id=conversation,
+            lease={"run_id": new_id("run"), "epoch": 1},  # type: ignore[arg-type]
+            step_id=new_id("step"),
+            base_version=version,
+            messages=[message("fox")],
+        )
+
+    database = Database.open(database_url)
+    store = SqlRecallStore(database, clock)
+    async with serve(database_url=database_url) as recall:
+        steps = {}
+        for conversation in conversations:
+            await recall.CreateContext(
+                rpc.CreateContextRequest(
+                    agent_id=agent, conversation_id=conversation, messages=[message("p", pb.ROLE_SYSTEM)]
+                )
+            )
+            for version in (1, 2, 3):
+                steps[conversation, version] = step(conversation, version)
+                await recall.CommitStep(steps[conversation, version])
+        clock.advance(8 * 86_400)
+        young = step(conversations[0], 4)
+        await recall.CommitStep(young)
+        assert await store.purge_steps(clock.now() - timedelta(days=7)) == 5
+        assert await store.purge_steps(clock.now() - timedelta(days=7)) == 0
+        for known in (young, steps[conversations[1], 3]):
+            assert (await recall.CommitStep(known)).replayed
+        window = (await recall.GetContext(rpc.GetContextRequest(conversation_id=conversations[0]))).context
+        assert (len(window.messages), window.version) == (5, 5)
+    await database.close()
+
+
 async def test_the_lag_of_the_index_is_told(tmp_path: Path) -> None:
     class Away(HashingEmbedder):
         is_away = True

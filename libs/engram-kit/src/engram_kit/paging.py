@@ -67,7 +67,7 @@ def page_query(
     """Reads the paging fields that every List request has.
 
     Raises:
-        InvalidArgument: a page size below 0 or above `max_size`.
+        InvalidArgument: a page size below 0 or above `max_size`, or an id that cannot be one.
         PageTokenInvalid: the token is garbled, or was given for other filters or another order.
     """
     given: Any = request
@@ -80,6 +80,9 @@ def page_query(
             ascending = order == paging_pb2.SORT_ORDER_ASCENDING
         case _:
             raise InvalidArgument("order is not a known sort order.", field="order")
+    for name in ("after_id", "before_id"):
+        if "\0" in getattr(given, name):
+            raise InvalidArgument("The text contains a NUL character.", field=name)
     fingerprint = _fingerprint(request)
     return PageQuery(
         limit=given.page_size or default_size,

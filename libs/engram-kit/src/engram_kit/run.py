@@ -7,8 +7,10 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 import structlog
@@ -51,13 +53,42 @@ def refuse(error: StartupError) -> int:
     return CANNOT_START
 
 
-def main(read: Callable[[], ConfigT], build: Callable[[ConfigT], Awaitable[Assembly]]) -> int:
-    """Reads the configuration and runs: the body of a room's `main.py`."""
+def main(
+    read: Callable[[], ConfigT],
+    build: Callable[[ConfigT], Awaitable[Assembly]],
+    work: Mapping[str, str] = MappingProxyType({}),
+) -> int:
+    """Reads the configuration and runs: the body of a room's `main.py`.
+
+    Args:
+        read: the service's settings.
+        build: wires the service.
+        work: what the process can be told to do instead, once: the name of each argument, and the module whose
+            function of that name takes the settings and gives a line for each thing that it did.
+
+    Returns:
+        The process's exit code, as `run` has it.
+    """
     try:
-        config = read()
+        match sys.argv[1:]:
+            case []:
+                config = read()
+                return run(lambda: build(config), config)
+            case [name] if name in work:
+                asyncio.run(_tell(getattr(import_module(work[name]), name), read(), name))
+                return OK
+            case _:
+                module = build.__module__.partition(".")[0]
+                choices = f" [{' | '.join(work)}]" if work else ""
+                raise StartupError(f"usage: python -m {module}{choices}")
     except StartupError as error:
         return refuse(error)
-    return run(lambda: build(config), config)
+
+
+async def _tell(work: Callable[[ConfigT], AsyncIterator[str]], config: ConfigT, name: str) -> None:
+    configure_logging(config, name)
+    async for line in work(config):
+        print(line, flush=True)  # noqa: T201  (for the operator, not for the log)
 
 
 async def _life(build: Callable[[], Awaitable[Assembly]], config: ServerConfig) -> int:

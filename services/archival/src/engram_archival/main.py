@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
-
 from engram_kit import run
-from engram_kit.config import StartupError
 
 from engram_archival.config import Config
 from engram_archival.wiring import assemble
 
-USAGE = "usage: python -m engram_archival [maintain]"
+WORK = {"maintain": "engram_archival.maintenance"}
 
 
 def main() -> int:
     """Runs the archival service until it is told to stop, or its maintenance once."""
-    match sys.argv[1:]:
-        case []:
-            return run.main(Config.from_env, assemble)
-        case ["maintain"]:
-            return _maintain()
-        case _:
-            return run.refuse(StartupError(USAGE))
-
-
-def _maintain() -> int:
-    from engram_archival.maintenance import maintain  # noqa: PLC0415 - the service does without it
-
-    async def tell() -> None:
-        async for line in maintain(Config.from_env()):
-            print(line)  # noqa: T201 - for the operator
-
-    try:
-        asyncio.run(tell())
-    except StartupError as error:
-        return run.refuse(error)
-    return run.OK
+    return run.main(Config.from_env, assemble, WORK)

@@ -9,13 +9,14 @@ from datetime import timedelta
 from engram_kit.clock import Clock, SystemClock
 from engram_kit.ids import RandomIds
 from engram_kit.sql import Database
+from engram_kit.sql.rewriting import megabytes, require_unused, rewrite_database
 from engram_retrieval.index import VectorIndex
 
 from engram_archival.config import Config
 from engram_archival.finisher import Finisher
 from engram_archival.store.points import IndexPassageStore
 from engram_archival.store.sql_ledger import SqlPassageLedger
-from engram_archival.store.sql_rewriting import rewrite_database
+from engram_archival.store.tables import metadata
 from engram_archival.wiring import make_embedders, open_index
 
 
@@ -27,10 +28,10 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
     clock = clock or SystemClock()
     index = await open_index(config)
     try:
+        require_unused(config.database)
         async for line in _purge(config, index, clock):
             yield line
-        rewritten = await rewrite_database(config.database)
-        yield f"{rewritten.name}: {_shown(rewritten.bytes_before)} before, {_shown(rewritten.bytes_after)} now"
+        yield str(await rewrite_database(config.database, list(metadata.tables)))
         async for line in _rewrite_index(config, index):
             yield line
     finally:
@@ -60,7 +61,7 @@ async def _rewrite_index(config: Config, index: VectorIndex) -> AsyncIterator[st
 
     assert isinstance(index, EdgeIndex)  # noqa: S101 - what `open_index` opens without a server
     for each in await index.rewrite():
-        before, after = _shown(each.bytes_before), _shown(each.bytes_after)
+        before, after = megabytes(each.bytes_before), megabytes(each.bytes_after)
         yield f"{each.collection}: {each.points:,} points kept; {before} before, {after} now"
 
 
@@ -72,7 +73,3 @@ async def _database(config: Config) -> AsyncIterator[Database]:
         yield database
     finally:
         await database.close()
-
-
-def _shown(size: int) -> str:
-    return f"{size / 1_000_000:.2f} MB"

@@ -17,6 +17,8 @@ class Config(ServerConfig):
     """`sqlite:////path` or `postgresql://…`; by default blocks.db in the data directory."""
     sqlite_synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
     """FULL also survives a loss of power, for a disk flush per write."""
+    tombstone_days: float = 30.0
+    """How long writes for an erased agent are refused; longer than any caller retries."""
 
     @property
     def database(self) -> str:

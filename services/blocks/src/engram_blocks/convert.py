@@ -33,6 +33,8 @@ from engram_blocks.rules import default_description, without_nul
 from engram_blocks.store.base import BlockFilter, BlockOrder
 
 _MOST_LABELS: Final = 1000
+_MAX_CALL_ID: Final = 1000
+_MAX_SEARCH: Final = 10_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PLAIN_OPTIONALS: Final = ("description", "name", "metadata", "template_name")
 _CARRIED: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
@@ -177,12 +179,11 @@ def filter_from(message: rpc.BlockFilter) -> BlockFilter:
             *("project_id", "template_id"),
         )
     }
-    return BlockFilter(
-        block_ids=tuple(message.block_ids),
-        tags_any=tuple(message.tags_any),
-        tags_all=tuple(message.tags_all),
-        **optionals,
-    )
+    lists: dict[str, Any] = {name: tuple(getattr(message, name)) for name in ("block_ids", "tags_any", "tags_all")}
+    for name, value in (*optionals.items(), *lists.items()):
+        for text in (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ():
+            _bounded(text, f"filter.{name}", _MAX_SEARCH)
+    return BlockFilter(**lists, **optionals)
 
 
 def order_from(value: rpc.BlockOrderBy.ValueType) -> BlockOrder:
@@ -206,6 +207,12 @@ def edit_from(request: rpc.EditBlockRequest) -> Edit:
     return _EDITS[kind](request)
 
 
+def _bounded(text: str | None, field: str, most: int) -> str | None:
+    if text is not None and len(without_nul(text, field)) > most:
+        raise InvalidArgument(f"{field} may have at most {most} characters.", field=field)
+    return text
+
+
 def author_from(message: blocks_pb2.Author) -> Author:
     """Who edits; an owner is always the caller."""
     match message.WhichOneof("author"):
@@ -213,8 +220,10 @@ def author_from(message: blocks_pb2.Author) -> Author:
             agent = message.agent
             return AgentAuthor(
                 require_id(agent.agent_id, "agent", "author.agent.agent_id"),
-                _optional(agent, "tool_call_id"),
-                _optional(agent, "run_id"),
+                *(
+                    _bounded(_optional(agent, name), f"author.agent.{name}", _MAX_CALL_ID)
+                    for name in ("tool_call_id", "run_id")
+                ),
             )
         case "owner":
             return OwnerAuthor(current_principal().subject_id)

@@ -7,7 +7,9 @@ from engram_kit import run
 from engram_blocks.config import Config
 from engram_blocks.wiring import assemble
 
+WORK = {"maintain": "engram_blocks.maintenance"}
+
 
 def main() -> int:
-    """Runs the blocks service until it is told to stop."""
-    return run.main(Config.from_env, assemble)
+    """Runs the blocks service until it is told to stop, or its maintenance once."""
+    return run.main(Config.from_env, assemble, WORK)

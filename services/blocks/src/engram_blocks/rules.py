@@ -15,6 +15,9 @@ from engram_blocks.errors import BlockLimitExceeded
 from engram_blocks.model import Block
 
 MAX_TAGS: Final = 100
+MAX_TAG: Final = 200
+MAX_TEXT: Final = 1_000_000
+"""Characters of a description, a name or metadata; a value has the block's own limit."""
 _LABEL: Final = re.compile(r"[A-Za-z0-9_\-./]{1,100}")
 _DEFAULT_DESCRIPTIONS: Final = {
     "human": "What is known about the person in this conversation: name, life, wishes and how to speak with them.",
@@ -34,11 +37,15 @@ def checked(block: Block) -> Block:
     if block.limit < 1:
         raise InvalidArgument("A block's limit must be at least 1 character.", field="block.limit")
     for name in ("value", "description", "name", "template_name", "metadata"):
-        without_nul(getattr(block, name) or "", f"block.{name}")
+        text = without_nul(getattr(block, name) or "", f"block.{name}")
+        if name != "value" and len(text) > MAX_TEXT:
+            raise InvalidArgument(f"{name} may have at most {MAX_TEXT} characters.", field=f"block.{name}")
     for name in ("tags", "identity_ids"):
         values: tuple[str, ...] = getattr(block, name)
         if len(values) > MAX_TAGS or len(set(values)) < len(values) or not all(values):
             raise InvalidArgument(f"{name} must be at most {MAX_TAGS}, distinct and not empty.", field=f"block.{name}")
+        if any(len(value) > MAX_TAG for value in values):
+            raise InvalidArgument(f"Each of {name} may have at most {MAX_TAG} characters.", field=f"block.{name}")
         without_nul("".join(values), f"block.{name}")
     if block.metadata is not None:
         _require_object(block.metadata)

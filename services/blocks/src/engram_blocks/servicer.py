@@ -13,6 +13,7 @@ from engram_kit.ids import require_id
 from engram_kit.paging import next_page_token, page_query
 
 from engram_blocks import convert
+from engram_blocks.rules import without_nul
 from engram_blocks.service import BlockService
 
 MAX_BATCH: Final = 1000
@@ -82,7 +83,7 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
             case "block_id":
                 named = {"block_id": require_id(request.block_id, "block", "block_id")}
             case "label":
-                named = {"label": request.label}
+                named = {"label": without_nul(request.label, "label")}
             case _:
                 raise InvalidArgument("Either block_id or label is required.", field="block")
         block_id, revision = await self._service.detach_block(agent_id, key, **named)
@@ -119,7 +120,7 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         """Makes one edit."""
         edited = await self._service.edit_block(
             require_id(request.agent_id, "agent", "agent_id"),
-            request.label,
+            without_nul(request.label, "label"),
             convert.edit_from(request),
             convert.author_from(request.author),
             request_key(request, "EditBlock"),

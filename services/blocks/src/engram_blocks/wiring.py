@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from engram.blocks.v1 import blocks_service_pb2, blocks_service_pb2_grpc
 from engram_kit.background import periodic
 from engram_kit.clock import Clock, SystemClock
@@ -14,7 +16,7 @@ from engram_blocks.service import BlockService
 from engram_blocks.servicer import BlocksServicer
 from engram_blocks.store.sql import SqlBlockStore
 
-LEDGER_PURGE_SECONDS = 3600.0
+PURGE_SECONDS = 3600.0
 
 
 async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
@@ -23,11 +25,16 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     database = Database.open(config.database, synchronous=config.sqlite_synchronous)
     await database.migrate("engram_blocks")
     store = SqlBlockStore(database, clock)
+
+    async def purge() -> None:
+        await store.purge_ledger()
+        await store.purge_tombstones(clock.now() - timedelta(days=config.tombstone_days))
+
     servicer = BlocksServicer(BlockService(store, clock, ids))
     return Assembly(
         name="blocks",
         servicers=[(blocks_service_pb2_grpc.add_BlockServiceServicer_to_server, servicer)],
         service_names=[blocks_service_pb2.DESCRIPTOR.services_by_name["BlockService"].full_name],
-        background=[periodic(LEDGER_PURGE_SECONDS, store.purge_ledger)],
+        background=[periodic(PURGE_SECONDS, purge)],
         close=[database.close],
     )

@@ -27,6 +27,15 @@ class Config(ServerConfig):
     """The length of the vectors of a model that is not known by name; 0 for the others."""
     retention_days: float = 0.0
     """Messages older than so many days, by their own time, are deleted unless a window shows them; 0 keeps all."""
+    repeat_days: float = 7.0
+    """How long a committed step is known by its id, so that a repeat is answered and not refused. The newest step of
+    each conversation is known for as long as the conversation."""
+    qdrant_url: str = ""
+    """`http://host:6333` of a Qdrant server; by default the vectors are in the data directory."""
+    qdrant_api_key: str = field(default="", repr=False)
+    qdrant_grpc_port: int = 6334
+    qdrant_prefix: str = "recall"
+    """Begins the names of the service's collections, where several deployments share a server."""
     index_flush_seconds: float = 10.0
     """How often the vector index is brought to the disk platter; a loss of power can take so much of it."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
-from datetime import datetime
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
 from engram_kit.clock import Clock, SystemClock
+from engram_kit.errors import Unavailable
 from engram_retrieval.embedder import Embedder, Vector
 from engram_retrieval.errors import EmbedderError, EmbedderUnavailable, RetrievalError
 from engram_retrieval.index import Point, VectorIndex
@@ -31,7 +32,10 @@ POLL_SECONDS: Final = 2.0
 GATHER_SECONDS: Final = 0.2
 """Steps that follow each other are embedded together, and out of the way of the commit that made them."""
 RETRY_SECONDS: Final = 5.0
+HOLD: Final = timedelta(seconds=30)
+"""How long a process that died keeps the others from its work."""
 PREFIX: Final = "messages."
+"""Begins the names of the collections of messages; what else an index holds is not ours."""
 
 _log = structlog.get_logger("engram.recall.indexer")
 
@@ -95,6 +99,9 @@ class Indexer:
     """Brings what the outbox names into the vector index, in order, and forgets a row when the index has it.
 
     Everything it does can be done again: after a crash it repeats at most one batch.
+
+    Where several processes fill one index, each is a `holder` of its own name, and one at a time does the work: so
+    the news of a message arrive in order. Without a holder it is alone.
     """
 
     def __init__(
@@ -102,6 +109,7 @@ class Indexer:
         store: RecallStore,
         vectors: MessageVectors,
         clock: Clock | None = None,
+        holder: str | None = None,
         *,
         memories: MemoryFollower | None = None,
     ) -> None:
@@ -110,6 +118,7 @@ class Indexer:
         self._vectors = vectors
         self._memories = memories
         self._clock = clock or SystemClock()
+        self._holder = holder
         self._oldest: datetime | None = None
         self._news = asyncio.Event()
 
@@ -142,7 +151,7 @@ class Indexer:
             try:
                 await self.catch_up()
                 wait = POLL_SECONDS
-            except (RetrievalError, EmbedderAway) as error:
+            except (RetrievalError, Unavailable) as error:
                 _log.warning("the vector index lags; text search goes on", error=str(error), retry_in=RETRY_SECONDS)
                 wait = RETRY_SECONDS
             with suppress(TimeoutError):
@@ -153,16 +162,55 @@ class Indexer:
             self._news.clear()
 
     async def catch_up(self) -> int:
-        """Empties the outbox; returns how many rows it had."""
+        """Empties the outbox, unless another holder is at it; returns how many rows were done."""
+        rows, _ = await self._store.pending(1)
+        self._oldest = rows[0].created_at if rows else None
+        if not rows:
+            return 0
+        done = 0
+        async with self._held() as mine:
+            while mine:
+                rows, found = await self._store.pending(BATCH)
+                self._oldest = rows[0].created_at if rows else None
+                if not rows:
+                    break
+                await self._apply(rows, found)
+                done += len(rows)
+                if not await self._store.settle(rows, self._holder):
+                    break
+        return done
+
+    async def finish(self) -> int:
+        """Returns when the outbox is empty, whoever emptied it; how many rows were done here."""
         done = 0
         while True:
-            rows, found = await self._store.pending(BATCH)
-            self._oldest = rows[0].created_at if rows else None
-            if not rows:
+            done += await self.catch_up()
+            if self._oldest is None or not (await self._store.pending(1))[0]:
                 return done
-            await self._apply(rows, found)
-            await self._store.settle([row.row_id for row in rows])
-            done += len(rows)
+            await asyncio.sleep(GATHER_SECONDS)
+
+    @asynccontextmanager
+    async def _held(self) -> AsyncIterator[bool]:
+        """The hold on the outbox for the time of the block; false where another holder has it."""
+        if self._holder is None:
+            yield True
+            return
+        if not await self._store.hold_news(self._holder, HOLD):
+            yield False
+            return
+        keeper = asyncio.create_task(self._keep(self._holder))
+        try:
+            yield True
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+            await self._store.let_go_of_news(self._holder)
+
+    async def _keep(self, holder: str) -> None:
+        """Keeps the hold while a batch takes its time."""
+        while True:
+            await asyncio.sleep(HOLD.total_seconds() / 3)
+            await self._store.hold_news(holder, HOLD)
 
     async def _apply(self, rows: Sequence[OutboxRow], found: dict[str, tuple[str, Message]]) -> None:
         named = list(dict.fromkeys(row.subject_id for row in rows if row.kind is NewsKind.MESSAGE))

@@ -4,39 +4,49 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 from engram_kit.clock import Clock, SystemClock
-from engram_kit.ids import RandomIds
+from engram_kit.ids import RandomIds, new_id
 from engram_kit.sql import Database
-from engram_retrieval.edge import EdgeIndex
+from engram_kit.sql.rewriting import megabytes, require_unused, rewrite_database
+from engram_retrieval.index import VectorIndex
 
 from engram_recall.config import Config
 from engram_recall.errors import EmbedderAway
+from engram_recall.indexer import PREFIX as MESSAGES
 from engram_recall.indexer import Indexer, MessageVectors
+from engram_recall.memory_vectors import PREFIX as MEMORIES
 from engram_recall.memory_vectors import MemoryFollower, MemoryVectors
 from engram_recall.retention import Retention
 from engram_recall.store.memory_sql import SqlMemoryStore
-from engram_recall.store.rewriting import rewrite_database
 from engram_recall.store.sql import SqlRecallStore
+from engram_recall.store.tables import metadata
 from engram_recall.wiring import make_embedder_of, open_index
+
+COLLECTIONS = (MESSAGES, MEMORIES)
+"""Begin the names of ours; on a server there are others."""
+WORDS = "message_words"
+# Words of deleted rows stay in the segments of the index until it is made anew from the rows that are left.
+_WORDS_ANEW = "INSERT INTO message_words(message_words) VALUES ('rebuild')"
 
 
 async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:
     """Do it; a line for each thing that was done.
 
     Raises:
-        StartupError: the service is running, and holds the index.
+        StartupError: the service is running, and holds the index or the database.
     """
     clock = clock or SystemClock()
     index = await open_index(config)
     try:
+        require_unused(config.database)
         async for line in _purge(config, index, clock):
             yield line
-        rewritten = await rewrite_database(config.database)
-        yield f"{rewritten.name}: {_shown(rewritten.bytes_before)} before, {_shown(rewritten.bytes_after)} now"
-        for each in await index.rewrite():
-            before, after = _shown(each.bytes_before), _shown(each.bytes_after)
-            yield f"{each.collection}: {each.points:,} points kept; {before} before, {after} now"
+        tables = [WORDS, *(table.name for table in metadata.sorted_tables)]
+        yield str(await rewrite_database(config.database, tables, sqlite_first=[_WORDS_ANEW]))
+        async for line in _rewrite_index(config, index):
+            yield line
     finally:
         await index.close()
 
@@ -44,28 +54,34 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
 async def rebuild(config: Config) -> AsyncIterator[str]:
     """Make the word index and the vector index anew from the messages; a line for each.
 
+    On a Qdrant server, services that run meanwhile find by words alone until it is done.
+
     Raises:
-        StartupError: the service is running, and holds the index.
+        StartupError: the service is running, and holds the index or the database.
     """
     index = await open_index(config)
     try:
+        require_unused(config.database)
         for name in await index.collections():
-            await index.drop_collection(name)
+            if name.startswith(COLLECTIONS):
+                await index.drop_collection(name)
         async with _opened(config, index, SystemClock()) as (store, indexer):
             yield f"messages in the word index: {await store.rebuild_words()}"
             await indexer.open()
-            yield f"messages in the vector index: {await indexer.catch_up()}"
+            yield f"messages in the vector index: {await indexer.finish()}"
     finally:
         await index.close()
 
 
-async def _purge(config: Config, index: EdgeIndex, clock: Clock) -> AsyncIterator[str]:
+async def _purge(config: Config, index: VectorIndex, clock: Clock) -> AsyncIterator[str]:
     async with _opened(config, index, clock) as (store, indexer):
         await indexer.open_words()
         await indexer.open()
         outlived = await Retention(store, indexer, clock, config.retention_days).sweep()
         yield f"messages that outlived the retention policy: {outlived}"
         yield f"request ids forgotten: {await store.purge_ledger()}"
+        steps = await store.purge_steps(clock.now() - timedelta(days=config.repeat_days))
+        yield f"committed steps whose ids were forgotten: {steps}"
         try:
             yield f"changes brought into the vector index: {await indexer.catch_up()}"
         except EmbedderAway as error:
@@ -73,19 +89,28 @@ async def _purge(config: Config, index: EdgeIndex, clock: Clock) -> AsyncIterato
             yield f"the vector index still lags: {error.message}"
 
 
+async def _rewrite_index(config: Config, index: VectorIndex) -> AsyncIterator[str]:
+    if config.qdrant_url:
+        yield "vectors: the Qdrant server's optimizer rewrites segments by its own thresholds; nothing was done here"
+        return
+    from engram_retrieval.edge import EdgeIndex  # noqa: PLC0415 - an engine is imported where it is used
+
+    assert isinstance(index, EdgeIndex)  # noqa: S101 - what `open_index` opens without a server
+    for each in await index.rewrite():
+        before, after = megabytes(each.bytes_before), megabytes(each.bytes_after)
+        yield f"{each.collection}: {each.points:,} points kept; {before} before, {after} now"
+
+
 @asynccontextmanager
-async def _opened(config: Config, index: EdgeIndex, clock: Clock) -> AsyncIterator[tuple[SqlRecallStore, Indexer]]:
+async def _opened(config: Config, index: VectorIndex, clock: Clock) -> AsyncIterator[tuple[SqlRecallStore, Indexer]]:
     embedder = make_embedder_of(config)
     database = Database.open(config.database, synchronous=config.sqlite_synchronous)
     try:
         await database.migrate("engram_recall")
-        store = SqlRecallStore(database, clock)
+        store, vectors = SqlRecallStore(database, clock), MessageVectors(index, embedder)
         memories = MemoryFollower(SqlMemoryStore(database, clock, RandomIds()), MemoryVectors(index, embedder))
-        yield store, Indexer(store, MessageVectors(index, embedder), clock, memories=memories)
+        holder = new_id("indexer") if config.qdrant_url else None
+        yield store, Indexer(store, vectors, clock, holder, memories=memories)
     finally:
         await database.close()
         await embedder.close()
-
-
-def _shown(size: int) -> str:
-    return f"{size / 1_000_000:.2f} MB"

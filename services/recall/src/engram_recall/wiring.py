@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from engram.recall.v1 import (
@@ -16,13 +17,13 @@ from engram.recall.v1 import (
 from engram_kit.background import periodic
 from engram_kit.clock import Clock, SystemClock
 from engram_kit.config import StartupError
-from engram_kit.ids import RandomIds
+from engram_kit.ids import RandomIds, new_id
 from engram_kit.metrics import Gauge
 from engram_kit.service import Assembly
 from engram_kit.sql import Database
-from engram_retrieval.edge import EdgeIndex
 from engram_retrieval.embedder import Embedder
 from engram_retrieval.errors import EmbedderMisconfigured, RetrievalError
+from engram_retrieval.index import VectorIndex
 from engram_retrieval.registry import EmbedderSettings, make_embedder
 
 from engram_recall.config import Config
@@ -38,7 +39,7 @@ from engram_recall.store.memory_sql import SqlMemoryStore
 from engram_recall.store.sql import SqlRecallStore
 from engram_recall.usecases.episodes import EpisodeService
 
-LEDGER_PURGE_SECONDS = 3600.0
+PURGE_SECONDS = 3600.0
 RETENTION_SECONDS = 3600.0
 
 
@@ -52,8 +53,15 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
     index = await open_index(config)
     vectors = MessageVectors(index, embedder)
     memories, memory_vectors = SqlMemoryStore(database, clock, RandomIds()), MemoryVectors(index, embedder)
-    indexer = Indexer(store, vectors, clock, memories=MemoryFollower(memories, memory_vectors))
+    # A Qdrant server may be filled by several processes; the embedded index has this one.
+    holder = new_id("indexer") if config.qdrant_url else None
+    indexer = Indexer(store, vectors, clock, holder, memories=MemoryFollower(memories, memory_vectors))
     retention = Retention(store, indexer, clock, config.retention_days)
+
+    async def purge() -> None:
+        await store.purge_ledger()
+        await store.purge_steps(clock.now() - timedelta(days=config.repeat_days))
+
     service = MessageService(store, MessageFinder(store, vectors), indexer)
     episodes = EpisodeService(memories, MemoryFinder(memories, memory_vectors), indexer)
     return Assembly(
@@ -71,7 +79,7 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
         start=[indexer.open_words, indexer.open],
         background=[
             indexer.run,
-            periodic(LEDGER_PURGE_SECONDS, store.purge_ledger),
+            periodic(PURGE_SECONDS, purge),
             periodic(RETENTION_SECONDS, retention.sweep),
         ],
         gauges=[
@@ -103,10 +111,30 @@ def make_embedder_of(config: Config) -> Embedder:
         raise StartupError(f"ENGRAM_EMBEDDER: {error}.") from error
 
 
-async def open_index(config: Config) -> EdgeIndex:
-    """The vector index of the data directory. StartupError if another process holds it."""
-    directory = config.data_path / "recall-index"
+async def open_index(config: Config) -> VectorIndex:
+    """The vector index that the configuration names. StartupError if another process holds it, or nobody answers."""
     try:
-        return await EdgeIndex.open(directory, flush_interval_seconds=config.index_flush_seconds)
+        return await (_server_index(config) if config.qdrant_url else _embedded_index(config))
     except RetrievalError as error:
-        raise StartupError(f"The vector index {directory} cannot be opened: {error}.") from error
+        raise StartupError(f"The vector index cannot be opened: {error}.") from error
+
+
+async def _embedded_index(config: Config) -> VectorIndex:
+    from engram_retrieval.edge import EdgeIndex  # noqa: PLC0415 - an engine is imported where it is used
+
+    directory = config.data_path / "recall-index"
+    return await EdgeIndex.open(directory, flush_interval_seconds=config.index_flush_seconds)
+
+
+async def _server_index(config: Config) -> VectorIndex:
+    try:
+        from engram_retrieval.server import ServerIndex, ServerSettings  # noqa: PLC0415 - optional, and heavy
+    except ModuleNotFoundError as error:
+        raise StartupError("ENGRAM_QDRANT_URL is set, but engram-recall[qdrant] is not installed.") from error
+    settings = ServerSettings(
+        url=config.qdrant_url,
+        api_key=config.qdrant_api_key,
+        grpc_port=config.qdrant_grpc_port,
+        prefix=config.qdrant_prefix,
+    )
+    return await ServerIndex.open(settings)

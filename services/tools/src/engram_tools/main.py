@@ -7,7 +7,9 @@ from engram_kit import run
 from engram_tools.config import Config
 from engram_tools.wiring import assemble
 
+WORK = {"maintain": "engram_tools.maintenance"}
+
 
 def main() -> int:
-    """Runs the tools service until it is told to stop."""
-    return run.main(Config.from_env, assemble)
+    """Runs the tools service until it is told to stop, or its maintenance once."""
+    return run.main(Config.from_env, assemble, WORK)

@@ -9,7 +9,7 @@ import typer
 from engram_kit.config import StartupError
 from engram_kit.errors import EngramError
 
-from engram_client.cli import agents, memory, search, talk, tokens, up
+from engram_client.cli import agents, maintain, memory, search, talk, tokens, up
 from engram_client.cli.connection import Connection
 from engram_client.cli.explain import explain
 from engram_client.cli.terminal import complain
@@ -36,6 +36,7 @@ def connection(
 app.command("up")(up.up)
 app.command("down")(up.down)
 app.command("doctor")(up.doctor)
+app.command("maintain")(maintain.maintain)
 app.command("chat")(talk.chat)
 app.command("search")(search.search)
 app.add_typer(agents.app, name="agents")

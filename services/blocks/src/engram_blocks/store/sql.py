@@ -22,6 +22,7 @@ from engram_blocks.store.tables import (
     block_revisions,
     block_tags,
     blocks,
+    core_memories,
     holdings,
     request_ledger,
 )
@@ -97,6 +98,11 @@ class SqlBlockStore:
     async def purge_ledger(self) -> int:
         """Forgets the requests of more than a day ago."""
         return await self._database.write(self._ledger.purge)
+
+    async def purge_tombstones(self, before: datetime) -> int:
+        """Forgets agents that were erased before that time; a write for one of them would be taken again."""
+        erased = core_memories.delete().where(core_memories.c.erased_at < before)
+        return await self._database.write(lambda conn: conn.execute(erased).rowcount)
 
 
 class SqlBlockTransaction(CoreMemoryTables):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from engram_kit.idempotency import RequestKey
@@ -131,6 +131,22 @@ class RecallStore(Protocol):
         """Makes every searchable message news for the vector index; returns how many."""
         ...
 
-    async def settle(self, row_ids: Sequence[int]) -> None:
-        """Forgets news that the index has."""
+    async def hold_news(self, holder: str, lasts: timedelta) -> bool:
+        """Takes or keeps the hold on the news, for so long; false where another holder has it."""
+        ...
+
+    async def let_go_of_news(self, holder: str) -> None:
+        """Gives the hold up, if it is still this one's."""
+        ...
+
+    async def settle(self, rows: Sequence[OutboxRow], holder: str | None = None) -> bool:
+        """Forgets news that the index has.
+
+        With a holder, only if it still has the hold. Another one may have been faster otherwise, and what was brought
+        into the index may have overwritten what is newer: then all of it becomes news again, and the answer is false.
+        """
+        ...
+
+    async def purge_steps(self, before: datetime) -> int:
+        """Forgets steps that were committed before that time, but for the newest of each conversation; how many."""
         ...

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from engram_kit.errors import AlreadyExists, NotFound
 
 from engram_recall.commands import Batch, Erasure, Fork, NewContext
+from engram_recall.errors import no_conversation
 from engram_recall.model import Context
 from engram_recall.orphans import is_repair
 from engram_recall.store import agents as agent_rows
@@ -19,12 +20,12 @@ from engram_recall.store.tables import agents, context_entries, contexts, messag
 from engram_recall.store.writing import Writing
 
 _c, _e, _m = contexts.c, context_entries.c, messages.c
-_TAKEN: Final = sa.select(_c.conversation_id).where(_c.conversation_id == sa.bindparam("conversation"))
+_TAKEN: Final = sa.select(_c.organization_id).where(_c.conversation_id == sa.bindparam("conversation"))
 
 
 def create(tx: Writing, new: NewContext) -> None:
     """See RecallStore.create_context."""
-    _require_free(tx.conn, new.conversation_id)
+    _require_free(tx, new.conversation_id)
     stored = message_rows.store(tx, new.agent_id, new.messages)
     state = Context(
         conversation_id=new.conversation_id,
@@ -43,7 +44,7 @@ def fork(tx: Writing, wanted: Fork) -> None:
     """See RecallStore.fork_context."""
     conn = tx.conn
     source = windows.head(conn, tx.organization_id, wanted.source_conversation_id)
-    _require_free(conn, wanted.conversation_id)
+    _require_free(tx, wanted.conversation_id)
     shown = windows.shown(conn, wanted.source_conversation_id)[1:]
     if wanted.until_message_id is not None:
         ids = message_rows.ids_of(shown)
@@ -148,6 +149,9 @@ def erase(tx: Writing, agent_id: str) -> Erasure:
     return Erasure(messages=erased_messages, contexts=erased_windows)
 
 
-def _require_free(conn: sa.Connection, conversation_id: str) -> None:
-    if conn.execute(_TAKEN, {"conversation": conversation_id}).first() is not None:
+def _require_free(tx: Writing, conversation_id: str) -> None:
+    owner = tx.conn.execute(_TAKEN, {"conversation": conversation_id}).scalar()
+    if owner is not None:
+        if owner != tx.organization_id:
+            raise no_conversation(conversation_id)
         raise AlreadyExists(f"The conversation {conversation_id} has a window.", conversation_id=conversation_id)

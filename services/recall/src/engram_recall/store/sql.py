@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 import sqlalchemy as sa
@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 _m = messages.c
 _SEARCHABLE: Final = _m.search_text.is_not(None)
+_PURGED_AT_ONCE: Final = 500
+"""A purge writes in short transactions: nobody's step waits for it."""
 
 
 class SqlRecallStore:
@@ -236,9 +238,32 @@ class SqlRecallStore:
         """See RecallStore."""
         return await self._database.write(lambda conn: outbox.note_all(conn, self._clock.now()))
 
-    async def settle(self, row_ids: Sequence[int]) -> None:
+    async def hold_news(self, holder: str, lasts: timedelta) -> bool:
         """See RecallStore."""
-        await self._database.write(lambda conn: outbox.settle(conn, row_ids))
+        return await self._database.write(lambda conn: outbox.hold(conn, holder, self._clock.now(), lasts))
+
+    async def let_go_of_news(self, holder: str) -> None:
+        """See RecallStore."""
+        await self._database.write(lambda conn: outbox.let_go(conn, holder))
+
+    async def settle(self, rows: Sequence[OutboxRow], holder: str | None = None) -> bool:
+        """See RecallStore."""
+
+        def forget(conn: sa.Connection) -> bool:
+            if holder is not None and not outbox.is_held(conn, holder):
+                outbox.note_again(conn, rows, self._clock.now())
+                return False
+            outbox.settle(conn, [row.row_id for row in rows])
+            return True
+
+        return await self._database.write(forget)
+
+    async def purge_steps(self, before: datetime) -> int:
+        """See RecallStore."""
+        total = 0
+        while gone := await self._database.write(lambda conn: steps.forget(conn, before, _PURGED_AT_ONCE)):
+            total += gone
+        return total
 
     async def purge_ledger(self) -> int:
         """Forgets requests older than a day."""

@@ -25,6 +25,26 @@ _FOUND: Final = sa.select(step_commits).where(
     sa.or_(_s.step_id == sa.bindparam("step"), sa.and_(_s.request_id != "", _s.request_id == sa.bindparam("request"))),
 )
 _RECORD: Final = sa.insert(step_commits)
+_later: Final = step_commits.alias()
+_OUTLIVED: Final = (
+    sa.select(_s.organization_id, _s.step_id)
+    .where(
+        _s.created_at < sa.bindparam("before", type_=_s.created_at.type),
+        sa.exists().where(_later.c.conversation_id == _s.conversation_id, _later.c.version > _s.version),
+    )
+    .limit(sa.bindparam("most", type_=sa.Integer))
+)
+_FORGET: Final = sa.delete(step_commits).where(
+    _s.organization_id == sa.bindparam("its_organization"), _s.step_id == sa.bindparam("its_step")
+)
+
+
+def forget(conn: sa.Connection, before: datetime, most: int) -> int:
+    """Forgets at most so many steps of before that time; how many. See RecallStore.purge_steps."""
+    found = conn.execute(_OUTLIVED, {"before": before, "most": most}).all()
+    if found:
+        conn.execute(_FORGET, [{"its_organization": row.organization_id, "its_step": row.step_id} for row in found])
+    return len(found)
 
 
 def commit(tx: Writing, step: StepCommit, fingerprint: str) -> StepResult:

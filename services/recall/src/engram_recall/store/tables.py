@@ -134,6 +134,7 @@ step_commits = sa.Table(
     sa.Index("ix_step_commits_request", "organization_id", "request_id"),
     sa.Index("ix_step_commits_agent", "agent_id"),
     sa.Index("ix_step_commits_conversation", "conversation_id"),
+    sa.Index("ix_step_commits_created", "created_at"),
     sqlite_with_rowid=False,
 )
 
@@ -145,6 +146,15 @@ index_outbox = sa.Table(
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("subject_id", sa.Text, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
+)
+
+# Which of several processes brings news into the vector index, and until when nobody else may.
+index_holders = sa.Table(
+    "index_holders",
+    metadata,
+    sa.Column("collection", sa.Text, primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("expires_at", UtcDateTime, nullable=False),
 )
 
 request_ledger = ledger_table(metadata)

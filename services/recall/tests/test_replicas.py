@@ -1,0 +1,269 @@
+"""Several recall processes over one PostgreSQL and one Qdrant server: none knows of the others.
+
+The server is the stand-in that speaks its protocol; where QDRANT_URL is set, a real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from engram.recall.v1 import messages_service_pb2 as rpc
+from engram.types.v1 import message_pb2 as pb
+from engram_kit.clock import FrozenClock
+from engram_kit.config import StartupError
+from engram_kit.ids import new_id
+from engram_kit.principal import DEFAULT_PRINCIPAL
+from engram_kit.sql import Database
+from engram_recall.commands import Batch
+from engram_recall.config import Config
+from engram_recall.indexer import HOLD, Indexer, MessageVectors
+from engram_recall.maintenance import maintain, rebuild
+from engram_recall.model import Message, Role, TextPart
+from engram_recall.retention import Retention
+from engram_recall.store.sql import SqlRecallStore
+from engram_recall.wiring import assemble, open_index
+from engram_retrieval.embedder import Vector
+from engram_retrieval.embedders.hashing import HashingEmbedder
+from engram_retrieval.filters import EVERYTHING
+from engram_retrieval.index import Collection, SearchMode, SearchQuery, VectorIndex
+from engram_retrieval.registry import HASHING
+from engram_testkit.fakes.qdrant import StandIn, standing_in
+
+ORG = DEFAULT_PRINCIPAL.organization_id
+Settings = Callable[..., Config]
+
+
+@pytest_asyncio.fixture
+async def stand_in() -> AsyncIterator[StandIn]:
+    async with standing_in() as server:
+        yield server
+
+
+@pytest.fixture
+def settings(stand_in: StandIn, postgres_url: str, tmp_path: Path) -> Settings:
+    """The configuration of a replica by its name."""
+    server: dict[str, Any] = {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": stand_in.port}
+    if url := os.environ.get("QDRANT_URL"):
+        server = {
+            "qdrant_url": url,
+            "qdrant_api_key": os.environ.get("QDRANT_API_KEY", ""),
+            "qdrant_grpc_port": int(os.environ.get("QDRANT_GRPC_PORT", "6334")),
+        }
+    shared = {**server, "database_url": postgres_url, "qdrant_prefix": f"test-{uuid.uuid4().hex}"}
+
+    def config(name: str, **more: Any) -> Config:
+        return Config(port=0, data_dir=str(tmp_path / name), embedder=HASHING, **{**shared, **more})
+
+    return config
+
+
+def message(text: str, **more: Any) -> pb.Message:
+    return pb.Message(
+        id=new_id("message"), role=pb.ROLE_USER, content=[pb.ContentPart(text=pb.TextPart(text=text))], **more
+    )
+
+
+async def found(recall: Any, query: str, **more: Any) -> list[str]:
+    asked = rpc.SearchMessagesRequest(query=query, mode=rpc.SEARCH_MODE_VECTOR, limit=50, **more)
+    return [hit.text for hit in (await recall.SearchMessages(asked)).hits]
+
+
+async def until_found(recall: Any, query: str, expected: set[str], **more: Any) -> None:
+    async with asyncio.timeout(60):
+        while set(await found(recall, query, **more)) != expected:
+            await asyncio.sleep(0.05)
+
+
+@pytest_asyncio.fixture
+async def replicas(serve: Any, settings: Settings, tmp_path: Path) -> AsyncIterator[tuple[Any, Any]]:
+    async with AsyncExitStack() as stack:
+        stubs = []
+        for name in ("one", "two"):
+            config = settings(name)
+            fields = ("database_url", "qdrant_url", "qdrant_api_key", "qdrant_grpc_port", "qdrant_prefix", "data_dir")
+            stubs.append(await stack.enter_async_context(serve(**{each: getattr(config, each) for each in fields})))
+        yield stubs[0], stubs[1]
+
+
+async def test_what_one_stores_the_other_finds_and_numbers_stay_in_order(replicas: tuple[Any, Any]) -> None:
+    agent = new_id("agent")
+    texts = [f"the fox of writer {number}" for number in range(40)]
+    answers = await asyncio.gather(
+        *(
+            replicas[number % 2].AppendMessages(
+                rpc.AppendMessagesRequest(agent_id=agent, messages=[message(text)], request_id=f"r{number}")
+            )
+            for number, text in enumerate(texts)
+        )
+    )
+    assert sorted(answer.sequence_ids[0] for answer in answers) == list(range(1, 41))
+    for recall in replicas:
+        await until_found(recall, "fox", set(texts), agent_id=agent)
+    again = rpc.AppendMessagesRequest(agent_id=agent, messages=[message("never")], request_id="r0")
+    with pytest.raises(Exception, match="request_id"):
+        await replicas[1].AppendMessages(again)
+    await replicas[1].EraseAgent(rpc.EraseAgentRequest(agent_id=agent))
+    assert await found(replicas[0], "fox", agent_id=agent) == []
+
+
+class Rig:
+    """One replica's indexer without its server, so that it can be stopped between two moves."""
+
+    def __init__(self, store: SqlRecallStore, index: VectorIndex, clock: FrozenClock, name: str) -> None:
+        self.store, self.index, self.embedder = store, index, Slow()
+        self.vectors = MessageVectors(index, self.embedder)
+        self.indexer = Indexer(store, self.vectors, clock, name)
+
+    async def texts(self, text: str) -> float:
+        """How near the index's only point is to a text."""
+        (vector,) = await HashingEmbedder().embed([text])
+        query = SearchQuery(mode=SearchMode.DENSE, vector=vector, filter=EVERYTHING, limit=10)
+        (hit,) = await self.index.search(self.vectors.collection, query)
+        return hit.score
+
+
+class Slow(HashingEmbedder):
+    """Waits where it is told to; `asked` is set when it does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.released, self.waits = asyncio.Event(), asyncio.Event(), False
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        vectors = await super().embed(texts)
+        if self.waits:
+            self.waits = False
+            self.asked.set()
+            await self.released.wait()
+        return vectors
+
+
+@pytest_asyncio.fixture
+async def rigs(settings: Settings, clock: FrozenClock) -> AsyncIterator[tuple[Rig, Rig]]:
+    async with AsyncExitStack() as stack:
+        made = []
+        for name in ("one", "two"):
+            config = settings(name)
+            database = Database.open(config.database)
+            stack.push_async_callback(database.close)
+            await database.migrate("engram_recall")
+            index = await open_index(config)
+            stack.push_async_callback(index.close)
+            made.append(Rig(SqlRecallStore(database, clock), index, clock, name))
+            await made[-1].indexer.open()
+        yield made[0], made[1]
+
+
+def said(text: str, clock: FrozenClock, **more: Any) -> Message:
+    return Message(
+        id=new_id("message"),
+        agent_id="agent-00000000-0000-4000-8000-000000000001",
+        role=Role.USER,
+        created_at=clock.now(),
+        content=(TextPart(text),),
+        **more,
+    )
+
+
+async def append(rig: Rig, *rows: Message) -> None:
+    await rig.store.append_messages(ORG, Batch(agent_id=rows[0].agent_id, conversation_id=None, messages=rows), None)
+
+
+@pytest.mark.usefixtures("rigs")
+async def test_the_server_lays_the_messages_of_an_agent_together(stand_in: StandIn) -> None:
+    if not os.environ.get("QDRANT_URL"):
+        assert stand_in.indexes["scope"].is_tenant is True
+
+
+async def test_one_at_a_time_empties_the_outbox(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
+    one, two = rigs
+    await append(one, said("fox", clock))
+    one.embedder.waits = True
+    working = asyncio.create_task(one.indexer.catch_up())
+    await one.embedder.asked.wait()
+    clock.advance(5)
+    assert await two.indexer.catch_up() == 0, "somebody else is at it"
+    assert two.indexer.lag_seconds() == 5, "and what is missing is known all the same"
+    one.embedder.released.set()
+    assert await working == 1
+    await append(two, said("owl", clock))
+    assert await two.indexer.catch_up() == 1, "the hold was given up"
+    assert await one.index.count(one.vectors.collection, EVERYTHING) == 2
+
+
+async def test_a_slow_holder_that_was_overtaken_leaves_nothing_stale(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
+    one, two = rigs
+    row = said("old fox", clock)
+    await append(one, row)
+    one.embedder.waits = True
+    late = asyncio.create_task(one.indexer.catch_up())
+    await one.embedder.asked.wait()
+    changed = replace(row, content=(TextPart("new owl"),))
+    await two.store.update_message(ORG, changed, frozenset({"content"}), None)
+    clock.advance(HOLD.total_seconds() + 1)
+    assert await two.indexer.catch_up() == 2
+    assert await two.texts("new owl") > 0.9
+    one.embedder.released.set()
+    await late
+    assert await two.texts("new owl") < 0.9, "the overtaken holder has written what it had read before"
+    assert await two.indexer.catch_up() == 1, "and has said so"
+    assert await two.texts("new owl") > 0.9
+    assert await one.indexer.catch_up() == 0
+
+
+async def test_the_hold_of_a_holder_that_died_runs_out(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
+    one, two = rigs
+    await append(one, said("fox", clock))
+    assert await one.store.hold_news("one", HOLD)
+    assert await two.indexer.catch_up() == 0
+    clock.advance(HOLD.total_seconds())
+    assert await two.indexer.catch_up() == 1
+
+
+async def test_replicas_that_sweep_at_once_delete_each_message_once(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
+    one, two = rigs
+    await append(one, *(said(f"fox {number}", clock) for number in range(350)))
+    clock.advance(timedelta(days=8).total_seconds())
+    await append(two, said("young fox", clock))
+    counts = await asyncio.gather(*(Retention(rig.store, rig.indexer, clock, 7).sweep() for rig in rigs))
+    assert sum(counts) == 350
+    await asyncio.gather(*(rig.indexer.finish() for rig in rigs))
+    assert await one.index.count(one.vectors.collection, EVERYTHING) == 1
+    changes = await asyncio.gather(*(rig.store.purge_ledger() for rig in rigs))
+    assert changes == [0, 0]
+
+
+async def test_everything_is_built_anew_beside_a_running_service(replicas: tuple[Any, Any], settings: Settings) -> None:
+    """The commands work on the same server; what others keep there stays."""
+    agent = new_id("agent")
+    config = settings("three")
+    await replicas[0].AppendMessages(rpc.AppendMessagesRequest(agent_id=agent, messages=[message("fox")]))
+    index = await open_index(config)
+    await index.ensure_collection(Collection("passages:somebody's", dimension=4))
+    lines = [line async for line in rebuild(config)]
+    assert lines[0] == "messages in the word index: 1"
+    assert "passages:somebody's" in await index.collections()
+    for recall in replicas:
+        await until_found(recall, "fox", {"fox"}, agent_id=agent)
+    report = [line async for line in maintain(config)]
+    assert any("Qdrant server's optimizer" in line for line in report)
+    assert any(line.startswith("PostgreSQL database") for line in report)
+    await index.drop_collection("passages:somebody's")
+    await index.close()
+
+
+async def test_a_server_that_is_away_is_one_line(tmp_path: Path, unused_tcp_port: int) -> None:
+    away = {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": unused_tcp_port}
+    config = Config(port=0, data_dir=str(tmp_path), embedder=HASHING, **away)  # type: ignore[arg-type]
+    with pytest.raises(StartupError, match="UNAVAILABLE"):
+        await assemble(config)

@@ -1,0 +1,111 @@
+"""A word that was planted everywhere is in no file of the mesh after its agent was deleted and the rooms maintained."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engram.archival.v1.archives_pb2 import Archive, Passage
+from engram.archival.v1.archives_service_pb2 import CreateArchiveRequest, DeleteArchiveRequest
+from engram.archival.v1.passages_service_pb2 import InsertPassagesRequest
+from engram.blocks.v1 import blocks_pb2
+from engram.blocks.v1 import blocks_service_pb2 as blocks_rpc
+from engram_kit.clock import FrozenClock
+from engram_kit.config import StartupError
+from engram_testkit.fakes.openai import FakeOpenAI
+from engram_testkit.fakes.script import Reply
+from engram_testkit.mesh import EMBEDDER, Mesh
+from engram_testkit.stubs import ROOMS
+from engram_testkit.turns import turn
+
+CANARY = "canaryZq7xVw3"
+STAYS = "heronKp4tRs9"
+TOOL = f'def sing() -> str:\n    """Sings {CANARY}."""\n    return "{CANARY}"\n'
+
+
+def holding(directory: Path, word: str) -> set[str]:
+    """The files that hold a word, as it was written or as a text index folds it."""
+    files = (file for file in directory.rglob("*") if file.is_file())
+    return {str(file.relative_to(directory)) for file in files if word.lower().encode() in file.read_bytes().lower()}
+
+
+async def maintained(directory: Path, clock: FrozenClock) -> dict[str, list[str]]:
+    """What each room's maintenance reports."""
+    reports = {}
+    for room in ROOMS:
+        config = import_module(f"engram_{room}.config").Config(
+            port=0, data_dir=str(directory), **({"embedder": EMBEDDER} if room in ("recall", "archival") else {})
+        )
+        lines = import_module(f"engram_{room}.maintenance").maintain(config, clock=clock)
+        reports[room] = [line async for line in lines]
+    return reports
+
+
+async def plant(mesh: Mesh, fake_openai: FakeOpenAI) -> Any:
+    """An agent all of whose memories hold the canary, beside one that stays with a word of its own."""
+    kept = await mesh.client.agents.create(
+        model="openai/fake-model", name=STAYS, blocks=[blocks_pb2.Block(label="human", value=STAYS)]
+    )
+    tool = await mesh.client.tools.create(TOOL)
+    agent = await mesh.client.agents.create(
+        model="openai/fake-model",
+        name=CANARY,
+        description=CANARY,
+        tags=[CANARY],
+        metadata={CANARY: CANARY},
+        system=f"You are {CANARY}.",
+        blocks=[blocks_pb2.Block(label="human", value=CANARY, description=CANARY, tags=[CANARY])],
+        tools=[tool.name],
+    )
+    fake_openai.script = [
+        Reply(tool_calls=[("memory_insert", {"label": "human", "new_str": f"It is {CANARY}."})]),
+        Reply(tool_calls=[("archival_memory_insert", {"content": f"About {CANARY}.", "tags": [CANARY]})]),
+        Reply(tool_calls=[("conversation_search", {"query": CANARY})]),
+        Reply(tool_calls=[("sing", {})]),
+        f"Yes, {CANARY}.",
+        STAYS,
+    ]
+    heard = await turn(agent, f"Remember {CANARY}.")
+    assert (heard.status, len(heard.returns)) == ("COMPLETED", 4)
+    await turn(kept, STAYS)
+    stub = mesh.stubs
+    owned = (await stub.archives.CreateArchive(CreateArchiveRequest(archive=Archive(name=CANARY)))).archive
+    await stub.passages.InsertPassages(
+        InsertPassagesRequest(archive_id=owned.id, passages=[Passage(text=f"{CANARY} {n}") for n in range(20)])
+    )
+    await stub.archives.DeleteArchive(DeleteArchiveRequest(archive_id=owned.id))
+    loose = (await stub.blocks.CreateBlock(blocks_rpc.CreateBlockRequest(block=blocks_pb2.Block(label=CANARY)))).block
+    await stub.blocks.DeleteBlock(blocks_rpc.DeleteBlockRequest(block_id=loose.id))
+    await mesh.client.tools.delete(tool.id)
+    return agent
+
+
+@pytest.mark.timeout(180)
+async def test_no_byte_of_a_deleted_agent_is_left_in_any_room(tmp_path: Path, fake_openai: FakeOpenAI) -> None:
+    clock = FrozenClock()
+    async with Mesh(tmp_path, openai_base_url=fake_openai.base_url, clock=clock) as mesh:
+        agent = await plant(mesh, fake_openai)
+        assert {name.partition(".")[0].partition("-")[0] for name in holding(tmp_path, CANARY)} >= set(ROOMS)
+        await agent.delete()
+        for room in ROOMS:
+            with pytest.raises(StartupError, match="in use by another process"):
+                await maintained_alone(room, tmp_path)
+    clock.advance(2 * 86_400)
+    reports = await maintained(tmp_path, clock)
+    assert holding(tmp_path, CANARY) == set()
+    assert {name.partition(".")[0] for name in holding(tmp_path, STAYS)} >= {"orchestrator", "blocks", "recall"}
+    for room in ROOMS:
+        assert any(line.startswith(f"{room}.db: ") for line in reports[room]), reports[room]
+        (forgotten,) = (line for line in reports[room] if line.startswith("request ids forgotten"))
+        assert int(forgotten.rpartition(" ")[2]) >= (0 if room == "orchestrator" else 1), (room, forgotten)
+    async with Mesh(tmp_path, openai_base_url=fake_openai.base_url, clock=clock) as mesh:
+        (left,) = [agent async for agent in mesh.client.agents.list()]
+        assert (left.name, (await left.memory()).blocks[0].value) == (STAYS, STAYS)
+
+
+async def maintained_alone(room: str, directory: Path) -> None:
+    config = import_module(f"engram_{room}.config").Config(port=0, data_dir=str(directory))
+    async for line in import_module(f"engram_{room}.maintenance").maintain(config):
+        raise AssertionError(line)

@@ -1,0 +1,130 @@
+"""What the first version of every room had stored is read, gone on with and kept by this one, on either SQL engine.
+
+`first_version/` holds the rows of such a mesh after a few turns, with a shared block, a tool, and a deleted agent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from engram.archival.v1.passages_service_pb2 import GetArchivalSummaryRequest
+from engram.blocks.v1 import blocks_pb2
+from engram.blocks.v1 import blocks_service_pb2 as blocks_rpc
+from engram.recall.v1.messages_service_pb2 import (
+    SEARCH_MODE_TEXT,
+    AppendMessagesRequest,
+    ListMessagesRequest,
+    SearchMessagesRequest,
+)
+from engram.types.v1 import message_pb2
+from engram.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
+from engram_kit.errors import EngramError
+from engram_kit.ids import new_id
+from engram_testkit.mesh import Mesh
+from engram_testkit.postgres import PostgresServer
+from engram_testkit.revisions import at_revision
+from engram_testkit.stubs import ROOMS
+from engram_testkit.turns import assert_whole, stored, turn
+
+ROWS = {room: json.loads((Path(__file__).parent / "first_version" / f"{room}.json").read_text()) for room in ROOMS}
+(GONE,) = (row["agent_id"] for row in ROWS["recall"]["agents"] if row["erased_at"])
+
+
+@pytest_asyncio.fixture(params=["sqlite", "postgresql"])
+async def directory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[dict[str, str]]:
+    """The URLs of five databases that the first version left behind."""
+    server: PostgresServer | None = None
+    urls = {room: f"sqlite:///{tmp_path / f'{room}.db'}" for room in ROOMS}
+    names = []
+    if request.param == "postgresql":
+        server = request.getfixturevalue("postgres_server")
+        names = [await server.create_database() for _ in ROOMS]
+        urls = {room: server.url(name) for room, name in zip(ROOMS, names, strict=True)}
+    for room, url in urls.items():
+        await at_revision(url, f"engram_{room}", "0001", ROWS[room])
+    yield urls
+    for name in names:
+        assert server is not None
+        await server.drop_database(name)
+
+
+async def test_a_mesh_of_the_first_version_goes_on_without_loss(directory: dict[str, str], tmp_path: Path) -> None:
+    settings = {room: {"database_url": url} for room, url in directory.items()}
+    for _ in range(2):  # the second start finds what the first one made of it
+        async with Mesh(tmp_path, settings=settings) as mesh:
+            agents = {agent.name: agent async for agent in mesh.client.agents.list()}
+            assert set(agents) == {"ada", "grace"}
+            ada = agents["ada"]
+            assert (ada.proto.description, list(ada.proto.tags)) == ("The first agent", ["friendly"])
+            await require_blocks(mesh, ada.id)
+            await require_runs(mesh, ada.id)
+            await require_tools(mesh)
+            summary = await mesh.stubs.passages.GetArchivalSummary(GetArchivalSummaryRequest(agent_id=ada.id))
+            assert summary.passage_count == len(ROWS["archival"]["passages"]) == 2
+            await require_messages(mesh, ada.id)
+            before = len(await stored(ada))
+            heard = await turn(ada, "What is my name?")
+            assert (heard.status, "Ada" in heard.said) == ("COMPLETED", True), heard.error
+            rows = await stored(ada)
+            assert len(rows) == before + 2
+            assert_whole(rows)
+            late = message_pb2.Message(id=new_id("message"), role=message_pb2.ROLE_USER)
+            late.content.add().text.text = "late"
+            with pytest.raises(EngramError) as error:
+                await mesh.stubs.messages.AppendMessages(AppendMessagesRequest(agent_id=GONE, messages=[late]))
+            assert error.value.reason == "ERASED"
+
+
+async def require_blocks(mesh: Mesh, agent_id: str) -> None:
+    """Values, order, history and holders as they were."""
+    memory = (
+        await mesh.stubs.blocks.GetCoreMemory(blocks_rpc.GetCoreMemoryRequest(agent_id=agent_id))
+    ).core_memory.blocks
+    values = {row["id"]: row["value"] for row in ROWS["blocks"]["blocks"]}
+    assert all(values[block.id] == block.value for block in memory)
+    (shared,) = (block for block in memory if block.label == "project")
+    assert shared.value == "We ship on Friday.\nIt is called Heron."
+    listed = await mesh.stubs.blocks.ListBlockRevisions(blocks_rpc.ListBlockRevisionsRequest(block_id=shared.id))
+    assert {each.value for each in listed.revisions} == {"We ship on Friday.", shared.value}
+    holders = await mesh.stubs.blocks.ListBlockAgents(blocks_rpc.ListBlockAgentsRequest(block_id=shared.id))
+    assert len(holders.agent_ids) == 2
+    owner = blocks_pb2.Author(owner=blocks_pb2.OwnerAuthor())
+    undo = blocks_rpc.RevertBlockRequest(block_id=shared.id, author=owner, undo=blocks_rpc.UndoTarget())
+    assert (await mesh.stubs.blocks.RevertBlock(undo)).block.value == "We ship on Friday."
+    redo = blocks_rpc.RevertBlockRequest(block_id=shared.id, author=owner, redo=blocks_rpc.RedoTarget())
+    assert (await mesh.stubs.blocks.RevertBlock(redo)).block.value == shared.value
+
+
+async def require_messages(mesh: Mesh, agent_id: str) -> None:
+    """Every message is there in its order, and is found by its words."""
+    own = [row for row in ROWS["recall"]["messages"] if row["agent_id"] == agent_id]
+    wanted = [row["id"] for row in sorted(own, key=lambda row: int(row["sequence_id"]))]
+    listed = ListMessagesRequest(agent_ids=[agent_id], page_size=100, order=SORT_ORDER_ASCENDING)
+    found = (await mesh.stubs.messages.ListMessages(listed)).messages
+    assert [message.id for message in found][: len(wanted)] == wanted
+    asked = SearchMessagesRequest(query="launch on Friday", agent_id=agent_id, mode=SEARCH_MODE_TEXT)
+    hits = (await mesh.stubs.messages.SearchMessages(asked)).hits
+    assert "the launch is on Friday" in hits[0].text
+
+
+async def require_runs(mesh: Mesh, agent_id: str) -> None:
+    """Runs, their steps and their events."""
+    old = [row for row in ROWS["orchestrator"]["runs"] if row["agent_id"] == agent_id]
+    runs = {run.id: run async for run in mesh.client.runs.list()}
+    assert {row["id"] for row in old} <= set(runs)
+    for row in old:
+        steps = [step.id async for step in mesh.client.runs.steps(row["id"])]
+        assert sorted(steps) == sorted(
+            each["id"] for each in ROWS["orchestrator"]["steps"] if each["run_id"] == row["id"]
+        )
+
+
+async def require_tools(mesh: Mesh) -> None:
+    """A tool with its schema."""
+    (row,) = ROWS["tools"]["tools"]
+    (tool,) = [tool async for tool in mesh.client.tools.list() if tool.name == row["name"]]
+    assert (tool.id, tool.source_code, tool.json_schema) == (row["id"], row["source_code"], row["json_schema"])
