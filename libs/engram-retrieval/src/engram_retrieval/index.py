@@ -88,6 +88,8 @@ class SearchQuery:
     text_weight: float = 1.0
     candidates: int = 0
     """How many hits each list offers to the fusion, or to who asks for `candidates`; 0 means max(50, 4 * limit)."""
+    with_payload: bool = True
+    """Without, hits have empty payloads, which need not be read one by one from all over the collection."""
 
 
 @dataclass(frozen=True, slots=True)

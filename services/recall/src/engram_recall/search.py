@@ -60,7 +60,9 @@ class MessageFinder:
         (vector,) = await self._vectors.embed([wanted.query[:EMBEDDED_CHARACTERS]])
         if not vector.any():
             return []
-        query = SearchQuery(mode=IndexMode.DENSE, vector=vector, filter=condition(wanted.scope), limit=depth)
+        query = SearchQuery(
+            mode=IndexMode.DENSE, vector=vector, filter=condition(wanted.scope), limit=depth, with_payload=False
+        )
         hits = await self._vectors.index.search(self._vectors.collection, query)
         return [hit.id for hit in hits if hit.score > 0]
 

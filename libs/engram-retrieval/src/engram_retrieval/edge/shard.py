@@ -122,6 +122,8 @@ class Shard:
         dense = self._dense(query)
         text = self._text(query) if query.mode is not SearchMode.DENSE else []
         chosen = best(query, dense, text)
+        if not query.with_payload:
+            return hits(chosen, dense, text, {id_: {} for id_, _ in chosen})
         payloads = {point.id: point.payload for point in self.get([id_ for id_, _ in chosen], with_vectors=False)}
         return hits(chosen, dense, text, payloads)
 

@@ -185,6 +185,8 @@ class ServerIndex:
         )
         text = [(id_, score) for id_, score in text if score > 0]
         chosen = best(query, dense, text)
+        if not query.with_payload:
+            return hits(chosen, dense, text, {id_: {} for id_, _ in chosen})
         stored = await self.get(collection, [id_ for id_, _ in chosen])
         return hits(chosen, dense, text, {point.id: point.payload for point in stored})
 

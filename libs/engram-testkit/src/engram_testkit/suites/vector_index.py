@@ -208,6 +208,14 @@ class VectorIndexSuite:
         assert hits[-1].id == pid(3)
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
 
+    async def test_hits_come_without_payloads_where_nobody_wants_them(self, index: VectorIndex) -> None:
+        await index.write("plants", [point(1, "oak", tags=["old"]), point(2, "elm", (0, 1, 0, 0))])
+        for mode in SearchMode:
+            asked = SearchQuery(mode, text="oak", vector=unit(1, 0, 0, 0), limit=1)
+            (whole,) = await index.search("plants", asked)
+            assert whole.payload["tags"] == ["old"]
+            assert await index.search("plants", replace(asked, with_payload=False)) == [replace(whole, payload={})]
+
     async def test_hybrid_weights_decide(self, index: VectorIndex) -> None:
         await index.write("plants", [point(1, "oak", None), point(2, "fern", (1, 0, 0, 0))])
         query = {"mode": SearchMode.HYBRID, "text": "oak", "vector": unit(1, 0, 0, 0)}
