@@ -173,3 +173,8 @@ class Turn:
         """What was decided about a call that had waited."""
         given = self.run.resumes.decisions if self.run.resumes is not None else ()
         return next((item.decision for item in given if item.tool_call_id == call_id), None)
+
+
+def committed(turn: Turn, step_id: str) -> tuple[Message, ...]:
+    """What the window holds of the step, where it was committed before a restart."""
+    return tuple(message for message in turn.window.messages if message.step_id == step_id)

@@ -1,0 +1,23 @@
+"""The store's contract: each method is one transaction, and within one organization unless it says otherwise."""
+
+from engram_orchestrator.store.base.agents import AgentFilter, AgentStore
+from engram_orchestrator.store.base.approvals import ApprovalFilter, ApprovalStore
+from engram_orchestrator.store.base.conversations import ConversationFilter, ConversationStore, UnfinishedConversation
+from engram_orchestrator.store.base.runs import Claim, RunFilter, RunStore, StartedRun
+from engram_orchestrator.store.base.steps import StepFilter, StepStore
+
+__all__ = [
+    "AgentFilter",
+    "AgentStore",
+    "ApprovalFilter",
+    "ApprovalStore",
+    "Claim",
+    "ConversationFilter",
+    "ConversationStore",
+    "RunFilter",
+    "RunStore",
+    "StartedRun",
+    "StepFilter",
+    "StepStore",
+    "UnfinishedConversation",
+]
