@@ -7,7 +7,14 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from engram.recall.v1 import contexts_pb2, episodes_pb2, episodes_service_pb2, messages_service_pb2
+from engram.recall.v1 import (
+    contexts_pb2,
+    episodes_pb2,
+    episodes_service_pb2,
+    messages_service_pb2,
+    traces_pb2,
+    traces_service_pb2,
+)
 from engram.recall.v1 import messages_service_pb2 as rpc
 from engram.types.v1 import message_pb2 as pb
 from engram.types.v1 import paging_pb2
@@ -18,6 +25,11 @@ from google.protobuf.descriptor import MethodDescriptor
 METHODS: list[MethodDescriptor] = [
     *messages_service_pb2.DESCRIPTOR.services_by_name["MessageService"].methods,
     *episodes_service_pb2.DESCRIPTOR.services_by_name["EpisodeService"].methods,
+    *(
+        method
+        for method in traces_service_pb2.DESCRIPTOR.services_by_name["TraceService"].methods
+        if not method.client_streaming and not method.server_streaming
+    ),
 ]
 ANSWERS = {
     grpc.StatusCode.OK,
@@ -237,6 +249,54 @@ async def test_bytes_that_are_no_request_are_the_callers_mistake(target: Target,
     for raw in (*no_utf8, b"\xff\xff\xff\xff", b"\x0a\xff\x01"):
         assert await target.send(method, raw) is grpc.StatusCode.INVALID_ARGUMENT
     assert await target.stored() == before
+
+
+async def test_a_hostile_export_is_refused_or_answered(target: Target) -> None:
+    (method,) = (
+        m for m in traces_service_pb2.DESCRIPTOR.services_by_name["TraceService"].methods if m.server_streaming
+    )
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    for seed in range(SEEDS):
+        request = hostile_request(method, seed, target.known)
+        call = target.channel.unary_stream(path, **RAW)(request.SerializeToString(), timeout=30)
+        assert await call.code() in ANSWERS, (seed, request)
+
+
+async def test_one_spoiled_record_spoils_the_import_and_nothing_else(target: Target) -> None:
+    trace = traces_pb2.RawTrace(
+        id="rt_1", turn_id="t", seq=1, trace_type=traces_pb2.TRACE_TYPE_TOOL_RESULT, content="c", source_event="e",
+        tool_name="dig", tool_call_id="c", tool_args="{}", tool_result="[1]", tool_error="e", correlation_id="k",
+        tags=["t"], tool_result_ref="r", extra="{}", run_id=new_id("run"), conversation_id=target.conversation,
+        media=traces_pb2.TraceMedia(images=["i"], audio=["a"]), create_time=target.fact.create_time,
+    )  # fmt: skip
+    fact = episodes_pb2.Fact(
+        id="sem_1", text="foxes", tags=["t"], confidence=0.5, create_time=target.fact.create_time, extra="{}",
+        valid_from_time=target.fact.create_time, supersedes_id="sem_0", invalid_reason="r",
+        close_time=target.fact.create_time,
+    )  # fmt: skip
+    episode = episodes_pb2.Episode(id="ep_1", summary="s", turn_ids=["t"], create_time=target.fact.create_time)
+    header = traces_service_pb2.ImportTracesHeader(agent_id=target.agent, conversation_id=target.conversation)
+    good = [
+        traces_service_pb2.ImportTracesRequest(record=record)
+        for record in (
+            traces_service_pb2.TraceRecord(raw_trace=trace),
+            traces_service_pb2.TraceRecord(fact=fact),
+            traces_service_pb2.TraceRecord(episode=episode),
+        )
+    ]
+    path = "/engram.recall.v1.TraceService/ImportTraces"
+    before = await target.stored()
+    for request in (traces_service_pb2.ImportTracesRequest(request_id="r", header=header), *good):
+        for where, broken in spoiled(request):
+            parts = [traces_service_pb2.ImportTracesRequest(request_id=new_id("r"), header=header), broken]
+            if broken.HasField("header"):
+                parts = [broken, good[0]]
+            call = target.channel.stream_unary(path, **RAW)(iter([p.SerializeToString() for p in parts]), timeout=30)
+            code = await call.code()
+            assert code in ANSWERS, where
+            after = await target.stored()
+            assert code is grpc.StatusCode.OK or after == before, where
+            before = after
 
 
 async def test_ten_megabytes_of_text_are_refused(target: Target) -> None:

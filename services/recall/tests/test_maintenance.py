@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from engram.recall.v1 import episodes_pb2
+from engram.recall.v1 import episodes_pb2, traces_pb2, traces_service_pb2
 from engram.recall.v1 import episodes_service_pb2 as memories
 from engram.recall.v1 import messages_service_pb2 as rpc
 from engram.types.v1 import message_pb2 as pb
@@ -85,7 +85,7 @@ async def plant_and_erase(recall: Any) -> str:
     await recall.DeleteContext(rpc.DeleteContextRequest(conversation_id=other, delete_messages=True))
     await plant_memories(recall, doomed)
     gone = await recall.EraseAgent(rpc.EraseAgentRequest(agent_id=doomed))
-    assert (gone.deleted_messages, gone.deleted_contexts) == (54, 1)
+    assert (gone.deleted_messages, gone.deleted_contexts) == (55, 1)
     assert not (await recall.SearchMessages(rpc.SearchMessagesRequest(query=CANARY, mode=rpc.SEARCH_MODE_TEXT))).hits
     return kept
 
@@ -106,6 +106,24 @@ async def plant_memories(recall: Any, agent: str) -> None:
         end = episodes_pb2.InvalidateOperation(fact_id=done.facts[0].id, reason=CANARY)
         await recall.episodes.InvalidateFact(memories.InvalidateFactRequest(operation=end))
     await recall.episodes.EraseMemoryScope(memories.EraseMemoryScopeRequest(scope=shared))
+    await plant_traces(recall, agent)
+
+
+async def plant_traces(recall: Any, agent: str) -> None:
+    """Puts the canary into every place of an imported line."""
+    line = traces_pb2.RawTrace(
+        id=CANARY, turn_id=CANARY, seq=1, trace_type=traces_pb2.TRACE_TYPE_TOOL_CALL, content=CANARY,
+        source_event=CANARY, tool_name=CANARY, tool_call_id=f"{CANARY}2", tool_args=json.dumps({CANARY: CANARY}),
+        tags=[CANARY], extra=json.dumps({CANARY: CANARY}), correlation_id=CANARY, create_time=Timestamp(seconds=1),
+        media=traces_pb2.TraceMedia(audio=[CANARY]),
+    )  # fmt: skip
+    header = traces_service_pb2.ImportTracesHeader(agent_id=agent)
+    parts = [
+        traces_service_pb2.ImportTracesRequest(request_id="import", header=header),
+        traces_service_pb2.ImportTracesRequest(record=traces_service_pb2.TraceRecord(raw_trace=line)),
+    ]
+    done = await recall.traces.ImportTraces(iter(parts))
+    assert done.imported_traces == 1
 
 
 async def told(lines: AsyncIterator[str]) -> list[str]:

@@ -13,6 +13,7 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from engram.recall.v1 import messages_service_pb2 as rpc
 from engram.types.v1 import message_pb2 as pb
+from engram.recall.v1 import traces_service_pb2
 from engram_kit.ids import new_id
 from engram_kit.principal import DEFAULT_PRINCIPAL
 from engram_kit.sql import Database
@@ -73,6 +74,11 @@ async def test_a_database_of_the_first_version_is_searched_and_gone_on_with(serv
             window = (await recall.GetContext(rpc.GetContextRequest(conversation_id=CONVERSATION))).context
             assert [message.content[0].text.text for message in window.messages] == list(SAID)
             assert (window.version, window.epoch, window.agent_message_count) == (3, 2, 4)
+            assert [message.turn_id for message in window.messages] == ["", "turn_0001", "turn_0001", "turn_0002"]
+            listed = await recall.traces.ListTurns(traces_service_pb2.ListTurnsRequest(agent_id=AGENT))
+            assert [(turn.id, turn.index, turn.message_count) for turn in listed.turns] == [
+                ("turn_0001", 1, 2), ("turn_0002", 2, 1),
+            ]  # fmt: skip
             for query, best in (("guitars", SAID[1]), ("January 2026 practising", SAID[2])):
                 asked = rpc.SearchMessagesRequest(query=query, agent_id=AGENT, mode=rpc.SEARCH_MODE_TEXT)
                 hits = (await recall.SearchMessages(asked)).hits

@@ -12,10 +12,12 @@ from engram_client.addresses import Addresses
 from engram_client.agents import AgentsClient
 from engram_client.archives import ArchivesClient, PassagesClient
 from engram_client.blocks import BlocksClient
+from engram_client.episodes import EpisodesClient, FactsClient
 from engram_client.messages import MessagesClient
 from engram_client.models import ModelsClient
 from engram_client.runs import RunsClient
 from engram_client.tools import ToolsClient
+from engram_client.traces import TracesClient
 
 PATIENCE_SECONDS = 60.0
 
@@ -30,11 +32,11 @@ class Engram:
             ...
     ```
 
-    Parts: `agents`, `runs` and `models` (orchestrator), `blocks`, `messages` (recall), `archives` and `passages`
-    (archival), `tools`. What they hand out are the contracts' own messages; lists are asynchronous iterators that
-    fetch their pages by themselves; every call that changes something carries a request_id, so that a repeat after
-    a broken connection has no second effect. Errors are `engram_client.errors.EngramError`s with `code`, `reason`
-    and `metadata`.
+    Parts: `agents`, `runs` and `models` (orchestrator), `blocks`, `messages`, `episodes`, `facts` and `traces`
+    (recall), `archives` and `passages` (archival), `tools`. What they hand out are the contracts' own messages; lists
+    are asynchronous iterators that fetch their pages by themselves; every call that changes something carries a
+    request_id, so that a repeat after a broken connection has no second effect. Errors are
+    `engram_client.errors.EngramError`s with `code`, `reason` and `metadata`.
     """
 
     def __init__(
@@ -79,7 +81,11 @@ class Engram:
         self.runs = RunsClient(orchestrator, patience)
         self.models = ModelsClient(orchestrator)
         self.blocks = BlocksClient(self._channels.channel(self.addresses.blocks))
-        self.messages = MessagesClient(self._channels.channel(self.addresses.recall))
+        recalled = self._channels.channel(self.addresses.recall)
+        self.messages = MessagesClient(recalled)
+        self.episodes = EpisodesClient(recalled)
+        self.facts = FactsClient(recalled)
+        self.traces = TracesClient(recalled)
         self.archives = ArchivesClient(archives)
         self.passages = PassagesClient(archives)
         self.tools = ToolsClient(self._channels.channel(self.addresses.tools))

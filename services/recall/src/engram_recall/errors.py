@@ -88,6 +88,11 @@ def no_memory(kind: str, memory_id: str) -> NotFound:
     return NotFound(f"No {kind} {memory_id}.", resource_id=memory_id)
 
 
+def record_exists(record_id: str) -> AlreadyExists:
+    """The agent has that record with other content, or another in its place."""
+    return AlreadyExists(f"The agent has a record {record_id} with other content.", record_id=record_id)
+
+
 def message_exists(message_id: str) -> AlreadyExists:
     """The id stands for another content already."""
     return AlreadyExists(f"The message {message_id} exists with other content.", id=message_id)

@@ -40,6 +40,12 @@ def speech(message: Message) -> str:
     return said.replace("\0", " ").strip()
 
 
+def is_event(message: Message) -> bool:
+    """Whether a user's message is an event in the user's name: a heartbeat, a login, an alert."""
+    packed = _unpacked(_texts(message.content))
+    return packed is not None and isinstance(kind := packed.get("type"), str) and kind in _EVENTS
+
+
 def _texts(parts: Iterable[ContentPart]) -> str:
     return "\n".join(part.text for part in parts if isinstance(part, TextPart) and part.text)
 

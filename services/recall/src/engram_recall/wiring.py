@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 from engram.recall.v1 import (
     episodes_service_pb2,
@@ -35,9 +33,12 @@ from engram_recall.search import MessageFinder
 from engram_recall.service import MessageService
 from engram_recall.servicers.episodes import EpisodesServicer
 from engram_recall.servicers.messages import MessagesServicer
+from engram_recall.servicers.traces import TracesServicer
 from engram_recall.store.memory_sql import SqlMemoryStore
 from engram_recall.store.sql import SqlRecallStore
+from engram_recall.store.trace_sql import SqlTraceStore
 from engram_recall.usecases.episodes import EpisodeService
+from engram_recall.usecases.traces import TraceService
 
 PURGE_SECONDS = 3600.0
 RETENTION_SECONDS = 3600.0
@@ -64,12 +65,13 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
 
     service = MessageService(store, MessageFinder(store, vectors), indexer)
     episodes = EpisodeService(memories, MemoryFinder(memories, memory_vectors), indexer)
+    traces = TraceService(SqlTraceStore(database, clock), indexer)
     return Assembly(
         name="recall",
         servicers=[
             (messages_service_pb2_grpc.add_MessageServiceServicer_to_server, MessagesServicer(service, clock)),
             (episodes_service_pb2_grpc.add_EpisodeServiceServicer_to_server, EpisodesServicer(episodes)),
-            *_unanswered(),
+            (traces_service_pb2_grpc.add_TraceServiceServicer_to_server, TracesServicer(traces)),
         ],
         service_names=[
             messages_service_pb2.DESCRIPTOR.services_by_name["MessageService"].full_name,
@@ -91,13 +93,6 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
         ],
         close=[database.close, embedder.close, index.close],
     )
-
-
-def _unanswered() -> list[tuple[Callable[[Any, Any], None], Any]]:
-    """Services of the contract whose every RPC says UNIMPLEMENTED: the generated classes do."""
-    return [
-        (traces_service_pb2_grpc.add_TraceServiceServicer_to_server, traces_service_pb2_grpc.TraceServiceServicer()),
-    ]
 
 
 def make_embedder_of(config: Config) -> Embedder:

@@ -16,7 +16,16 @@ from engram_recall.orphans import is_repair
 from engram_recall.store import agents as agent_rows
 from engram_recall.store import memory_rows, outbox, windows
 from engram_recall.store import messages as message_rows
-from engram_recall.store.tables import agents, context_entries, contexts, messages, step_commits, tool_call_rows
+from engram_recall.store.tables import (
+    agents,
+    context_entries,
+    contexts,
+    messages,
+    step_commits,
+    tool_call_rows,
+    trace_lines,
+    turns,
+)
 from engram_recall.store.writing import Writing
 
 _c, _e, _m = contexts.c, context_entries.c, messages.c
@@ -144,6 +153,8 @@ def erase(tx: Writing, agent_id: str) -> Erasure:
     conn.execute(sa.delete(step_commits).where(step_commits.c.agent_id == agent_id))
     erased_windows = conn.execute(sa.delete(contexts).where(_c.agent_id == agent_id)).rowcount
     erased_messages = conn.execute(sa.delete(messages).where(_m.agent_id == agent_id)).rowcount
+    for table in (turns, trace_lines):
+        conn.execute(sa.delete(table).where(table.c.agent_id == agent_id))
     memory_rows.erase_agent(tx, agent_id)
     outbox.note_agent(conn, agent_id, tx.now)
     return Erasure(messages=erased_messages, contexts=erased_windows)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
 from engram_recall.errors import message_exists
 from engram_recall.model import Message
-from engram_recall.store import agents, filters, outbox
+from engram_recall.store import agents, filters, outbox, turns
 from engram_recall.store.codec import COLUMNS, Row, content_columns, to_message, to_row
 from engram_recall.store.documents import COLUMNS as SOURCE_COLUMNS
 from engram_recall.store.documents import Source, index_again, index_new, to_sources
-from engram_recall.store.tables import context_entries, messages, tool_call_rows
+from engram_recall.store.tables import context_entries, messages, tool_call_rows, trace_lines
 from engram_recall.store.writing import Writing
 
 _m = messages.c
@@ -49,6 +50,7 @@ def store(tx: Writing, agent_id: str, given: Sequence[Message]) -> Stored:
     first = numbers.last_sequence_id - len(fresh) + 1
     given_now = {message.id: first + place for place, message in enumerate(fresh)}
     if fresh:
+        fresh = turns.placed(tx, agent_id, fresh)
         rows = [to_row(message, tx.organization_id) for message in fresh]
         for row in rows:
             row["sequence_id"] = given_now[row["id"]]
@@ -65,7 +67,10 @@ def _known(tx: Writing, given: Sequence[Message]) -> dict[str, int]:
     known = {}
     for row in rows:
         there = to_message(row)
-        if row.organization_id != tx.organization_id or there.said != by_id[there.id].said:
+        given_now = by_id[there.id].said
+        # A turn that is not given is recall's to say.
+        said = there.said if given_now.turn_id is not None else replace(there.said, turn_id=None)
+        if row.organization_id != tx.organization_id or said != given_now:
             raise message_exists(there.id)
         known[there.id] = there.sequence_id
     return known
@@ -135,9 +140,12 @@ def delete(tx: Writing, agent_id: str, ids: Sequence[str]) -> int:
     if not sources:
         return 0
     there = list(ids)
+    left = set(conn.execute(sa.select(_m.turn_id).where(_m.id.in_(there), _m.turn_id.is_not(None))).scalars())
     conn.execute(sa.delete(context_entries).where(context_entries.c.message_id.in_(there)))
     conn.execute(sa.delete(tool_call_rows).where(tool_call_rows.c.message_id.in_(there)))
+    conn.execute(sa.delete(trace_lines).where(trace_lines.c.message_id.in_(there)))
     conn.execute(sa.delete(messages).where(_m.id.in_(there)))
+    turns.forget_empty(conn, agent_id, sorted(left))
     tx.words.remove(conn, [source.row_id for source in sources])
     for source in sources:
         index_again(conn, tx.words, source, kept=False)

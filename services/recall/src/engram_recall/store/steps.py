@@ -135,6 +135,8 @@ def replace(tx: Writing, new: Replacement) -> None:
         raise WindowMoved(new.conversation_id, state.version)
     messages.store(tx, new.agent_id, (*new.new_messages, *_repairs(conn, new)))
     _require_window(conn, organization_id, new, state.system_message_id)
+    if set(windows.shown_ids(conn, new.conversation_id)) - {state.system_message_id, *new.message_ids}:
+        windows.count_reset(conn, new.conversation_id, tx.now)
     windows.leave(conn, new.conversation_id)
     windows.enter(conn, new.conversation_id, 0, new.message_ids)
     if new.system_text is not None:

@@ -21,6 +21,8 @@ agents = sa.Table(
     sa.Column("message_count", sa.BigInteger, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("erased_at", UtcDateTime),
+    # Of turns: counted on, whatever is deleted.
+    sa.Column("last_turn_index", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("ix_agents_organization", "organization_id"),
 )
 
@@ -37,6 +39,9 @@ contexts = sa.Table(
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
     sa.Column("last_message_at", UtcDateTime),
+    # How often messages were taken out of the window, and when the last time.
+    sa.Column("resets", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("reset_at", UtcDateTime),
     sa.Index("ix_contexts_agent", "agent_id"),
 )
 
@@ -98,7 +103,16 @@ sa.Index(
     sqlite_where=sa.text(SPOKEN),
     postgresql_where=sa.text(SPOKEN),
 )
-for _name in ("run_id", "step_id", "group_id", "turn_id", "otid"):
+# A turn's id is unique within its agent only.
+sa.Index(
+    "ix_messages_turn_id",
+    messages.c.turn_id,
+    messages.c.agent_id,
+    messages.c.sequence_id,
+    sqlite_where=messages.c.turn_id.is_not(None),
+    postgresql_where=messages.c.turn_id.is_not(None),
+)
+for _name in ("run_id", "step_id", "group_id", "otid"):
     sa.Index(
         f"ix_messages_{_name}",
         messages.c[_name],
@@ -106,6 +120,35 @@ for _name in ("run_id", "step_id", "group_id", "turn_id", "otid"):
         sqlite_where=messages.c[_name].is_not(None),
         postgresql_where=messages.c[_name].is_not(None),
     )
+
+# The turns of agents: who counts them, and where they started. Which messages belong to one stands in their rows.
+turns = sa.Table(
+    "turns",
+    metadata,
+    sa.Column("agent_id", sa.Text, primary_key=True),
+    sa.Column("turn_index", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("turn_id", sa.Text, nullable=False),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("conversation_id", sa.Text),
+    sa.Column("started_at", UtcDateTime, nullable=False),
+    sa.Index("ux_turns_id", "agent_id", "turn_id", unique=True),
+    sa.Index("ix_turns_conversation", "agent_id", "conversation_id", "turn_index"),
+    sqlite_with_rowid=False,
+)
+
+# What lines of trace files said beyond the messages that they became.
+trace_lines = sa.Table(
+    "trace_lines",
+    metadata,
+    sa.Column("message_id", sa.Text, primary_key=True),
+    sa.Column("ordinal", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("agent_id", sa.Text, nullable=False),
+    sa.Column("trace_id", sa.Text, nullable=False),
+    sa.Column("seq", sa.Integer, nullable=False),
+    sa.Column("differing", sa.Text, nullable=False),
+    sa.Index("ux_trace_lines_id", "agent_id", "trace_id", unique=True),
+    sqlite_with_rowid=False,
+)
 
 # Which rows carry a tool call, its return, or a decision on it.
 tool_call_rows = sa.Table(

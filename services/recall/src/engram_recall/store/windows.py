@@ -56,6 +56,12 @@ _SAY: Final = (
     .values(content=sa.bindparam("new_content"), updated_at=sa.bindparam("now", type_=_m.updated_at.type))
 )
 
+_RESET: Final = (
+    sa.update(contexts)
+    .where(_c.conversation_id == _CONVERSATION)
+    .values(resets=_c.resets + 1, reset_at=sa.bindparam("now", type_=_c.reset_at.type))
+)
+
 Head = sa.Row[*tuple[Any, ...]]
 """A row of `contexts`, with its agent's message_count."""
 
@@ -73,6 +79,11 @@ def head(conn: sa.Connection, organization_id: str, conversation_id: str, agent_
     if agent_id is not None:
         agent_rows.require_writable(conn, organization_id, agent_id)
     raise no_conversation(conversation_id)
+
+
+def count_reset(conn: sa.Connection, conversation_id: str, now: datetime) -> None:
+    """Counts that messages were taken out of a window."""
+    conn.execute(_RESET, {"conversation": conversation_id, "now": now})
 
 
 def shown(conn: sa.Connection, conversation_id: str) -> tuple[Message, ...]:

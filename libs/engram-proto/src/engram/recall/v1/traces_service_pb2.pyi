@@ -433,6 +433,7 @@ class ImportTracesHeader(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     EXTEND_WINDOW_FIELD_NUMBER: _builtins.int
+    RECORD_COUNT_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     conversation_id: _builtins.str
     """Where traces without a conversation go, and those of conversations that
@@ -442,20 +443,31 @@ class ImportTracesHeader(_message.Message):
     """Also put the traces that are not archived at the end of the window.
     Without it the window stays as it is.
     """
+    record_count: _builtins.int
+    """How many records follow. A stream that brings another number is refused
+    (field: header.record_count): the end of a stream alone does not tell
+    whether it was cut.
+    """
     def __init__(
         self,
         *,
         agent_id: _builtins.str = ...,
         conversation_id: _builtins.str | None = ...,
         extend_window: _builtins.bool = ...,
+        record_count: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "conversation_id", b"conversation_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_record_count", b"_record_count", "conversation_id", b"conversation_id", "record_count", b"record_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "extend_window", b"extend_window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id", "_record_count", b"_record_count", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "extend_window", b"extend_window", "record_count", b"record_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__conversation_id: _TypeAlias = _typing.Literal["conversation_id"]  # noqa: Y015
     _WhichOneofArgType__conversation_id: _TypeAlias = _typing.Literal["_conversation_id", b"_conversation_id"]  # noqa: Y015
+    _WhichOneofReturnType__record_count: _TypeAlias = _typing.Literal["record_count"]  # noqa: Y015
+    _WhichOneofArgType__record_count: _TypeAlias = _typing.Literal["_record_count", b"_record_count"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__conversation_id) -> _WhichOneofReturnType__conversation_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__record_count) -> _WhichOneofReturnType__record_count | None: ...
 
 Global___ImportTracesHeader: _TypeAlias = ImportTracesHeader  # noqa: Y015
 

@@ -95,8 +95,8 @@ class TraceServiceServicer:
 
     def ImportTraces(self, request_iterator, context):
         """Writes what ExportTraces gave, or what trace files say, into an agent, in
-        one transaction: a stream that is cut writes nothing. The first message
-        carries the header. Ids, times, turns and tags are kept; a record that the
+        one transaction: a stream that is cut writes nothing, where the header says
+        how many records follow. The first message carries the header. Ids, times, turns and tags are kept; a record that the
         agent has under the same id with the same content is passed over, with
         other content it is ALREADY_EXISTS (metadata: record_id). INVALID_ARGUMENT
         (metadata: field, record: its 1-based place in the stream).

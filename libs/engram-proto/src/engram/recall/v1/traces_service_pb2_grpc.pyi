@@ -49,8 +49,8 @@ class TraceServiceStub:
     """
     ImportTraces: _grpc.StreamUnaryMultiCallable[_traces_service_pb2.ImportTracesRequest, _traces_service_pb2.ImportTracesResponse]
     """Writes what ExportTraces gave, or what trace files say, into an agent, in
-    one transaction: a stream that is cut writes nothing. The first message
-    carries the header. Ids, times, turns and tags are kept; a record that the
+    one transaction: a stream that is cut writes nothing, where the header says
+    how many records follow. The first message carries the header. Ids, times, turns and tags are kept; a record that the
     agent has under the same id with the same content is passed over, with
     other content it is ALREADY_EXISTS (metadata: record_id). INVALID_ARGUMENT
     (metadata: field, record: its 1-based place in the stream).
@@ -77,8 +77,8 @@ class TraceServiceAsyncStub(TraceServiceStub):
     """
     ImportTraces: _aio.StreamUnaryMultiCallable[_traces_service_pb2.ImportTracesRequest, _traces_service_pb2.ImportTracesResponse]  # type: ignore[assignment]
     """Writes what ExportTraces gave, or what trace files say, into an agent, in
-    one transaction: a stream that is cut writes nothing. The first message
-    carries the header. Ids, times, turns and tags are kept; a record that the
+    one transaction: a stream that is cut writes nothing, where the header says
+    how many records follow. The first message carries the header. Ids, times, turns and tags are kept; a record that the
     agent has under the same id with the same content is passed over, with
     other content it is ALREADY_EXISTS (metadata: record_id). INVALID_ARGUMENT
     (metadata: field, record: its 1-based place in the stream).
@@ -122,8 +122,8 @@ class TraceServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_traces_service_pb2.ImportTracesResponse, _abc.Awaitable[_traces_service_pb2.ImportTracesResponse]]:
         """Writes what ExportTraces gave, or what trace files say, into an agent, in
-        one transaction: a stream that is cut writes nothing. The first message
-        carries the header. Ids, times, turns and tags are kept; a record that the
+        one transaction: a stream that is cut writes nothing, where the header says
+        how many records follow. The first message carries the header. Ids, times, turns and tags are kept; a record that the
         agent has under the same id with the same content is passed over, with
         other content it is ALREADY_EXISTS (metadata: record_id). INVALID_ARGUMENT
         (metadata: field, record: its 1-based place in the stream).

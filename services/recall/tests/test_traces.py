@@ -1,0 +1,473 @@
+"""TraceService as its callers meet it, on each SQL engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from engram.recall.v1 import episodes_pb2, traces_pb2
+from engram.recall.v1 import episodes_service_pb2 as memories
+from engram.recall.v1 import messages_service_pb2 as rpc
+from engram.recall.v1 import traces_service_pb2 as traces
+from engram.types.v1 import message_pb2 as pb
+from engram.types.v1 import paging_pb2
+from engram_kit.errors import AlreadyExists, EngramError, InvalidArgument, NotFound
+from engram_kit.ids import derive_id, new_id
+from engram_kit.principal import Principal, as_principal
+from google.protobuf.timestamp_pb2 import Timestamp
+
+AGENT, PEER = new_id("agent"), new_id("agent")
+MAIN, SIDE = derive_id("conv", AGENT), new_id("conv")
+PENDING, SUCCESS, ERROR = 1, 2, 3
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def at(seconds: float) -> Timestamp:
+    stamp = Timestamp()
+    stamp.FromDatetime(START + timedelta(seconds=seconds))
+    return stamp
+
+
+def part(text: str) -> pb.ContentPart:
+    return pb.ContentPart(text=pb.TextPart(text=text))
+
+
+def said(text: str, role: int = pb.ROLE_USER, **more: Any) -> pb.Message:
+    content = [part(text)] if text else []
+    return pb.Message(id=new_id("message"), role=pb.Role.ValueType(role), content=content, **more)
+
+
+def calling(*ids: str, text: str = "", name: str = "dig") -> pb.Message:
+    calls = [pb.ToolCall(id=id_, name=name, arguments='{"deep": true}') for id_ in ids]
+    return said(text, pb.ROLE_ASSISTANT, tool_calls=calls)
+
+
+def returning(id_: str, text: str, status: int = pb.TOOL_RETURN_STATUS_SUCCESS, name: str = "dig") -> pb.Message:
+    answer = pb.ToolReturn(
+        tool_call_id=id_, name=name, status=pb.ToolReturnStatus.ValueType(status), content=[part(text)]
+    )
+    return said("", pb.ROLE_TOOL, tool_returns=[answer])
+
+
+async def open_window(recall: Any, agent: str = AGENT, conversation: str = MAIN) -> None:
+    rows = [said("prompt", pb.ROLE_SYSTEM)]
+    await recall.CreateContext(rpc.CreateContextRequest(agent_id=agent, conversation_id=conversation, messages=rows))
+
+
+async def tell(recall: Any, *messages: pb.Message, conversation: str | None = MAIN, agent: str = AGENT) -> None:
+    await recall.AppendMessages(
+        rpc.AppendMessagesRequest(agent_id=agent, conversation_id=conversation, messages=messages)
+    )
+
+
+async def turns(recall: Any, agent: str = AGENT, **filters: Any) -> list[traces_pb2.Turn]:
+    listed = await recall.traces.ListTurns(traces.ListTurnsRequest(agent_id=agent, **filters))
+    return list(listed.turns)
+
+
+async def turn_of(recall: Any, *messages: pb.Message) -> list[str]:
+    found = await recall.GetMessages(rpc.GetMessagesRequest(message_ids=[message.id for message in messages]))
+    return [message.turn_id for message in found.messages]
+
+
+async def exported(recall: Any, agent: str = AGENT, **filters: Any) -> list[traces.TraceRecord]:
+    request = traces.ExportTracesRequest(agent_id=agent, **filters)
+    return [answer.record async for answer in recall.traces.ExportTraces(request)]
+
+
+def parts(
+    records: list[traces.TraceRecord], agent: str = PEER, request_id: str = "", **header: Any
+) -> Iterator[traces.ImportTracesRequest]:
+    yield traces.ImportTracesRequest(request_id=request_id, header=traces.ImportTracesHeader(agent_id=agent, **header))
+    for record in records:
+        yield traces.ImportTracesRequest(record=record)
+
+
+async def take_in(recall: Any, records: list[traces.TraceRecord], **more: Any) -> traces.ImportTracesResponse:
+    return await recall.traces.ImportTraces(parts(records, **more))  # type: ignore[no-any-return]
+
+
+async def refused(call: Any) -> EngramError:
+    with pytest.raises(EngramError) as error:
+        await call
+    return error.value
+
+
+def bare(record: traces.TraceRecord) -> traces.TraceRecord:
+    """A record without what depends on whose it is."""
+    copy = traces.TraceRecord()
+    copy.CopyFrom(record)
+    trace = copy.raw_trace
+    if copy.WhichOneof("record") == "raw_trace":
+        trace.agent_id = trace.message_id = ""
+        trace.ClearField("conversation_id")
+    elif copy.WhichOneof("record") == "fact":
+        copy.fact.ClearField("scope")
+    else:
+        copy.episode.ClearField("scope")
+    return copy
+
+
+async def test_a_turn_is_a_user_message_and_all_that_came_of_it(recall: Any) -> None:
+    await open_window(recall)
+    heartbeat = said(json.dumps({"type": "heartbeat", "reason": "go on", "time": "now"}))
+    first = [said("dig a hole"), calling("c1"), returning("c1", "dug"), heartbeat, said("done", pb.ROLE_ASSISTANT)]
+    second = [said("and fill it"), calling("c2", "c3", text="on it")]
+    await tell(recall, *first[:2])
+    await tell(recall, *first[2:])
+    await tell(recall, *second)
+    assert await turn_of(recall, *first, *second) == ["turn_0001"] * 5 + ["turn_0002"] * 2
+    one, two = await turns(recall, include_traces=True)
+    assert (one.id, one.index, one.conversation_id, one.message_count, one.tool_call_count) == (
+        "turn_0001", 1, MAIN, 5, 1,
+    )  # fmt: skip
+    assert (one.first_message_id, one.last_message_id) == (first[0].id, first[-1].id)
+    assert (two.tool_call_count, one.compacted, two.compacted) == (2, False, False)
+    kinds = [(trace.seq, traces_pb2.TraceType.Name(trace.trace_type)[11:], trace.content) for trace in one.traces]
+    assert kinds == [(1, "USER", "dig a hole"), (2, "TOOL_CALL", ""), (3, "TOOL_RESULT", ""), (4, "ASSISTANT", "done")]
+    assert [trace.id for trace in two.traces] == [f"{second[0].id}.1", *(f"{second[1].id}.{n}" for n in (1, 2, 3))]
+    call = one.traces[1]
+    assert (call.tool_name, call.tool_args, call.source_event) == (
+        "dig", '{"deep": true}', "PendingToolInvocationEvent",
+    )  # fmt: skip
+    assert one.traces[2].tool_result == '"dug"'
+
+
+async def test_a_late_result_keeps_the_turn_of_its_call(recall: Any) -> None:
+    await open_window(recall)
+    ask, call, other = said("dig"), calling("c1"), said("what time is it?")
+    late, answer = returning("c1", "dug"), said("noon", pb.ROLE_ASSISTANT)
+    for message in (ask, call, other, late, answer):
+        await tell(recall, message)
+    assert await turn_of(recall, ask, call, other, late, answer) == [
+        "turn_0001", "turn_0001", "turn_0002", "turn_0001", "turn_0002",
+    ]  # fmt: skip
+    one = (await turns(recall, include_traces=True))[0]
+    assert one.last_message_id == late.id
+    assert [trace.seq for trace in one.traces] == [1, 2, 3]
+
+
+async def test_turns_are_counted_for_the_agent_over_its_conversations_and_restarts(
+    serve: Any, database_url: str
+) -> None:
+    async with serve(database_url=database_url) as recall:
+        for conversation in (MAIN, SIDE):
+            await open_window(recall, conversation=conversation)
+        main, side = said("here"), said("there")
+        await tell(recall, main)
+        await tell(recall, side, conversation=SIDE)
+    async with serve(database_url=database_url) as recall:
+        answer, again = said("yes", pb.ROLE_ASSISTANT), said("here again")
+        await tell(recall, answer)
+        await tell(recall, again)
+        assert await turn_of(recall, main, side, answer, again) == [
+            "turn_0001", "turn_0002", "turn_0001", "turn_0003",
+        ]  # fmt: skip
+        assert [turn.id for turn in await turns(recall, conversation_id=SIDE)] == ["turn_0002"]
+
+
+async def test_a_number_is_never_given_again_and_those_of_others_stay(recall: Any) -> None:
+    await open_window(recall)
+    asked = [said(f"question {number}") for number in range(3)]
+    await tell(recall, *asked)
+    for message in (asked[0], asked[2]):
+        await recall.DeleteMessage(rpc.DeleteMessageRequest(message_id=message.id))
+    assert [turn.id for turn in await turns(recall)] == ["turn_0002"]
+    await tell(recall, said("one more"))
+    assert [turn.id for turn in await turns(recall)] == ["turn_0002", "turn_0004"]
+    # The same message again, without the turn that it was given, is the same.
+    await tell(recall, asked[1])
+
+
+async def test_turns_are_narrowed_and_paged(recall: Any) -> None:
+    await open_window(recall)
+    for number in range(5):
+        await tell(recall, said(f"question {number}", create_time=at(number)))
+    request = traces.ListTurnsRequest(agent_id=AGENT, page_size=2, order=paging_pb2.SORT_ORDER_DESCENDING)
+    seen = []
+    while True:
+        page = await recall.traces.ListTurns(request)
+        seen += [turn.index for turn in page.turns]
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    assert seen == [5, 4, 3, 2, 1]
+    assert [turn.index for turn in await turns(recall, start_time=at(1), end_time=at(3))] == [2, 3]
+    assert [turn.index for turn in await turns(recall, turn_ids=["turn_0002", "x"])] == [2]
+    assert [turn.index for turn in await turns(recall, after_id="turn_0003")] == [4, 5]
+    assert await turns(recall, agent=PEER) == []
+
+
+async def test_tool_interactions_are_pending_then_done(recall: Any) -> None:
+    await open_window(recall)
+    run = new_id("run")
+    await tell(recall, said("dig"), calling("c1", "c2"), calling("c3", name="fill"))
+
+    async def seen(**filters: Any) -> list[tuple[str, int]]:
+        request = traces.ListToolInteractionsRequest(agent_id=AGENT, **filters)
+        found = (await recall.traces.ListToolInteractions(request)).tool_interactions
+        return [(item.tool_call_id, item.status) for item in found]
+
+    assert await seen() == [("c1", PENDING), ("c2", PENDING), ("c3", PENDING)]
+    await tell(recall, returning("c2", "stone", pb.TOOL_RETURN_STATUS_ERROR), said("next"))
+    await tell(recall, returning("c1", "dug"))
+    assert await seen() == [("c1", SUCCESS), ("c2", ERROR), ("c3", PENDING)]
+    assert await seen(statuses=[SUCCESS, ERROR]) == [("c1", SUCCESS), ("c2", ERROR)]
+    assert await seen(tool_name="fill") == [("c3", PENDING)]
+    assert await seen(turn_id="turn_0002") == []
+    assert await seen(run_id=run) == []
+    assert await seen(order=paging_pb2.SORT_ORDER_DESCENDING, after_id="c3") == [("c2", ERROR), ("c1", SUCCESS)]
+    assert await seen(before_id="c2") == [("c1", SUCCESS)]
+    request = traces.ListToolInteractionsRequest(agent_id=AGENT, page_size=1)
+    walked = []
+    for _ in range(3):
+        page = await recall.traces.ListToolInteractions(request)
+        walked += [item.tool_call_id for item in page.tool_interactions]
+        request.page_token = page.next_page_token
+    assert (walked, request.page_token) == (["c1", "c2", "c3"], "")
+    whole = await recall.traces.ListToolInteractions(traces.ListToolInteractionsRequest(agent_id=AGENT))
+    done, failed, waiting = whole.tool_interactions
+    assert (done.result, done.HasField("error"), done.turn_id) == ("dug", False, "turn_0001")
+    assert (failed.error, failed.HasField("result")) == ("stone", False)
+    assert not waiting.HasField("return_message_id")
+    assert await seen(after_id="c2", statuses=[PENDING]) == [("c3", PENDING)]
+    unknown = traces.ListToolInteractionsRequest(agent_id=AGENT, after_id="nobody")
+    assert isinstance(await refused(recall.traces.ListToolInteractions(unknown)), NotFound)
+
+
+async def test_a_call_id_that_a_provider_repeats_pairs_with_its_own_return(recall: Any) -> None:
+    await open_window(recall)
+    await tell(recall, said("one"), calling("same"), returning("same", "first"))
+    await tell(recall, said("two"), calling("same"), returning("same", "second"))
+    await tell(recall, said("three"), calling("same"))
+    found = await recall.traces.ListToolInteractions(traces.ListToolInteractionsRequest(agent_id=AGENT))
+    seen = [(item.turn_id, item.status, item.result) for item in found.tool_interactions]
+    assert seen == [
+        ("turn_0001", SUCCESS, "first"), ("turn_0002", SUCCESS, "second"), ("turn_0003", PENDING, ""),
+    ]  # fmt: skip
+
+
+async def test_a_turn_that_left_the_window_is_archived_and_the_window_counts_its_resets(recall: Any) -> None:
+    await open_window(recall)
+    await tell(recall, said("old"), said("answer", pb.ROLE_ASSISTANT), said("new"))
+    window = (await recall.GetContext(rpc.GetContextRequest(conversation_id=MAIN))).context
+    assert (await exported(recall, record_types=[4]))[0].snapshot.epoch_id == 1
+    kept = [window.messages[0].id, window.messages[3].id]
+    await recall.ReplaceContext(
+        rpc.ReplaceContextRequest(agent_id=AGENT, conversation_id=MAIN, base_version=window.version, message_ids=kept)
+    )
+    episode = episodes_pb2.Episode(summary="They greeted.", turn_ids=["turn_0001"])
+    scope = episodes_pb2.MemoryScope(agent_id=AGENT)
+    done = await recall.episodes.CommitEpisode(memories.CommitEpisodeRequest(scope=scope, episode=episode))
+    assert done.episode.HasField("start_time")
+    old, new = await turns(recall)
+    assert (old.compacted, old.episode_id, new.compacted, new.HasField("episode_id")) == (
+        True, done.episode.id, False, False,
+    )  # fmt: skip
+    assert await turns(recall, compacted=True) == [old]
+    assert await turns(recall, compacted=False) == [new]
+    active = await exported(recall, record_types=[1], archived=False)
+    assert [record.raw_trace.content for record in active] == ["new"]
+    archive = await exported(recall, record_types=[1], archived=True)
+    assert [record.raw_trace.content for record in archive] == ["old", "answer"]
+    (snapshot,) = [record.snapshot for record in await exported(recall, record_types=[4])]
+    assert (snapshot.schema_version, snapshot.epoch_id, snapshot.conversation_id) == (1, 2, MAIN)
+    assert snapshot.HasField("last_compaction_time")
+    assert [message.id for message in snapshot.messages] == kept
+
+
+async def lived(recall: Any) -> list[traces.TraceRecord]:
+    """The export of an agent with a life behind it."""
+    await open_window(recall)
+    scope = episodes_pb2.MemoryScope(agent_id=AGENT)
+    image = pb.ContentPart(image=pb.ImagePart(url="https://example.org/fox.png"))
+    look = said("what is this?", create_time=at(0.123456))
+    look.content.append(image)
+    await tell(recall, look, calling("c1", "c2", text="let me see"), returning("c1", '{"fox": [1, 2.5]}'))
+    await tell(recall, said("and?"), returning("c2", "it ran", pb.TOOL_RETURN_STATUS_ERROR))
+    await tell(recall, said("a fox", pb.ROLE_ASSISTANT))
+    facts = [episodes_pb2.Fact(text="There is a fox", tags=["fox"], confidence=0.5), episodes_pb2.Fact(text="It ran")]
+    done = await recall.episodes.CommitEpisode(
+        memories.CommitEpisodeRequest(
+            scope=scope,
+            episode=episodes_pb2.Episode(summary="Of a fox", turn_ids=["turn_0001"], tags=["fox"], salience=0.5),
+            operations=[episodes_pb2.FactOperation(add=fact) for fact in facts],
+        )
+    )
+    operation = episodes_pb2.SupersedeOperation(
+        fact_id=done.facts[0].id, fact=episodes_pb2.Fact(text="There was a fox")
+    )
+    await recall.episodes.SupersedeFact(memories.SupersedeFactRequest(operation=operation))
+    return [record for record in await exported(recall) if record.WhichOneof("record") != "snapshot"]
+
+
+async def test_what_goes_out_comes_in_whole(recall: Any) -> None:
+    records = await lived(recall)
+    kinds = [record.WhichOneof("record") for record in records]
+    assert kinds == ["raw_trace"] * 8 + ["episode"] + ["fact"] * 3
+    await open_window(recall, agent=PEER, conversation=derive_id("conv", PEER))
+    done = await take_in(recall, records, extend_window=True)
+    assert (done.imported_traces, done.imported_episodes, done.imported_facts, done.created_turns) == (8, 1, 3, 2)
+    again = [record for record in await exported(recall, PEER) if record.WhichOneof("record") != "snapshot"]
+    assert [bare(record) for record in again] == [bare(record) for record in records]
+    # A second time, and into the agent that they come from, there is nothing to do.
+    for agent in (PEER, AGENT):
+        repeated = await take_in(recall, again, agent=agent)
+        assert (repeated.imported_traces, repeated.imported_facts, repeated.skipped_records) == (0, 0, len(records))
+    window = (await recall.GetContext(rpc.GetContextRequest(conversation_id=derive_id("conv", PEER)))).context
+    assert [len(message.tool_calls) for message in window.messages if message.role == pb.ROLE_ASSISTANT] == [2, 0]
+    found = await recall.SearchMessages(rpc.SearchMessagesRequest(query="fox", agent_id=PEER, mode=2))
+    assert found.hits
+    history = await recall.episodes.ListFacts(
+        memories.ListFactsRequest(
+            filter=memories.FactFilter(scopes=[episodes_pb2.MemoryScope(agent_id=PEER)], include_invalid=True)
+        )
+    )
+    old, new = (
+        next(fact for fact in history.facts if fact.text == text) for text in ("There is a fox", "There was a fox")
+    )
+    assert (old.superseded_by_id, new.supersedes_id) == (new.id, old.id)
+    chain = await recall.episodes.ListFactHistory(memories.ListFactHistoryRequest(fact_id=old.id))
+    assert [fact.id for fact in chain.facts] == [old.id, new.id]
+    # Turns go on behind those that came.
+    await tell(recall, said("more"), agent=PEER, conversation=derive_id("conv", PEER))
+    assert [turn.id for turn in await turns(recall, PEER)] == ["turn_0001", "turn_0002", "turn_0003"]
+
+
+def line(id_: str, seq: int, kind: int, turn: str = "turn_0001", **more: Any) -> traces.TraceRecord:
+    trace = traces_pb2.RawTrace(
+        id=id_, create_time=at(seq), turn_id=turn, seq=seq, trace_type=traces_pb2.TraceType.ValueType(kind), **more
+    )
+    return traces.TraceRecord(raw_trace=trace)
+
+
+SEED = [
+    line("rt_001", 1, 1, content="Please refactor the parser.", source_event="LLMUserMessageReadyEvent",
+         media=traces_pb2.TraceMedia(audio=["a.mp3"]), tags=["processed"]),
+    line("rt_002", 2, 3, source_event="PendingToolInvocationEvent", tool_name="list_directory",
+         tool_args='{"path":"src"}'),
+    line("rt_003", 4, 4, source_event="ToolResultEvent", tool_name="list_directory",
+         tool_result='["app.py","parser.py"]'),
+    line("rt_004", 5, 2, content="I will.", source_event="Other", tags=["final"], extra='{"mood":"calm"}',
+         correlation_id="x", tool_result_ref="r"),
+    line("rt_005", 1, 3, turn="morning", tool_args="[1]", content="odd", tool_name="walk"),
+    line("rt_006", 2, 4, turn="morning", tool_result="3", tool_error="but", tool_name="walk", tool_call_id="w"),
+]  # fmt: skip
+
+
+async def test_lines_of_other_makers_keep_all_they_say(recall: Any) -> None:
+    done = await take_in(recall, SEED)
+    assert (done.imported_traces, done.created_turns) == (6, 2)
+    records = [record for record in await exported(recall, PEER) if record.WhichOneof("record") == "raw_trace"]
+    assert all(record.raw_trace.archived for record in records)
+    for record in records:
+        record.raw_trace.archived = False
+    assert [bare(record) for record in records] == SEED
+    found = await recall.traces.ListToolInteractions(traces.ListToolInteractionsRequest(agent_id=PEER))
+    assert [(item.tool_name, item.status) for item in found.tool_interactions] == [
+        ("list_directory", SUCCESS), ("walk", PENDING),
+    ]  # fmt: skip
+    assert [(turn.id, turn.index) for turn in await turns(recall, PEER)] == [("turn_0001", 1), ("morning", 2)]
+    await tell(recall, said("hello"), agent=PEER, conversation=None)
+    assert (await turns(recall, PEER))[-1].id == "turn_0003"
+
+
+async def test_what_differs_from_what_is_there_is_refused_whole(recall: Any) -> None:
+    await take_in(recall, SEED)
+    other = traces.TraceRecord()
+    other.CopyFrom(SEED[3])
+    other.raw_trace.content = "I will not."
+    fresh = line("rt_100", 1, 1, turn="turn_0009", content="new")
+    for wrong in (other, line("rt_101", 1, 1, content="another history")):
+        error = await refused(take_in(recall, [fresh, wrong]))
+        assert (type(error), error.metadata["record_id"]) == (AlreadyExists, wrong.raw_trace.id)
+    assert "turn_0009" not in [turn.id for turn in await turns(recall, PEER)]
+
+
+async def test_a_bad_stream_writes_nothing_and_names_the_place(recall: Any) -> None:
+    good = line("rt_001", 1, 1, content="fine")
+    for broken, field in (
+        (line("", 2, 1), "record.raw_trace.id"),
+        (line("rt", 0, 1), "record.raw_trace.seq"),
+        (line("rt", 2, 0), "record.raw_trace.trace_type"),
+        (line("rt", 2, 3, tool_args="{"), "record.raw_trace.tool_args"),
+        (line("rt", 2, 1, extra="[]"), "record.raw_trace.extra"),
+        (traces.TraceRecord(raw_trace=traces_pb2.RawTrace(id="rt", turn_id="t", seq=1, trace_type=1)),
+         "record.raw_trace.create_time"),
+        (traces.TraceRecord(fact=episodes_pb2.Fact(id="f", create_time=at(0))), "record.fact.text"),
+        (traces.TraceRecord(), "record"),
+    ):  # fmt: skip
+        error = await refused(take_in(recall, [good, broken]))
+        assert (type(error), error.field, error.metadata["record"]) == (InvalidArgument, field, "2")
+    only = traces.ImportTracesRequest(record=good)
+    assert (await refused(recall.traces.ImportTraces(iter([only])))).field == "header"
+    assert (await refused(recall.traces.ImportTraces(iter(())))).field == "header"
+    twice = [*parts([good]), *parts([])]
+    assert (await refused(recall.traces.ImportTraces(iter(twice)))).field == "record"
+
+    def cut() -> Iterator[traces.ImportTracesRequest]:
+        yield from parts([good], record_count=2)
+        raise ConnectionError
+
+    with pytest.raises(asyncio.CancelledError):
+        await recall.traces.ImportTraces(cut())
+    short = await refused(recall.traces.ImportTraces(parts([good], record_count=2)))
+    assert (type(short), short.field) == (InvalidArgument, "header.record_count")
+    no_window = await refused(take_in(recall, [good], extend_window=True))
+    assert isinstance(no_window, NotFound)
+    assert await turns(recall, PEER) == []
+
+
+async def test_an_import_happens_once(recall: Any) -> None:
+    first = await take_in(recall, SEED, request_id="i1")
+    assert await take_in(recall, SEED, request_id="i1") == first
+    error = await refused(take_in(recall, SEED[:1], request_id="i1"))
+    assert error.reason == "REQUEST_ID_REUSED"
+
+
+async def test_export_is_narrowed(recall: Any) -> None:
+    records = await lived(recall)
+    only = await exported(recall, record_types=[traces.TRACE_RECORD_TYPE_FACT])
+    assert {record.WhichOneof("record") for record in only} == {"fact"}
+    early = await exported(recall, record_types=[1], start_time=at(0), end_time=at(1))
+    assert early == records[:1]
+    assert await exported(recall, conversation_id=new_id("conv")) == []
+    assert await exported(recall, new_id("agent")) == []
+
+
+async def test_others_see_nothing_and_an_erased_agent_takes_nothing_in(recall: Any) -> None:
+    await lived(recall)
+    with as_principal(Principal(new_id("org"), new_id("user"))):
+        assert await turns(recall) == []
+        assert await exported(recall) == []
+        found = await recall.traces.ListToolInteractions(traces.ListToolInteractionsRequest(agent_id=AGENT))
+        assert not found.tool_interactions
+        assert isinstance(await refused(take_in(recall, SEED, agent=AGENT)), NotFound)
+    await recall.EraseAgent(rpc.EraseAgentRequest(agent_id=AGENT))
+    assert await turns(recall) == []
+    assert await exported(recall) == []
+    assert (await refused(take_in(recall, SEED, agent=AGENT))).reason == "ERASED"
+
+
+async def test_what_cannot_be_meant_is_refused_by_its_field(recall: Any) -> None:
+    for call, field in (
+        (recall.traces.ListTurns(traces.ListTurnsRequest(agent_id="ada")), "agent_id"),
+        (recall.traces.ListTurns(traces.ListTurnsRequest(agent_id=AGENT, turn_ids=[""])), "turn_ids[0]"),
+        (recall.traces.ListTurns(traces.ListTurnsRequest(agent_id=AGENT, page_size=-1)), "page_size"),
+        (
+            recall.traces.ListToolInteractions(
+                traces.ListToolInteractionsRequest(agent_id=AGENT, statuses=[0])  # type: ignore[list-item]
+            ),
+            "statuses",
+        ),
+        (recall.traces.ListToolInteractions(traces.ListToolInteractionsRequest()), "agent_id"),
+    ):
+        error = await refused(call)
+        assert (type(error), error.field) == (InvalidArgument, field)
+    with pytest.raises(EngramError) as refusal:
+        await exported(recall, record_types=[0])
+    assert refusal.value.field == "record_types"
