@@ -1,0 +1,72 @@
+"""Search of facts while the embedder is away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from engram_kit.clock import FrozenClock
+from engram_kit.ids import SequentialIds, new_id
+from engram_kit.sql import Database
+from engram_recall.commands import SearchMode
+from engram_recall.errors import EmbedderAway
+from engram_recall.memories import Fact, Scope, ScopeKind
+from engram_recall.memory_commands import FactFilter, MemorySearch, NewFact
+from engram_recall.memory_search import MemoryFinder
+from engram_recall.memory_vectors import MemoryFollower, MemoryVectors
+from engram_recall.store.memory_sql import SqlMemoryStore
+from engram_retrieval.edge import EdgeIndex
+from engram_retrieval.embedder import Vector
+from engram_retrieval.embedders.hashing import HashingEmbedder
+from engram_retrieval.errors import EmbedderUnavailable
+
+ORG = new_id("org")
+TEAM = Scope(ScopeKind.NAME, "team")
+
+
+class Leaving(HashingEmbedder):
+    """An embedder that can go away."""
+
+    is_away = False
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        if self.is_away:
+            raise EmbedderUnavailable("nobody answers")
+        return await super().embed(texts)
+
+
+@pytest_asyncio.fixture
+async def store(tmp_path: Path, clock: FrozenClock) -> AsyncIterator[SqlMemoryStore]:
+    database = Database.open(f"sqlite:///{tmp_path / 'recall.db'}")
+    await database.migrate("engram_recall")
+    yield SqlMemoryStore(database, clock, SequentialIds())
+    await database.close()
+
+
+def asked(mode: SearchMode) -> MemorySearch[Fact]:
+    return MemorySearch(query="tortoise", mode=mode, limit=5, where=FactFilter(scopes=(TEAM,)))
+
+
+async def test_words_find_what_meaning_cannot_and_say_so(store: SqlMemoryStore, tmp_path: Path) -> None:
+    index, embedder = await EdgeIndex.open(tmp_path / "index"), Leaving()
+    vectors = MemoryVectors(index, embedder)
+    follower, finder = MemoryFollower(store, vectors), MemoryFinder(store, vectors)
+    await follower.open()
+    fact, _ = await store.create_fact(ORG, TEAM, NewFact(text="Keeps a tortoise"), None)
+    embedder.is_away = True
+    with pytest.raises(EmbedderAway):
+        await follower.follow([fact.id])
+    with pytest.raises(EmbedderAway):
+        await finder.search(ORG, asked(SearchMode.VECTOR))
+    hybrid = await finder.search(ORG, asked(SearchMode.HYBRID))
+    assert ([found.id for found, _ in hybrid.hits], hybrid.degraded) == ([fact.id], True)
+    embedder.is_away = False
+    await follower.follow([fact.id])
+    nearest = await finder.search(ORG, asked(SearchMode.VECTOR))
+    assert ([found.id for found, _ in nearest.hits], nearest.degraded) == ([fact.id], False)
+    await store.delete_fact(ORG, fact.id, None)
+    # The index follows; what is erased is no hit even before.
+    assert not (await finder.search(ORG, asked(SearchMode.VECTOR))).hits
+    await index.close()
