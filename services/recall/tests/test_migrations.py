@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from engram.recall.v1 import messages_service_pb2 as rpc
-from engram.types.v1 import message_pb2 as pb
 from engram.recall.v1 import traces_service_pb2
+from engram.types.v1 import message_pb2 as pb
 from engram_kit.ids import new_id
 from engram_kit.principal import DEFAULT_PRINCIPAL
 from engram_kit.sql import Database
