@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from alembic import op
 from engram_kit.sql import UtcDateTime
 
-revision = "0005"
-down_revision = "0004"
+revision = "0006"
+down_revision = "0005"
 branch_labels = None
 depends_on = None
 
