@@ -44,6 +44,7 @@ NO_THINGS = {
     "execution_id": "the caller's own word",
     "tool_call_id": "a word of a provider",
     "turn_id": "a word of whoever imports",
+    "turn_ids": "words of whoever imports",
     "approval_request_id": "the call id within a conversation, which is named beside it",
     "provider_id": "UNIMPLEMENTED",
     "provider_ids": "UNIMPLEMENTED",
@@ -111,6 +112,7 @@ MORE = {
     "recall.v1.EpisodeService.UpdateFact": 'fact { id: "<fact>" metadata: "{}" } update_mask { paths: "metadata" }',
     "recall.v1.EpisodeService.SupersedeFact": 'operation { fact_id: "<fact>" fact { text: "x" } }',
     "recall.v1.EpisodeService.InvalidateFact": 'operation { fact_id: "<fact>" }',
+    "recall.v1.TraceService.ImportTraces": 'header { agent_id: "<agent>" conversation_id: "<conversation>" }',
     "archival.v1.ArchiveService.CreateArchive": 'archive { name: "made" }',
     "archival.v1.ArchiveService.UpdateArchive": 'archive { id: "<archive>" name: "x" } update_mask { paths: "name" }',
     "archival.v1.PassageService.InsertPassages": 'passages { text: "x" }',
@@ -193,7 +195,7 @@ def test_every_id_of_a_request_is_of_a_kind_that_the_matrix_knows(service: str, 
             if field.type == FieldDescriptor.TYPE_STRING and field.name.endswith(("_id", "_ids")):
                 known = _kind(field, method) in theirs or field.name in NO_THINGS
                 unanswered = field.name in ("after_id", "before_id") or service.endswith(
-                    ("GroupService", "IdentityService", "McpServerService", "TraceService")
+                    ("GroupService", "IdentityService", "McpServerService")
                 )
                 assert known or unanswered, f"{method.full_name}.{field.name} is of no kind that is tried"
 

@@ -435,15 +435,18 @@ async def test_export_is_narrowed(recall: Any) -> None:
     assert {record.WhichOneof("record") for record in only} == {"fact"}
     early = await exported(recall, record_types=[1], start_time=at(0), end_time=at(1))
     assert early == records[:1]
-    assert await exported(recall, conversation_id=new_id("conv")) == []
-    assert await exported(recall, new_id("agent")) == []
+    assert await exported(recall, conversation_id=MAIN, record_types=[1]) == records[:8]
+    for unknown in (exported(recall, conversation_id=new_id("conv")), exported(recall, new_id("agent"))):
+        assert isinstance(await refused(unknown), NotFound)
+    nowhere = take_in(recall, SEED, agent=AGENT, conversation_id=new_id("conv"))
+    assert isinstance(await refused(nowhere), NotFound)
 
 
 async def test_others_see_nothing_and_an_erased_agent_takes_nothing_in(recall: Any) -> None:
     await lived(recall)
     with as_principal(Principal(new_id("org"), new_id("user"))):
         assert await turns(recall) == []
-        assert await exported(recall) == []
+        assert isinstance(await refused(exported(recall)), NotFound)
         found = await recall.traces.ListToolInteractions(traces.ListToolInteractionsRequest(agent_id=AGENT))
         assert not found.tool_interactions
         assert isinstance(await refused(take_in(recall, SEED, agent=AGENT)), NotFound)

@@ -64,10 +64,13 @@ class Export:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """Records for an agent, in the order of their stream; snapshots count and are not stored."""
+    """Records for an agent, in the order of their stream; snapshots count and are not stored.
+
+    `conversation_id` is where traces of no conversation of the agent's go; None is its default one.
+    """
 
     agent_id: str
-    conversation_id: str
+    conversation_id: str | None
     extend_window: bool
     records: tuple[Record, ...]
 

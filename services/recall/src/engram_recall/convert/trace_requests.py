@@ -17,7 +17,6 @@ from engram_kit.paging import PageQuery, page_query
 from engram_recall.convert import memories
 from engram_recall.convert import traces as convert
 from engram_recall.convert.messages import instant
-from engram_recall.model import default_conversation_id
 from engram_recall.trace_commands import Export, Import, InteractionFilter, Record, TurnFilter
 
 MAX_TURN_IDS: Final = 1_000
@@ -114,7 +113,7 @@ async def received(stream: AsyncIterator[rpc.ImportTracesRequest]) -> tuple[Impo
         agent_id=agent_id,
         conversation_id=require_id(header.conversation_id, "conv", "header.conversation_id")
         if header.HasField("conversation_id")
-        else default_conversation_id(agent_id),
+        else None,
         extend_window=header.extend_window,
         records=tuple(records),
     )

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
+from engram_recall.errors import no_agent, no_conversation
 from engram_recall.memories import Episode, Fact, Scope, ScopeKind
 from engram_recall.store import windows
 from engram_recall.store.memory_codec import to_episode, to_fact
@@ -35,21 +36,34 @@ class Plan:
 
 
 def plan(conn: sa.Connection, organization_id: str, wanted: Export) -> Plan:
-    """Reads everything but the traces, and what bounds them."""
+    """Reads everything but the traces, and what bounds them. NotFound: the agent, or the conversation of it."""
     last = conn.scalar(
         sa.select(agents.c.last_sequence_id).where(
             agents.c.agent_id == wanted.agent_id, agents.c.organization_id == organization_id
         )
     )
+    if last is None:
+        raise no_agent(wanted.agent_id)
+    if wanted.conversation_id is not None:
+        _require_conversation(conn, wanted.agent_id, wanted.conversation_id)
     memories = list(_memories(conn, organization_id, wanted))
     named = {memory.id: memory.imported_id for memory in memories if memory.imported_id is not None}
     return Plan(
-        last_sequence_id=int(last or 0),
+        last_sequence_id=int(last),
         turns=tuple(_turns(conn, organization_id, wanted)) if wanted.wants(RecordType.TRACE) else (),
         episodes=tuple(_named(memory, named) for memory in memories if isinstance(memory, Episode)),
         facts=tuple(_named(memory, named) for memory in memories if isinstance(memory, Fact)),
         snapshots=tuple(_snapshots(conn, organization_id, wanted)) if wanted.wants(RecordType.SNAPSHOT) else (),
     )
+
+
+def _require_conversation(conn: sa.Connection, agent_id: str, conversation_id: str) -> None:
+    """A conversation that has a window, or had one in which something was said."""
+    for table in (contexts, turns):
+        of_agent = sa.and_(table.c.agent_id == agent_id, table.c.conversation_id == conversation_id)
+        if conn.scalar(sa.select(table.c.agent_id).where(of_agent).limit(1)) is not None:
+            return
+    raise no_conversation(conversation_id)
 
 
 def _turns(conn: sa.Connection, organization_id: str, wanted: Export) -> Iterator[tuple[str, bool]]:

@@ -11,7 +11,7 @@ from engram_kit.ids import derive_id
 
 from engram_recall.errors import record_exists
 from engram_recall.memories import Episode, Fact, Scope, ScopeKind
-from engram_recall.model import Message
+from engram_recall.model import Message, default_conversation_id
 from engram_recall.store import agents, memory_rows, windows
 from engram_recall.store import messages as message_rows
 from engram_recall.store import traces as trace_rows
@@ -33,6 +33,10 @@ _l, _m, _t, _c = trace_lines.c, messages.c, turns.c, contexts.c
 def bring_in(tx: Writing, wanted: Import) -> Imported:
     """See TraceStore.import_records."""
     agents.take_numbers(tx, wanted.agent_id, 0)
+    if wanted.conversation_id is None:
+        wanted = replace(wanted, conversation_id=default_conversation_id(wanted.agent_id))
+    else:
+        windows.head(tx.conn, tx.organization_id, wanted.conversation_id, wanted.agent_id)
     given = [record for record in wanted.records if isinstance(record, Trace)]
     fresh = _fresh(tx, wanted, given)
     new_turns = {trace.turn_id for trace in fresh} - _turns_there(tx, wanted.agent_id, fresh)
@@ -105,7 +109,7 @@ def _store(tx: Writing, wanted: Import, fresh: Sequence[Trace]) -> None:
         tx.conn.execute(sa.insert(trace_lines), [line_row(line, wanted.agent_id) for line in lines])
         for message, _, part in made:
             if wanted.extend_window and not part[0].archived:
-                entering.setdefault(message.conversation_id or wanted.conversation_id, []).append(message)
+                entering.setdefault(message.conversation_id or "", []).append(message)
     for conversation_id, entered in entering.items():
         state = windows.head(tx.conn, tx.organization_id, conversation_id, wanted.agent_id)
         ids = message_rows.ids_of(entered)

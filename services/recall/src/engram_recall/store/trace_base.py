@@ -33,7 +33,7 @@ class TraceStore(Protocol):
         """All that is asked for, in batches: traces by turn and seq, episodes and facts by creation, snapshots.
 
         What is stored after the first batch was asked for is left out. Ids of memories that came from trace files are
-        those of the files.
+        those of the files. NotFound: the agent was never written to, or has no such conversation.
         """
         ...
 
@@ -43,7 +43,8 @@ class TraceStore(Protocol):
         Raises:
             AlreadyExists: the agent has a record of that id with other content, or another trace at that place of the
                 turn (metadata: record_id).
-            NotFound: the window that is to be extended, or the agent is another organization's.
+            NotFound: the window that is to be extended, the conversation that is named, or the agent is another
+                organization's.
             Erased: the agent was erased.
         """
         ...

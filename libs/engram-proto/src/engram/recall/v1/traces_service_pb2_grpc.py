@@ -88,6 +88,7 @@ class TraceServiceServicer:
     def ExportTraces(self, request, context):
         """Everything asked for as of the call, each record once: traces by turn and
         seq, then episodes and facts by their time of creation, then snapshots.
+        NOT_FOUND: recall knows no such agent, or no such conversation of it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

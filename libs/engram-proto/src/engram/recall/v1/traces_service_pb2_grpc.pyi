@@ -46,6 +46,7 @@ class TraceServiceStub:
     ExportTraces: _grpc.UnaryStreamMultiCallable[_traces_service_pb2.ExportTracesRequest, _traces_service_pb2.ExportTracesResponse]
     """Everything asked for as of the call, each record once: traces by turn and
     seq, then episodes and facts by their time of creation, then snapshots.
+    NOT_FOUND: recall knows no such agent, or no such conversation of it.
     """
     ImportTraces: _grpc.StreamUnaryMultiCallable[_traces_service_pb2.ImportTracesRequest, _traces_service_pb2.ImportTracesResponse]
     """Writes what ExportTraces gave, or what trace files say, into an agent, in
@@ -74,6 +75,7 @@ class TraceServiceAsyncStub(TraceServiceStub):
     ExportTraces: _aio.UnaryStreamMultiCallable[_traces_service_pb2.ExportTracesRequest, _traces_service_pb2.ExportTracesResponse]  # type: ignore[assignment]
     """Everything asked for as of the call, each record once: traces by turn and
     seq, then episodes and facts by their time of creation, then snapshots.
+    NOT_FOUND: recall knows no such agent, or no such conversation of it.
     """
     ImportTraces: _aio.StreamUnaryMultiCallable[_traces_service_pb2.ImportTracesRequest, _traces_service_pb2.ImportTracesResponse]  # type: ignore[assignment]
     """Writes what ExportTraces gave, or what trace files say, into an agent, in
@@ -114,6 +116,7 @@ class TraceServiceServicer:
     ) -> _typing.Union[_abc.Iterator[_traces_service_pb2.ExportTracesResponse], _abc.AsyncIterator[_traces_service_pb2.ExportTracesResponse]]:
         """Everything asked for as of the call, each record once: traces by turn and
         seq, then episodes and facts by their time of creation, then snapshots.
+        NOT_FOUND: recall knows no such agent, or no such conversation of it.
         """
 
     def ImportTraces(
