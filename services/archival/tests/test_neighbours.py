@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
+import sqlalchemy as sa
 from engram.archival.v1.archives_pb2 import Passage
 from engram.archival.v1.passages_service_pb2 import (
     PASSAGE_SEARCH_MODE_HYBRID,
@@ -16,7 +18,9 @@ from engram.archival.v1.passages_service_pb2 import (
     SearchPassagesRequest,
     UpdatePassageRequest,
 )
+from engram_archival.store.tables import passages
 from engram_kit.ids import new_id
+from engram_kit.sql import Database
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -138,3 +142,17 @@ async def test_no_hit_is_ever_outside_the_filter(room: Room, agent: str) -> None
             assert since <= hours <= until
             beside += hit.HasField("text_rank") and passage.text.startswith("remark")
     assert beside  # neighbours were among them
+
+
+async def test_passages_inserted_at_once_have_a_place_each(room: Room) -> None:
+    archive = await room.archive()
+    batches = [[f"{n} says {word}" for word in ("one", "two", "three")] for n in range(16)]
+    answers = await asyncio.gather(*(room.insert(archive, *turns(*batch)) for batch in batches))
+    database = Database.open(room.config.database)
+    stored = await database.read(lambda conn: conn.execute(sa.select(passages.c.id, passages.c.position)).all())
+    await database.close()
+    places = {row.id: row.position for row in stored}
+    assert sorted(places.values()) == list(range(1, 49))
+    for answer in answers:
+        first, second, third = (places[result.passage.id] for result in answer.results)
+        assert (second, third) == (first + 1, first + 2)

@@ -7,7 +7,7 @@ import unicodedata
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from engram_kit.errors import InvalidArgument
@@ -202,11 +202,10 @@ class PassageFilter:
         return bool(self.tags or self.sources) or any(bound is not None for bound in bounds)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a passage stands among those of its archive, in the order of insertion.
 
-    Passages of one `strand` are of one writer and one file.
+    Passages of one `strand` are of one writer and one file. A tuple, for every search reads hundreds.
     """
 
     point_id: UUID

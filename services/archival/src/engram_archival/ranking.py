@@ -65,8 +65,8 @@ def by_words(found: Sequence[WordMatch], rarity: Mapping[int, float], places: Se
         held = own.get(id_, {})
         mine = score = _total(held, rarity)
         for word, lent in around.items():
-            alone = held.get(word, 0.0)
-            score += rarity[word] * max(0.0, min(lent, most[word] - alone))
+            room = most[word] - held[word] if word in held else most[word]
+            score += rarity[word] * (lent if lent < room else room)
         if score:
             scores[id_] = (score, mine)
     best = sorted(scores.items(), key=lambda item: (-item[1][0], -item[1][1], item[0]))
@@ -84,17 +84,18 @@ def _total(words: Mapping[int, float], rarity: Mapping[int, float]) -> float:
 
 def _lent(own: Mapping[UUID, Mapping[int, float]], places: Sequence[Place]) -> dict[UUID, dict[int, float]]:
     """For each place, what its neighbours' words count there."""
-    there: dict[tuple[str, str, int], list[Place]] = defaultdict(list)
+    strands: dict[tuple[str, str], dict[int, Place]] = defaultdict(dict)
     for place in places:
-        there[place.archive_id, place.strand, place.position].append(place)
+        strands[place.archive_id, place.strand][place.position] = place
     lent: dict[UUID, dict[int, float]] = {place.point_id: {} for place in places}
-    for place in places:
-        held = own.get(place.point_id)
-        if held is None:
-            continue
-        for step, share in STEPS:
-            for other in there.get((place.archive_id, place.strand, place.position + step), ()):
-                if abs(other.created_at - place.created_at) <= SESSION:
+    for strand in strands.values():
+        for position, place in strand.items():
+            held = own.get(place.point_id)
+            if held is None:
+                continue
+            for step, share in STEPS:
+                other = strand.get(position + step)
+                if other is not None and abs(other.created_at - place.created_at) <= SESSION:
                     around = lent[other.point_id]
                     for word, weight in held.items():
                         around[word] = around.get(word, 0.0) + share * weight

@@ -26,6 +26,19 @@ PROVENANCE = (
     "entity_id",
 )
 
+# Made once: making a statement costs a search more than running it.
+_HELD = sa.and_(
+    archive_agents.c.organization_id == archives.c.organization_id,
+    archive_agents.c.archive_id == archives.c.id,
+    archive_agents.c.agent_id == sa.bindparam("agent"),
+)
+_EVERY_REF = sa.select(archives.c.id, archives.c.embedder, archives.c.passage_count).where(
+    archives.c.organization_id == sa.bindparam("org"), archives.c.deleted_at.is_(None)
+)
+_ONE_REF = _EVERY_REF.where(archives.c.id == sa.bindparam("archive"))
+_HELD_REFS = _EVERY_REF.join(archive_agents, _HELD)
+_HELD_REF = _ONE_REF.join(archive_agents, _HELD)
+
 
 def is_archive(org: str, archive_id: str) -> sa.ColumnElement[bool]:
     """The row of one archive, deleted or not."""
@@ -108,6 +121,14 @@ def held(conn: sa.Connection, org: str, agent_id: str) -> Sequence[sa.Row[Any]]:
         .order_by(archive_agents.c.attached_at, archives.c.id)
     )
     return conn.execute(query).all()
+
+
+def refs(conn: sa.Connection, org: str, agent_id: str | None, archive_id: str | None) -> Sequence[sa.Row[Any]]:
+    """Id, embedder and size of an agent's archives, of one archive if that agent holds it, of one, or of all."""
+    query = _EVERY_REF if archive_id is None else _ONE_REF
+    if agent_id is not None:
+        query = _HELD_REFS if archive_id is None else _HELD_REF
+    return conn.execute(query, {"org": org, "agent": agent_id, "archive": archive_id}).all()
 
 
 def holders(conn: sa.Connection, org: str, archive_id: str) -> list[str]:

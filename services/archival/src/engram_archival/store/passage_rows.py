@@ -13,8 +13,22 @@ import sqlalchemy as sa
 from engram_archival.model import Passage, Place
 from engram_archival.store.tables import archives, passages
 
-_PLACE = tuple(passages.c[name] for name in ("point_id", "archive_id", "strand", "position", "created_at"))
 T = TypeVar("T")
+_OWN, _NEAR = passages.alias("own"), passages.alias("near")
+_BESIDE = sa.and_(
+    _OWN.c.organization_id == sa.bindparam("org"),
+    _NEAR.c.organization_id == sa.bindparam("org"),
+    _NEAR.c.archive_id == _OWN.c.archive_id,
+    _NEAR.c.position >= _OWN.c.position - sa.bindparam("reach"),
+    _NEAR.c.position <= _OWN.c.position + sa.bindparam("reach"),
+    sa.or_(_NEAR.c.state == "live", _NEAR.c.point_id == _OWN.c.point_id),
+)
+# An outer join that asks for points alone, so that SQLite begins with them, not with all that the organization has.
+_AROUND = (
+    sa.select(_NEAR.c.point_id, _NEAR.c.archive_id, _NEAR.c.strand, _NEAR.c.position, _NEAR.c.created_at)
+    .select_from(_OWN.outerjoin(_NEAR, _BESIDE))
+    .where(_OWN.c.point_id.in_(sa.bindparam("points", expanding=True)))
+)
 
 
 def rows(conn: sa.Connection, org: str, passage_ids: Sequence[str]) -> list[sa.Row[Any]]:
@@ -45,26 +59,12 @@ def twins(conn: sa.Connection, org: str, archive_id: str, hashes: Sequence[str])
 
 def around(conn: sa.Connection, org: str, point_ids: Sequence[UUID], reach: int) -> list[Place]:
     """The places of these passages and of the live ones up to so many before and after each."""
-    # In two steps: joined, SQLite would walk through all that the organization has.
-    here: dict[str, set[int]] = {}
-    found: list[Place] = []
-    for some in chunks([str(point) for point in point_ids]):
-        chosen = sa.select(passages.c.organization_id, *_PLACE).where(passages.c.point_id.in_(some))
-        for owner, point, *place in conn.execute(chosen):
-            if owner == org:
-                found.append(Place(UUID(point), *place))
-                here.setdefault(found[-1].archive_id, set()).add(found[-1].position)
-    for archive_id, positions in here.items():
-        near = {each + step for each in positions for step in range(-reach, reach + 1)} - positions
-        for wanted in chunks(sorted(near)):
-            beside = sa.select(*_PLACE).where(
-                passages.c.organization_id == org,
-                passages.c.archive_id == archive_id,
-                passages.c.position.in_(wanted),
-                passages.c.state == "live",
-            )
-            found += [Place(UUID(point), *place) for point, *place in conn.execute(beside)]
-    return found
+    known = {str(point): point for point in point_ids}
+    found: dict[str, sa.Row[Any]] = {}
+    for some in chunks(list(known)):
+        beside = conn.execute(_AROUND, {"org": org, "points": some, "reach": reach})
+        found.update((row[0], row) for row in beside if row[0] is not None)
+    return [Place(known.get(point) or UUID(point), *place) for point, *place in found.values()]
 
 
 def next_position(conn: sa.Connection, org: str, archive_id: str) -> int:

@@ -155,19 +155,10 @@ class SqlArchiveStore:
         """See ArchiveStore.scope."""
 
         def read(conn: sa.Connection) -> list[ArchiveRef]:
-            if agent_id is not None:
-                found = rows.held(conn, org, agent_id)
-                if archive_id is not None:
-                    found = [row for row in found if row.id == archive_id]
-                    if not found:
-                        raise ArchiveNotFound(archive_id, agent_id)
-            elif archive_id is not None:
-                found = [rows.require(conn, org, archive_id)]
-            else:
-                columns = (archives.c.id, archives.c.embedder, archives.c.passage_count)
-                every = conn.execute(sa.select(*columns).where(rows.live(org))).all()
-                return [ArchiveRef(*row) for row in every]
-            return [ArchiveRef(row.id, row.embedder, row.passage_count) for row in found]
+            found = rows.refs(conn, org, agent_id, archive_id)
+            if archive_id is not None and not found:
+                raise ArchiveNotFound(archive_id, agent_id)
+            return [ArchiveRef(*row) for row in found]
 
         return await self._database.read(read)
 

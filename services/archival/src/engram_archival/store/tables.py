@@ -88,14 +88,18 @@ passages = sa.Table(
     sa.Column("generation", sa.BigInteger, nullable=False, server_default="0"),
     # Counts updates, so that a copy of what was updated meanwhile is not taken for one of what is.
     sa.Column("changes", sa.BigInteger, nullable=False, server_default="0"),
-    # Its place in the order of insertion within the archive. Inserts at the same moment may give one place twice.
+    # Its place in the order of insertion within the archive: no other has it.
     sa.Column("position", sa.BigInteger, nullable=False, server_default="0"),
     # Who wrote it, from what: those beside it of the same strand are its context.
     sa.Column("strand", sa.Text, nullable=False, server_default=""),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("deleted_at", UtcDateTime),
     sa.Index("passages_by_deletion", "deleted_at"),
-    sa.Index("passages_by_position", "organization_id", "archive_id", "position"),
+    # All that a search reads of neighbours, so that it reads nothing else.
+    sa.Index(
+        "passages_by_place",
+        *("organization_id", "archive_id", "position", "state", "point_id", "strand", "created_at"),
+    ),
     sa.Index("passages_by_generation", "organization_id", "archive_id", "generation"),
     sa.Index("passages_by_content", "organization_id", "archive_id", "content_hash"),
     sa.Index("passages_by_agent", "organization_id", "agent_id"),
