@@ -156,3 +156,25 @@ async def test_passages_inserted_at_once_have_a_place_each(room: Room) -> None:
     for answer in answers:
         first, second, third = (places[result.passage.id] for result in answer.results)
         assert (second, third) == (first + 1, first + 2)
+
+
+async def test_a_search_of_many_archives_asks_sql_no_more_often_than_one_of_a_single_archive(room: Room) -> None:
+    asked: list[str] = []
+
+    def note(_conn: object, _cursor: object, statement: str, *_rest: object) -> None:
+        asked.append(statement)
+
+    await room.insert(await room.archive(), *turns("an oak", "that tree"))
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        assert await by_words(room, "oak") == ["an oak", "that tree"]
+        of_one = len(asked)
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+        for n in range(8):
+            await room.insert(await room.archive(), *turns(f"oak {n}", f"tree {n}"))
+        sa.event.listen(sa.Engine, "before_cursor_execute", note)
+        asked.clear()
+        assert len(await by_words(room, "oak")) == 18
+        assert len(asked) == of_one
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)

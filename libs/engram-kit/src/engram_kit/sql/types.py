@@ -35,7 +35,7 @@ class UtcDateTime(sa.types.TypeDecorator[datetime]):
 
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
         """Gives the aware instant back, on PostgreSQL."""
-        return None if value is None else value.astimezone(UTC)  # type: ignore[no-any-return]
+        return None if value is None else value.astimezone(UTC)
 
 
 def _instant(value: str | None) -> datetime | None:

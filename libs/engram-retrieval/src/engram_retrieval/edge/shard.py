@@ -119,8 +119,9 @@ class Shard:
 
     def search(self, query: SearchQuery) -> list[Hit]:
         """See VectorIndex.search."""
-        dense = self._dense(query)
-        text = self._text(query) if query.mode is not SearchMode.DENSE else []
+        within = engine_filter(query.filter)
+        dense = self._dense(query, within)
+        text = self._text(query, within) if query.mode is not SearchMode.DENSE else []
         chosen = best(query, dense, text)
         if not query.with_payload:
             return hits(chosen, dense, text, {id_: {} for id_, _ in chosen})
@@ -130,14 +131,15 @@ class Shard:
     def candidates(self, query: SearchQuery) -> Candidates:
         """See VectorIndex.candidates."""
         offer = offered(query)
+        within = engine_filter(query.filter)
         words = self._words.query(query.text) if query.mode is not SearchMode.DENSE else None
         if words is None:
-            return Candidates(self._dense(offer))
+            return Candidates(self._dense(offer, within))
         found = self.engine.query(
             qe.QueryRequest(
                 limit=offer.limit,
                 query=qe.Query.Nearest(words, TEXT),
-                filter=engine_filter(query.filter),
+                filter=within,
                 with_payload=False,
                 with_vector=[TEXT],
             )
@@ -147,7 +149,7 @@ class Shard:
             for point in found
             if isinstance(point.vector, dict) and isinstance(held := point.vector.get(TEXT), qe.SparseVector)
         ]
-        return Candidates(self._dense(offer), in_match_order(texts))
+        return Candidates(self._dense(offer, within), in_match_order(texts))
 
     def list_points(self, query: ListQuery) -> list[StoredPoint]:
         """See VectorIndex.list_points."""
@@ -205,18 +207,18 @@ class Shard:
             vectors[TEXT] = words
         return qe.Point(point.id, vectors, dict(point.payload))
 
-    def _dense(self, query: SearchQuery) -> Scored:
+    def _dense(self, query: SearchQuery, within: qe.Filter) -> Scored:
         vector = query_vector(query, self._dimension)
-        return self._nearest(qe.Query.Nearest(vector, DENSE), query) if vector is not None else []
+        return self._nearest(qe.Query.Nearest(vector, DENSE), query, within) if vector is not None else []
 
-    def _text(self, query: SearchQuery) -> Scored:
+    def _text(self, query: SearchQuery, within: qe.Filter) -> Scored:
         words = self._words.query(query.text)
-        found = self._nearest(qe.Query.Nearest(words, TEXT), query) if words is not None else []
+        found = self._nearest(qe.Query.Nearest(words, TEXT), query, within) if words is not None else []
         return [(id_, score) for id_, score in found if score > 0]
 
-    def _nearest(self, nearest: qe.Query, query: SearchQuery) -> Scored:
+    def _nearest(self, nearest: qe.Query, query: SearchQuery, within: qe.Filter) -> Scored:
         request = qe.QueryRequest(
-            limit=reach(query), query=nearest, filter=engine_filter(query.filter), with_payload=False, with_vector=False
+            limit=reach(query), query=nearest, filter=within, with_payload=False, with_vector=False
         )
         return in_order([(_uuid(point.id), point.score) for point in self.engine.query(request)])
 

@@ -16,6 +16,8 @@ from engram_archival.operations import DropArchive
 from engram_archival.store import operation_rows, reembedding_rows
 from engram_archival.store.tables import agents, archive_agents, archive_tags, archives, passages
 
+CHUNK = 500
+"""So many values go into one statement."""
 PROVENANCE = (
     "created_by_id",
     "last_updated_by_id",
@@ -26,7 +28,33 @@ PROVENANCE = (
     "entity_id",
 )
 
-# Made once: making a statement costs a search more than running it.
+# Made once: making a statement costs more than running it, and these are run by every write or every search.
+_LIVE = sa.select(archives).where(
+    archives.c.organization_id == sa.bindparam("org"),
+    archives.c.id == sa.bindparam("archive"),
+    archives.c.deleted_at.is_(None),
+)
+_ERASED = sa.select(agents.c.erased_at).where(
+    agents.c.organization_id == sa.bindparam("org"), agents.c.id == sa.bindparam("agent")
+)
+_COUNT = (
+    archives.update()
+    .where(archives.c.organization_id == sa.bindparam("org"), archives.c.id == sa.bindparam("archive"))
+    .values(
+        passage_count=archives.c.passage_count + sa.bindparam("by"),
+        revision=archives.c.revision + 1,
+        changed_at=sa.bindparam("now"),
+    )
+)
+_OF_ARCHIVE = sa.and_(
+    archive_tags.c.organization_id == sa.bindparam("org"), archive_tags.c.archive_id == sa.bindparam("archive")
+)
+_USES = sa.select(archive_tags.c.tag, archive_tags.c.uses).where(
+    _OF_ARCHIVE, archive_tags.c.tag.in_(sa.bindparam("tags", expanding=True))
+)
+_ONE_TAG = sa.and_(_OF_ARCHIVE, archive_tags.c.tag == sa.bindparam("which"))
+_SET_USES = archive_tags.update().where(_ONE_TAG).values(uses=sa.bindparam("count"))
+_DROP_TAG = archive_tags.delete().where(_ONE_TAG)
 _HELD = sa.and_(
     archive_agents.c.organization_id == archives.c.organization_id,
     archive_agents.c.archive_id == archives.c.id,
@@ -75,7 +103,7 @@ def insert(conn: sa.Connection, org: str, archive: Archive) -> None:
 
 def require(conn: sa.Connection, org: str, archive_id: str) -> sa.Row[Any]:
     """The row of an archive that is not deleted, or ArchiveNotFound."""
-    row = conn.execute(sa.select(archives).where(is_archive(org, archive_id), archives.c.deleted_at.is_(None))).first()
+    row = conn.execute(_LIVE, {"org": org, "archive": archive_id}).first()
     if row is None:
         raise ArchiveNotFound(archive_id)
     return row
@@ -101,8 +129,7 @@ def archive(row: sa.Row[Any], moving: Reembedding | None = None) -> Archive:
 
 def require_agent(conn: sa.Connection, org: str, agent_id: str) -> None:
     """AgentErased if the agent has a tombstone. Agents that were never heard of are fine."""
-    erased = sa.select(agents.c.erased_at).where(agents.c.organization_id == org, agents.c.id == agent_id)
-    if conn.execute(erased).scalar() is not None:
+    if conn.execute(_ERASED, {"org": org, "agent": agent_id}).scalar() is not None:
         raise AgentErased(agent_id)
 
 
@@ -123,7 +150,9 @@ def held(conn: sa.Connection, org: str, agent_id: str) -> Sequence[sa.Row[Any]]:
     return conn.execute(query).all()
 
 
-def refs(conn: sa.Connection, org: str, agent_id: str | None, archive_id: str | None) -> Sequence[sa.Row[Any]]:
+def refs(
+    conn: sa.Connection, org: str, agent_id: str | None, archive_id: str | None
+) -> Sequence[sa.Row[*tuple[Any, ...]]]:
     """Id, embedder and size of an agent's archives, of one archive if that agent holds it, of one, or of all."""
     query = _EVERY_REF if archive_id is None else _ONE_REF
     if agent_id is not None:
@@ -179,27 +208,23 @@ def count_passages(
     conn: sa.Connection, org: str, archive_id: str, passages_by: int, tags: Counter[str], now: datetime
 ) -> None:
     """Tell the counters of an archive what changed. Tags may count downwards."""
-    conn.execute(
-        archives.update()
-        .where(is_archive(org, archive_id))
-        .values(passage_count=archives.c.passage_count + passages_by, revision=archives.c.revision + 1, changed_at=now)
-    )
-    for tag, by in sorted(tags.items()):
-        if by:
-            _count_tag(conn, org, archive_id, tag, by)
-
-
-def _count_tag(conn: sa.Connection, org: str, archive_id: str, tag: str, by: int) -> None:
-    mine = sa.and_(
-        archive_tags.c.organization_id == org, archive_tags.c.archive_id == archive_id, archive_tags.c.tag == tag
-    )
-    uses = conn.execute(sa.select(archive_tags.c.uses).where(mine)).scalar()
-    if uses is None:
-        conn.execute(archive_tags.insert().values(organization_id=org, archive_id=archive_id, tag=tag, uses=by))
-    elif uses + by > 0:
-        conn.execute(archive_tags.update().where(mine).values(uses=uses + by))
-    else:
-        conn.execute(archive_tags.delete().where(mine))
+    of = {"org": org, "archive": archive_id}
+    conn.execute(_COUNT, {**of, "by": passages_by, "now": now})
+    counted = sorted(tag for tag, by in tags.items() if by)
+    for start in range(0, len(counted), CHUNK):
+        some = counted[start : start + CHUNK]
+        uses = {row.tag: row.uses for row in conn.execute(_USES, {**of, "tags": some})}
+        new = [tag for tag in some if tag not in uses]
+        if new:
+            named = {"organization_id": org, "archive_id": archive_id}
+            conn.execute(archive_tags.insert(), [{**named, "tag": tag, "uses": tags[tag]} for tag in new])
+        left = {tag: count + tags[tag] for tag, count in uses.items()}
+        used = [{**of, "which": tag, "count": count} for tag, count in sorted(left.items()) if count > 0]
+        gone = [{**of, "which": tag} for tag, count in sorted(left.items()) if count <= 0]
+        if used:
+            conn.execute(_SET_USES, used)
+        if gone:
+            conn.execute(_DROP_TAG, gone)
 
 
 def embedders(conn: sa.Connection, org: str, archive_id: str) -> list[str]:

@@ -17,30 +17,36 @@ KINDS: dict[str, type[Operation]] = {
     kind.__name__: kind for kind in (InsertPoints, UpdatePoint, DeletePoints, DropArchive)
 }
 
+# Made once: making a statement costs more than running it.
+_IS = sa.and_(operations.c.organization_id == sa.bindparam("org"), operations.c.id == sa.bindparam("operation"))
+_ADD = operations.insert()
+_REMOVE = operations.delete().where(_IS)
+_BY_ID = sa.select(operations.c.kind, operations.c.body).where(_IS)
+_CLAIM = operations.update().where(_IS).values(claimed_until=sa.bindparam("until"))
+
 
 def add(conn: sa.Connection, operation: Operation, now: datetime, claim: timedelta = CLAIM) -> None:
     """Record work, claimed by the caller, or due after that time."""
-    conn.execute(
-        operations.insert().values(
-            organization_id=operation.organization_id,
-            id=operation.id,
-            kind=type(operation).__name__,
-            passage_id=operation.passage_id if isinstance(operation, UpdatePoint) else None,
-            body=msgspec.json.encode(operation).decode(),
-            created_at=now,
-            claimed_until=now + claim,
-        )
-    )
+    row = {
+        "organization_id": operation.organization_id,
+        "id": operation.id,
+        "kind": type(operation).__name__,
+        "passage_id": operation.passage_id if isinstance(operation, UpdatePoint) else None,
+        "body": msgspec.json.encode(operation).decode(),
+        "created_at": now,
+        "claimed_until": now + claim,
+    }
+    conn.execute(_ADD, row)
 
 
 def remove(conn: sa.Connection, operation: Operation) -> None:
     """Forget it."""
-    conn.execute(operations.delete().where(_is(operation.organization_id, operation.id)))
+    conn.execute(_REMOVE, {"org": operation.organization_id, "operation": operation.id})
 
 
 def by_id(conn: sa.Connection, org: str, operation_id: str) -> Operation | None:
     """The work of that id, if it is not settled."""
-    row = conn.execute(sa.select(operations.c.kind, operations.c.body).where(_is(org, operation_id))).first()
+    row = conn.execute(_BY_ID, {"org": org, "operation": operation_id}).first()
     return _operation(row) if row is not None else None
 
 
@@ -60,12 +66,8 @@ def claim(conn: sa.Connection, now: datetime, everything: bool, limit: int) -> l
         query = query.where(operations.c.claimed_until <= now)
     rows = conn.execute(query.order_by(operations.c.created_at, operations.c.id).limit(limit)).all()
     for row in rows:
-        conn.execute(operations.update().where(_is(row.organization_id, row.id)).values(claimed_until=now + CLAIM))
+        conn.execute(_CLAIM, {"org": row.organization_id, "operation": row.id, "until": now + CLAIM})
     return [_operation(row) for row in rows]
-
-
-def _is(org: str, operation_id: str) -> sa.ColumnElement[bool]:
-    return sa.and_(operations.c.organization_id == org, operations.c.id == operation_id)
 
 
 def _operation(row: sa.Row[*tuple[Any, ...]]) -> Operation:

@@ -14,6 +14,22 @@ from engram_archival.model import Passage, Place
 from engram_archival.store.tables import archives, passages
 
 T = TypeVar("T")
+# Made once: making a statement costs more than running it.
+_THESE = sa.and_(
+    passages.c.organization_id == sa.bindparam("org"), passages.c.id.in_(sa.bindparam("passages", expanding=True))
+)
+_ROWS = (
+    sa.select(passages, archives.c.embedder)
+    .join(
+        archives,
+        sa.and_(archives.c.organization_id == passages.c.organization_id, archives.c.id == passages.c.archive_id),
+    )
+    .where(_THESE)
+)
+_SETTLE = passages.update().where(_THESE).values(state="live")
+_LAST = sa.select(sa.func.max(passages.c.position)).where(
+    passages.c.organization_id == sa.bindparam("org"), passages.c.archive_id == sa.bindparam("archive")
+)
 _OWN, _NEAR = passages.alias("own"), passages.alias("near")
 _BESIDE = sa.and_(
     _OWN.c.organization_id == sa.bindparam("org"),
@@ -33,14 +49,16 @@ _AROUND = (
 
 def rows(conn: sa.Connection, org: str, passage_ids: Sequence[str]) -> list[sa.Row[Any]]:
     """What the ledger knows of these passages, with the embedder of each one's archive."""
-    joined = passages.join(
-        archives,
-        sa.and_(archives.c.organization_id == passages.c.organization_id, archives.c.id == passages.c.archive_id),
-    )
     found: list[sa.Row[Any]] = []
     for some in chunks(passage_ids):
-        found += conn.execute(sa.select(passages, archives.c.embedder).select_from(joined).where(are(org, some))).all()
+        found += conn.execute(_ROWS, {"org": org, "passages": some}).all()
     return found
+
+
+def settle(conn: sa.Connection, org: str, passage_ids: Sequence[str]) -> None:
+    """Passages that are in the index now."""
+    for some in chunks(passage_ids):
+        conn.execute(_SETTLE, {"org": org, "passages": some})
 
 
 def twins(conn: sa.Connection, org: str, archive_id: str, hashes: Sequence[str]) -> dict[str, str]:
@@ -60,19 +78,17 @@ def twins(conn: sa.Connection, org: str, archive_id: str, hashes: Sequence[str])
 def around(conn: sa.Connection, org: str, point_ids: Sequence[UUID], reach: int) -> list[Place]:
     """The places of these passages and of the live ones up to so many before and after each."""
     known = {str(point): point for point in point_ids}
-    found: dict[str, sa.Row[Any]] = {}
+    found: dict[str | None, sa.Row[*tuple[Any, ...]]] = {}
     for some in chunks(list(known)):
         beside = conn.execute(_AROUND, {"org": org, "points": some, "reach": reach})
-        found.update((row[0], row) for row in beside if row[0] is not None)
+        found.update({row[0]: row for row in beside})
+    found.pop(None, None)  # what a passage of another organization has beside it
     return [Place(known.get(point) or UUID(point), *place) for point, *place in found.values()]
 
 
 def next_position(conn: sa.Connection, org: str, archive_id: str) -> int:
     """The place behind the last one."""
-    last = sa.select(sa.func.max(passages.c.position)).where(
-        passages.c.organization_id == org, passages.c.archive_id == archive_id
-    )
-    return int(conn.scalar(last) or 0) + 1
+    return int(conn.scalar(_LAST, {"org": org, "archive": archive_id}) or 0) + 1
 
 
 def strand(passage: Passage) -> str:

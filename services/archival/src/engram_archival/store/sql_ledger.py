@@ -72,9 +72,8 @@ class SqlPassageLedger:
             ids = [passage.id for passage in operation.passages]
             states = {row.id: row.state for row in rows.rows(conn, org, ids)}
             fresh = [passage for passage in operation.passages if states.get(passage.id) == "pending"]
-            for some in rows.chunks([passage.id for passage in fresh]):
-                conn.execute(passages.update().where(rows.are(org, some)).values(state="live"))
             if fresh:
+                rows.settle(conn, org, [passage.id for passage in fresh])
                 tags = Counter(tag for passage in fresh for tag in passage.tags)
                 archive_rows.count_passages(conn, org, fresh[0].archive_id, len(fresh), tags, now)
             operation_rows.remove(conn, operation)
