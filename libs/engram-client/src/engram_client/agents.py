@@ -144,12 +144,19 @@ class AgentsClient:
         text_search: str | None = None,
         tags_any: Sequence[str] = (),
         tags_all: Sequence[str] = (),
+        identity_id: str | None = None,
+        identifier_key: str | None = None,
         order: Order | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[Agent]:
         """Agents for which all that is given holds, newest first unless `order` is "asc"."""
         criteria = agents_service_pb2.AgentFilter(
-            name=name, text_search=text_search, tags_any=tags_any, tags_all=tags_all
+            name=name,
+            text_search=text_search,
+            tags_any=tags_any,
+            tags_all=tags_all,
+            identity_id=identity_id,
+            identifier_key=identifier_key,
         )
         request = agents_service_pb2.ListAgentsRequest(order=sort_order(order), filter=criteria)
         async for proto in every(self.stub.ListAgents, request, "agents", limit):

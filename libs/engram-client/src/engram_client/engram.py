@@ -13,6 +13,7 @@ from engram_client.agents import AgentsClient
 from engram_client.archives import ArchivesClient, PassagesClient
 from engram_client.blocks import BlocksClient
 from engram_client.episodes import EpisodesClient, FactsClient
+from engram_client.identities import IdentitiesClient
 from engram_client.messages import MessagesClient
 from engram_client.models import ModelsClient
 from engram_client.runs import RunsClient
@@ -32,10 +33,10 @@ class Engram:
             ...
     ```
 
-    Parts: `agents`, `runs` and `models` (orchestrator), `blocks`, `messages`, `episodes`, `facts` and `traces`
-    (recall), `archives` and `passages` (archival), `tools`. What they hand out are the contracts' own messages; lists
-    are asynchronous iterators that fetch their pages by themselves; every call that changes something carries a
-    request_id, so that a repeat after a broken connection has no second effect. Errors are
+    Parts: `agents`, `runs`, `models` and `identities` (orchestrator), `blocks`, `messages`, `episodes`, `facts` and
+    `traces` (recall), `archives` and `passages` (archival), `tools`. What they hand out are the contracts' own
+    messages; lists are asynchronous iterators that fetch their pages by themselves; every call that changes something
+    carries a request_id, so that a repeat after a broken connection has no second effect. Errors are
     `engram_client.errors.EngramError`s with `code`, `reason` and `metadata`.
     """
 
@@ -80,6 +81,7 @@ class Engram:
         self.agents = AgentsClient(self, orchestrator)
         self.runs = RunsClient(orchestrator, patience)
         self.models = ModelsClient(orchestrator)
+        self.identities = IdentitiesClient(orchestrator)
         self.blocks = BlocksClient(self._channels.channel(self.addresses.blocks))
         recalled = self._channels.channel(self.addresses.recall)
         self.messages = MessagesClient(recalled)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
@@ -173,6 +173,23 @@ def _place(conn: sa.Connection, rows: sa.Select[Any], id_: sa.ColumnElement[str]
 
 def _nullable(key: sa.ColumnElement[Any]) -> bool:
     return bool(getattr(key, "nullable", True))
+
+
+def page_of(items: Iterable[T], query: PageQuery, id: Callable[[T], str]) -> Page[T]:  # noqa: A002
+    """A page of what is at hand, by id; an id that is not there (any more) is a place all the same."""
+    ordered = sorted(items, key=id, reverse=not query.ascending)
+
+    def is_behind(one: str, other: str) -> bool:
+        return one > other if query.ascending else one < other
+
+    for bound in (query.after_id, query.cursor.id if query.cursor is not None else None):
+        if bound is not None:
+            ordered = [item for item in ordered if is_behind(id(item), bound)]
+    if query.before_id is not None:
+        ordered = [item for item in ordered if is_behind(query.before_id, id(item))]
+    shown = tuple(ordered[: query.limit])
+    more = len(ordered) > len(shown)
+    return Page(shown, Cursor(id(shown[-1]), id(shown[-1])) if more else None)
 
 
 def _scalar(value: Any) -> Scalar:

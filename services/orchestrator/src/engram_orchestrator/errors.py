@@ -1,6 +1,6 @@
 """This room's errors."""
 
-from engram_kit.errors import Aborted, FailedPrecondition, InvalidArgument
+from engram_kit.errors import Aborted, AlreadyExists, FailedPrecondition, InvalidArgument
 
 
 class LeaseLost(Aborted):
@@ -67,6 +67,15 @@ class RunEnded(FailedPrecondition):
     """The run has ended."""
 
     reason = "RUN_ENDED"
+
+
+class IdentifierKeyTaken(AlreadyExists):
+    """Another identity of the project has the key."""
+
+    def __init__(self, identifier_key: str) -> None:
+        super().__init__(
+            f"There is an identity with the key {identifier_key[:200]!r} already.", field="identity.identifier_key"
+        )
 
 
 class RunUnderWay(FailedPrecondition):

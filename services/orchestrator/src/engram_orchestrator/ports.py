@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from engram_orchestrator.model.erasure import Erased
 from engram_orchestrator.model.memory import (
     ArchivalSummary,
     Block,
@@ -151,11 +152,27 @@ class CoreMemoryPort(Protocol):
         """Renames a block for all its holders."""
         ...
 
+    async def delete(self, request_id: str, block_id: str) -> bool:
+        """Deletes a block and takes it from everybody; False where there is none."""
+        ...
+
+    async def identify(self, request_id: str, block_id: str, identity_id: str, *, attach: bool) -> bool:
+        """Attaches an identity to a block, or detaches it; whether that changed anything. Raises NotFound."""
+        ...
+
+    async def identities_of(self, block_id: str) -> tuple[str, ...]:
+        """The identities that are attached to a block. Raises NotFound."""
+        ...
+
+    async def identified(self, identity_id: str) -> tuple[str, ...]:
+        """The ids of the blocks that an identity is attached to, by id."""
+        ...
+
     async def describe(self, request_id: str, block_id: str, description: str) -> Block:
         """Changes a block's description."""
         ...
 
-    async def erase_agent(self, request_id: str, agent_id: str) -> None:
+    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
         """Forgets the agent, and the blocks that nobody else holds."""
         ...
 
@@ -230,7 +247,7 @@ class RecallPort(Protocol):
         """Hybrid search of the agent's messages, best first."""
         ...
 
-    async def erase_agent(self, request_id: str, agent_id: str) -> None:
+    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
         """Forgets the agent's windows and messages."""
         ...
 
@@ -265,7 +282,7 @@ class ArchivalPort(Protocol):
         """Gives an archive to the agent."""
         ...
 
-    async def erase_agent(self, request_id: str, agent_id: str) -> None:
+    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
         """Forgets the agent, and the archives that nobody else holds."""
         ...
 

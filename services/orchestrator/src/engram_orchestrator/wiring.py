@@ -49,12 +49,14 @@ from engram_orchestrator.runs.owner import Owner
 from engram_orchestrator.runs.slots import TurnSlots
 from engram_orchestrator.servicers.agents import AgentsServicer
 from engram_orchestrator.servicers.conversations import ConversationsServicer
+from engram_orchestrator.servicers.identities import IdentitiesServicer
 from engram_orchestrator.servicers.models import ModelsServicer
 from engram_orchestrator.servicers.runs import RunsServicer
 from engram_orchestrator.store.agents import SqlAgentStore
 from engram_orchestrator.store.approvals import SqlApprovalStore
 from engram_orchestrator.store.conversations import SqlConversationStore
 from engram_orchestrator.store.deltas import SqlDeltaStore
+from engram_orchestrator.store.identities import SqlIdentityStore
 from engram_orchestrator.store.lease_times import LeaseTimes
 from engram_orchestrator.store.leases import SqlLeaseStore
 from engram_orchestrator.store.retention import SqlRetention
@@ -65,6 +67,7 @@ from engram_orchestrator.usecases.approvals import ApprovalService
 from engram_orchestrator.usecases.compactions import CompactionService
 from engram_orchestrator.usecases.conversations import ConversationService
 from engram_orchestrator.usecases.creation import AgentBirth, Tiers
+from engram_orchestrator.usecases.identities import IdentityService
 from engram_orchestrator.usecases.runs import RunService
 from engram_orchestrator.usecases.steps import StepService
 from engram_orchestrator.usecases.trials import PreviewService, ToolRunner
@@ -89,6 +92,7 @@ class Parts:
     runner: ToolRunner
     runs: RunService
     steps: StepService
+    identities: IdentityService
     approvals: ApprovalService
     models: Providers
     conductor: Conductor
@@ -124,14 +128,14 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
                 conversations_service_pb2_grpc.add_ConversationServiceServicer_to_server,
                 ConversationsServicer(parts.conversations),
             ),
+            (
+                identities_service_pb2_grpc.add_IdentityServiceServicer_to_server,
+                IdentitiesServicer(parts.identities),
+            ),
             # In the contract, and answered UNIMPLEMENTED by the generated servicers until they are built.
             (
                 groups_service_pb2_grpc.add_GroupServiceServicer_to_server,
                 groups_service_pb2_grpc.GroupServiceServicer(),
-            ),
-            (
-                identities_service_pb2_grpc.add_IdentityServiceServicer_to_server,
-                identities_service_pb2_grpc.IdentityServiceServicer(),
             ),
         ],
         service_names=[
@@ -215,6 +219,7 @@ def _parts(config: Config, database: Database, tiers: Tiers, owner: str, clock: 
         ToolRunner(agent_store, builtin, tiers.tools, tiers.core_memory, context, ids),
         runs,
         StepService(step_store),
+        IdentityService(SqlIdentityStore(database, clock), birth, tiers.core_memory, clock, ids),
         ApprovalService(approval_store, runs, conductor, clock, config.approval_timeout_seconds),
         models,
         conductor,

@@ -10,13 +10,11 @@ from engram.agents.v1 import (
     agents_service_pb2,
     conversations_service_pb2,
     groups_service_pb2,
-    identities_service_pb2,
     models_service_pb2,
     runs_pb2,
     runs_service_pb2,
 )
 from engram.agents.v1.groups_service_pb2_grpc import GroupServiceStub
-from engram.agents.v1.identities_service_pb2_grpc import IdentityServiceStub
 from engram.blocks.v1 import blocks_pb2
 from engram.types.v1 import message_pb2
 from engram_kit.errors import InvalidArgument, NotFound, Unimplemented
@@ -405,7 +403,6 @@ async def test_what_a_run_cannot_do_yet(wire: Wire, request_: Any, field: str) -
 UNANSWERED: dict[str, tuple[Any, list[str]]] = {
     "ModelService": (models_service_pb2, ["UpdateModel", "ListEmbeddingModels", "CreateProvider"]),
     "GroupService": (groups_service_pb2, ["CreateGroup"]),
-    "IdentityService": (identities_service_pb2, ["CreateIdentity"]),
 }
 
 
@@ -418,7 +415,6 @@ async def test_what_is_not_answered_yet_says_so(wire: Wire, service: str, method
         "RunService": wire.runs,
         "ModelService": wire.models,
         "GroupService": GroupServiceStub(wire.channel),
-        "IdentityService": IdentityServiceStub(wire.channel),
     }
     request = getattr(UNANSWERED[service][0], f"{method}Request")()
     with pytest.raises(Unimplemented):

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engram.agents.v1 import models_pb2
 from engram.agents.v1 import models_service_pb2 as rpc
-from engram_kit.paging import PageQuery
+from engram_kit.paging import PageQuery, page_of
 from engram_orchestrator.model.models import ModelInfo, ModelSettings
-from engram_orchestrator.servicers.models import page_by_handle
 
 if TYPE_CHECKING:
     from .conftest import Wire
@@ -22,7 +21,7 @@ MODELS = [ModelInfo(f"p/{name}", "p", name, "openai_chat", ModelSettings()) for 
 def test_pages_hold_each_model_once(*, ascending: bool) -> None:
     query, seen = PageQuery(2, ascending=ascending), []
     while True:
-        page = page_by_handle(MODELS, query)
+        page = page_of(MODELS, query, lambda info: info.handle)
         seen += [info.provider_model for info in page.items]
         if page.next_cursor is None:
             break
@@ -33,7 +32,7 @@ def test_pages_hold_each_model_once(*, ascending: bool) -> None:
 def test_models_around_a_model() -> None:
     def names(**given: Any) -> str:
         query = PageQuery(9, **{"ascending": True, **given})
-        return "".join(info.provider_model for info in page_by_handle(MODELS, query).items)
+        return "".join(info.provider_model for info in page_of(MODELS, query, lambda info: info.handle).items)
 
     assert names(after_id="p/b") == "cde"
     assert names(before_id="p/c") == "ab"

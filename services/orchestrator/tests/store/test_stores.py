@@ -16,6 +16,7 @@ from engram_orchestrator.store.agents import SqlAgentStore
 from engram_orchestrator.store.approvals import SqlApprovalStore
 from engram_orchestrator.store.conversations import SqlConversationStore
 from engram_orchestrator.store.deltas import SqlDeltaStore
+from engram_orchestrator.store.identities import SqlIdentityStore
 from engram_orchestrator.store.lease_times import LeaseTimes
 from engram_orchestrator.store.leases import SqlLeaseStore
 from engram_orchestrator.store.retention import SqlRetention
@@ -25,6 +26,7 @@ from engram_orchestrator.store.tables import conversations, metadata
 
 from .approval_suite import ApprovalStoreSuite
 from .conversation_suite import ConversationStoreSuite
+from .identity_suite import IdentityStoreSuite
 from .lease_suite import DeltaStoreSuite, LeaseStoreSuite, RetentionSuite
 from .step_suite import StepStoreSuite
 from .suites import AgentStoreSuite, RunStoreSuite, a_run
@@ -88,6 +90,10 @@ class Stores:
     @pytest.fixture
     def recorded(self, database: Database, clock: FrozenClock) -> SqlStepStore:
         return SqlStepStore(database, clock)
+
+    @pytest.fixture
+    def identities(self, database: Database, clock: FrozenClock) -> SqlIdentityStore:
+        return SqlIdentityStore(database, clock)
 
 
 class Migrations:
@@ -166,6 +172,14 @@ class TestRetentionOnSqlite(OnSqlite, Stores, RetentionSuite):
 
 
 class TestRetentionOnPostgres(OnPostgres, Stores, RetentionSuite):
+    pass
+
+
+class TestIdentitiesOnSqlite(OnSqlite, Stores, IdentityStoreSuite):
+    pass
+
+
+class TestIdentitiesOnPostgres(OnPostgres, Stores, IdentityStoreSuite):
     pass
 
 

@@ -10,6 +10,7 @@ from engram_kit.clock import FrozenClock
 from engram_kit.errors import Aborted, AlreadyExists, EngramError, FailedPrecondition, NotFound, RequestIdReused
 from engram_kit.ids import derive_id
 from engram_orchestrator.errors import LeaseLost, StepConflict, WindowMoved
+from engram_orchestrator.model.erasure import Erased
 from engram_orchestrator.model.memory import (
     ArchivalSummary,
     Block,
@@ -158,9 +159,9 @@ class Blocks:
         change = replace(self.blocks[block_id], description=description)
         return self._once(request_id, description, lambda: self.put(change))  # type: ignore[no-any-return]
 
-    async def erase_agent(self, request_id: str, agent_id: str) -> None:
-        self.held.pop(agent_id, None)
+    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
         self.erased.append(agent_id)
+        return Erased(deleted_blocks=len(self.held.pop(agent_id, ())))
 
     def _give(self, agent_id: str, block_id: str) -> None:
         self.held.setdefault(agent_id, []).append(block_id)
@@ -340,10 +341,10 @@ class Recall:
         found = [message for message in self.rows.get(agent_id, ()) if query.lower() in message.text.lower()]
         return tuple(MessageHit(message, message.text, 1.0) for message in found)
 
-    async def erase_agent(self, request_id: str, agent_id: str) -> None:
-        self.rows.pop(agent_id, None)
+    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
         self.windows = {key: window for key, window in self.windows.items() if window.agent_id != agent_id}
         self.erased.append(agent_id)
+        return Erased(messages=len(self.rows.pop(agent_id, ())))
 
     def _keep(self, window: Window) -> Window:
         """With the count of the agent's rows; also of its other windows a new count is a new answer, no new version."""
@@ -403,9 +404,9 @@ class Archival:
     async def attach(self, request_id: str, agent_id: str, archive_id: str) -> None:
         self.attached.append((agent_id, archive_id))
 
-    async def erase_agent(self, request_id: str, agent_id: str) -> None:
-        self.passages.pop(agent_id, None)
+    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
         self.erased.append(agent_id)
+        return Erased(passages=len(self.passages.pop(agent_id, ())))
 
 
 Run = Callable[[Mapping[str, Any], Mapping[str, str]], tuple[ToolResult, Mapping[str, str]]]

@@ -12,6 +12,7 @@ from engram_kit.errors import FailedPrecondition
 
 from engram_orchestrator.clients import deadlines
 from engram_orchestrator.convert.messages import moment
+from engram_orchestrator.model.erasure import Erased
 from engram_orchestrator.model.memory import ArchivalSummary, PassageHit
 
 
@@ -75,10 +76,11 @@ class ArchivalClient:
         request = archives_rpc.AttachArchiveRequest(request_id=request_id, agent_id=agent_id, archive_id=archive_id)
         await self._archives.AttachArchive(request, timeout=deadlines.WRITE)
 
-    async def erase_agent(self, request_id: str, agent_id: str) -> None:
+    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
         """Forgets the agent, and the archives that nobody else holds."""
         request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id)
-        await self._passages.EraseAgent(request, timeout=deadlines.WRITE)
+        done = await self._passages.EraseAgent(request, timeout=deadlines.WRITE)
+        return Erased(passages=done.deleted_passages, archives=done.deleted_archives)
 
 
 def _hit_from_proto(hit: rpc.PassageHit) -> PassageHit:

@@ -7,10 +7,12 @@ import grpc
 from engram.blocks.v1 import blocks_pb2 as pb
 from engram.blocks.v1 import blocks_service_pb2 as rpc
 from engram.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
+from engram_kit.errors import Aborted, NotFound
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from engram_orchestrator.clients import deadlines
 from engram_orchestrator.convert.messages import moment
+from engram_orchestrator.model.erasure import Erased
 from engram_orchestrator.model.memory import Block, CoreMemory
 from engram_orchestrator.ports import (
     AgentAuthor,
@@ -109,14 +111,64 @@ class BlocksClient:
         """Renames a block for all its holders."""
         return await self._update(request_id, pb.Block(id=block_id, label=label), "label")
 
+    async def delete(self, request_id: str, block_id: str) -> bool:
+        """Deletes a block and takes it from everybody; False where there is none."""
+        try:
+            await self._stub.GetBlock(rpc.GetBlockRequest(block_id=block_id), timeout=deadlines.READ)
+        except NotFound:
+            return False
+        await self._stub.DeleteBlock(
+            rpc.DeleteBlockRequest(request_id=request_id, block_id=block_id), timeout=deadlines.WRITE
+        )
+        return True
+
+    async def identify(self, request_id: str, block_id: str, identity_id: str, *, attach: bool) -> bool:
+        """Attaches an identity to a block, or detaches it; whether that changed anything."""
+        while True:
+            block = (await self._stub.GetBlock(rpc.GetBlockRequest(block_id=block_id), timeout=deadlines.READ)).block
+            if (identity_id in block.identity_ids) is attach:
+                return False
+            others = [other for other in block.identity_ids if other != identity_id]
+            changed = pb.Block(id=block_id, identity_ids=[*others, identity_id] if attach else others)
+            request = rpc.UpdateBlockRequest(
+                # What depends on the revision that was read is another request at every try.
+                request_id=f"{request_id}/{block.revision}",
+                block=changed,
+                update_mask=FieldMask(paths=["identity_ids"]),
+                base_revision=block.revision,
+            )
+            try:
+                await self._stub.UpdateBlock(request, timeout=deadlines.WRITE)
+            except Aborted:
+                continue  # somebody else changed the block in between
+            return True
+
+    async def identities_of(self, block_id: str) -> tuple[str, ...]:
+        """The identities that are attached to a block."""
+        response = await self._stub.GetBlock(rpc.GetBlockRequest(block_id=block_id), timeout=deadlines.READ)
+        return tuple(response.block.identity_ids)
+
+    async def identified(self, identity_id: str) -> tuple[str, ...]:
+        """The ids of the blocks that an identity is attached to, by id."""
+        request = rpc.ListBlocksRequest(page_size=1_000, filter=rpc.BlockFilter(identity_id=identity_id))
+        found: list[str] = []
+        while True:
+            page = await self._stub.ListBlocks(request, timeout=deadlines.READ)
+            found += [block.id for block in page.blocks]
+            if not page.next_page_token:
+                return tuple(sorted(found))
+            request.page_token = page.next_page_token
+
     async def describe(self, request_id: str, block_id: str, description: str) -> Block:
         """Changes a block's description."""
         return await self._update(request_id, pb.Block(id=block_id, description=description), "description")
 
-    async def erase_agent(self, request_id: str, agent_id: str) -> None:
+    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
         """Forgets the agent, and the blocks that nobody else holds."""
         request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id, delete_unshared_blocks=True)
-        await self._stub.EraseAgent(request, timeout=deadlines.WRITE)
+        done = await self._stub.EraseAgent(request, timeout=deadlines.WRITE)
+        shared = done.detached_blocks - done.deleted_blocks
+        return Erased(detached_blocks=shared, deleted_blocks=done.deleted_blocks)
 
     async def _update(self, request_id: str, block: pb.Block, path: str) -> Block:
         request = rpc.UpdateBlockRequest(request_id=request_id, block=block, update_mask=FieldMask(paths=[path]))

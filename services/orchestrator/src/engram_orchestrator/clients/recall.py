@@ -10,6 +10,7 @@ from engram.recall.v1.messages_service_pb2_grpc import MessageServiceStub
 
 from engram_orchestrator.clients import deadlines
 from engram_orchestrator.convert.messages import ROLE_TO_PROTO, message_from_proto, message_to_proto
+from engram_orchestrator.model.erasure import Erased
 from engram_orchestrator.model.memory import CommitOutcome, MessageHit, Window
 from engram_orchestrator.model.messages import Message, Role
 from engram_orchestrator.ports import StepCommit
@@ -158,10 +159,11 @@ class RecallClient:
         response = await self._stub.SearchMessages(request, timeout=deadlines.READ)
         return tuple(_hit_from_proto(hit) for hit in response.hits)
 
-    async def erase_agent(self, request_id: str, agent_id: str) -> None:
+    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
         """Forgets the agent's windows and messages."""
         request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id)
-        await self._stub.EraseAgent(request, timeout=deadlines.WRITE)
+        done = await self._stub.EraseAgent(request, timeout=deadlines.WRITE)
+        return Erased(messages=done.deleted_messages, contexts=done.deleted_contexts)
 
 
 def window_from_proto(context: pb.Context) -> Window:

@@ -1,6 +1,7 @@
 """Agents and what a model sees of them, in the contract's words."""
 
 import json
+from dataclasses import asdict
 from typing import Final
 
 from engram.agents.v1 import agents_pb2 as pb
@@ -17,6 +18,7 @@ from engram_orchestrator.convert.settings import (
     settings_to_proto,
 )
 from engram_orchestrator.model.agents import Agent, AgentState, AgentType, PromptPolicy
+from engram_orchestrator.model.erasure import Erased
 from engram_orchestrator.model.memory import CoreMemory
 from engram_orchestrator.model.models import ModelSettings
 from engram_orchestrator.model.runs import StopReason
@@ -94,6 +96,11 @@ def agent_to_proto(
         update_time=timestamp(agent.updated_at),
         provenance=audit_pb2.Provenance(**plain_values(agent.provenance)),
     )
+
+
+def erased_to_proto(erased: Erased) -> pb.ErasureReport:
+    """What an erasure removed."""
+    return pb.ErasureReport(**asdict(erased))
 
 
 def core_memory_to_proto(core: CoreMemory) -> blocks_pb2.CoreMemory:

@@ -21,7 +21,7 @@ from engram_orchestrator.convert.settings import (
     require_plain,
     settings_from_proto,
 )
-from engram_orchestrator.model.agents import AgentType, PromptPolicy, Provenance
+from engram_orchestrator.model.agents import AgentType, LinkKind, PromptPolicy, Provenance
 from engram_orchestrator.model.creation import AgentDraft, NewBlock
 from engram_orchestrator.model.rules import ToolRule, checked_rules
 from engram_orchestrator.store.base import AgentFilter
@@ -83,7 +83,7 @@ def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
             agent.per_file_view_window_char_limit if agent.HasField("per_file_view_window_char_limit") else None
         ),
         hidden=agent.hidden,
-        identity_ids=tuple(agent.identity_ids),
+        identity_ids=identities_from_proto(agent),
         provenance=provenance_from_proto(agent),
         include_base_tools=request.include_base_tools if request.HasField("include_base_tools") else True,
         include_base_tool_rules=(
@@ -212,20 +212,27 @@ def provenance_from_proto(agent: pb.Agent) -> Provenance:
     return Provenance(**present(given, *carried))
 
 
+def identities_from_proto(agent: pb.Agent) -> tuple[str, ...]:
+    """The ids of an agent's identities, each once. Raises InvalidArgument, naming the field."""
+    ids = (require_id(identity_id, "identity", "agent.identity_ids") for identity_id in agent.identity_ids)
+    return tuple(dict.fromkeys(ids))
+
+
 def filter_from_proto(given: rpc.AgentFilter) -> AgentFilter:
     """Which agents a list or count looks at.
 
     Raises:
         InvalidArgument: naming the filter.
-        Unimplemented: of a filter that this server does not know yet.
     """
-    unanswered = ("identity_id", "identifier_key", "project_id", "template_id", "base_template_id", "created_by_id")
-    for name in present(given, *unanswered, "tool_id"):
-        raise Unimplemented(f"This server does not filter by {name} yet.", field=f"filter.{name}")
+    origins = present(given, *LinkKind.of_origin())
+    links = [(LinkKind(kind), require_plain(value, f"filter.{kind}")) for kind, value in origins.items()]
+    for kind in (LinkKind.IDENTITY, LinkKind.TOOL):
+        field = f"{kind}_id"
+        links += [(kind, require_id(value, kind, f"filter.{field}")) for value in present(given, field).values()]
     reason = None
     if given.HasField("last_stop_reason"):
         reason = require_known(STOP_REASONS_BACK, given.last_stop_reason, "filter.last_stop_reason").value
-    texts = present(given, "name", "text_search")
+    texts = present(given, "name", "text_search", "identifier_key")
     return AgentFilter(
         agent_ids=tuple(require_id(agent_id, "agent", "filter.agent_ids") for agent_id in given.agent_ids),
         **{name: require_plain(text, f"filter.{name}") for name, text in texts.items()},
@@ -234,4 +241,5 @@ def filter_from_proto(given: rpc.AgentFilter) -> AgentFilter:
         types=tuple(require_known(_TYPES_BACK, kind, "filter.types") for kind in given.types),
         hidden=given.hidden if given.HasField("hidden") else None,
         last_stop_reason=reason,
+        links=tuple(links),
     )

@@ -78,6 +78,15 @@ def require_json_object(text: str, field: str) -> str:
     return text
 
 
+def require_json(text: str, field: str) -> str:
+    """The text, if it is a JSON value. Raises InvalidArgument, naming the field."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{field} must be the text of a JSON value.", field=field) from error
+    return text
+
+
 def settings_to_proto(settings: ModelSettings) -> pb.ModelSettings:
     """Settings; those that are None stay absent."""
     return pb.ModelSettings(**plain_values(settings))

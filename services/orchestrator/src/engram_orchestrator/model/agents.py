@@ -64,6 +64,22 @@ class Provenance:
     entity_id: str | None = None
 
 
+class LinkKind(StrEnum):
+    """What agents are found by beside what they are; all but the first two are fields of their provenance."""
+
+    IDENTITY = "identity"
+    TOOL = "tool"
+    PROJECT = "project_id"
+    TEMPLATE = "template_id"
+    BASE_TEMPLATE = "base_template_id"
+    CREATED_BY = "created_by_id"
+
+    @classmethod
+    def of_origin(cls) -> tuple["LinkKind", ...]:
+        """The fields of provenance."""
+        return cls.PROJECT, cls.TEMPLATE, cls.BASE_TEMPLATE, cls.CREATED_BY
+
+
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
     """How a full window is made smaller. Kept for the compactors; None takes their defaults."""

@@ -15,7 +15,7 @@ from engram_kit.paging import next_page_token, page_query
 from engram_kit.principal import current_principal
 
 from engram_orchestrator.convert import drafts
-from engram_orchestrator.convert.agents import agent_to_proto, core_memory_to_proto, window_to_proto
+from engram_orchestrator.convert.agents import agent_to_proto, core_memory_to_proto, erased_to_proto, window_to_proto
 from engram_orchestrator.convert.messages import tool_return_to_proto
 from engram_orchestrator.convert.runs import config_from_proto, conversation_from, inputs_from_proto
 from engram_orchestrator.convert.settings import (
@@ -65,7 +65,7 @@ _CHANGES: Final[Mapping[str, Callable[[pb.Agent], Any]]] = {
     "max_files_open": _optional("max_files_open"),
     "per_file_view_window_char_limit": _optional("per_file_view_window_char_limit"),
     "hidden": lambda agent: agent.hidden,
-    "identity_ids": lambda agent: tuple(agent.identity_ids),
+    "identity_ids": drafts.identities_from_proto,
 }
 """Paths of an update mask, and what they read."""
 
@@ -150,8 +150,8 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
 
     async def DeleteAgent(self, request: rpc.DeleteAgentRequest, context: Context) -> rpc.DeleteAgentResponse:
         """Deletes an agent and everything that only it has."""
-        await self._birth.delete(current_principal(), _agent_id(request.agent_id))
-        return rpc.DeleteAgentResponse()
+        erased = await self._birth.delete(current_principal(), _agent_id(request.agent_id))
+        return rpc.DeleteAgentResponse(report=erased_to_proto(erased))
 
     async def AttachTool(self, request: rpc.AttachToolRequest, context: Context) -> rpc.AttachToolResponse:
         """Gives a tool to an agent."""

@@ -1,6 +1,6 @@
 """engram.agents.v1.ModelService."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
@@ -8,7 +8,7 @@ from engram.agents.v1 import models_pb2 as pb
 from engram.agents.v1 import models_service_pb2 as rpc
 from engram.agents.v1 import models_service_pb2_grpc
 from engram_kit.errors import InvalidArgument
-from engram_kit.paging import Cursor, Page, PageQuery, next_page_token, page_query
+from engram_kit.paging import next_page_token, page_of, page_query
 
 from engram_orchestrator.convert.settings import present, require_known, require_plain
 from engram_orchestrator.llm.dialects import Api, dialect_of
@@ -53,27 +53,10 @@ class ModelsServicer(models_service_pb2_grpc.ModelServiceServicer):
         query = page_query(request)
         wanted = _wanted(request)
         found = [info for info in await self._models.list_models() if wanted(info)]
-        page = page_by_handle(found, query)
+        page = page_of(found, query, lambda info: info.handle)
         return rpc.ListModelsResponse(
             models=[_model(info) for info in page.items], next_page_token=next_page_token(query, page)
         )
-
-
-def page_by_handle(models: Sequence[ModelInfo], query: PageQuery) -> Page[ModelInfo]:
-    """One page of models, whose handles serve as ids; one that is not there (any more) is a place all the same."""
-    ordered = sorted(models, key=lambda info: info.handle, reverse=not query.ascending)
-
-    def is_behind(handle: str, other: str) -> bool:
-        return handle > other if query.ascending else handle < other
-
-    for bound in (query.after_id, query.cursor.id if query.cursor is not None else None):
-        if bound is not None:
-            ordered = [info for info in ordered if is_behind(info.handle, bound)]
-    if query.before_id is not None:
-        ordered = [info for info in ordered if is_behind(query.before_id, info.handle)]
-    shown = tuple(ordered[: query.limit])
-    more = len(ordered) > len(shown)
-    return Page(shown, Cursor(shown[-1].handle, shown[-1].handle) if more else None)
 
 
 def _wanted(request: rpc.ListModelsRequest) -> Callable[[ModelInfo], bool]:

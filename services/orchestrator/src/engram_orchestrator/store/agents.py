@@ -12,10 +12,19 @@ from engram_kit.idempotency import Ledger, RequestKey
 from engram_kit.paging import Cursor, Page, PageQuery, paginate
 from engram_kit.sql import Database
 
-from engram_orchestrator.model.agents import Agent, AgentState, Conversation, ConversationState
+from engram_orchestrator.model.agents import Agent, AgentState, Conversation, ConversationState, LinkKind
 from engram_orchestrator.store.base import AgentFilter
 from engram_orchestrator.store.conversation_rows import new_row
-from engram_orchestrator.store.tables import agent_tags, agents, conversations, request_ledger, runs
+from engram_orchestrator.store.links import linking, write_links
+from engram_orchestrator.store.tables import (
+    agent_links,
+    agent_tags,
+    agents,
+    conversations,
+    identities,
+    request_ledger,
+    runs,
+)
 
 _AGENT = msgspec.json.Decoder(Agent)
 _ENCODE = msgspec.json.Encoder().encode
@@ -52,6 +61,7 @@ class SqlAgentStore:
         def effect(conn: sa.Connection) -> list[str]:
             conn.execute(agents.insert().values(**_columns(agent), id=agent.id, creation=creation))
             _write_tags(conn, agent)
+            write_links(conn, agent)
             conversation = Conversation(
                 agent.default_conversation_id,
                 agent.organization_id,
@@ -146,10 +156,7 @@ class SqlAgentStore:
         """See AgentStore."""
 
         def effect(conn: sa.Connection) -> list[str]:
-            agent = change(active(conn, organization_id, agent_id))
-            conn.execute(agents.update().where(agents.c.id == agent_id).values(**_columns(agent)))
-            conn.execute(agent_tags.delete().where(agent_tags.c.agent_id == agent_id))
-            _write_tags(conn, agent)
+            rewrite(conn, change(active(conn, organization_id, agent_id)))
             return [agent_id]
 
         def write(conn: sa.Connection) -> Agent:
@@ -225,6 +232,14 @@ def active(conn: sa.Connection, organization_id: str, agent_id: str) -> Agent:
     return decode_agent(row)
 
 
+def rewrite(conn: sa.Connection, agent: Agent) -> None:
+    """Writes an agent's record over, and what it is found by."""
+    conn.execute(agents.update().where(agents.c.id == agent.id).values(**_columns(agent)))
+    conn.execute(agent_tags.delete().where(agent_tags.c.agent_id == agent.id))
+    _write_tags(conn, agent)
+    write_links(conn, agent)
+
+
 def _visible(organization_id: str) -> sa.ColumnElement[bool]:
     return sa.and_(agents.c.organization_id == organization_id, agents.c.state == AgentState.ACTIVE)
 
@@ -266,6 +281,20 @@ def _conditions(organization_id: str, where: AgentFilter) -> list[sa.ColumnEleme
         conditions.append(agents.c.hidden == where.hidden)
     if where.last_stop_reason is not None:
         conditions.append(agents.c.last_stop_reason == where.last_stop_reason)
+    conditions.extend(agents.c.id.in_(linking(organization_id, kind, value)) for kind, value in where.links)
+    if where.identifier_key is not None:
+        keyed = sa.select(identities.c.id).where(
+            identities.c.organization_id == organization_id, identities.c.identifier_key == where.identifier_key
+        )
+        conditions.append(
+            agents.c.id.in_(
+                sa.select(agent_links.c.agent_id).where(
+                    agent_links.c.organization_id == organization_id,
+                    agent_links.c.kind == LinkKind.IDENTITY,
+                    agent_links.c.value.in_(keyed),
+                )
+            )
+        )
     tagged = sa.select(agent_tags.c.agent_id).where(agent_tags.c.organization_id == organization_id)
     if where.tags_any:
         conditions.append(agents.c.id.in_(tagged.where(agent_tags.c.tag.in_(where.tags_any))))

@@ -38,6 +38,35 @@ agent_tags = sa.Table(
     sa.Index("agent_tags_by_agent", "agent_id"),
 )
 
+# What agents are found by beside their columns; kinds are in links.py.
+agent_links = sa.Table(
+    "agent_links",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
+    sa.Index("agent_links_by_agent", "agent_id"),
+)
+
+identities = sa.Table(
+    "identities",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("project_id", sa.Text, nullable=False),
+    sa.Column("identifier_key", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("type", sa.Text, nullable=False),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Index("identities_by_key", "organization_id", "project_id", "identifier_key", unique=True),
+    sa.Index("identities_by_creation", "organization_id", "created_at", "id"),
+    sa.Index("identities_by_update", "organization_id", "updated_at", "id"),
+    sa.Index("identities_by_name", "organization_id", "name", "id"),
+)
+
 conversations = sa.Table(
     "conversations",
     metadata,

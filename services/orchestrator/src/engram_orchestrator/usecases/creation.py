@@ -21,6 +21,7 @@ from engram_orchestrator.loop.rules import RulesSolver
 from engram_orchestrator.model.agent_types import AGENT_TYPES, base_rules, base_rules_by_default, shows_line_numbers
 from engram_orchestrator.model.agents import Agent, AgentState, AttachedTool
 from engram_orchestrator.model.creation import AgentDraft, Creation
+from engram_orchestrator.model.erasure import Erased
 from engram_orchestrator.model.memory import ArchivalSummary, Block, CustomTool
 from engram_orchestrator.ports import ArchivalPort, CoreMemoryPort, RecallPort, ToolsPort
 from engram_orchestrator.prompt.assembly import memory_section
@@ -210,21 +211,24 @@ class AgentBirth:
                 await self._erase(agent.id)
                 await self._store.forget(agent.id)
 
-    async def delete(self, principal: Principal, agent_id: str) -> None:
-        """Deletes an agent and everything that only it has. One that is not there is a success.
+    async def delete(self, principal: Principal, agent_id: str) -> Erased:
+        """Deletes an agent and everything that only it has; what that was. One that is not there is a success.
 
         Raises:
             Unavailable: a tier is away. The agent is gone for everybody; the rest follows by itself.
         """
-        if await self._store.begin_deletion(principal.organization_id, agent_id):
-            await self._conductor.drop(principal.organization_id, agent_id)
-            await self._erase(agent_id)
-            await self._store.forget(agent_id)
+        if not await self._store.begin_deletion(principal.organization_id, agent_id):
+            return Erased()
+        await self._conductor.drop(principal.organization_id, agent_id)
+        erased = await self._erase(agent_id)
+        await self._store.forget(agent_id)
+        return erased + Erased(agents=1)
 
-    async def _erase(self, agent_id: str) -> None:
-        request_id = f"{agent_id}/erase"
+    async def _erase(self, agent_id: str) -> Erased:
+        erased, request_id = Erased(), f"{agent_id}/erase"
         for tier in (self._tiers.core_memory, self._tiers.recall, self._tiers.archival):
-            await tier.erase_agent(request_id, agent_id)
+            erased += await tier.erase_agent(request_id, agent_id)
+        return erased
 
     async def sweep(self) -> None:
         """For ever: finishes creations and deletions that a crash or an absent tier left half done."""

@@ -1210,3 +1210,47 @@ class CompactionResult(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__summary_message_id) -> _WhichOneofReturnType__summary_message_id | None: ...
 
 Global___CompactionResult: _TypeAlias = CompactionResult  # noqa: Y015
+
+@_typing.final
+class ErasureReport(_message.Message):
+    """What an erasure removed, by store. Bytes that engines keep of it go with
+    their next maintenance.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENTS_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    CONTEXTS_FIELD_NUMBER: _builtins.int
+    PASSAGES_FIELD_NUMBER: _builtins.int
+    ARCHIVES_FIELD_NUMBER: _builtins.int
+    DETACHED_BLOCKS_FIELD_NUMBER: _builtins.int
+    DELETED_BLOCKS_FIELD_NUMBER: _builtins.int
+    agents: _builtins.int
+    messages: _builtins.int
+    contexts: _builtins.int
+    """Context windows."""
+    passages: _builtins.int
+    archives: _builtins.int
+    """Archives that nobody else held."""
+    detached_blocks: _builtins.int
+    """Blocks that others still hold."""
+    deleted_blocks: _builtins.int
+    def __init__(
+        self,
+        *,
+        agents: _builtins.int = ...,
+        messages: _builtins.int = ...,
+        contexts: _builtins.int = ...,
+        passages: _builtins.int = ...,
+        archives: _builtins.int = ...,
+        detached_blocks: _builtins.int = ...,
+        deleted_blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "archives", b"archives", "contexts", b"contexts", "deleted_blocks", b"deleted_blocks", "detached_blocks", b"detached_blocks", "messages", b"messages", "passages", b"passages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ErasureReport: _TypeAlias = ErasureReport  # noqa: Y015

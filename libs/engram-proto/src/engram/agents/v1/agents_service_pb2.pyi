@@ -647,12 +647,19 @@ Global___DeleteAgentRequest: _TypeAlias = DeleteAgentRequest  # noqa: Y015
 class DeleteAgentResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    REPORT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def report(self) -> _agents_pb2.ErasureReport:
+        """What was erased by this call; a repeat counts what the first left behind."""
+
     def __init__(
         self,
+        *,
+        report: _agents_pb2.ErasureReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

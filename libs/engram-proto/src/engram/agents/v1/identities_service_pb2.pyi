@@ -4,6 +4,7 @@ isort:skip_file
 """
 
 from collections import abc as _abc
+from engram.agents.v1 import agents_pb2 as _agents_pb2
 from engram.agents.v1 import identities_pb2 as _identities_pb2
 from engram.types.v1 import paging_pb2 as _paging_pb2
 from google.protobuf import descriptor as _descriptor
@@ -551,6 +552,50 @@ class DeleteIdentityResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteIdentityResponse: _TypeAlias = DeleteIdentityResponse  # noqa: Y015
+
+@_typing.final
+class EraseIdentityRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    IDENTITY_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    identity_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        identity_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity_id", b"identity_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EraseIdentityRequest: _TypeAlias = EraseIdentityRequest  # noqa: Y015
+
+@_typing.final
+class EraseIdentityResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def report(self) -> _agents_pb2.ErasureReport:
+        """What this call erased."""
+
+    def __init__(
+        self,
+        *,
+        report: _agents_pb2.ErasureReport | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EraseIdentityResponse: _TypeAlias = EraseIdentityResponse  # noqa: Y015
 
 @_typing.final
 class AttachIdentityRequest(_message.Message):

@@ -79,6 +79,11 @@ class IdentityServiceStub:
                 request_serializer=engram_dot_agents_dot_v1_dot_identities__service__pb2.DeleteIdentityRequest.SerializeToString,
                 response_deserializer=engram_dot_agents_dot_v1_dot_identities__service__pb2.DeleteIdentityResponse.FromString,
                 _registered_method=True)
+        self.EraseIdentity = channel.unary_unary(
+                '/engram.agents.v1.IdentityService/EraseIdentity',
+                request_serializer=engram_dot_agents_dot_v1_dot_identities__service__pb2.EraseIdentityRequest.SerializeToString,
+                response_deserializer=engram_dot_agents_dot_v1_dot_identities__service__pb2.EraseIdentityResponse.FromString,
+                _registered_method=True)
         self.AttachIdentity = channel.unary_unary(
                 '/engram.agents.v1.IdentityService/AttachIdentity',
                 request_serializer=engram_dot_agents_dot_v1_dot_identities__service__pb2.AttachIdentityRequest.SerializeToString,
@@ -165,6 +170,16 @@ class IdentityServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EraseIdentity(self, request, context):
+        """Erases everything that belongs to an identity, in every store: its agents
+        with all that only they have, its blocks, and itself. Each agent is gone
+        at once for everybody. UNAVAILABLE where a room is away: asking again goes
+        on. NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AttachIdentity(self, request, context):
         """Attaches an identity to an agent or block. One that is attached is a
         success that changes nothing. NOT_FOUND.
@@ -236,6 +251,11 @@ def add_IdentityServiceServicer_to_server(servicer, server):
                     servicer.DeleteIdentity,
                     request_deserializer=engram_dot_agents_dot_v1_dot_identities__service__pb2.DeleteIdentityRequest.FromString,
                     response_serializer=engram_dot_agents_dot_v1_dot_identities__service__pb2.DeleteIdentityResponse.SerializeToString,
+            ),
+            'EraseIdentity': grpc.unary_unary_rpc_method_handler(
+                    servicer.EraseIdentity,
+                    request_deserializer=engram_dot_agents_dot_v1_dot_identities__service__pb2.EraseIdentityRequest.FromString,
+                    response_serializer=engram_dot_agents_dot_v1_dot_identities__service__pb2.EraseIdentityResponse.SerializeToString,
             ),
             'AttachIdentity': grpc.unary_unary_rpc_method_handler(
                     servicer.AttachIdentity,
@@ -479,6 +499,33 @@ class IdentityService:
             '/engram.agents.v1.IdentityService/DeleteIdentity',
             engram_dot_agents_dot_v1_dot_identities__service__pb2.DeleteIdentityRequest.SerializeToString,
             engram_dot_agents_dot_v1_dot_identities__service__pb2.DeleteIdentityResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EraseIdentity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/engram.agents.v1.IdentityService/EraseIdentity',
+            engram_dot_agents_dot_v1_dot_identities__service__pb2.EraseIdentityRequest.SerializeToString,
+            engram_dot_agents_dot_v1_dot_identities__service__pb2.EraseIdentityResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,6 +56,12 @@ class IdentityServiceStub:
     """Deletes the identity and detaches it everywhere; agents and blocks stay.
     A repeat succeeds.
     """
+    EraseIdentity: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.EraseIdentityRequest, _identities_service_pb2.EraseIdentityResponse]
+    """Erases everything that belongs to an identity, in every store: its agents
+    with all that only they have, its blocks, and itself. Each agent is gone
+    at once for everybody. UNAVAILABLE where a room is away: asking again goes
+    on. NOT_FOUND.
+    """
     AttachIdentity: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.AttachIdentityRequest, _identities_service_pb2.AttachIdentityResponse]
     """Attaches an identity to an agent or block. One that is attached is a
     success that changes nothing. NOT_FOUND.
@@ -94,6 +100,12 @@ class IdentityServiceAsyncStub(IdentityServiceStub):
     DeleteIdentity: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.DeleteIdentityRequest, _identities_service_pb2.DeleteIdentityResponse]  # type: ignore[assignment]
     """Deletes the identity and detaches it everywhere; agents and blocks stay.
     A repeat succeeds.
+    """
+    EraseIdentity: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.EraseIdentityRequest, _identities_service_pb2.EraseIdentityResponse]  # type: ignore[assignment]
+    """Erases everything that belongs to an identity, in every store: its agents
+    with all that only they have, its blocks, and itself. Each agent is gone
+    at once for everybody. UNAVAILABLE where a room is away: asking again goes
+    on. NOT_FOUND.
     """
     AttachIdentity: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.AttachIdentityRequest, _identities_service_pb2.AttachIdentityResponse]  # type: ignore[assignment]
     """Attaches an identity to an agent or block. One that is attached is a
@@ -170,6 +182,17 @@ class IdentityServiceServicer:
     ) -> _typing.Union[_identities_service_pb2.DeleteIdentityResponse, _abc.Awaitable[_identities_service_pb2.DeleteIdentityResponse]]:
         """Deletes the identity and detaches it everywhere; agents and blocks stay.
         A repeat succeeds.
+        """
+
+    def EraseIdentity(
+        self,
+        request: _identities_service_pb2.EraseIdentityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_identities_service_pb2.EraseIdentityResponse, _abc.Awaitable[_identities_service_pb2.EraseIdentityResponse]]:
+        """Erases everything that belongs to an identity, in every store: its agents
+        with all that only they have, its blocks, and itself. Each agent is gone
+        at once for everybody. UNAVAILABLE where a room is away: asking again goes
+        on. NOT_FOUND.
         """
 
     def AttachIdentity(

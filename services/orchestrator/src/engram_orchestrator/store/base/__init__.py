@@ -3,6 +3,7 @@
 from engram_orchestrator.store.base.agents import AgentFilter, AgentStore
 from engram_orchestrator.store.base.approvals import ApprovalFilter, ApprovalStore
 from engram_orchestrator.store.base.conversations import ConversationFilter, ConversationStore, UnfinishedConversation
+from engram_orchestrator.store.base.identities import IdentityFilter, IdentityStore
 from engram_orchestrator.store.base.runs import Claim, RunFilter, RunStore, StartedRun
 from engram_orchestrator.store.base.steps import StepFilter, StepStore
 
@@ -14,6 +15,8 @@ __all__ = [
     "Claim",
     "ConversationFilter",
     "ConversationStore",
+    "IdentityFilter",
+    "IdentityStore",
     "RunFilter",
     "RunStore",
     "StartedRun",

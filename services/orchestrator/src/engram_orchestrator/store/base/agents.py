@@ -7,7 +7,7 @@ from typing import Protocol
 from engram_kit.idempotency import RequestKey
 from engram_kit.paging import Page, PageQuery
 
-from engram_orchestrator.model.agents import Agent, AgentType
+from engram_orchestrator.model.agents import Agent, AgentType, LinkKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,10 @@ class AgentFilter:
     types: tuple[AgentType, ...] = ()
     hidden: bool | None = None
     last_stop_reason: str | None = None
+    links: tuple[tuple[LinkKind, str], ...] = ()
+    """What it must be linked with."""
+    identifier_key: str | None = None
+    """Of an identity that it is attached to."""
 
 
 class AgentStore(Protocol):
