@@ -57,15 +57,15 @@ def by_words(found: Sequence[WordMatch], rarity: Mapping[int, float], places: Se
     """
     own = {match.id: match.words for match in found}
     most: dict[int, float] = {}
-    for held in own.values():
-        for word, weight in held.items():
+    for words in own.values():
+        for word, weight in words.items():
             most[word] = max(most.get(word, 0.0), weight)
     scores: dict[UUID, tuple[float, float]] = {}
     for id_, around in _lent(own, places).items():
-        held = own.get(id_, {})
-        mine = score = _total(held, rarity)
+        held = own.get(id_)
+        mine = score = _total(held, rarity) if held else 0.0
         for word, lent in around.items():
-            room = most[word] - held[word] if word in held else most[word]
+            room = most[word] - held.get(word, 0.0) if held else most[word]
             score += rarity[word] * (lent if lent < room else room)
         if score:
             scores[id_] = (score, mine)
@@ -79,7 +79,10 @@ def fused(words: Scored, meaning: Scored, weight: float) -> Scored:
 
 
 def _total(words: Mapping[int, float], rarity: Mapping[int, float]) -> float:
-    return sum(weight * rarity[word] for word, weight in words.items())
+    total = 0.0
+    for word, weight in words.items():
+        total += weight * rarity[word]
+    return total
 
 
 def _lent(own: Mapping[UUID, Mapping[int, float]], places: Sequence[Place]) -> dict[UUID, dict[int, float]]:
