@@ -125,11 +125,7 @@ class BlockService:
 
         def update(tx: BlockTransaction) -> Block:
             block = _at_revision(_required(tx, block_id), base_revision)
-            updated = self._saved(tx, block, Operation.UPDATE, author, **changes)
-            if updated.label != block.label and (agent_id := tx.label_conflict(block_id, updated.label)) is not None:
-                raise BlockLabelTaken(updated.label, agent_id)
-            tx.update_block(updated, block)
-            return updated
+            return self._saved(tx, block, Operation.UPDATE, author, **changes)
 
         return await self._once(key, update, lambda made: [made.id], lambda tx, ids: _required(tx, ids[0]))
 
@@ -274,7 +270,6 @@ class BlockService:
             block = _writable(_held(tx, agent_id, label, conversation_id), author)
             _at_revision(block, edit.base_revision)
             edited = self._saved(tx, block, edit.operation, author, value=edit.apply(block.value, label))
-            tx.update_block(edited, block)
             own = tx.core_revision(conversation_id) if conversation_id is not None else 0
             return Edited(edited, tx.core_revision(agent_id) + own)
 
@@ -309,9 +304,7 @@ class BlockService:
             block = _at_revision(_writable(_required(tx, block_id), author), base_revision)
             found = target.find(tx, block)
             place = {} if target.is_change else {"content_revision": found.revision}
-            reverted = self._saved(tx, block, target.operation, author, value=found.value, **place)
-            tx.update_block(reverted, block)
-            return reverted
+            return self._saved(tx, block, target.operation, author, value=found.value, **place)
 
         return await self._once(key, revert, lambda made: [made.id], lambda tx, ids: _required(tx, ids[0]))
 
@@ -327,13 +320,18 @@ class BlockService:
         )
 
     def _saved(self, tx: BlockTransaction, block: Block, operation: Operation, author: Author, **changes: Any) -> Block:
-        """The next revision of `block`, recorded; the caller stores it."""
+        """The next revision of `block`, stored and recorded."""
         by = author.subject_id if isinstance(author, OwnerAuthor) else author.agent_id
         writes_value = "value" in changes and "content_revision" not in changes
         if writes_value:
             changes["content_revision"] = block.revision + 1
         after = changed(block, self._clock.now(), by, **changes)
+        if after.label != block.label and (agent_id := tx.label_conflict(block.id, after.label)) is not None:
+            raise BlockLabelTaken(after.label, agent_id)
         parent = block.content_revision if writes_value else None
+        # The block before its revision: writers at once then meet at the row, a conflict that the store runs again, and
+        # not at the key of the revision, which would be an error.
+        tx.update_block(after, block)
         tx.insert_revision(_recorded(after, operation, author, parent))
         return after
 

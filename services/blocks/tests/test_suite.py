@@ -1,0 +1,33 @@
+"""The suite of core memory on each SQL engine, in process and through the wire."""
+
+from __future__ import annotations
+
+import pytest
+import pytest_asyncio
+from engram_blocks.config import Config
+from engram_blocks.wiring import assemble
+from engram_testkit.suites.blocks import BlocksSuite
+from engram_testkit.suites.tier import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
+
+
+class Blocks(BlocksSuite):
+    """The suite over this room's parts."""
+
+    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    @classmethod
+    async def parts(cls, database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Parts:
+        directory = str(tmp_path_factory.mktemp("blocks"))
+        config = Config(port=0, data_dir=directory, database_url=database_url, shutdown_grace_seconds=0)
+        return await assemble(config), config
+
+
+class TestInProcessOnSqlite(OnSqlite, InProcess, Blocks): ...
+
+
+class TestInProcessOnPostgres(OnPostgres, InProcess, Blocks): ...
+
+
+class TestThroughTheWireOnSqlite(OnSqlite, ThroughTheWire, Blocks): ...
+
+
+class TestThroughTheWireOnPostgres(OnPostgres, ThroughTheWire, Blocks): ...
