@@ -1,0 +1,80 @@
+"""The suite of archives and passages on each SQL engine and each vector engine, in process and through the wire."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from engram_archival.config import Config
+from engram_archival.wiring import assemble
+from engram_testkit.fakes.qdrant import standing_in
+from engram_testkit.suites.archival import ArchivalSuite
+from engram_testkit.suites.tier import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
+
+QDRANT_URL = os.environ.get("QDRANT_URL", "")
+
+
+async def built(database_url: str, directories: pytest.TempPathFactory, **settings: Any) -> Parts:
+    config = Config(
+        port=0, data_dir=str(directories.mktemp("archival")), database_url=database_url, embedder="engram/hashing-256",
+        log_level="error", shutdown_grace_seconds=0, **settings,
+    )  # fmt: skip
+    return await assemble(config), config
+
+
+class OnEmbeddedIndex(ArchivalSuite):
+    """The suite over this room's parts."""
+
+    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    @classmethod
+    async def parts(cls, database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Parts:
+        return await built(database_url, tmp_path_factory)
+
+
+class TestInProcessOnSqlite(OnSqlite, InProcess, OnEmbeddedIndex): ...
+
+
+class TestInProcessOnPostgres(OnPostgres, InProcess, OnEmbeddedIndex): ...
+
+
+class TestThroughTheWireOnSqlite(OnSqlite, ThroughTheWire, OnEmbeddedIndex): ...
+
+
+class TestThroughTheWireOnPostgres(OnPostgres, ThroughTheWire, OnEmbeddedIndex): ...
+
+
+class TestOnQdrantStandIn(OnPostgres, ThroughTheWire, ArchivalSuite):
+    """What speaks the server's protocol, and is none."""
+
+    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    @classmethod
+    async def parts(cls, database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Parts]:
+        async with standing_in() as server:
+            where = {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": server.port}
+            yield await built(database_url, tmp_path_factory, **where)
+
+
+if QDRANT_URL:
+
+    class TestOnQdrantServer(OnPostgres, ThroughTheWire, ArchivalSuite):
+        @pytest_asyncio.fixture(scope="class", loop_scope="class")
+        @classmethod
+        async def parts(cls, database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Parts:
+            return await built(
+                database_url,
+                tmp_path_factory,
+                qdrant_url=QDRANT_URL,
+                qdrant_api_key=os.environ.get("QDRANT_API_KEY", ""),
+                qdrant_grpc_port=int(os.environ.get("QDRANT_GRPC_PORT", "6334")),
+                qdrant_prefix=f"test-{uuid.uuid4().hex}",
+            )
+
+else:
+
+    @pytest.mark.skip(reason="NO QDRANT SERVER WAS TESTED: set QDRANT_URL to one (docker-compose.yml has it)")
+    def test_the_suite_on_a_qdrant_server() -> None:
+        """Stands for all cases of ArchivalSuite."""
