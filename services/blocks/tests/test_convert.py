@@ -44,7 +44,10 @@ def test_a_block_survives_the_wire(block: Block) -> None:
     assert convert.block_from(blocks_pb2.Block.FromString(sent)) == block
 
 
-@given(maybe, maybe)
+whole = st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
+
+
+@given(whole, whole)
 def test_an_agent_author_survives_the_wire(tool_call_id: str | None, run_id: str | None) -> None:
     author = AgentAuthor("agent-00000000-0000-4000-8000-000000000001", tool_call_id, run_id)
     assert convert.author_from(convert.author_to(author)) == author
