@@ -97,6 +97,18 @@ async def test_reads_cannot_write(database: Database) -> None:
         await database.read(lambda c: c.execute(counters.insert().values(name="n", value=0)))
 
 
+async def test_what_connections_are_to_set_holds_in_reads_and_writes(postgres_url: str) -> None:
+    database = Database.open(postgres_url, postgres_settings={"enable_seqscan": "off"})
+
+    def shown(conn: sa.Connection) -> str:
+        return str(conn.scalar(sa.text("SHOW enable_seqscan")))
+
+    try:
+        assert [await database.read(shown), await database.write(shown)] == ["off", "off"]
+    finally:
+        await database.close()
+
+
 async def test_times_come_back_as_the_same_instant_in_utc(database: Database) -> None:
     await _with_tables(database)
     there = datetime(2026, 3, 1, 23, 30, 0, 123456, tzinfo=timezone(timedelta(hours=-5)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 from uuid import UUID
 
@@ -40,21 +41,30 @@ class MessageFinder:
         if not wanted.query.strip():
             newest = await self._store.newest(wanted.scope, wanted.limit)
             return [MessageHit(message=message, text=speech(message)) for message in newest]
-        mode, depth = wanted.mode, max(50, 4 * wanted.limit)
-        by_words: list[UUID] = []
-        if mode is not SearchMode.VECTOR:
-            found = await self._store.search_words(wanted.scope, terms(wanted.query), depth)
-            by_words = [uuid_of(id_) for id_, score in found if score > 0]
-        by_meaning: list[UUID] = []
-        if mode is not SearchMode.TEXT:
-            try:
-                by_meaning = await self._by_meaning(wanted, depth)
-            except EmbedderAway as error:
-                if mode is SearchMode.VECTOR:
-                    raise
-                _log.warning("searching by words alone", error=str(error))
-                mode = SearchMode.TEXT
-        return await self._hits(wanted, mode, by_words, by_meaning)
+        depth = max(50, 4 * wanted.limit)
+        match wanted.mode:
+            case SearchMode.TEXT:
+                return await self._hits(wanted, wanted.mode, await self._by_words(wanted, depth), [])
+            case SearchMode.VECTOR:
+                return await self._hits(wanted, wanted.mode, [], await self._by_meaning(wanted, depth))
+            case SearchMode.HYBRID:
+                by_words, by_meaning = await asyncio.gather(
+                    self._by_words(wanted, depth), self._by_meaning_if_there(wanted, depth)
+                )
+                mode = SearchMode.TEXT if by_meaning is None else wanted.mode
+                return await self._hits(wanted, mode, by_words, by_meaning or [])
+
+    async def _by_words(self, wanted: MessageSearch, depth: int) -> list[UUID]:
+        found = await self._store.search_words(wanted.scope, terms(wanted.query), depth)
+        return [uuid_of(id_) for id_, score in found if score > 0]
+
+    async def _by_meaning_if_there(self, wanted: MessageSearch, depth: int) -> list[UUID] | None:
+        """None where the embedder cannot be reached."""
+        try:
+            return await self._by_meaning(wanted, depth)
+        except EmbedderAway as error:
+            _log.warning("searching by words alone", error=str(error))
+            return None
 
     async def _by_meaning(self, wanted: MessageSearch, depth: int) -> list[UUID]:
         (vector,) = await self._vectors.embed([wanted.query[:EMBEDDED_CHARACTERS]])
@@ -71,17 +81,22 @@ class MessageFinder:
     ) -> list[MessageHit]:
         # The vector index follows: only what the store still has is a hit, and counts for a rank. What a scope asks
         # of a message (its agent, conversation, role and time) never changes, so the index was right about it.
-        organization_id = wanted.scope.organization_id
         known = set(by_words)
-        there = await self._store.searchable(organization_id, [_id(id_) for id_ in by_meaning if id_ not in known])
-        by_meaning = [id_ for id_ in by_meaning if id_ in known or _id(id_) in there]
+        unsure = [id_ for id_ in by_meaning if id_ not in known]
         weight = self._vectors.embedder.hybrid_weight
-        fused = fuse([(1.0, by_words), (weight, by_meaning)])
-        text_ranks = {id_: rank for rank, id_ in enumerate(by_words, start=1)}
-        vector_ranks = {id_: rank for rank, id_ in enumerate(by_meaning, start=1)}
-        best = fused[: wanted.limit]
-        found = await self._store.get_messages(organization_id, [_id(id_) for id_, _ in best])
+        best: list[tuple[UUID, float]] = []
+        vector_ranks: dict[UUID, int] = {}
+
+        def choose(there: frozenset[str]) -> list[str]:
+            gone = {id_ for id_ in unsure if _id(id_) not in there}
+            meant = [id_ for id_ in by_meaning if id_ not in gone]
+            vector_ranks.update((id_, rank) for rank, id_ in enumerate(meant, start=1))
+            best[:] = fuse([(1.0, by_words), (weight, meant)])[: wanted.limit]
+            return [_id(id_) for id_, _ in best]
+
+        found = await self._store.hits(wanted.scope.organization_id, [_id(id_) for id_ in unsure], choose)
         messages = {message.id: message for message in found}
+        text_ranks = {id_: rank for rank, id_ in enumerate(by_words, start=1)}
         return [
             MessageHit(
                 message=(message := messages[_id(id_)]),

@@ -40,6 +40,9 @@ from engram_recall.store.trace_sql import SqlTraceStore
 from engram_recall.usecases.episodes import EpisodeService
 from engram_recall.usecases.traces import TraceService
 
+# No call is to read a table whole. Planned without statistics, the word index would be passed over for that; and what
+# is forbidden looks so dear to the planner that it would compile the query first.
+_PLANNING = {"enable_seqscan": "off", "jit": "off"}
 PURGE_SECONDS = 3600.0
 RETENTION_SECONDS = 3600.0
 
@@ -48,7 +51,7 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
     """The recall service over its migrated database and its vector index, ready to start."""
     clock = clock or SystemClock()
     embedder = make_embedder_of(config)
-    database = Database.open(config.database, synchronous=config.sqlite_synchronous)
+    database = Database.open(config.database, synchronous=config.sqlite_synchronous, postgres_settings=_PLANNING)
     await database.migrate("engram_recall")
     store = SqlRecallStore(database, clock)
     index = await open_index(config)

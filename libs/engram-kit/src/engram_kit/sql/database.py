@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol, Self, TypeVar
 
 import sqlalchemy as sa
@@ -52,13 +52,21 @@ class Database:
         self.dialect = engine.dialect
 
     @classmethod
-    def open(cls, url: str, *, synchronous: str = "NORMAL", readers: int = 2) -> Self:
+    def open(
+        cls,
+        url: str,
+        *,
+        synchronous: str = "NORMAL",
+        readers: int = 2,
+        postgres_settings: Mapping[str, str] | None = None,
+    ) -> Self:
         """Opens a database; nothing is read or made before the first transaction.
 
         Args:
             url: `sqlite:////absolute/path.db`, or `postgresql://user:password@host/database`.
             synchronous: SQLite's setting. NORMAL survives the death of the process; FULL also a loss of power.
             readers: how many reads run side by side on SQLite.
+            postgres_settings: what each connection sets on PostgreSQL.
         """
         try:
             parsed = sa.make_url(url)
@@ -75,7 +83,7 @@ class Database:
             case "postgresql" | "postgres":
                 from engram_kit.sql.postgresql import PostgresEngine  # noqa: PLC0415
 
-                return cls(PostgresEngine(parsed), shown)
+                return cls(PostgresEngine(parsed, settings=postgres_settings), shown)
             case other:
                 raise ConfigError(f"A database of kind {other!r} is not supported; use sqlite or postgresql.")
 

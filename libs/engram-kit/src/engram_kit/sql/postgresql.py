@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, TypeVar
 
@@ -27,7 +27,7 @@ class PostgresEngine:
 
     dialect = "postgresql"
 
-    def __init__(self, url: sa.URL, *, pool_size: int = 10) -> None:
+    def __init__(self, url: sa.URL, *, pool_size: int = 10, settings: Mapping[str, str] | None = None) -> None:
         query = dict(url.query)
         if "sslmode" in query:
             query["ssl"] = query.pop("sslmode")
@@ -36,7 +36,10 @@ class PostgresEngine:
             pool_size=pool_size,
             max_overflow=0,
             pool_timeout=10,
-            connect_args={"timeout": 5, "server_settings": {"application_name": "engram", "timezone": "UTC"}},
+            connect_args={
+                "timeout": 5,
+                "server_settings": {"application_name": "engram", "timezone": "UTC", **(settings or {})},
+            },
         )
         self._engine = engine
         self._writer = engine.execution_options(isolation_level="SERIALIZABLE")

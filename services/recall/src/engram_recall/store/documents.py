@@ -92,15 +92,22 @@ class WordIndex(Protocol):
     def is_empty(self, conn: sa.Connection) -> bool:
         """Whether there is no document at all."""
 
-    def holders(self, conn: sa.Connection, scope: SearchScope, terms: Sequence[str], most: int) -> dict[str, int]:
-        """How many messages of the scope's organization, agent, conversation and roles have each term; counted to
-        `most`. Terms that nobody has are left out."""
+    def counts(
+        self, conn: sa.Connection, scope: SearchScope, terms: Sequence[str], most: int
+    ) -> tuple[int, dict[str, int]]:
+        """How many messages the scope's agent or organization has, and how many of those of its conversation and roles
+        have each term; counted to `most`. Terms that nobody has are left out."""
 
     def candidates(
         self, conn: sa.Connection, scope: SearchScope, weights: Mapping[str, float], limit: int
     ) -> list[Candidate]:
         """The messages in scope that have at least one of the terms, roughly the best of them, the newest first."""
 
+
+_SIZE: Final = "(SELECT CAST(coalesce(sum(message_count), 0) AS bigint) FROM agents WHERE "
+SIZE_OF_ORGANIZATION: Final = f"{_SIZE}organization_id = :organization)"
+SIZE_OF_AGENT: Final = f"{_SIZE}organization_id = :organization AND agent_id = :agent)"
+"""How many messages there are where a search looks, as a value in a statement."""
 
 COLUMNS: Final = (
     messages.c.row_id,

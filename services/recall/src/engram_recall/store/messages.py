@@ -113,6 +113,8 @@ def read(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> tuple
 
 def searchable(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> frozenset[str]:
     """Those of `ids` that a search of the organization may find."""
+    if not ids:
+        return frozenset()
     return frozenset(conn.execute(_FINDABLE, {"organization": organization_id, "ids": list(ids)}).scalars())
 
 

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 
 from engram_recall.commands import SearchScope
 from engram_recall.store.documents import Candidate, WordIndex
-from engram_recall.store.tables import agents
 
 BODY_WEIGHT: Final = 1.0
 BESIDE_WEIGHT: Final = 0.6
@@ -28,17 +27,14 @@ of them, if there is another term. It counts for those that another term has fou
 MOST_CANDIDATES: Final = 100
 """So many are ranked, unless more hits are asked for."""
 
-_a = agents.c
-
 
 def search(
     index: WordIndex, conn: sa.Connection, scope: SearchScope, terms: Sequence[str], limit: int
 ) -> list[tuple[str, float]]:
     """See RecallStore.search_words."""
-    holders = index.holders(conn, scope, terms, MOST_HOLDERS + 1)
+    size, holders = index.counts(conn, scope, terms, MOST_HOLDERS + 1)
     if not holders:
         return []
-    size = _size(conn, scope)
     weights = {term: rarity(count, size) for term, count in holders.items()}
     found = index.candidates(conn, scope, telling(holders, weights, size), max(MOST_CANDIDATES, 2 * limit))
     return ranked(found, weights)[:limit]
@@ -54,14 +50,6 @@ def telling(holders: Mapping[str, int], weights: Mapping[str, float], size: int)
     return found
 
 
-def _size(conn: sa.Connection, scope: SearchScope) -> int:
-    """How many messages there are where the search looks; of an agent where only its conversation is known."""
-    total = sa.select(sa.func.coalesce(sa.func.sum(_a.message_count), 0)).where(
-        _a.organization_id == scope.organization_id
-    )
-    return int(conn.scalar(total if scope.agent_id is None else total.where(_a.agent_id == scope.agent_id)) or 0)
-
-
 def rarity(count: int, size: int) -> float:
     """BM25's inverse document frequency."""
     return math.log(1 + (max(size, count) - count + 0.5) / (count + 0.5))
@@ -69,9 +57,7 @@ def rarity(count: int, size: int) -> float:
 
 def ranked(found: Sequence[Candidate], weights: Mapping[str, float]) -> list[tuple[str, float]]:
     """Best first; of equals, the first given."""
-    wanted = {word for term in weights for word in term.split()}
-    phrases = [term for term in weights if " " in term]
-    counted = [_counted(candidate, wanted, phrases) for candidate in found]
+    counted = [_counted(candidate, tuple(weights)) for candidate in found]
     usual = sum(length for _, length in counted) / max(1, len(counted))
     scored = [
         (candidate.id, _score(frequencies, length / usual, weights))
@@ -90,7 +76,7 @@ def _score(frequencies: Mapping[str, float], length: float, weights: Mapping[str
     return score
 
 
-def _counted(candidate: Candidate, wanted: set[str], phrases: Sequence[str]) -> tuple[dict[str, float], float]:
+def _counted(candidate: Candidate, terms: Sequence[str]) -> tuple[dict[str, float], float]:
     """How often a candidate has each term, by the weight of the place; and its length in words."""
     frequencies: dict[str, float] = {}
     lengths = []
@@ -102,11 +88,9 @@ def _counted(candidate: Candidate, wanted: set[str], phrases: Sequence[str]) -> 
     ):
         words = text.split()
         lengths.append(len(words))
-        for word in words:
-            if word in wanted:
-                frequencies[word] = frequencies.get(word, 0.0) + weight
-        for phrase in phrases:
-            if times := f" {text} ".count(f" {phrase} "):
-                frequencies[phrase] = frequencies.get(phrase, 0.0) + weight * times
+        for term in terms:
+            # Most texts have most terms nowhere, which is soon seen; in what is left words are counted one by one.
+            if term in text and (times := f" {text} ".count(f" {term} ") if " " in term else words.count(term)):
+                frequencies[term] = frequencies.get(term, 0.0) + weight * times
     beyond = candidate.body_characters / max(1, len(candidate.body))
     return frequencies, lengths[0] * beyond + lengths[1] + lengths[2]

@@ -191,11 +191,16 @@ class SqlRecallStore:
         )
         return await self._database.read(lambda conn: list(map(to_message, conn.execute(statement))))
 
-    async def searchable(self, organization_id: str, ids: Sequence[str]) -> frozenset[str]:
+    async def hits(
+        self, organization_id: str, unsure: Sequence[str], choose: Callable[[frozenset[str]], Sequence[str]]
+    ) -> tuple[Message, ...]:
         """See RecallStore."""
-        if not ids:
-            return frozenset()
-        return await self._database.read(lambda conn: message_rows.searchable(conn, organization_id, ids))
+
+        def read(conn: sa.Connection) -> tuple[Message, ...]:
+            there = message_rows.searchable(conn, organization_id, unsure)
+            return message_rows.read(conn, organization_id, choose(there))
+
+        return await self._database.read(read)
 
     async def erase_agent(self, organization_id: str, agent_id: str, key: RequestKey | None) -> Erasure:
         """See RecallStore."""

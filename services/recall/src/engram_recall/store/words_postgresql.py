@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from engram_recall.commands import SearchScope
-from engram_recall.store.documents import READ_CHARACTERS, Candidate, Document
+from engram_recall.store.documents import (
+    READ_CHARACTERS,
+    SIZE_OF_AGENT,
+    SIZE_OF_ORGANIZATION,
+    Candidate,
+    Document,
+)
+from engram_recall.words import MAX_TERMS
 
 _PUT: Final = sa.text(
     """
@@ -34,23 +42,20 @@ _ANY: Final = sa.text("SELECT 1 FROM message_words LIMIT 1")
 MOST_MATCHES: Final = 2_000
 """So many messages are looked at for candidates, the newest."""
 
-# Planned without statistics, the word index would be passed over for a scan; and a scan that is forbidden looks so
-# dear to the planner that it would compile the query first.
-_BY_INDEX: Final = sa.text("SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)")
-_COUNTED: Final = sa.text(
-    """
-    SELECT term, (SELECT count(*) FROM (
+_COUNTED: Final = """
+    SELECT term, {size} AS size, (SELECT count(*) FROM (
         SELECT 1 FROM message_words
         WHERE words @@ (phraseto_tsquery('simple', term) && CAST(:scope AS tsquery)) LIMIT :most) AS held) AS holders
     FROM unnest(CAST(:terms AS text[])) AS term
     WHERE numnode(phraseto_tsquery('simple', term)) > 0
-    """
-)
+"""
+_COUNTED_OF_AGENT: Final = sa.text(_COUNTED.format(size=SIZE_OF_AGENT))
+_COUNTED_OF_ORGANIZATION: Final = sa.text(_COUNTED.format(size=SIZE_OF_ORGANIZATION))
 # The words first, whatever the planner believes: it knows nothing of how rare they are. And in the order of no index,
 # which it would walk to the end.
 _HAVING: Final = """
     SELECT ctid AS place, row_id FROM message_words
-    WHERE words @@ ((SELECT string_agg(concat('(', query, ')'), ' | ') FROM terms)::tsquery && CAST(:scope AS tsquery))
+    WHERE words @@ ((SELECT {either} FROM asked) && CAST(:scope AS tsquery))
 """
 _NEWEST: Final = f"{_HAVING} ORDER BY row_id + 0 DESC LIMIT :newest"
 _NEWEST_INSIDE: Final = f"""
@@ -61,26 +66,22 @@ _NEWEST_INSIDE: Final = f"""
     ORDER BY row_id + 0 DESC LIMIT :newest
 """  # noqa: S608
 _CANDIDATES: Final = """
-    WITH terms AS MATERIALIZED (
-        SELECT phraseto_tsquery('simple', term) AS query, to_tsquery('simple', own) AS own,
-            to_tsquery('simple', near) AS near, weight
-        FROM unnest(CAST(:terms AS text[]), CAST(:own AS text[]), CAST(:near AS text[]),
-            CAST(:weights AS double precision[])) AS given (term, own, near, weight)),
+    WITH asked AS MATERIALIZED (SELECT {asked}),
     newest AS MATERIALIZED ({newest}),
     best AS (
-        SELECT newest.row_id, (
-            SELECT sum(weight * (CASE WHEN words @@ own THEN 1.0 ELSE 0.0 END
-                + CASE WHEN words @@ near THEN 0.45 ELSE 0.0 END))
-            FROM terms) AS score
-        FROM newest JOIN message_words ON message_words.ctid = newest.place
+        SELECT newest.row_id, {score} AS score
+        FROM asked, newest JOIN message_words ON message_words.ctid = newest.place
         ORDER BY score DESC, row_id DESC LIMIT :most)
     SELECT id, substr(body, 1, :characters), length(body), beside, around, about
     FROM best JOIN message_words USING (row_id) JOIN messages USING (row_id)
     WHERE organization_id || '' = :organization
     ORDER BY row_id DESC
 """
-_BEST: Final = sa.text(_CANDIDATES.format(newest=_NEWEST))
-_BEST_INSIDE: Final = sa.text(_CANDIDATES.format(newest=_NEWEST_INSIDE))
+# Queries that are known by the statement alone would be read again for every message.
+_ASKED: Final = """phraseto_tsquery('simple', :term_{0}) AS term_{0}, to_tsquery('simple', :own_{0}) AS own_{0},
+    to_tsquery('simple', :near_{0}) AS near_{0}, CAST(:weight_{0} AS double precision) AS weight_{0}"""
+_SCORE: Final = """weight_{0} * (CASE WHEN words @@ own_{0} THEN 1.0::double precision ELSE 0 END
+    + CASE WHEN words @@ near_{0} THEN 0.45::double precision ELSE 0 END)"""
 
 
 class PostgresWords:
@@ -120,12 +121,18 @@ class PostgresWords:
         """See WordIndex.is_empty."""
         return conn.execute(_ANY).first() is None
 
-    def holders(self, conn: sa.Connection, scope: SearchScope, terms: Sequence[str], most: int) -> dict[str, int]:
-        """See WordIndex.holders."""
-        conn.execute(_BY_INDEX)
-        rows = conn.execute(_COUNTED, {"terms": list(terms), "scope": _scopes(scope), "most": most})
+    def counts(
+        self, conn: sa.Connection, scope: SearchScope, terms: Sequence[str], most: int
+    ) -> tuple[int, dict[str, int]]:
+        """See WordIndex.counts."""
+        asked: dict[str, Any] = {"terms": list(terms), "scope": _scopes(scope), "most": most}
+        asked["organization"] = scope.organization_id
+        if scope.agent_id is None:
+            rows = conn.execute(_COUNTED_OF_ORGANIZATION, asked).all()
+        else:
+            rows = conn.execute(_COUNTED_OF_AGENT, {**asked, "agent": scope.agent_id}).all()
         counts = {row.term: row.holders for row in rows}
-        return {term: counts[term] for term in terms if counts.get(term)}
+        return rows[0].size if rows else 0, {term: counts[term] for term in terms if counts.get(term)}
 
     def candidates(
         self, conn: sa.Connection, scope: SearchScope, weights: Mapping[str, float], limit: int
@@ -134,18 +141,33 @@ class PostgresWords:
         asked: dict[str, Any] = {
             "organization": scope.organization_id,
             "scope": _scopes(scope),
-            "terms": list(weights),
-            "own": [_in("AD", term) for term in weights],
-            "near": [_in("BC", term) for term in weights],
-            "weights": list(weights.values()),
             "newest": MOST_MATCHES,
             "most": limit,
             "characters": READ_CHARACTERS,
         }
-        if not _looks_into_rows(scope):
-            return [Candidate(*row) for row in conn.execute(_BEST, asked)]
-        asked |= {"from_time": scope.from_time, "before_time": scope.before_time, "excluded": list(scope.exclude_ids)}
-        return [Candidate(*row) for row in conn.execute(_BEST_INSIDE, asked)]
+        for number, (term, weight) in enumerate(weights.items()):
+            asked[f"term_{number}"], asked[f"weight_{number}"] = term, weight
+            asked[f"own_{number}"], asked[f"near_{number}"] = _in("AD", term), _in("BC", term)
+        inside = _looks_into_rows(scope)
+        if inside:
+            asked |= {"from_time": scope.from_time, "before_time": scope.before_time}
+            asked["excluded"] = list(scope.exclude_ids)
+        return [Candidate(*row) for row in conn.execute(_best(len(weights), inside=inside), asked)]
+
+
+@lru_cache(maxsize=2 * MAX_TERMS)
+def _best(terms: int, *, inside: bool) -> sa.TextClause:
+    """The candidates of so many terms; `inside` of times."""
+    numbers = range(terms)
+    return sa.text(
+        _CANDIDATES.format(
+            asked=", ".join(map(_ASKED.format, numbers)),
+            newest=(_NEWEST_INSIDE if inside else _NEWEST).format(
+                either=" || ".join(f"term_{number}" for number in numbers)
+            ),
+            score=" + ".join(map(_SCORE.format, numbers)),
+        )
+    )
 
 
 def _looks_into_rows(scope: SearchScope) -> bool:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from engram_recall.commands import SearchScope
-from engram_recall.store.documents import READ_CHARACTERS, Candidate, Document
-from engram_recall.store.filters import searched
+from engram_recall.store.documents import (
+    READ_CHARACTERS,
+    SIZE_OF_AGENT,
+    SIZE_OF_ORGANIZATION,
+    Candidate,
+    Document,
+)
 from engram_recall.store.tables import messages
 from engram_recall.words import MAX_TERMS
-
-TABLE: Final = sa.table(
-    "message_words",
-    sa.column("rowid"),
-    *(sa.column(name, sa.Text) for name in ("body", "beside", "around", "about")),
-)
 
 _PUT: Final = sa.text(
     "INSERT OR REPLACE INTO message_words (rowid, scope, body, beside, around, about)"
@@ -30,14 +30,16 @@ _REMOVE_AGENT: Final = sa.text(
 )
 _CLEAR: Final = sa.text("DELETE FROM message_words")
 _ANY: Final = sa.text("SELECT rowid FROM message_words LIMIT 1")
-_COUNT: Final = sa.text(
-    "SELECT count(*) FROM (SELECT 1 FROM message_words WHERE message_words MATCH :match LIMIT :most)"
-)
 PLACES: Final = (("body about", 1.0), ("beside around", 0.45))
 """What a term counts for a candidate by its place. FTS5's own BM25 counts every term, and the scope, in the whole table
 first: it takes the longer the more all agents have said."""
 MOST_MATCHES: Final = 2_000
 """So many messages of a term and a place are candidates, the newest."""
+_INSIDE: Final = """
+    JOIN messages USING (row_id)
+    WHERE created_at >= :from_time AND created_at < :before_time AND id NOT IN :excluded
+"""
+_EVER: Final = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 
 
 class SqliteWords:
@@ -77,63 +79,73 @@ class SqliteWords:
         """See WordIndex.is_empty."""
         return conn.execute(_ANY).first() is None
 
-    def holders(self, conn: sa.Connection, scope: SearchScope, terms: Sequence[str], most: int) -> dict[str, int]:
-        """See WordIndex.holders."""
-        counts = {
-            term: int(conn.execute(_COUNT, {"match": _match(scope, [term]), "most": most}).scalar_one())
-            for term in terms
-        }
-        return {term: count for term, count in counts.items() if count}
+    def counts(
+        self, conn: sa.Connection, scope: SearchScope, terms: Sequence[str], most: int
+    ) -> tuple[int, dict[str, int]]:
+        """See WordIndex.counts."""
+        asked: dict[str, Any] = {f"match_{number}": _match(scope, [term]) for number, term in enumerate(terms)}
+        asked |= {"organization": scope.organization_id, "agent": scope.agent_id, "most": most}
+        size, *counts = conn.execute(_counting(len(terms), of_agent=scope.agent_id is not None), asked).one()
+        return size, {term: count for term, count in zip(terms, counts, strict=True) if count}
 
     def candidates(
         self, conn: sa.Connection, scope: SearchScope, weights: Mapping[str, float], limit: int
     ) -> list[Candidate]:
         """See WordIndex.candidates."""
-        words, body = TABLE.c, TABLE.c.body
-        given: dict[str, str | float | int] = {"newest": -1 if _looks_into_rows(scope) else MOST_MATCHES}
+        inside = _looks_into_rows(scope)
+        asked: dict[str, Any] = {
+            "organization": scope.organization_id,
+            "newest": -1 if inside else MOST_MATCHES,
+            "most": limit,
+            "characters": READ_CHARACTERS,
+        }
         for number, (term, weight) in enumerate(weights.items()):
             for place, (columns, share) in enumerate(PLACES):
-                given[f"match_{number}_{place}"] = _match(scope, [term], columns)
-                given[f"weight_{number}_{place}"] = weight * share
-        found = _found(len(weights)).subquery()
-        best = (
-            sa.select(found.c.row_id)
-            .group_by(found.c.row_id)
-            .order_by(sa.func.sum(found.c.weight).desc(), found.c.row_id.desc())
-            .limit(limit)
-        )
-        if _looks_into_rows(scope):
-            best = best.join_from(found, messages, messages.c.row_id == found.c.row_id).where(*searched(scope))
-        row_ids = list(conn.execute(best, given).scalars())
-        if not row_ids:
-            return []
-        texts = (
-            sa.func.substr(body, 1, READ_CHARACTERS),
-            sa.func.length(body),
-            words.beside,
-            words.around,
-            words.about,
-        )
-        read = (
-            sa.select(messages.c.id, *texts)
-            .select_from(TABLE.join(messages, messages.c.row_id == words.rowid))
-            .where(words.rowid.in_(row_ids), *searched(scope))
-            .order_by(words.rowid.desc())
-        )
-        return [Candidate(*row) for row in conn.execute(read)]
+                asked[f"match_{number}_{place}"] = _match(scope, [term], columns)
+                asked[f"weight_{number}_{place}"] = weight * share
+        if inside:
+            asked |= {"from_time": scope.from_time or _EVER[0], "before_time": scope.before_time or _EVER[1]}
+            asked["excluded"] = list(scope.exclude_ids)
+        return [Candidate(*row) for row in conn.execute(_best(len(weights), inside=inside), asked)]
 
 
-@lru_cache(maxsize=MAX_TERMS)
-def _found(terms: int) -> sa.TextualSelect:
-    """The messages that have a term in a place, with what that counts; one after the other for so many terms."""
-    # Written out: to build the many parts of it anew takes longer than to carry them out.
+# Statements are written out, and once for so many terms: to build their many parts takes longer than to run them.
+
+
+@lru_cache(maxsize=2 * MAX_TERMS)
+def _counting(terms: int, *, of_agent: bool) -> sa.TextClause:
+    """How many messages there are, and how many have each term."""
+    counts = (
+        f"(SELECT count(*) FROM (SELECT 1 FROM message_words WHERE message_words MATCH :match_{number} LIMIT :most))"  # noqa: S608
+        for number in range(terms)
+    )
+    return sa.text(f"SELECT {', '.join((SIZE_OF_AGENT if of_agent else SIZE_OF_ORGANIZATION, *counts))}")
+
+
+@lru_cache(maxsize=2 * MAX_TERMS)
+def _best(terms: int, *, inside: bool) -> sa.TextClause:
+    """The candidates: the sum of what each term counts in each place, one after the other; `inside` of times."""
     parts = (
         f"SELECT row_id, :weight_{number}_{place} AS weight FROM (SELECT rowid AS row_id FROM message_words"  # noqa: S608
         f" WHERE message_words MATCH :match_{number}_{place} ORDER BY rowid DESC LIMIT :newest)"
         for number in range(terms)
         for place in range(len(PLACES))
     )
-    return sa.text(" UNION ALL ".join(parts)).columns(row_id=sa.Integer, weight=sa.Float)
+    found = sa.text(
+        f"""
+        SELECT id, substr(body, 1, :characters), length(body), beside, around, about
+        FROM (
+            SELECT row_id FROM ({" UNION ALL ".join(parts)}) {_INSIDE if inside else ""}
+            GROUP BY row_id ORDER BY sum(weight) DESC, row_id DESC LIMIT :most) AS best
+        CROSS JOIN messages USING (row_id) CROSS JOIN message_words ON message_words.rowid = best.row_id
+        WHERE organization_id || '' = :organization
+        ORDER BY row_id DESC
+        """  # noqa: S608
+    )
+    if not inside:
+        return found
+    times = (sa.bindparam(name, type_=messages.c.created_at.type) for name in ("from_time", "before_time"))
+    return found.bindparams(*times, sa.bindparam("excluded", expanding=True))
 
 
 def _looks_into_rows(scope: SearchScope) -> bool:
