@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engram_orchestrator.model.erasure import Erased
+from engram_orchestrator.model.episodes import EpisodeCommit, MemoryBundle, MemoryScope
 from engram_orchestrator.model.memory import (
     ArchivalSummary,
     Block,
@@ -249,6 +250,21 @@ class RecallPort(Protocol):
 
     async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
         """Forgets the agent's windows and messages."""
+        ...
+
+
+class EpisodesPort(Protocol):
+    """Episodes and facts (the recall room). EraseAgent of recall erases an agent's own with its messages."""
+
+    async def bundle(self, scope: MemoryScope, max_episodes: int, max_facts: int) -> MemoryBundle:
+        """The newest episodes and the most salient facts that hold now."""
+        ...
+
+    async def commit(self, request_id: str, commit: EpisodeCommit) -> None:
+        """Keeps an episode and what it does to the facts, all or none.
+
+        Raises FACT_CLOSED (metadata: fact_id) where a fact that is superseded or confirmed is closed by now.
+        """
         ...
 
 

@@ -24,10 +24,12 @@ from engram_kit.sql import Database
 from engram_orchestrator.builtin.executor import BuiltinTools
 from engram_orchestrator.clients.archival import ArchivalClient
 from engram_orchestrator.clients.blocks import BlocksClient
+from engram_orchestrator.clients.episodes import EpisodesClient
 from engram_orchestrator.clients.recall import RecallClient
 from engram_orchestrator.clients.tools import ToolsClient
 from engram_orchestrator.compaction.compactor import model_compactor
 from engram_orchestrator.compaction.gauge import Gauge
+from engram_orchestrator.compaction.swap import Swap
 from engram_orchestrator.config import Config
 from engram_orchestrator.errors import REMOTE
 from engram_orchestrator.llm.registry import Providers
@@ -164,6 +166,7 @@ def _tiers(config: Config, channels: Channels) -> Tiers:
     return Tiers(
         BlocksClient(channels.channel(config.blocks_target)),
         RecallClient(channels.channel(config.recall_target)),
+        EpisodesClient(channels.channel(config.recall_target)),
         ArchivalClient(channels.channel(config.archival_target)),
         ToolsClient(channels.channel(config.tools_target)),
     )
@@ -185,7 +188,9 @@ def _parts(config: Config, database: Database, tiers: Tiers, owner: str, clock: 
     recorder = Recorder(run_store, deltas, hub, clock, keeps_traces=config.step_trace_days > 0)
     execution = ToolExecution(recorder, builtin, tiers.tools, tiers.core_memory, patience, clock)
     gauge = Gauge()
-    fitting = Fitting(context, model_compactor(models), gauge, recorder, tiers.recall, patience, clock)
+    compactor = model_compactor(models, tiers.episodes, tiers.recall)
+    swap = Swap(tiers.recall, tiers.episodes)
+    fitting = Fitting(context, compactor, gauge, recorder, swap, patience, clock)
     engine = Engine(run_store, recorder, hub, tiers.recall, context, fitting, execution, patience, clock)
     turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
     keeper = LeaseKeeper(leases, clock, owner)
@@ -215,7 +220,7 @@ def _parts(config: Config, database: Database, tiers: Tiers, owner: str, clock: 
         windows,
         conversations,
         previews,
-        CompactionService(agent_store, slots, tiers.recall, models, previews, context, fitting),
+        CompactionService(agent_store, slots, swap, models, previews, context, fitting),
         ToolRunner(agent_store, builtin, tiers.tools, tiers.core_memory, context, ids),
         runs,
         StepService(step_store),

@@ -11,6 +11,7 @@ from engram_kit.errors import Aborted, AlreadyExists, EngramError, FailedPrecond
 from engram_kit.ids import derive_id
 from engram_orchestrator.errors import LeaseLost, StepConflict, WindowMoved
 from engram_orchestrator.model.erasure import Erased
+from engram_orchestrator.model.episodes import Change, Episode, EpisodeCommit, Fact, MemoryBundle, MemoryScope
 from engram_orchestrator.model.memory import (
     ArchivalSummary,
     Block,
@@ -370,6 +371,81 @@ class Recall:
         changed = replace(system, content=(TextPart(text),))
         self.rows[agent_id] = [changed if message.id == system.id else message for message in self.rows[agent_id]]
         return changed
+
+
+class Episodes:
+    """Episodes and facts, by the rules of recall: closed facts stay, what is said again is confirmed."""
+
+    def __init__(self, clock: FrozenClock) -> None:
+        self._clock = clock
+        self._once = Once()
+        self.commits: list[EpisodeCommit] = []
+        self.episodes: dict[MemoryScope, list[Episode]] = {}
+        self.facts: dict[MemoryScope, list[Fact]] = {}
+        self.closed: dict[str, str] = {}
+        """Facts that no longer hold, and which took their places."""
+        self.sources: dict[str, set[str]] = {}
+        self.refuses: EngramError | None = None
+
+    def texts(self, agent: str, name: str | None = None) -> list[str]:
+        """What holds, as it was learned."""
+        return [fact.text for fact in self._holding(_of(MemoryScope(agent, name)))]
+
+    def add(self, agent: str, text: str, salience: float = 0.5) -> Fact:
+        """A fact that is known from before."""
+        return self._add(MemoryScope(agent), text, (), salience, None, set())
+
+    async def bundle(self, scope: MemoryScope, max_episodes: int, max_facts: int) -> MemoryBundle:
+        facts = sorted(self._holding(_of(scope)), key=lambda fact: (fact.salience, fact.created_at), reverse=True)
+        newest = self.episodes.get(_of(scope), [])[-max_episodes:]
+        return MemoryBundle(tuple(newest), tuple(facts[:max_facts]))
+
+    async def commit(self, request_id: str, commit: EpisodeCommit) -> None:
+        if self.refuses is not None:
+            raise self.refuses
+        self._once(request_id, commit, lambda: self._keep(_of(commit.scope), commit))
+
+    def _keep(self, scope: MemoryScope, commit: EpisodeCommit) -> None:
+        for change in commit.changes:
+            if change.fact_id in self.closed:
+                raise _refused("FACT_CLOSED", fact_id=change.fact_id or "")
+        made = commit.episode
+        self.commits.append(commit)
+        kept = self.episodes.setdefault(scope, [])
+        number = sum(map(len, self.episodes.values())) + 1
+        kept.append(Episode(f"episode-{number:04d}", made.summary, self._clock.now(), made.tags, made.salience))
+        for change in commit.changes:
+            sources = set(change.message_ids)
+            same = next((f for f in self._holding(scope) if f.text.casefold() == change.text.casefold()), None)
+            if change.change is Change.CONFIRM or (change.change is Change.ADD and same is not None):
+                self.sources[change.fact_id or (same.id if same else "")] |= sources
+                continue
+            fact = self._add(scope, change.text, change.tags, change.salience, change.told_at, sources)
+            if change.change is Change.SUPERSEDE and change.fact_id is not None:
+                self.closed[change.fact_id] = fact.id
+
+    def _add(
+        self,
+        scope: MemoryScope,
+        text: str,
+        tags: tuple[str, ...],
+        salience: float,
+        since: datetime | None,
+        sources: set[str],
+    ) -> Fact:
+        number = sum(map(len, self.facts.values())) + 1
+        fact = Fact(f"fact-{number:04d}", text, self._clock.now(), tags, salience, since)
+        self.facts.setdefault(scope, []).append(fact)
+        self.sources[fact.id] = sources
+        return fact
+
+    def _holding(self, scope: MemoryScope) -> list[Fact]:
+        return [fact for fact in self.facts.get(scope, []) if fact.id not in self.closed]
+
+
+def _of(scope: MemoryScope) -> MemoryScope:
+    """A named scope is the same for whichever agent names it."""
+    return scope if scope.name is None else MemoryScope("", scope.name)
 
 
 class Archival:

@@ -16,6 +16,7 @@ from engram_kit.sql import Database
 from engram_orchestrator.builtin.executor import BuiltinTools
 from engram_orchestrator.compaction.compactor import model_compactor
 from engram_orchestrator.compaction.gauge import Gauge
+from engram_orchestrator.compaction.swap import Swap
 from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.loop.delta_log import DeltaLog
@@ -61,7 +62,7 @@ from engram_orchestrator.usecases.windows import WindowService
 
 from .faults import Death, Faults, watched
 from .model import OneProvider, ScriptedModel
-from .tiers import Archival, Blocks, Recall, Tools
+from .tiers import Archival, Blocks, Episodes, Recall, Tools
 
 ME = DEFAULT_PRINCIPAL
 SYSTEM = "You are a test.\n{CORE_MEMORY}"
@@ -159,7 +160,7 @@ class World:
     on_wait: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
-        self.blocks, self.recall = Blocks(self.clock), Recall()
+        self.blocks, self.recall, self.episodes = Blocks(self.clock), Recall(), Episodes(self.clock)
         self.archival, self.tools = Archival(self.clock), Tools()
         self.model = ScriptedModel(self.faults)
 
@@ -178,6 +179,7 @@ class World:
         tiers = Tiers(
             watched(self.blocks, "blocks", faults),
             watched(self.recall, "recall", faults),
+            watched(self.episodes, "episodes", faults),
             watched(self.archival, "archival", faults),
             watched(self.tools, "tools", faults),
         )
@@ -191,8 +193,9 @@ class World:
         recorder = Recorder(run_store, delta_log, hub, clock)
         execution = ToolExecution(recorder, builtin, tiers.tools, tiers.core_memory, patience, clock)
         gauge = Gauge()
-        compactor = model_compactor(models, call_seconds=self.call_seconds)
-        fitting = Fitting(context, compactor, gauge, recorder, tiers.recall, patience, clock)
+        compactor = model_compactor(models, tiers.episodes, tiers.recall, call_seconds=self.call_seconds)
+        swap = Swap(tiers.recall, tiers.episodes)
+        fitting = Fitting(context, compactor, gauge, recorder, swap, patience, clock)
         engine = Engine(run_store, recorder, hub, tiers.recall, context, fitting, execution, patience, clock)
         turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
         leases, ids = watched(SqlLeaseStore(self.database, LeaseTimes(clock)), "leases", faults), RandomIds()
@@ -221,7 +224,7 @@ class World:
                 threads, agent_store, tiers.recall, tiers.core_memory, windows, slots, context, models, clock, ids
             ),
             previews,
-            CompactionService(agent_store, slots, tiers.recall, models, previews, context, fitting),
+            CompactionService(agent_store, slots, swap, models, previews, context, fitting),
             ToolRunner(agent_store, builtin, tiers.tools, tiers.core_memory, context, ids),
             agent_store,
             run_store,

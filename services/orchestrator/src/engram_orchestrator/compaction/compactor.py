@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 
+from engram_orchestrator.compaction.episodic import EpisodicWriter
 from engram_orchestrator.compaction.modes import DEFAULT_CLIP_CHARS, DEFAULT_SHARE, Mode, chain, mode_of
 from engram_orchestrator.compaction.planner import Plan, is_crowded, within_turn
 from engram_orchestrator.compaction.port import Models, NoSummary, Occasion, Shrunk, Task, Writer, Written
 from engram_orchestrator.compaction.transcript import CLIPPED, SUMMARY_NOTE, clipped, digest
 from engram_orchestrator.compaction.writers import CALL_SECONDS, SelfWriter, TranscriptWriter
+from engram_orchestrator.ports import EpisodesPort, RecallPort
 
 _log = structlog.get_logger("engram.compaction")
 
@@ -100,16 +102,22 @@ class ModelCompactor:
             summary = clipped(bare, shorter)
         if summary == written.summary:
             return written
-        return Written(written.text.replace(written.summary, summary), summary)
+        return replace(written, text=written.text.replace(written.summary, summary), summary=summary)
 
 
 def model_compactor(
-    models: Models, *, call_seconds: float = CALL_SECONDS, whole_seconds: float = WHOLE_SECONDS
+    models: Models,
+    episodes: EpisodesPort,
+    recall: RecallPort,
+    *,
+    call_seconds: float = CALL_SECONDS,
+    whole_seconds: float = WHOLE_SECONDS,
 ) -> ModelCompactor:
     """The compactor with the writers of every mode."""
     writers: dict[str, Writer] = {
         "transcript": TranscriptWriter(models, call_seconds),
         "self": SelfWriter(models, call_seconds),
+        "episodic": EpisodicWriter(models, episodes, recall, call_seconds),
     }
     return ModelCompactor(writers, whole_seconds=whole_seconds)
 

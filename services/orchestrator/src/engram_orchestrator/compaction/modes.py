@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
-from engram_orchestrator.compaction.planner import Planner, sliding, whole
+from engram_orchestrator.compaction.planner import Planner, sliding, turns, whole
 from engram_orchestrator.model.agents import CompactionSettings
 
 DEFAULT_SHARE: Final = 0.3
@@ -13,13 +13,17 @@ DEFAULT_CLIP_CHARS: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A row of the table. `writer` names who writes the summary; `falls_back_to` the mode that is tried next."""
+    """A row of the table. `writer` names who writes the summary; `falls_back_to` the mode that is tried next.
+
+    `lends_plan` says that the next one evicts the same.
+    """
 
     name: str
     plan: Planner
     writer: str
     falls_back_to: str | None
     trigger_ratio: float = 0.9
+    lends_plan: bool = False
 
 
 MODES: Final[Mapping[str, Mode]] = {
@@ -29,6 +33,7 @@ MODES: Final[Mapping[str, Mode]] = {
         Mode("all", whole, "transcript", None),
         Mode("self_compact_sliding_window", sliding, "self", "sliding_window"),
         Mode("self_compact_all", whole, "self", "all"),
+        Mode("episodic", turns, "episodic", "sliding_window", trigger_ratio=0.8, lends_plan=True),
     )
 }
 
@@ -42,7 +47,8 @@ def chain(mode: Mode) -> tuple[Mode, ...]:
     """A mode and those that stand in for it, in order. Behind the last stands the digest, which needs no model."""
     modes = [mode]
     while (following := modes[-1].falls_back_to) is not None:
-        modes.append(MODES[following])
+        stand_in = MODES[following]
+        modes.append(replace(stand_in, plan=modes[-1].plan) if modes[-1].lends_plan else stand_in)
     return tuple(modes)
 
 

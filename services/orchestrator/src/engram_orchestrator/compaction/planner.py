@@ -6,10 +6,14 @@ from typing import Final
 
 from engram_orchestrator.model.approvals import open_request
 from engram_orchestrator.model.messages import Message, Role
+from engram_orchestrator.prompt.packaging import event_type
 
 STEP: Final = 0.1
 """How much more of the messages each further try evicts."""
 _MOST_AIMED_AT: Final = 0.5
+TAIL_TURNS: Final = 4
+"""So many turns stay in front of the current one where turns leave whole."""
+_NEAR: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,40 @@ def whole(messages: Sequence[Message], start: int, sizes: Sizes, share: float) -
     del share
     places = _foldable(messages, cuts(messages, start))
     return _cut_at(messages, places[-1], sizes) if places else None
+
+
+def turns(messages: Sequence[Message], start: int, sizes: Sizes, share: float) -> Plan | None:
+    """Evicts whole turns: all but the last four before the current one, or fewer than four where those are too many.
+
+    Too many are those with which the rest would be above the trigger, or so near to it that the next turn compacts
+    again.
+    """
+    del share
+    is_small = sizes.fixed + sum(sizes.messages) <= sizes.trigger
+    if is_small and turns_in(messages[1:start]) <= TAIL_TURNS:
+        return None
+    allowed = set(_foldable(messages, cuts(messages, start)))
+    places = [place for place in (*_turn_places(messages, start), start) if place in allowed]
+    tails = [place for place in places if turns_in(messages[place:start]) <= TAIL_TURNS]
+    if not tails:
+        return None
+    for goal in (_NEAR * sizes.trigger, float(sizes.trigger)):
+        for place in tails:
+            if _rest(sizes, place) <= goal:
+                return _cut_at(messages, place, sizes)
+    return _cut_at(messages, tails[-1], sizes)
+
+
+def turns_in(messages: Sequence[Message]) -> int:
+    """How many turns begin in a stretch of messages."""
+    return len(_turn_places(messages, len(messages)))
+
+
+def _turn_places(messages: Sequence[Message], end: int) -> list[int]:
+    """Where turns begin: with what a user says, but not with an event in a user's name."""
+    return [
+        place for place in range(end) if messages[place].role is Role.USER and event_type(messages[place].text) is None
+    ]
 
 
 def is_crowded(start: int, sizes: Sizes) -> bool:

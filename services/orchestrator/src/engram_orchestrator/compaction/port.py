@@ -7,6 +7,7 @@ from typing import Protocol
 from engram_orchestrator.compaction.planner import Plan, Sizes
 from engram_orchestrator.llm.port import LlmClient, LlmRequest
 from engram_orchestrator.model.agents import CompactionSettings
+from engram_orchestrator.model.episodes import EpisodeCommit
 from engram_orchestrator.model.messages import Message
 from engram_orchestrator.model.models import ModelInfo
 
@@ -30,6 +31,8 @@ class Occasion:
     sizes: Sizes
     client: LlmClient
     tokens: Callable[[str], int]
+    agent_id: str
+    conversation_id: str
     least_gain: int | None = None
 
 
@@ -45,10 +48,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What stands at the head of the new window: `text` for the model, `summary` for whoever asks."""
+    """What stands at the head of the new window: `text` for the model, `summary` for whoever asks.
+
+    `commits` are memories that are to be kept before the window is replaced.
+    """
 
     text: str
     summary: str
+    commits: tuple[EpisodeCommit, ...] = ()
 
 
 class NoSummary(Exception):

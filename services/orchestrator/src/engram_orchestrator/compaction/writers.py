@@ -1,10 +1,10 @@
 """Who writes summaries: a model that reads a transcript, or the agent's own model in its own context."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 import structlog
@@ -27,6 +27,8 @@ from engram_orchestrator.model.agents import CompactionSettings
 from engram_orchestrator.model.messages import Message, Role, TextPart
 from engram_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 
+T = TypeVar("T")
+
 _log = structlog.get_logger("engram.compaction")
 
 PROVIDER_DEFAULTS: Final = {
@@ -45,6 +47,15 @@ _CHARACTERS_PER_TOKEN: Final = 3
 _ACKNOWLEDGEMENT: Final = "Understood. I will answer with the notes alone."
 
 
+@dataclass(frozen=True, slots=True)
+class Summariser:
+    """A model that reads a transcript, with the settings that it is called by, and who asks it."""
+
+    info: ModelInfo
+    settings: ModelSettings
+    client: LlmClient
+
+
 @dataclass(slots=True)
 class TranscriptWriter:
     """Shows a transcript of what leaves to a summariser: the one that is set, else the provider's, else the agent's."""
@@ -55,57 +66,27 @@ class TranscriptWriter:
     async def write(self, task: Task, down: set[str]) -> Written:
         """See Writer."""
         why = "no model can summarise"
-        for info, client in self._candidates(task):
-            if info.handle in down:
-                why = f"{info.handle} does not answer"
+        for summariser in summarisers(self.models, task):
+            handle = summariser.info.handle
+            if handle in down:
+                why = f"{handle} does not answer"
                 continue
             try:
-                return _written(await self._ask(task, info, client))
+                return _written(await self._ask(task, summariser))
             except NoSummary as error:
                 why = str(error)
                 if error.is_down:
-                    down.add(info.handle)
+                    down.add(handle)
         raise NoSummary(why)
 
-    def _candidates(self, task: Task) -> Iterator[tuple[ModelInfo, LlmClient]]:
-        own = task.occasion.request.model
-        handle = task.occasion.settings.model or _default_for(own)
-        if handle is not None and handle != own.handle:
-            try:
-                info, client = self.models.resolve(handle)
-            except ModelUnknown:
-                _log.warning("nobody serves the summariser; the agent's own model is asked", model=handle)
-            else:
-                yield info, client
-        if own.api != "rehearsal":
-            yield own, task.occasion.client
+    async def _ask(self, task: Task, summariser: Summariser) -> str:
+        whole = transcript(task.plan.evicted, room_of(task, summariser))
 
-    async def _ask(self, task: Task, info: ModelInfo, client: LlmClient) -> str:
-        request, given = task.occasion.request, task.occasion.settings.model_settings or ModelSettings()
-        # The agent's own model is called as the agent calls it: it may have a window that nobody else knows.
-        settings = given.over(request.settings if info.handle == request.model.handle else info.defaults)
-        window = settings.context_window or info.context_window
-        room = max(_LEAST_TRANSCRIPT, (window - min(task.tokens, window // 2)) * _CHARACTERS_PER_TOKEN // 2)
-        text = transcript(task.plan.evicted, room)
-        for _ in range(_HALVINGS):
-            try:
-                return await said(client, self._request(task, info, settings, text), self.call_seconds)
-            except ContextOverflow:
-                text = halved(text, max(_LEAST_TRANSCRIPT, len(text) // 2))
-        raise NoSummary(f"{info.handle} does not take the transcript")
+        async def ask(limit: int) -> str:
+            request = summariser_request(task, summariser, halved(whole, limit))
+            return await said(summariser.client, request, self.call_seconds)
 
-    def _request(self, task: Task, info: ModelInfo, settings: ModelSettings, text: str) -> LlmRequest:
-        prompt = _message(Role.SYSTEM, prompt_of(task), task)
-        words = [_message(Role.USER, text, task)]
-        if task.occasion.settings.prompt_acknowledgement:
-            words.insert(0, _message(Role.ASSISTANT, _ACKNOWLEDGEMENT, task))
-        return LlmRequest(
-            model=info,
-            settings=settings,
-            messages=(prompt, *words),
-            time_zone=task.occasion.request.time_zone,
-            is_verbatim=True,
-        )
+        return await within_window(summariser, len(whole), ask)
 
 
 @dataclass(slots=True)
@@ -149,7 +130,7 @@ class SelfWriter:
             occasion.request,
             model=info,
             settings=settings,
-            messages=(*history, _message(Role.SYSTEM, prompt_of(task), task)),
+            messages=(*history, aside(Role.SYSTEM, prompt_of(task), task)),
             tool_choice=ToolChoice(),
             response_format=ResponseFormat(),
         )
@@ -159,6 +140,57 @@ def require_summariser(models: Models, settings: CompactionSettings | None) -> N
     """Raises ModelUnknown where settings name a summariser that nobody serves."""
     if settings is not None and settings.model is not None:
         models.resolve(settings.model)
+
+
+def summarisers(models: Models, task: Task) -> Iterator[Summariser]:
+    """Who may be asked: the one that is set or else the provider's, then the agent's own model."""
+    request, given = task.occasion.request, task.occasion.settings.model_settings or ModelSettings()
+    own = request.model
+    handle = task.occasion.settings.model or _default_for(own)
+    if handle is not None and handle != own.handle:
+        try:
+            info, client = models.resolve(handle)
+        except ModelUnknown:
+            _log.warning("nobody serves the summariser; the agent's own model is asked", model=handle)
+        else:
+            yield Summariser(info, given.over(info.defaults), client)
+    if own.api != "rehearsal":
+        # It is called as the agent calls it: it may have a window that nobody else knows.
+        yield Summariser(own, given.over(request.settings), task.occasion.client)
+
+
+def room_of(task: Task, summariser: Summariser) -> int:
+    """How many characters of a transcript a summariser is shown at most."""
+    window = summariser.settings.context_window or summariser.info.context_window
+    return max(_LEAST_TRANSCRIPT, (window - min(task.tokens, window // 2)) * _CHARACTERS_PER_TOKEN // 2)
+
+
+async def within_window(summariser: Summariser, length: int, ask: Callable[[int], Awaitable[T]]) -> T:
+    """What `ask` gives for a text of so many characters; of half as many where the provider finds it too long.
+
+    Raises:
+        NoSummary: it does not take the shortest either, or `ask` says so.
+    """
+    for _ in range(_HALVINGS):
+        try:
+            return await ask(length)
+        except ContextOverflow:
+            length = max(_LEAST_TRANSCRIPT, length // 2)
+    raise NoSummary(f"{summariser.info.handle} does not take the transcript")
+
+
+def summariser_request(task: Task, summariser: Summariser, text: str) -> LlmRequest:
+    """What a summariser is asked: the prompt, and a text to read."""
+    words = [aside(Role.USER, text, task)]
+    if task.occasion.settings.prompt_acknowledgement:
+        words.insert(0, aside(Role.ASSISTANT, _ACKNOWLEDGEMENT, task))
+    return LlmRequest(
+        model=summariser.info,
+        settings=summariser.settings,
+        messages=(aside(Role.SYSTEM, prompt_of(task), task), *words),
+        time_zone=task.occasion.request.time_zone,
+        is_verbatim=True,
+    )
 
 
 def _default_for(own: ModelInfo) -> str | None:
@@ -213,7 +245,8 @@ def _written(summary: str) -> Written:
     return Written(SUMMARY_NOTE + summary, summary)
 
 
-def _message(role: Role, text: str, task: Task) -> Message:
+def aside(role: Role, text: str, task: Task) -> Message:
+    """A message to a summariser, which nobody keeps."""
     newest = task.plan.evicted[-1]
     return Message(
         id=derive_id("message", newest.id, "summarise", role.value, text),

@@ -138,10 +138,14 @@ def compaction_from_proto(given: pb.CompactionSettings, field: str) -> Compactio
         raise InvalidArgument(
             f"{field}.prompt must be at most {_LONGEST_PROMPT} characters, none NUL.", field=f"{field}.prompt"
         )
+    if given.HasField("memory_scope") and (not 1 <= len(given.memory_scope) <= 255 or "\0" in given.memory_scope):
+        raise InvalidArgument(
+            f"{field}.memory_scope must have between 1 and 255 characters, none NUL.", field=f"{field}.memory_scope"
+        )
     settings = None
     if given.HasField("model_settings"):
         settings = settings_from_proto(given.model_settings, f"{field}.model_settings")
-    plain = present(given, "model", "prompt", "prompt_acknowledgement", "clip_chars")
+    plain = present(given, "model", "prompt", "prompt_acknowledgement", "clip_chars", "memory_scope")
     return CompactionSettings(mode=mode, model_settings=settings, **numbers, **plain)
 
 

@@ -33,7 +33,7 @@ def text_problem(text: str, wanted: ResponseFormat) -> str | None:
     """Why a text is not the answer that the format demands, or None."""
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"it is not JSON: {error}"
     return value_problem(value, wanted)
 

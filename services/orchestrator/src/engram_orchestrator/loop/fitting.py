@@ -13,6 +13,7 @@ from engram_orchestrator.compaction.gauge import Gauge, Measured
 from engram_orchestrator.compaction.modes import effective, trigger_ratio
 from engram_orchestrator.compaction.planner import Sizes, turn_start
 from engram_orchestrator.compaction.port import Compactor, Occasion, Shrunk
+from engram_orchestrator.compaction.swap import Swap
 from engram_orchestrator.errors import ContextWindowOverflow, LeaseLost, SystemPromptOverflow, WindowMoved
 from engram_orchestrator.llm.errors import ContextOverflow
 from engram_orchestrator.loop.context import Assembled, ContextBuilder, with_system
@@ -27,7 +28,6 @@ from engram_orchestrator.model.events import Compacted, DurableBody
 from engram_orchestrator.model.memory import Window
 from engram_orchestrator.model.messages import Message, Role, TextPart
 from engram_orchestrator.model.runs import EntryKind, JournalEntry, StopReason
-from engram_orchestrator.ports import RecallPort
 
 _log = structlog.get_logger("engram.loop")
 
@@ -50,7 +50,7 @@ class Fitting:
         compactor: Compactor,
         gauge: Gauge,
         recorder: Recorder,
-        recall: RecallPort,
+        swap: Swap,
         patience: Patience,
         clock: Clock,
     ) -> None:
@@ -58,7 +58,7 @@ class Fitting:
         self._compactor = compactor
         self._gauge = gauge
         self._recorder = recorder
-        self._recall = recall
+        self._swap = swap
         self._patience = patience
         self._clock = clock
 
@@ -175,6 +175,8 @@ class Fitting:
             ),
             client=turn.model.client,
             tokens=lambda text: self._gauge.text(agent.id, handle, text),
+            agent_id=agent.id,
+            conversation_id=window.conversation_id,
             least_gain=least_gain,
         )
         shrunk = await self._compactor.compact(occasion)
@@ -212,6 +214,7 @@ class Fitting:
                 tokens_before=measured.total,
                 tokens_after=after,
             ),
+            commits=shrunk.written.commits,
         )
 
     async def _put(self, turn: Turn, step_id: str, compaction: Compaction) -> None:
@@ -229,16 +232,13 @@ class Fitting:
         lease, conversation_id = turn.lease, turn.run.conversation_id
         try:
             window = await self._patience.with_tier(
-                lambda: self._recall.replace_context(
+                lambda: self._swap.put(
                     f"{turn.run.id}/{lease.epoch}/compaction/{compaction.base_version}",
                     turn.agent.id,
                     conversation_id,
-                    compaction.base_version,
-                    compaction.message_ids,
-                    (compaction.summary,),
-                    system_text=compaction.system_text,
-                    run_id=turn.run.id,
-                    epoch=lease.epoch,
+                    compaction,
+                    turn.run.id,
+                    lease.epoch,
                 )
             )
         except WindowMoved:

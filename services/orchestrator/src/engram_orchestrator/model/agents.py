@@ -92,6 +92,7 @@ class CompactionSettings:
     clip_chars: int | None = None
     sliding_window_percentage: float | None = None
     trigger_ratio: float | None = None
+    memory_scope: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

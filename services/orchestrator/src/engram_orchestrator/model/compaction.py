@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from engram_orchestrator.model.episodes import EpisodeCommit
 from engram_orchestrator.model.messages import Message
 
 
@@ -24,6 +25,7 @@ class Compaction:
     `message_ids` are the whole new window in order: the system message, the
     summary, what stays. `system_text` is the system message rendered anew.
     `after_step` says that it followed a step rather than made room for one.
+    `commits` are memories to be kept before the window is replaced.
     """
 
     base_version: int
@@ -32,3 +34,4 @@ class Compaction:
     system_text: str
     result: CompactionResult
     after_step: bool = False
+    commits: tuple[EpisodeCommit, ...] = ()

@@ -6,6 +6,7 @@ from engram_kit.idempotency import RequestKey
 from engram_kit.ids import derive_id, new_id
 from engram_kit.principal import Principal
 
+from engram_orchestrator.compaction.swap import Swap
 from engram_orchestrator.compaction.writers import require_summariser
 from engram_orchestrator.errors import NothingToCompact
 from engram_orchestrator.llm.registry import Providers
@@ -14,7 +15,6 @@ from engram_orchestrator.loop.fitting import Fitting
 from engram_orchestrator.model.agents import CompactionSettings
 from engram_orchestrator.model.compaction import Compaction, CompactionResult
 from engram_orchestrator.model.runs import Lease, RunConfig
-from engram_orchestrator.ports import RecallPort
 from engram_orchestrator.runs.slots import TurnSlots
 from engram_orchestrator.store.base import AgentStore
 from engram_orchestrator.usecases.trials import PreviewService
@@ -27,7 +27,7 @@ class CompactionService:
         self,
         agents: AgentStore,
         slots: TurnSlots,
-        recall: RecallPort,
+        swap: Swap,
         models: Providers,
         previews: PreviewService,
         context: ContextBuilder,
@@ -35,7 +35,7 @@ class CompactionService:
     ) -> None:
         self._agents = agents
         self._slots = slots
-        self._recall = recall
+        self._swap = swap
         self._models = models
         self._previews = previews
         self._context = context
@@ -93,17 +93,7 @@ class CompactionService:
     ) -> None:
         request_id = new_id("request") if key is None else derive_id("request", key.method, key.request_id)
         try:
-            window = await self._recall.replace_context(
-                request_id,
-                agent_id,
-                conversation_id,
-                compaction.base_version,
-                compaction.message_ids,
-                (compaction.summary,),
-                system_text=compaction.system_text,
-                run_id=lease.run_id,
-                epoch=lease.epoch,
-            )
+            window = await self._swap.put(request_id, agent_id, conversation_id, compaction, lease.run_id, lease.epoch)
         except RequestIdReused:
             # The first try got through, under another epoch.
             return

@@ -23,7 +23,7 @@ from engram_orchestrator.model.agents import Agent, AgentState, AttachedTool
 from engram_orchestrator.model.creation import AgentDraft, Creation
 from engram_orchestrator.model.erasure import Erased
 from engram_orchestrator.model.memory import ArchivalSummary, Block, CustomTool
-from engram_orchestrator.ports import ArchivalPort, CoreMemoryPort, RecallPort, ToolsPort
+from engram_orchestrator.ports import ArchivalPort, CoreMemoryPort, EpisodesPort, RecallPort, ToolsPort
 from engram_orchestrator.prompt.assembly import memory_section
 from engram_orchestrator.prompt.prompts import Prompts
 from engram_orchestrator.runs.conductor import Conductor
@@ -45,6 +45,7 @@ class Tiers:
 
     core_memory: CoreMemoryPort
     recall: RecallPort
+    episodes: EpisodesPort
     archival: ArchivalPort
     tools: ToolsPort
 

@@ -1034,6 +1034,7 @@ class CompactionSettings(_message.Message):
     CLIP_CHARS_FIELD_NUMBER: _builtins.int
     SLIDING_WINDOW_PERCENTAGE_FIELD_NUMBER: _builtins.int
     TRIGGER_RATIO_FIELD_NUMBER: _builtins.int
+    MEMORY_SCOPE_FIELD_NUMBER: _builtins.int
     mode: Global___CompactionMode.ValueType
     model: _builtins.str
     """Handle of the summariser; absent means the provider's default."""
@@ -1046,6 +1047,10 @@ class CompactionSettings(_message.Message):
     trigger_ratio: _builtins.float
     """Share of the budget at which compaction starts; absent means 0.9, of
     EPISODIC 0.8.
+    """
+    memory_scope: _builtins.str
+    """Where EPISODIC keeps episodes and facts: a name that agents of the
+    organization share, 1 to 255 characters; absent means the agent's own.
     """
     @_builtins.property
     def model_settings(self) -> Global___ModelSettings: ...
@@ -1060,13 +1065,16 @@ class CompactionSettings(_message.Message):
         clip_chars: _builtins.int | None = ...,
         sliding_window_percentage: _builtins.float | None = ...,
         trigger_ratio: _builtins.float | None = ...,
+        memory_scope: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_clip_chars", b"_clip_chars", "_model", b"_model", "_model_settings", b"_model_settings", "_prompt", b"_prompt", "_prompt_acknowledgement", b"_prompt_acknowledgement", "_sliding_window_percentage", b"_sliding_window_percentage", "_trigger_ratio", b"_trigger_ratio", "clip_chars", b"clip_chars", "model", b"model", "model_settings", b"model_settings", "prompt", b"prompt", "prompt_acknowledgement", b"prompt_acknowledgement", "sliding_window_percentage", b"sliding_window_percentage", "trigger_ratio", b"trigger_ratio"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_clip_chars", b"_clip_chars", "_memory_scope", b"_memory_scope", "_model", b"_model", "_model_settings", b"_model_settings", "_prompt", b"_prompt", "_prompt_acknowledgement", b"_prompt_acknowledgement", "_sliding_window_percentage", b"_sliding_window_percentage", "_trigger_ratio", b"_trigger_ratio", "clip_chars", b"clip_chars", "memory_scope", b"memory_scope", "model", b"model", "model_settings", b"model_settings", "prompt", b"prompt", "prompt_acknowledgement", b"prompt_acknowledgement", "sliding_window_percentage", b"sliding_window_percentage", "trigger_ratio", b"trigger_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clip_chars", b"_clip_chars", "_model", b"_model", "_model_settings", b"_model_settings", "_prompt", b"_prompt", "_prompt_acknowledgement", b"_prompt_acknowledgement", "_sliding_window_percentage", b"_sliding_window_percentage", "_trigger_ratio", b"_trigger_ratio", "clip_chars", b"clip_chars", "mode", b"mode", "model", b"model", "model_settings", b"model_settings", "prompt", b"prompt", "prompt_acknowledgement", b"prompt_acknowledgement", "sliding_window_percentage", b"sliding_window_percentage", "trigger_ratio", b"trigger_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clip_chars", b"_clip_chars", "_memory_scope", b"_memory_scope", "_model", b"_model", "_model_settings", b"_model_settings", "_prompt", b"_prompt", "_prompt_acknowledgement", b"_prompt_acknowledgement", "_sliding_window_percentage", b"_sliding_window_percentage", "_trigger_ratio", b"_trigger_ratio", "clip_chars", b"clip_chars", "memory_scope", b"memory_scope", "mode", b"mode", "model", b"model", "model_settings", b"model_settings", "prompt", b"prompt", "prompt_acknowledgement", b"prompt_acknowledgement", "sliding_window_percentage", b"sliding_window_percentage", "trigger_ratio", b"trigger_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__clip_chars: _TypeAlias = _typing.Literal["clip_chars"]  # noqa: Y015
     _WhichOneofArgType__clip_chars: _TypeAlias = _typing.Literal["_clip_chars", b"_clip_chars"]  # noqa: Y015
+    _WhichOneofReturnType__memory_scope: _TypeAlias = _typing.Literal["memory_scope"]  # noqa: Y015
+    _WhichOneofArgType__memory_scope: _TypeAlias = _typing.Literal["_memory_scope", b"_memory_scope"]  # noqa: Y015
     _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
     _WhichOneofArgType__model: _TypeAlias = _typing.Literal["_model", b"_model"]  # noqa: Y015
     _WhichOneofReturnType__model_settings: _TypeAlias = _typing.Literal["model_settings"]  # noqa: Y015
@@ -1081,6 +1089,8 @@ class CompactionSettings(_message.Message):
     _WhichOneofArgType__trigger_ratio: _TypeAlias = _typing.Literal["_trigger_ratio", b"_trigger_ratio"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__clip_chars) -> _WhichOneofReturnType__clip_chars | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_scope) -> _WhichOneofReturnType__memory_scope | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__model) -> _WhichOneofReturnType__model | None: ...
     @_typing.overload

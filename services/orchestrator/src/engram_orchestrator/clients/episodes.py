@@ -1,0 +1,112 @@
+"""Episodes and facts over gRPC."""
+
+from typing import Final
+
+import grpc
+from engram.recall.v1 import episodes_pb2 as pb
+from engram.recall.v1 import episodes_service_pb2 as rpc
+from engram.recall.v1.episodes_service_pb2_grpc import EpisodeServiceStub
+
+from engram_orchestrator.clients import deadlines
+from engram_orchestrator.convert.messages import moment, timestamp
+from engram_orchestrator.model.episodes import (
+    Change,
+    Episode,
+    EpisodeCommit,
+    Fact,
+    FactChange,
+    MemoryBundle,
+    MemoryScope,
+)
+
+_MOST_MESSAGES: Final = 10_000
+"""Ids that recall takes as the source of one memory."""
+
+
+class EpisodesClient:
+    """The recall room as an EpisodesPort."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = EpisodeServiceStub(channel)
+
+    async def bundle(self, scope: MemoryScope, max_episodes: int, max_facts: int) -> MemoryBundle:
+        """The newest episodes and the most salient facts that hold now."""
+        request = rpc.GetMemoryBundleRequest(scopes=[_scope(scope)], max_episodes=max_episodes, max_facts=max_facts)
+        response = await self._stub.GetMemoryBundle(request, timeout=deadlines.READ)
+        return MemoryBundle(
+            tuple(_episode_from_proto(episode) for episode in response.episodes),
+            tuple(_fact_from_proto(fact) for fact in response.facts),
+        )
+
+    async def commit(self, request_id: str, commit: EpisodeCommit) -> None:
+        """Keeps an episode and what it does to the facts, all or none. Raises FACT_CLOSED.
+
+        The lease is left out: it changes where another takes over, and what
+        is kept under one key must not. The window is not touched.
+        """
+        request = rpc.CommitEpisodeRequest(
+            request_id=request_id,
+            scope=_scope(commit.scope),
+            episode=pb.Episode(
+                turn_ids=commit.episode.turn_ids[-_MOST_MESSAGES:],
+                summary=commit.episode.summary,
+                tags=commit.episode.tags,
+                salience=commit.episode.salience,
+                source=_source(commit, commit.episode.message_ids),
+            ),
+            operations=[_operation(commit, change) for change in commit.changes],
+        )
+        await self._stub.CommitEpisode(request, timeout=deadlines.WRITE)
+
+
+def _scope(scope: MemoryScope) -> pb.MemoryScope:
+    return pb.MemoryScope(agent_id=scope.agent_id) if scope.name is None else pb.MemoryScope(name=scope.name)
+
+
+def _source(commit: EpisodeCommit, message_ids: tuple[str, ...]) -> pb.MemorySource:
+    return pb.MemorySource(
+        message_ids=message_ids[-_MOST_MESSAGES:],
+        agent_id=commit.scope.agent_id,
+        conversation_id=commit.conversation_id,
+        model=commit.model,
+    )
+
+
+def _operation(commit: EpisodeCommit, change: FactChange) -> pb.FactOperation:
+    source = _source(commit, change.message_ids)
+    fact_id = change.fact_id or ""
+    if change.change is Change.CONFIRM:
+        confirm = pb.ConfirmOperation(fact_id=fact_id, source=source, confidence=change.confidence)
+        return pb.FactOperation(confirm=confirm)
+    fact = pb.Fact(
+        text=change.text,
+        tags=change.tags,
+        confidence=change.confidence,
+        salience=change.salience,
+        source=source,
+        valid_from_time=timestamp(change.told_at),
+    )
+    if change.change is Change.SUPERSEDE:
+        return pb.FactOperation(supersede=pb.SupersedeOperation(fact_id=fact_id, fact=fact))
+    return pb.FactOperation(add=fact)
+
+
+def _episode_from_proto(episode: pb.Episode) -> Episode:
+    return Episode(
+        id=episode.id,
+        summary=episode.summary,
+        created_at=moment(episode.create_time),
+        tags=tuple(episode.tags),
+        salience=episode.salience,
+    )
+
+
+def _fact_from_proto(fact: pb.Fact) -> Fact:
+    return Fact(
+        id=fact.id,
+        text=fact.text,
+        created_at=moment(fact.create_time),
+        tags=tuple(fact.tags),
+        salience=fact.salience,
+        valid_from=moment(fact.valid_from_time) if fact.HasField("valid_from_time") else None,
+    )

@@ -1,0 +1,137 @@
+"""Writes what an agent remembers of turns that leave: episodes and facts by a model, and the snapshot of memory."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+from engram_kit.errors import EngramError
+
+from engram_orchestrator.compaction.extraction import FORMAT, Material, commits_of, problem_of
+from engram_orchestrator.compaction.planner import turns_in
+from engram_orchestrator.compaction.port import Models, NoSummary, Task, Written
+from engram_orchestrator.compaction.snapshot import EPISODES, EPISODIC_HEADING, snapshot, with_commits
+from engram_orchestrator.compaction.transcript import SUMMARY_NOTE, notes
+from engram_orchestrator.compaction.writers import (
+    CALL_SECONDS,
+    Summariser,
+    aside,
+    room_of,
+    said,
+    summariser_request,
+    summarisers,
+    within_window,
+)
+from engram_orchestrator.llm.errors import ContextOverflow
+from engram_orchestrator.llm.formats import demand
+from engram_orchestrator.llm.port import LlmRequest
+from engram_orchestrator.model.episodes import EpisodeCommit, MemoryBundle, MemoryScope
+from engram_orchestrator.model.messages import Role
+from engram_orchestrator.ports import EpisodesPort, RecallPort
+
+_log = structlog.get_logger("engram.compaction")
+
+_KNOWN_FACTS: Final = 100
+"""So many of the most salient facts are shown to the model, which may contradict or confirm them."""
+_TRIES: Final = 3
+_AGAIN: Final = (
+    "That answer cannot be used: {problem}\n"
+    "Answer again with the whole JSON object, and nothing else. Labels are those of the material: m1, f1."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodicWriter:
+    """Has a model draw episodes and facts from what leaves, and shows the memory as it will be then.
+
+    Stores nothing: what is to be kept goes with the words.
+    """
+
+    models: Models
+    episodes: EpisodesPort
+    recall: RecallPort
+    call_seconds: float = CALL_SECONDS
+
+    async def write(self, task: Task, down: set[str]) -> Written:
+        """See Writer."""
+        bundle, material = await self._material(task)
+        why = "no model can draw memories"
+        for summariser in summarisers(self.models, task):
+            handle = summariser.info.handle
+            if handle in down:
+                why = f"{handle} does not answer"
+                continue
+            try:
+                commits = await self._drawn(task, summariser, material)
+            except NoSummary as error:
+                why = str(error)
+                if error.is_down:
+                    down.add(handle)
+                continue
+            return _written(task, bundle, commits)
+        raise NoSummary(why)
+
+    async def _material(self, task: Task) -> tuple[MemoryBundle, Material]:
+        occasion = task.occasion
+        messages = tuple(message for message in task.plan.evicted if message.role is not Role.SUMMARY)
+        if not messages:
+            raise NoSummary("no turn leaves")
+        scope = MemoryScope(occasion.agent_id, occasion.settings.memory_scope)
+        try:
+            bundle = await self.episodes.bundle(scope, EPISODES, _KNOWN_FACTS)
+            stored = await self.recall.get_context(occasion.conversation_id)
+        except EngramError as error:
+            raise NoSummary(error.message) from error
+        known = (*messages, *(stored.messages if stored is not None else ()))
+        turns = {message.id: message.turn_id for message in known if message.turn_id is not None}
+        return bundle, Material(scope, occasion.conversation_id, messages, bundle.facts, turns)
+
+    async def _drawn(self, task: Task, summariser: Summariser, material: Material) -> tuple[EpisodeCommit, ...]:
+        """What a model draws; it is told what is wrong with an answer. Of the last one, what can be used is used."""
+
+        earlier = _earlier(task)
+
+        async def ask(limit: int) -> tuple[str, LlmRequest]:
+            request = summariser_request(task, summariser, material.shown(limit, earlier))
+            told = demand(FORMAT, summariser.info)
+            if told is not None:
+                prompt = request.messages[0]
+                more = aside(Role.SYSTEM, f"{prompt.text}\n\n{told}", task)
+                request = replace(request, messages=(more, *request.messages[1:]))
+            request = replace(request, response_format=FORMAT)
+            return await said(summariser.client, request, self.call_seconds), request
+
+        length = min(room_of(task, summariser), len(material.shown(room_of(task, summariser), earlier)))
+        text, request = await within_window(summariser, length, ask)
+        for _ in range(_TRIES - 1):
+            problem = problem_of(text, material)
+            if problem is None:
+                break
+            _log.warning("memories cannot be used as they are", model=summariser.info.handle, problem=problem)
+            words = (aside(Role.ASSISTANT, text, task), aside(Role.USER, _AGAIN.format(problem=problem), task))
+            request = replace(request, messages=(*request.messages, *words))
+            try:
+                text = await said(summariser.client, request, self.call_seconds)
+            except (NoSummary, ContextOverflow):
+                break
+        commits = commits_of(text, material, summariser.info.handle)
+        if not commits:
+            raise NoSummary(f"{summariser.info.handle} draws no memories that can be used")
+        return commits
+
+
+def _earlier(task: Task) -> str:
+    """What stood at the head of the window, unless it is memory that recall has anyhow."""
+    found = [notes(message) for message in task.plan.evicted if message.role is Role.SUMMARY]
+    return "" if not found or found[-1].startswith(EPISODIC_HEADING) else found[-1]
+
+
+def _written(task: Task, bundle: MemoryBundle, commits: tuple[EpisodeCommit, ...]) -> Written:
+    occasion = task.occasion
+    clip = occasion.settings.clip_chars
+    kept = occasion.messages[task.plan.end : occasion.current]
+
+    def fits(text: str) -> bool:
+        return occasion.tokens(text) <= task.tokens and (clip is None or len(text) <= clip)
+
+    text = snapshot(with_commits(bundle, commits), turns_in(kept), fits)
+    return Written(SUMMARY_NOTE + text, text, commits)

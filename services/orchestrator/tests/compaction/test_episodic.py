@@ -1,0 +1,417 @@
+"""The episodic mode in whole conversations: what is remembered, what stands in the window, and what survives."""
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engram_kit.errors import InvalidArgument, PermissionDenied, Unimplemented
+from engram_kit.idempotency import RequestKey
+from engram_orchestrator.compaction.snapshot import EPISODIC_HEADING
+from engram_orchestrator.errors import NothingToCompact
+from engram_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
+from engram_orchestrator.llm.port import LlmRequest
+from engram_orchestrator.model.agents import Agent, AgentType, CompactionSettings
+from engram_orchestrator.model.messages import Role
+from engram_orchestrator.model.runs import RunStatus, StopReason
+
+from ..support.faults import Death, Faults
+from ..support.model import Item, call, say
+from ..support.world import ME, Process, World, dead, kinds, opened, require_valid
+from .conftest import LONG, SMALL, Speaker, drawn, memories, roles, small_agent, summary_of, talk
+
+EPISODIC = CompactionSettings("episodic")
+KINDS = pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2], ids=["v3", "v2"])
+
+
+async def episodic_agent(world: World, process: Process, kind: AgentType = AgentType.LETTA_V1, **draft: Any) -> Agent:
+    return await small_agent(world, process, kind, compaction_settings=EPISODIC, **draft)
+
+
+async def compact(
+    process: Process, agent: Agent, settings: CompactionSettings | None = None, *, dry_run: bool = False
+) -> str:
+    key = None
+    place = (agent.id, agent.default_conversation_id)
+    return (await process.compactions.compact(ME, key, *place, settings, dry_run=dry_run)).summary
+
+
+@KINDS
+async def test_turns_become_an_episode_and_facts_and_four_turns_stay(
+    world: World, process: Process, speaker: Speaker, kind: AgentType
+) -> None:
+    agent = await episodic_agent(world, process, kind)
+    speaker.summary = memories
+    await process.send(agent, "Remember: Ada is a sailor.")
+    await talk(process, agent, 5, "Hello")
+    before = world.window(agent).messages
+    shown = await compact(process, agent)
+    after = world.window(agent).messages
+    require_valid(after)
+    assert [m.text for m in after[2:] if m.role is Role.USER] == [f"{n}. Hello" for n in range(1, 5)]
+    assert after[2:] == before[len(before) - len(after) + 2 :]
+    gone = before[1 : len(before) - len(after) + 2]
+    assert (
+        summary_of(after)
+        == shown
+        == (
+            f"{EPISODIC_HEADING}\n1) They spoke of {len(gone)} things.\n\n"
+            "[MEMORY:SEMANTIC]\n- Ada is a sailor.\n\n[RECENT TURNS]\nThe last 4 follow as messages."
+        )
+    )
+    (commit,) = world.episodes.commits
+    assert commit.episode.message_ids == tuple(m.id for m in gone)
+    assert [change.message_ids for change in commit.changes] == [(before[1].id,)]
+    assert commit.changes[0].told_at == before[1].created_at
+    assert commit.model == "scripted/one"
+
+
+async def test_the_snapshot_changes_at_compactions_and_at_nothing_else(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await episodic_agent(world, process)
+    speaker.summary = memories
+    seen: list[str] = []
+    for number in range(60):
+        compactions = len(speaker.summaries)
+        await process.send(agent, f"Remember: number {number} is dull. {LONG * 3}")
+        head = world.window(agent).messages[1]
+        if head.role is not Role.SUMMARY:
+            continue
+        if len(speaker.summaries) == compactions and seen:
+            assert head.text == seen[-1]
+        else:
+            seen.append(head.text)
+    assert 3 < len(seen) == len(set(seen)) == len(speaker.summaries)
+    assert len(world.episodes.commits) == len(seen)
+    held = world.episodes.texts(agent.id)
+    assert held == [f"number {n} is dull." for n in range(len(held))]
+    last = summary_of(world.window(agent).messages)
+    assert last.count("\n- ") == 20
+    assert [line[:3] for line in last.splitlines() if line[1:2] == ")"] == ["1) ", "2) ", "3) "]
+
+
+async def test_a_fact_that_is_contradicted_gives_way(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await episodic_agent(world, process)
+    speaker.summary = memories
+    await process.send(agent, "Remember: the boat is red.")
+    await talk(process, agent, 4, "Hello")
+    await compact(process, agent)
+    await process.send(agent, "Remember: the boat is blue.")
+    await talk(process, agent, 4, "Hello")
+    text = await compact(process, agent)
+    assert "- the boat is blue." in text
+    assert "red" not in text
+    assert world.episodes.texts(agent.id) == ["the boat is blue."]
+    assert len(world.episodes.closed) == 1
+    await process.send(agent, "Remember: the boat is blue.")
+    await talk(process, agent, 4, "Hello")
+    assert "- the boat is blue." in await compact(process, agent)
+    assert [len(ids) for ids in world.episodes.sources.values()] == [1, 2], "said again, it rests on more"
+
+
+def test_the_mode_starts_at_four_fifths() -> None:
+    from engram_orchestrator.compaction.modes import trigger_ratio
+
+    assert trigger_ratio(EPISODIC) == 0.8
+    assert trigger_ratio(CompactionSettings("episodic", trigger_ratio=0.5)) == 0.5
+
+
+async def test_by_what_the_provider_counts(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await episodic_agent(world, process)
+    speaker.summary = memories
+    await talk(process, agent, 6, "Hello")
+    speaker.used = 4_704  # of (6000 - 2 %) * 0.8 = 4704
+    await process.send(agent, "At the ratio.")
+    assert world.episodes.commits == []
+    speaker.used = 4_705
+    events = await process.send(agent, "Above it.", include_compaction_events=True)
+    assert len(world.episodes.commits) == 1
+    assert {"Compacted", "summary"} <= set(kinds(events))
+
+
+async def test_a_preview_keeps_nothing(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await episodic_agent(world, process)
+    speaker.summary = memories
+    await talk(process, agent, 4, "Hello")
+    with pytest.raises(NothingToCompact):
+        await compact(process, agent)
+    await process.send(agent, "Remember: the boat is red.")
+    await talk(process, agent, 4, "Hello")
+    before = world.window(agent)
+    shown = await compact(process, agent, dry_run=True)
+    assert (world.episodes.commits, world.window(agent)) == ([], before)
+    assert await compact(process, agent) == shown
+
+
+async def test_under_one_request_id_it_is_remembered_once(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await episodic_agent(world, process)
+    speaker.summary = memories
+    await talk(process, agent, 6, "Remember: the boat is red.")
+    key = RequestKey(ME.organization_id, "CompactConversation", "r-1", "f")
+    place = (agent.id, agent.default_conversation_id)
+    world.faults.away["recall.replace_context"] = 1
+    with contextlib.suppress(Exception):
+        await process.compactions.compact(ME, key, *place, None, dry_run=False)
+    assert len(world.episodes.commits) == 1, "the memories come first"
+    assert roles(world.window(agent).messages)[1] == "user"
+    first = await process.compactions.compact(ME, key, *place, None, dry_run=False)
+    assert await process.compactions.compact(ME, key, *place, None, dry_run=False) == first
+    assert len(world.episodes.commits) == 1
+    assert len(speaker.summaries) == 1
+    assert roles(world.window(agent).messages)[1] == "summary"
+
+
+async def test_an_agent_goes_to_the_mode_and_from_it(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await small_agent(world, process)
+    await talk(process, agent, 6, "Hello")
+    await compact(process, agent, CompactionSettings("all"))
+    agent = await process.agents.update(ME, None, agent.id, partial(replace, compaction_settings=EPISODIC))
+    await talk(process, agent, 6, "Remember: the boat is red.")
+    speaker.summary = memories
+    text = await compact(process, agent)
+    asked = speaker.summaries[-1].messages[-1].text
+    assert "Earlier notes:\nThey spoke of work.\n" in asked, "what stood there goes into the first episode"
+    assert "- the boat is red." in text
+    await talk(process, agent, 6, "Hello")
+    await compact(process, agent)
+    assert "Earlier notes" not in speaker.summaries[-1].messages[-1].text, "recall has them"
+    sliding = CompactionSettings("sliding_window")
+    agent = await process.agents.update(ME, None, agent.id, partial(replace, compaction_settings=sliding))
+    speaker.summary = lambda request: say("A boat.")
+    await talk(process, agent, 3, "Hello")
+    assert await compact(process, agent) == "A boat."
+    asked = speaker.summaries[-1].messages[-1].text
+    assert asked.startswith(f"earlier notes: {EPISODIC_HEADING}")
+    assert "- the boat is red." in asked
+    assert len(world.episodes.commits) == 2
+
+
+def spoiled(change: Callable[[dict[str, Any]], Any]) -> Callable[[LlmRequest], Item]:
+    def answer(request: LlmRequest) -> Item:
+        value = drawn(request.messages[1].text)
+        return say(json.dumps(change(value)))
+
+    return answer
+
+
+async def test_a_model_is_told_what_is_wrong_with_its_answer(world: World, process: Process, speaker: Speaker) -> None:
+    agent = await episodic_agent(world, process)
+    await talk(process, agent, 6, "Remember: the boat is red.")
+    answers: Iterator[Callable[[LlmRequest], Item]] = iter(
+        [
+            lambda request: say("Sure! They spoke of a boat."),
+            spoiled(lambda value: {**value, "episodes": [{**value["episodes"][0], "last_message": "m77"}]}),
+            spoiled(lambda value: value),
+        ]
+    )
+
+    def answer(request: LlmRequest) -> Item:
+        return next(answers)(request)
+
+    speaker.summary = answer
+    assert "- the boat is red." in await compact(process, agent)
+    asked = speaker.summaries
+    assert [len(request.messages) for request in asked] == [2, 4, 6]
+    assert all(request.response_format.kind == "json_schema" for request in asked)
+    assert asked[1].messages[:2] == asked[0].messages
+    assert asked[1].messages[2].text == "Sure! They spoke of a boat."
+    assert "it is not JSON" in asked[1].messages[3].text
+    assert "there is no message 'm77'" in asked[2].messages[5].text
+
+
+FAILURES: dict[str, Callable[[LlmRequest], Item]] = {
+    "down": lambda request: ProviderUnavailable("503", provider="scripted", status=503),
+    "overflow": lambda request: ContextOverflow("too long", provider="scripted", status=400),
+    "empty": lambda request: say(""),
+    "prose": lambda request: say("They spoke of a boat, and I liked it."),
+    "list": lambda request: say("[1, 2, 3]"),
+    "no episode": lambda request: say('{"episodes": [], "facts": []}'),
+    "null": lambda request: say("null"),
+    "deep": lambda request: say("[" * 5_000),
+    "tool": lambda request: call("archival_memory_search", query="x"),
+}
+
+
+@KINDS
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_a_summariser_that_cannot_draw_memories_is_asked_for_plain_notes_then_nobody(
+    world: World, process: Process, speaker: Speaker, failure: str, kind: AgentType
+) -> None:
+    agent = await episodic_agent(world, process, kind)
+    await process.send(agent, "The code word is zebra-crossing.")
+    await talk(process, agent, 6)
+
+    def plain(request: LlmRequest) -> Item:
+        return say("Plain notes.") if request.response_format.kind == "text" else FAILURES[failure](request)
+
+    speaker.summary = plain if failure not in ("down", "overflow", "tool", "empty") else FAILURES[failure]
+    speaker.used = 5_300
+    await process.send(agent, "And?")
+    speaker.used = 100
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    window = world.window(agent).messages
+    require_valid(window)
+    assert world.episodes.commits == []
+    text = summary_of(window)
+    assert text == "Plain notes." or (text.startswith("No model could be asked") and "zebra-crossing" in text)
+    assert window[2].role is Role.USER
+    await process.send(agent, "Still there?")
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    found = await world.recall.search(agent.id, "zebra-crossing")
+    assert Role.USER in [hit.message.role for hit in found]
+
+
+async def test_a_memory_that_cannot_be_read_does_not_stop_an_agent(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await episodic_agent(world, process)
+    await talk(process, agent, 6, "Hello")
+    world.faults.away["episodes.bundle"] = 1
+    assert await compact(process, agent) == "They spoke of work."
+    assert world.episodes.commits == []
+
+
+@pytest.mark.parametrize("error", [InvalidArgument("no", field="x"), Unimplemented("no"), PermissionDenied("no")])
+async def test_an_episode_that_recall_refuses_does_not_stop_an_agent(
+    world: World, process: Process, speaker: Speaker, error: Any
+) -> None:
+    agent = await episodic_agent(world, process)
+    speaker.summary = memories
+    await talk(process, agent, 6, "Remember: the boat is red.")
+    world.episodes.refuses = error
+    assert "- the boat is red." in await compact(process, agent)
+    assert roles(world.window(agent).messages)[1] == "summary"
+
+
+async def test_a_fact_that_was_closed_meanwhile_is_learned_anew(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await episodic_agent(world, process)
+    old = world.episodes.add(agent.id, "the boat is red.")
+    await talk(process, agent, 6, "Remember: the boat is blue.")
+
+    def meanwhile(request: LlmRequest) -> Item:
+        world.episodes.closed[old.id] = "fact-of-another"
+        return memories(request)
+
+    speaker.summary = meanwhile
+    await compact(process, agent)
+    assert world.episodes.texts(agent.id) == ["the boat is blue."]
+    assert world.episodes.closed == {old.id: "fact-of-another"}
+    assert len(world.episodes.commits) == 1
+
+
+async def test_agents_share_a_named_memory(world: World, process: Process, speaker: Speaker) -> None:
+    shared = CompactionSettings("episodic", memory_scope="team")
+    speaker.summary = memories
+    one, two = [await small_agent(world, process, name=name, compaction_settings=shared) for name in ("one", "two")]
+    await talk(process, one, 6, "Remember: the boat is red.")
+    await compact(process, one)
+    await talk(process, two, 6, "Remember: the car is green.")
+    text = await compact(process, two)
+    assert {"- the boat is red.", "- the car is green."} <= set(text.splitlines())
+    assert sorted(world.episodes.texts("", "team")) == ["the boat is red.", "the car is green."]
+    assert world.episodes.texts(two.id) == []
+
+
+async def test_a_needle_of_turn_3_is_in_sight_three_hundred_turns_later(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await episodic_agent(world, process)
+    speaker.summary = memories
+    for number in range(300):
+        told = "Remember: the key is under the third flowerpot." if number == 3 else f"{number}. {LONG * 2}"
+        await process.send(agent, told)
+        require_valid(world.window(agent).messages)
+        assert len(world.window(agent).messages) < 60
+    assert 20 < len(world.episodes.commits) < 150
+    assert "- the key is under the third flowerpot." in summary_of(world.window(agent).messages)
+    covered = [id_ for commit in world.episodes.commits for id_ in commit.episode.message_ids]
+    assert len(covered) == len(set(covered)), "no message is in two episodes"
+    rows = [row.id for row in world.recall.rows[agent.id] if row.role not in (Role.SYSTEM, Role.SUMMARY)]
+    left = {m.id for m in world.window(agent).messages}
+    assert [id_ for id_ in rows if id_ not in left] == covered, "all that left is in one"
+
+    def answer(request: LlmRequest) -> Item:
+        seen = "\n".join(message.text for message in request.messages)
+        return say("Under the third flowerpot." if "third flowerpot" in seen else "I do not know.")
+
+    speaker.turn = answer
+    await process.send(agent, "Where is the key?")
+    assert world.turn(agent)[-1].text == "Under the third flowerpot."
+
+
+async def live_and_die(world: World, agent: Agent, point: int | None) -> int:
+    world.faults = Faults()
+    world.faults.dies_at = point
+    process = world.process()
+    with contextlib.suppress(Death):
+        await process.send(agent, "And now?", include_compaction_events=True)
+    await dead(process)
+    return world.faults.points
+
+
+async def prepared(world: World, kind: AgentType) -> tuple[Agent, Speaker]:
+    process = world.process()
+    agent = await episodic_agent(world, process, kind, model_settings=SMALL)
+    speaker = Speaker(world)
+    speaker.summary = memories
+    await process.send(agent, "Remember: the boat is red.")
+    await talk(process, agent, 5, "Hello")
+    await compact(process, agent)
+    await process.send(agent, "Remember: the boat is blue.")
+    await talk(process, agent, 5, "Hello")
+    speaker.used = 5_300
+    return agent, speaker
+
+
+@KINDS
+async def test_a_death_at_every_point_doubles_nothing_and_loses_nothing(tmp_path: Path, kind: AgentType) -> None:
+    async with opened(tmp_path) as world:
+        agent, _ = await prepared(world, kind)
+        points = await live_and_die(world, agent, None)
+        assert {"episodes.bundle", "episodes.commit", "recall.replace_context"} <= set(world.faults.calls)
+        assert len(world.episodes.commits) == 2
+        seen: Counter[str] = Counter()
+        for point in range(points):
+            world.faults = Faults()
+            seen[await survives(world, kind, point)] += 1
+    assert seen["between"] >= 1, "a death between the memories and the window"
+    assert seen["whole"] >= 10
+
+
+async def survives(world: World, kind: AgentType, point: int) -> str:
+    """One agent whose process dies at a point; where it died, seen from its memories and its window."""
+    agent, _ = await prepared(world, kind)
+    kept, version = len(world.episodes.commits), world.window(agent).version
+    head = world.window(agent).messages[1].id
+    await live_and_die(world, agent, point)
+    is_between = len(world.episodes.commits) > kept and world.window(agent).messages[1].id == head
+    world.faults = Faults()
+    second = world.process()
+    await second.recover()
+    if world.window(agent).version == version:
+        assert not is_between, point
+        await second.conductor.stop()
+        return "unsent"
+    run = await second.outcome(agent)
+    if run.status is RunStatus.COMPLETED and world.window(agent).messages[1].id == head:
+        # The message had not been sent; nothing was to be compacted.
+        assert len(world.episodes.commits) == kept, point
+        return "unsent"
+    assert (run.status, run.stop_reason) == (RunStatus.COMPLETED, StopReason.END_TURN), (point, run.error)
+    require_valid(world.window(agent).messages)
+    assert len(world.episodes.commits) == kept + 1, point
+    assert world.episodes.texts(agent.id) == ["the boat is blue."], point
+    assert summary_of(world.window(agent).messages).count("They spoke of") == 2, point
+    own = [commit for commit in world.episodes.commits if commit.scope.agent_id == agent.id]
+    covered = [id_ for commit in own for id_ in commit.episode.message_ids]
+    assert len(covered) == len(set(covered)), point
+    await second.conductor.stop()
+    return "between" if is_between else "whole"

@@ -1,0 +1,287 @@
+"""The pure parts of the episodic mode: the snapshot, what of a model's answer is used, and where turns are cut."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from engram_orchestrator.compaction.extraction import Material, commits_of, problem_of
+from engram_orchestrator.compaction.planner import Sizes, turns
+from engram_orchestrator.compaction.snapshot import snapshot, with_commits
+from engram_orchestrator.model.episodes import (
+    Change,
+    Episode,
+    EpisodeCommit,
+    Fact,
+    FactChange,
+    MemoryBundle,
+    MemoryScope,
+    NewEpisode,
+)
+from engram_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
+from engram_orchestrator.prompt.packaging import heartbeat
+
+NOW = datetime(2026, 5, 1, 9, 30, tzinfo=UTC)
+SCOPE = MemoryScope("agent-1")
+
+
+def fact(number: int, text: str, salience: float = 0.5, days: int = 0) -> Fact:
+    return Fact(f"fact-{number}", text, NOW + timedelta(days=days), ("tag",), salience, NOW)
+
+
+def episode(number: int, summary: str) -> Episode:
+    return Episode(f"episode-{number}", summary, NOW + timedelta(hours=number))
+
+
+BUNDLE = MemoryBundle(
+    (episode(1, "Ada chose a\nboat."), episode(2, "They sailed."), episode(3, "It rained.")),
+    (
+        fact(4, "The boat is  red.", 0.5),
+        fact(3, "Ada owns it.", 0.5),
+        fact(2, "It has two masts.", 0.5, days=1),
+        fact(1, "Ada cannot swim.", 0.9),
+    ),
+)
+GOLDEN = """\
+[MEMORY:EPISODIC]
+1) They sailed.
+2) It rained.
+3) They painted.
+
+[MEMORY:SEMANTIC]
+- Ada cannot swim.
+- The boat is blue.
+- It has two masts.
+- Ada owns it.
+
+[RECENT TURNS]
+The last 4 follow as messages."""
+PAINTED = EpisodeCommit(
+    SCOPE,
+    "conv-1",
+    NewEpisode("They painted.", ("message-1",)),
+    (FactChange(Change.SUPERSEDE, "The boat is blue.", ("message-1",), NOW, salience=0.5, fact_id="fact-4"),),
+)
+
+
+def always(text: str) -> bool:
+    return True
+
+
+def test_the_snapshot() -> None:
+    assert snapshot(with_commits(BUNDLE, [PAINTED]), 4, always) == GOLDEN
+
+
+def test_the_order_in_which_recall_gives_facts_does_not_matter() -> None:
+    other = replace(BUNDLE, facts=tuple(reversed(BUNDLE.facts)))
+    assert snapshot(with_commits(other, [PAINTED]), 4, always) == GOLDEN
+
+
+def test_three_episodes_and_twenty_facts_at_most() -> None:
+    bundle = MemoryBundle(
+        tuple(episode(n, f"Episode {n}.") for n in range(9)), tuple(fact(n, f"Fact {n}.", n / 100) for n in range(90))
+    )
+    text = snapshot(bundle, 0, always)
+    assert [line for line in text.splitlines() if ")" in line] == ["1) Episode 6.", "2) Episode 7.", "3) Episode 8."]
+    assert [line for line in text.splitlines() if line.startswith("- ")] == [f"- Fact {n}." for n in range(89, 69, -1)]
+    assert "[RECENT TURNS]" not in text
+
+
+@pytest.mark.parametrize("limit", [10_000, 150, 100, 60, 30, 19])
+def test_what_is_too_long_gives_way_from_the_oldest_episode_to_the_least_salient_fact(limit: int) -> None:
+    text = snapshot(BUNDLE, 0, lambda text: len(text) <= limit)
+    assert len(text) <= max(limit, len("[MEMORY:EPISODIC]\n1) …")), text
+    if limit >= 150:
+        assert "It rained." in text
+        assert "Ada cannot swim." in text
+    assert text.startswith("[MEMORY:EPISODIC]\n1) ")
+
+
+def test_what_is_known_is_not_named_twice() -> None:
+    again = FactChange(Change.ADD, "ada  OWNS it.", ("message-1",), NOW, salience=1.0)
+    confirmed = FactChange(Change.CONFIRM, "The boat is red.", ("message-1",), NOW, fact_id="fact-4")
+    later = with_commits(BUNDLE, [replace(PAINTED, changes=(again, confirmed))])
+    assert sorted(f.id for f in later.facts) == ["fact-1", "fact-2", "fact-3", "fact-4"]
+
+
+def said(number: int, role: Role = Role.USER, text: str = "Words.") -> Message:
+    return Message(f"message-{number}", role, NOW + timedelta(minutes=number), (TextPart(text),))
+
+
+MATERIAL = Material(
+    SCOPE,
+    "conv-1",
+    [said(1), said(2, Role.ASSISTANT), said(3), said(4, Role.ASSISTANT)],
+    BUNDLE.facts,
+    {"message-1": "turn_0001", "message-2": "turn_0001", "message-3": "turn_0002"},
+)
+EPISODE: dict[str, Any] = {
+    "summary": "They spoke.",
+    "tags": ["a", "a", " "],
+    "salience": 7,
+    "first_message": "m1",
+    "last_message": "m3",
+}
+FACT: dict[str, Any] = {
+    "text": "The boat is\nblue.",
+    "tags": [],
+    "confidence": -1,
+    "salience": 0.4,
+    "messages": ["m3", "m1"],
+    "relation": "new",
+    "known_fact": None,
+}
+
+
+def answer(facts: list[Any] | None = None, **changed: Any) -> str:
+    return json.dumps({"episodes": [{**EPISODE, **changed}], "facts": [FACT] if facts is None else facts})
+
+
+def test_labels_become_messages_turns_and_times() -> None:
+    assert problem_of(answer(), MATERIAL) is None
+    (commit,) = commits_of(answer(), MATERIAL, "scripted/one")
+    assert commit == EpisodeCommit(
+        SCOPE,
+        "conv-1",
+        NewEpisode("They spoke.", ("message-1", "message-2", "message-3"), ("turn_0001", "turn_0002"), ("a",), 1.0),
+        (
+            FactChange(
+                Change.ADD,
+                "The boat is blue.",
+                ("message-1", "message-3"),
+                NOW + timedelta(minutes=1),
+                salience=0.4,
+            ),
+        ),
+        "scripted/one",
+    )
+
+
+def test_what_contradicts_holds_from_when_it_was_said() -> None:
+    found = commits_of(answer([{**FACT, "relation": "contradicts", "known_fact": "f1"}]), MATERIAL, "m")[0].changes
+    assert [(c.change, c.fact_id, c.told_at) for c in found] == [
+        (Change.SUPERSEDE, "fact-4", NOW + timedelta(minutes=3))
+    ]
+    later = [replace(MATERIAL.facts[0], valid_from=NOW + timedelta(days=1))]
+    found = commits_of(
+        answer([{**FACT, "relation": "contradicts", "known_fact": "f1"}]), replace(MATERIAL, facts=later), "m"
+    )[0].changes
+    assert found[0].told_at > NOW + timedelta(days=1), "no fact ends before it began"
+
+
+BAD_FACTS: dict[str, tuple[dict[str, Any], str]] = {
+    "no such message": ({"messages": ["m3", "m9"]}, "m9"),
+    "no message": ({"messages": []}, "messages"),
+    "blank": ({"text": " "}, "text"),
+    "endless": ({"text": "x" * 2_000}, "text"),
+    "no such fact": ({"relation": "contradicts", "known_fact": "f9"}, "f9"),
+    "fact left out": ({"relation": "confirms"}, "known_fact"),
+    "no such relation": ({"relation": "likes"}, "relation"),
+    "no number": ({"salience": "high"}, "salience"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FACTS)
+def test_an_answer_is_checked(case: str) -> None:
+    changed, named = BAD_FACTS[case]
+    text = answer([{**FACT, **changed}, {**FACT, "text": "The rest stands."}])
+    problem = problem_of(text, MATERIAL)
+    assert problem is not None
+    assert named in problem
+    (commit,) = commits_of(text, MATERIAL, "m")
+    assert "The rest stands." in [change.text for change in commit.changes]
+    known = {message.id for message in MATERIAL.messages}
+    assert all(change.message_ids and set(change.message_ids) <= known for change in commit.changes)
+    assert all(change.fact_id is None for change in commit.changes)
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        "```json\n{}\n```",
+        "Here it is: {}",
+        "{}\nI hope that helps!",
+        "{},",
+    ],
+)
+def test_json_that_is_wrapped_or_broken_is_read_all_the_same(spoiled: str) -> None:
+    text = spoiled.replace("{}", answer())
+    assert problem_of(text, MATERIAL) is not None
+    assert commits_of(text, MATERIAL, "m") == commits_of(answer(), MATERIAL, "m")
+
+
+def test_an_answer_that_was_cut_off_gives_what_it_has() -> None:
+    whole = answer([FACT, {**FACT, "text": "Second."}])
+    (commit,) = commits_of(whole[: whole.index("Second")], MATERIAL, "m")
+    assert [change.text for change in commit.changes] == ["The boat is blue."]
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 100_000, '{"episodes": [' + '"a" b "' * 100_000, '{"a": [],' * 100_000]
+)
+def test_hostile_answers_take_no_time_and_are_no_memory(text: str) -> None:
+    assert problem_of(text, MATERIAL) is not None
+    assert commits_of(text, MATERIAL, "m") == ()
+
+
+@pytest.mark.parametrize("text", ["", "no", "[]", "{}", '{"episodes": 3}', '{"episodes": [{}]}', '{"facts": []}'])
+def test_no_episode_is_no_memory(text: str) -> None:
+    assert problem_of(text, MATERIAL) is not None
+    assert commits_of(text, MATERIAL, "m") == ()
+
+
+def test_the_same_fact_is_superseded_once() -> None:
+    other = {**FACT, "relation": "contradicts", "known_fact": "f1"}
+    found = commits_of(answer([other, {**other, "text": "The boat is green."}]), MATERIAL, "m")
+    assert [change.text for change in found[0].changes] == ["The boat is blue."]
+
+
+def test_the_material_keeps_whole_lines_with_their_labels() -> None:
+    messages = [said(n, text=f"{n}: {'words ' * 100}") for n in range(200)]
+    shown = replace(MATERIAL, messages=messages).shown(5_000, "They met.")
+    assert len(shown) < 6_000
+    assert shown.startswith("Known facts:\n[f1] The boat is red.\n")
+    assert "Earlier notes:\nThey met.\n" in shown
+    assert "[m1 2026-05-01 09:30] user: 0: words" in shown
+    assert "[m200 " in shown
+    assert "messages are left out here" in shown
+
+
+def sizes(count: int, each: int, trigger: int) -> Sizes:
+    return Sizes([each] * count, [each] * count, 0, 0, trigger, trigger)
+
+
+def talk(count: int) -> list[Message]:
+    """So many turns of four messages: a question, a call, its return with a heartbeat behind it, an answer."""
+    window = [said(0, Role.SYSTEM)]
+    for turn in range(count):
+        made = ToolCall(f"call-{turn}", "look", "{}")
+        at = NOW + timedelta(hours=turn)
+        window += [
+            Message(f"message-u{turn}", Role.USER, at, (TextPart("Look."),)),
+            Message(f"message-c{turn}", Role.ASSISTANT, at, tool_calls=(made,)),
+            Message(
+                f"message-r{turn}", Role.TOOL, at, tool_returns=(ToolReturn(made.id, "look", ToolStatus.SUCCESS, "ok"),)
+            ),
+            Message(f"message-h{turn}", Role.USER, at, (TextPart(heartbeat("go on", at, "UTC")),)),
+            Message(f"message-a{turn}", Role.ASSISTANT, at, (TextPart("Fine."),)),
+        ]
+    return window
+
+
+@pytest.mark.parametrize(("each", "kept"), [(1, 4), (20, 4), (21, 3), (26, 2), (34, 1), (50, 0), (100, 0)])
+def test_whole_turns_leave_and_four_stay_before_the_current_one_where_they_fit(each: int, kept: int) -> None:
+    window = talk(9)
+    start = 1 + 8 * 5
+    plan = turns(window, start, sizes(len(window), each, 600), 0.3)
+    assert plan is not None
+    assert plan.end == 1 + (8 - kept) * 5
+    assert plan.kept[0].text == "Look."
+
+
+def test_nothing_leaves_while_there_are_four_turns_or_fewer() -> None:
+    window = talk(5)
+    assert turns(window, 1 + 4 * 5, sizes(len(window), 1, 600), 0.3) is None
+    folded = [window[0], said(1, Role.SUMMARY, "[MEMORY:EPISODIC]"), *window[1:]]
+    assert turns(folded, 2 + 4 * 5, sizes(len(folded), 1, 600), 0.3) is None
