@@ -1,7 +1,6 @@
 """Agents whose conversations do not fit their windows, and a model that also summarises."""
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,6 +11,7 @@ from engram_orchestrator.llm.port import LlmAnswer, LlmRequest
 from engram_orchestrator.model.agents import Agent, AgentType
 from engram_orchestrator.model.messages import Message, Role, Usage
 from engram_orchestrator.model.models import ModelSettings
+from engram_testkit.fakes.memories import drawn
 
 from ..support.model import Item, call, say
 from ..support.world import Process, World
@@ -93,33 +93,3 @@ def roles(messages: Sequence[Message]) -> list[str]:
 def memories(request: LlmRequest) -> LlmAnswer:
     """Draws from a transcript what users ask to have remembered ("Remember: the key is red."), as a model would."""
     return say(json.dumps(drawn(request.messages[-1].text)))
-
-
-def drawn(text: str) -> dict[str, Any]:
-    """What `memories` draws, to be spoiled."""
-    labels = re.findall(r"^\[(m\d+)", text, re.MULTILINE)
-    known = dict(re.findall(r"^\[(f\d+)\] (.*)$", text, re.MULTILINE))
-    facts = []
-    for label, said in re.findall(r"^\[(m\d+)[^\]]*\] user: .*?Remember: (.*?\.)", text, re.MULTILINE):
-        subject = said.partition(" is ")[0]
-        about = next((name for name, fact in known.items() if fact.partition(" is ")[0] == subject), None)
-        relation = "new" if about is None else "confirms" if known[about] == said else "contradicts"
-        facts.append(
-            {
-                "text": said,
-                "tags": ["told"],
-                "confidence": 0.9,
-                "salience": 0.8,
-                "messages": [label],
-                "relation": relation,
-                "known_fact": about,
-            }
-        )
-    episode = {
-        "summary": f"They spoke of {len(labels)} things.",
-        "tags": ["talk"],
-        "salience": 0.5,
-        "first_message": labels[0],
-        "last_message": labels[-1],
-    }
-    return {"episodes": [episode], "facts": facts}

@@ -19,11 +19,12 @@ from engram_orchestrator.llm.port import LlmRequest
 from engram_orchestrator.model.agents import Agent, AgentType, CompactionSettings
 from engram_orchestrator.model.messages import Role
 from engram_orchestrator.model.runs import RunStatus, StopReason
+from engram_testkit.fakes.memories import drawn
 
 from ..support.faults import Death, Faults
 from ..support.model import Item, call, say
 from ..support.world import ME, Process, World, dead, kinds, opened, require_valid
-from .conftest import LONG, SMALL, Speaker, drawn, memories, roles, small_agent, summary_of, talk
+from .conftest import LONG, SMALL, Speaker, memories, roles, small_agent, summary_of, talk
 
 EPISODIC = CompactionSettings("episodic")
 KINDS = pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2], ids=["v3", "v2"])

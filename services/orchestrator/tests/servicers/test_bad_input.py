@@ -429,6 +429,9 @@ async def test_what_is_not_answered_yet_says_so(wire: Wire, service: str, method
         ({"clip_chars": -1}, "settings.clip_chars"),
         ({"trigger_ratio": 2}, "settings.trigger_ratio"),
         ({"model": "/x"}, "settings.model"),
+        ({"memory_scope": ""}, "settings.memory_scope"),
+        ({"memory_scope": "x" * 256}, "settings.memory_scope"),
+        ({"memory_scope": "a\0b"}, "settings.memory_scope"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -436,9 +439,3 @@ async def test_settings_for_one_compaction_are_checked(wire: Wire, settings: dic
     with pytest.raises(InvalidArgument) as raised:
         await wire.agents.CompactConversation(A.CompactConversationRequest(agent_id=AGENT, settings=settings))
     assert raised.value.field == field
-
-
-async def test_a_mode_that_is_not_known_yet_says_so(wire: Wire) -> None:
-    with pytest.raises(Unimplemented) as raised:
-        await wire.agents.CreateAgent(creating(agent=compacting(mode=agents_pb2.COMPACTION_MODE_EPISODIC)))
-    assert raised.value.field == "agent.compaction_settings.mode"

@@ -7,10 +7,9 @@ from typing import Any, Final, TypeVar
 
 from engram.agents.v1 import agents_pb2 as pb
 from engram.agents.v1 import agents_service_pb2 as rpc
-from engram_kit.errors import InvalidArgument, Unimplemented
+from engram_kit.errors import InvalidArgument
 from google.protobuf.message import Message as ProtoMessage
 
-from engram_orchestrator.compaction.modes import MODES
 from engram_orchestrator.llm.formats import schema_problem
 from engram_orchestrator.model.agents import CompactionSettings
 from engram_orchestrator.model.compaction import CompactionResult
@@ -121,11 +120,8 @@ def compaction_from_proto(given: pb.CompactionSettings, field: str) -> Compactio
 
     Raises:
         InvalidArgument: naming the setting.
-        Unimplemented: a mode that this server does not know yet.
     """
     mode = require_known(_MODES_BACK, given.mode, f"{field}.mode")
-    if mode not in MODES:
-        raise Unimplemented(f"This server does not compact by the mode {mode} yet.", field=f"{field}.mode")
     numbers = present(given, "sliding_window_percentage", "trigger_ratio")
     for name, share in numbers.items():
         if not 0 < share <= 1:

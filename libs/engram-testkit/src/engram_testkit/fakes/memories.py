@@ -1,0 +1,38 @@
+"""A summariser of the episodic mode that follows a rule."""
+
+import re
+from typing import Any
+
+
+def drawn(text: str) -> dict[str, Any]:
+    """Episodes and facts as a model draws them from a labelled transcript: one episode, and what users ask to remember.
+
+    "Remember: the key is red." is a fact about the key; one that is known of the same subject is contradicted, or
+    confirmed by the same words.
+    """
+    labels = re.findall(r"^\[(m\d+)", text, re.MULTILINE)
+    known = dict(re.findall(r"^\[(f\d+)\] (.*)$", text, re.MULTILINE))
+    facts = []
+    for label, said in re.findall(r"^\[(m\d+)[^\]]*\] user: .*?Remember: (.*?\.)", text, re.MULTILINE):
+        subject = said.partition(" is ")[0]
+        about = next((name for name, fact in known.items() if fact.partition(" is ")[0] == subject), None)
+        relation = "new" if about is None else "confirms" if known[about] == said else "contradicts"
+        facts.append(
+            {
+                "text": said,
+                "tags": ["told"],
+                "confidence": 0.9,
+                "salience": 0.8,
+                "messages": [label],
+                "relation": relation,
+                "known_fact": about,
+            }
+        )
+    episode = {
+        "summary": f"They spoke of {len(labels)} things.",
+        "tags": ["talk"],
+        "salience": 0.5,
+        "first_message": labels[0],
+        "last_message": labels[-1],
+    }
+    return {"episodes": [episode], "facts": facts}

@@ -1,0 +1,222 @@
+"""The episodic mode on the whole mesh: real recall, two providers, months that pass, and a process that dies."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engram.agents.v1 import agents_pb2
+from engram.recall.v1 import episodes_pb2, episodes_service_pb2
+from engram.types.v1 import message_pb2
+from engram_client import Agent, text_of
+from engram_kit.clock import SystemClock
+from engram_testkit.fakes.anthropic import FakeAnthropic
+from engram_testkit.fakes.memories import drawn
+from engram_testkit.fakes.openai import FakeOpenAI
+from engram_testkit.fakes.server import FakeProvider
+from engram_testkit.mesh import Mesh
+from engram_testkit.turns import assert_whole, turn, window_of
+from google.protobuf.timestamp_pb2 import Timestamp
+
+WORDS = "The weather was discussed at length, and so were the trains. " * 20
+WINDOW = 7_000
+MAY, JUNE, AUGUST = (datetime(2026, month, 10, 12, tzinfo=UTC) for month in (5, 6, 8))
+
+
+class Calendar(SystemClock):
+    """A clock that runs as the system's, from another day."""
+
+    def __init__(self) -> None:
+        self._ahead = timedelta(0)
+
+    def turn_to(self, day: datetime) -> None:
+        """From now on it is that day."""
+        self._ahead = day - super().now()
+
+    def now(self) -> datetime:
+        """See Clock."""
+        return super().now() + self._ahead
+
+
+def asks_for_memories(body: dict[str, Any]) -> bool:
+    """Whether a request is for episodes and facts."""
+    return "keep the long-term memory" in f"{body.get('system')}{body['messages'][0]}"
+
+
+def said(body: dict[str, Any]) -> str:
+    """The last message of a request."""
+    content = body["messages"][-1]["content"]
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+@pytest.fixture(params=["openai", "anthropic"])
+def provider(request: pytest.FixtureRequest, fake_openai: FakeOpenAI, fake_anthropic: FakeAnthropic) -> FakeProvider:
+    """A fake, which answers turns and draws memories."""
+    fake: FakeProvider = {"openai": fake_openai, "anthropic": fake_anthropic}[request.param]
+    fake.script = lambda body: json.dumps(drawn(said(body))) if asks_for_memories(body) else "I see."
+    return fake
+
+
+@pytest.fixture
+def calendar() -> Calendar:
+    """The clock of every room."""
+    clock = Calendar()
+    clock.turn_to(MAY)
+    return clock
+
+
+@pytest.fixture
+async def mesh(
+    tmp_path: Path, fake_openai: FakeOpenAI, fake_anthropic: FakeAnthropic, calendar: Calendar
+) -> AsyncIterator[Mesh]:
+    """A mesh whose rooms live in another time."""
+    async with Mesh(
+        tmp_path, openai_base_url=fake_openai.base_url, anthropic_base_url=fake_anthropic.base_url, clock=calendar
+    ) as mesh:
+        yield mesh
+
+
+async def create(mesh: Mesh, provider: FakeProvider, scope: str | None = None) -> Agent:
+    handle = "openai/fake-model" if isinstance(provider, FakeOpenAI) else "anthropic/claude-fake"
+    settings = agents_pb2.ModelSettings(context_window=WINDOW, max_output_tokens=500)
+    agent = await mesh.client.agents.create(model=handle, settings=settings, blocks={"human": ""})
+    episodic = agents_pb2.CompactionSettings(mode=agents_pb2.COMPACTION_MODE_EPISODIC, memory_scope=scope)
+    return await agent.update(compaction_settings=episodic)
+
+
+async def talk(agent: Agent, *messages: str) -> None:
+    for message in messages:
+        heard = await turn(agent, message)
+        assert (heard.status, heard.said) == ("COMPLETED", "I see.")
+
+
+def own(agent: Agent) -> list[episodes_pb2.MemoryScope]:
+    return [episodes_pb2.MemoryScope(agent_id=agent.id)]
+
+
+async def facts(mesh: Mesh, agent: Agent, **asked: datetime) -> list[str]:
+    """What holds, or held, or was believed to hold."""
+    times: dict[str, Any] = {}
+    for name, at in asked.items():
+        times[name] = Timestamp()
+        times[name].FromDatetime(at)
+    filter_ = episodes_service_pb2.FactFilter(scopes=own(agent), **times)
+    response = await mesh.stubs["engram.recall.v1.EpisodeService"].ListFacts(
+        episodes_service_pb2.ListFactsRequest(filter=filter_)
+    )
+    return [fact.text for fact in response.facts]
+
+
+async def test_what_was_believed_in_may(mesh: Mesh, provider: FakeProvider, calendar: Calendar) -> None:
+    agent = await create(mesh, provider)
+    episodes = mesh.stubs["engram.recall.v1.EpisodeService"]
+    await talk(agent, "Remember: the boat is red.", *("Well.",) * 4)
+    told = (await window_of(mesh.client, agent))[0]
+    first = await agent.compact()
+    assert "- the boat is red." in first.summary
+    calendar.turn_to(AUGUST)
+    await talk(agent, "Remember: the boat is blue.", *("Well.",) * 4)
+    second = await agent.compact()
+    assert "- the boat is blue." in second.summary
+    assert "red" not in second.summary
+    assert await facts(mesh, agent) == ["the boat is blue."]
+    june = {"valid_at_time": JUNE, "known_at_time": JUNE}
+    assert await facts(mesh, agent, **june) == ["the boat is red."]
+    assert await facts(mesh, agent, valid_at_time=JUNE) == ["the boat is red."]
+    assert await facts(mesh, agent, known_at_time=MAY - timedelta(days=1), valid_at_time=MAY) == []
+    (now,) = (
+        await episodes.ListFacts(
+            episodes_service_pb2.ListFactsRequest(filter=episodes_service_pb2.FactFilter(scopes=own(agent)))
+        )
+    ).facts
+    history = (await episodes.ListFactHistory(episodes_service_pb2.ListFactHistoryRequest(fact_id=now.id))).facts
+    assert [fact.text for fact in history] == ["the boat is red.", "the boat is blue."]
+    assert history[0].superseded_by_id == history[1].id
+    assert history[0].invalid_time == history[1].valid_from_time
+    assert history[1].valid_from_time.ToDatetime(UTC).month == 8
+    assert list(history[0].source.message_ids) == [told.id]
+    assert history[0].source.agent_id == agent.id
+    assert history[0].source.model in ("openai/fake-model", "anthropic/claude-fake")
+    kept = (
+        await episodes.ListEpisodes(
+            episodes_service_pb2.ListEpisodesRequest(filter=episodes_service_pb2.EpisodeFilter(scopes=own(agent)))
+        )
+    ).episodes
+    assert [fact.source.episode_id for fact in history] == [episode.id for episode in kept]
+    assert [list(episode.turn_ids) for episode in kept] == [["turn_0001"], [f"turn_{n:04d}" for n in range(2, 7)]]
+    assert kept[0].start_time.ToDatetime(UTC).month == 5
+
+
+async def test_a_long_conversation_is_remembered_and_its_prompt_stays_cached(
+    mesh: Mesh, provider: FakeProvider
+) -> None:
+    agent = await create(mesh, provider)
+    heads: list[str] = []
+    for number in range(36):
+        await talk(agent, "Remember: the code is 4711." if number == 3 else f"{number}. {WORDS}")
+        window = await window_of(mesh.client, agent)
+        assert_whole(window)
+        if window[0].role == message_pb2.ROLE_SUMMARY:
+            heads.append(text_of(window[0].content))
+    drawings = [request for request in provider.requests if asks_for_memories(request.body)]
+    assert 2 < len(drawings) < 20
+    assert len(set(heads)) == len(drawings), "the head changes at compactions alone"
+    assert "- the code is 4711." in heads[-1]
+    for request in provider.requests:
+        assert len(request.raw) / 4 < WINDOW * 1.3, "bytes of JSON, four to a token"
+    schema = json.dumps(
+        [request.body.get("response_format") or request.body.get("output_config") for request in drawings]
+    )
+    assert schema.count('"additionalProperties": false') == 3 * len(drawings)
+    bundle = await mesh.stubs["engram.recall.v1.EpisodeService"].GetMemoryBundle(
+        episodes_service_pb2.GetMemoryBundleRequest(scopes=own(agent))
+    )
+    shown = re.findall(r"^\d\) (.*)$", heads[-1], re.MULTILINE)
+    assert shown == [episode.summary for episode in bundle.episodes]
+    assert re.findall(r"^- (.*)$", heads[-1], re.MULTILINE) == [fact.text for fact in bundle.facts]
+
+
+async def test_by_hand_and_previewed(mesh: Mesh, provider: FakeProvider) -> None:
+    agent = await create(mesh, provider)
+    await talk(agent, "Remember: the boat is red.", *("Well.",) * 5)
+    before = await window_of(mesh.client, agent)
+    shown = await agent.compact(dry_run=True)
+    assert await window_of(mesh.client, agent) == before
+    assert await facts(mesh, agent) == []
+    done = await agent.compact(request_id="by-hand")
+    assert done.summary == shown.summary
+    after = await window_of(mesh.client, agent)
+    assert await agent.compact(request_id="by-hand") == done
+    assert await window_of(mesh.client, agent) == after
+    assert await facts(mesh, agent) == ["the boat is red."]
+
+
+async def test_agents_share_a_named_memory(mesh: Mesh, provider: FakeProvider) -> None:
+    one, two = [await create(mesh, provider, "team/boats") for _ in range(2)]
+    await talk(one, "Remember: the boat is red.", *("Well.",) * 4)
+    await one.compact()
+    await talk(two, "Remember: the car is green.", *("Well.",) * 4)
+    done = await two.compact()
+    assert {"- the boat is red.", "- the car is green."} <= set(done.summary.splitlines())
+    assert await facts(mesh, one) == []
+
+
+async def test_a_model_that_draws_nothing_is_asked_for_notes(mesh: Mesh, provider: FakeProvider) -> None:
+    agent = await create(mesh, provider)
+    await talk(agent, "Remember: the boat is red.", *("Well.",) * 5)
+    provider.script = lambda body: "I would rather not." if asks_for_memories(body) else "They spoke of a boat."
+    done = await agent.compact()
+    assert done.summary == "They spoke of a boat."
+    assert len([request for request in provider.requests if asks_for_memories(request.body)]) == 3
+    assert await facts(mesh, agent) == []
+    provider.script = lambda body: json.dumps(drawn(said(body))) if asks_for_memories(body) else "I see."
+    await talk(agent, *("Well.",) * 4)
+    await agent.compact()
+    assert "Earlier notes:\nThey spoke of a boat.\n" in said(
+        [request for request in provider.requests if asks_for_memories(request.body)][-1].body
+    )
