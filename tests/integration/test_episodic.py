@@ -156,17 +156,18 @@ async def test_a_long_conversation_is_remembered_and_its_prompt_stays_cached(
     mesh: Mesh, provider: FakeProvider
 ) -> None:
     agent = await create(mesh, provider)
-    heads: list[str] = []
+    heads: list[tuple[str, str]] = []
     for number in range(36):
         await talk(agent, "Remember: the code is 4711." if number == 3 else f"{number}. {WORDS}")
         window = await window_of(mesh.client, agent)
         assert_whole(window)
         if window[0].role == message_pb2.ROLE_SUMMARY:
-            heads.append(text_of(window[0].content))
+            heads.append((window[0].id, text_of(window[0].content)))
     drawings = [request for request in provider.requests if asks_for_memories(request.body)]
     assert 2 < len(drawings) < 20
-    assert len(set(heads)) == len(drawings), "the head changes at compactions alone"
-    assert "- the code is 4711." in heads[-1]
+    assert len(set(heads)) == len({id_ for id_, _ in heads}) == len(drawings), "the head changes at compactions alone"
+    head = heads[-1][1]
+    assert "- the code is 4711." in head
     for request in provider.requests:
         assert len(request.raw) / 4 < WINDOW * 1.3, "bytes of JSON, four to a token"
     schema = json.dumps(
@@ -176,9 +177,9 @@ async def test_a_long_conversation_is_remembered_and_its_prompt_stays_cached(
     bundle = await mesh.stubs["engram.recall.v1.EpisodeService"].GetMemoryBundle(
         episodes_service_pb2.GetMemoryBundleRequest(scopes=own(agent))
     )
-    shown = re.findall(r"^\d\) (.*)$", heads[-1], re.MULTILINE)
+    shown = re.findall(r"^\d\) (.*)$", head, re.MULTILINE)
     assert shown == [episode.summary for episode in bundle.episodes]
-    assert re.findall(r"^- (.*)$", heads[-1], re.MULTILINE) == [fact.text for fact in bundle.facts]
+    assert re.findall(r"^- (.*)$", head, re.MULTILINE) == [fact.text for fact in bundle.facts]
 
 
 async def test_by_hand_and_previewed(mesh: Mesh, provider: FakeProvider) -> None:

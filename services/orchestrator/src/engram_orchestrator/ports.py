@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engram_orchestrator.model.erasure import Erased
 from engram_orchestrator.model.episodes import EpisodeCommit, MemoryBundle, MemoryScope
+from engram_orchestrator.model.erasure import Erased
 from engram_orchestrator.model.memory import (
     ArchivalSummary,
     Block,

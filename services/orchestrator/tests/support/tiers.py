@@ -10,8 +10,8 @@ from engram_kit.clock import FrozenClock
 from engram_kit.errors import Aborted, AlreadyExists, EngramError, FailedPrecondition, NotFound, RequestIdReused
 from engram_kit.ids import derive_id
 from engram_orchestrator.errors import LeaseLost, StepConflict, WindowMoved
-from engram_orchestrator.model.erasure import Erased
 from engram_orchestrator.model.episodes import Change, Episode, EpisodeCommit, Fact, MemoryBundle, MemoryScope
+from engram_orchestrator.model.erasure import Erased
 from engram_orchestrator.model.memory import (
     ArchivalSummary,
     Block,
