@@ -1,0 +1,127 @@
+"""The vector index behind the messages: it follows, ends when it is told to, and is built anew."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from engram.recall.v1 import messages_service_pb2 as rpc
+from engram.types.v1 import message_pb2 as pb
+from engram_kit.clock import FrozenClock
+from engram_kit.ids import new_id
+from engram_kit.sql import Database
+from engram_recall.indexer import Indexer, MessageVectors
+from engram_recall.store.sql import SqlRecallStore
+from engram_retrieval.edge import EdgeIndex
+from engram_retrieval.registry import HASHING, WORDLLAMA, make_embedder
+
+AGENT = new_id("agent")
+
+
+class Rig:
+    """The store and the vector index without a server, so that the indexer can be stopped between two moves."""
+
+    def __init__(self, store: SqlRecallStore, vectors: MessageVectors, database: Database) -> None:
+        self.store, self.vectors, self.database = store, vectors, database
+        self.indexer = Indexer(store, vectors)
+
+
+@pytest_asyncio.fixture
+async def rig(tmp_path: Path, clock: FrozenClock) -> Any:
+    database = Database.open(f"sqlite:///{tmp_path / 'recall.db'}")
+    await database.migrate("engram_recall")
+    index = await EdgeIndex.open(tmp_path / "index")
+    vectors = MessageVectors(index, make_embedder(HASHING))
+    rig = Rig(SqlRecallStore(database, clock), vectors, database)
+    await rig.indexer.open()
+    yield rig
+    await index.close()
+    await database.close()
+
+
+async def test_the_vector_index_follows_the_store_and_repeats_do_no_harm(rig: Rig) -> None:
+    from engram_recall.commands import Batch, MessageSearch, SearchMode, SearchScope
+    from engram_recall.model import Message, Role, TextPart
+    from engram_recall.search import MessageFinder
+    from engram_retrieval.filters import EVERYTHING
+
+    org, now = "org-00000000-0000-4000-8000-000000000001", datetime(2026, 1, 1, tzinfo=UTC)
+
+    def said(text: str) -> Message:
+        return Message(id=new_id("message"), agent_id=AGENT, role=Role.USER, created_at=now, content=(TextPart(text),))
+
+    prompt = Message(id=new_id("message"), agent_id=AGENT, role=Role.SYSTEM, created_at=now)
+    rows = (said("purple monkey dishwasher"), said("green apple"), prompt)
+    await rig.store.append_messages(org, Batch(agent_id=AGENT, conversation_id=None, messages=rows), None)
+    # Killed after the index was written and before the outbox was settled: the batch comes again.
+    waiting, news = await rig.store.pending(100)
+    assert len(waiting) == 2
+    await rig.indexer._apply(waiting, news)
+    assert await rig.indexer.catch_up() == 2
+    assert await rig.indexer.catch_up() == 0
+    count = rig.vectors.index.count
+    assert await count(rig.vectors.collection, EVERYTHING) == 2
+
+    finder = MessageFinder(rig.store, rig.vectors)
+    scope = SearchScope(organization_id=org, agent_id=AGENT)
+    for mode, ranks in (
+        (SearchMode.HYBRID, (1, 1)),
+        (SearchMode.TEXT, (None, 1)),
+        (SearchMode.VECTOR, (1, None)),
+    ):
+        hits = await finder.search(MessageSearch(query="purple monkey", mode=mode, limit=5, scope=scope))
+        assert hits[0].message.id == rows[0].id
+        assert (hits[0].vector_rank, hits[0].text_rank) == ranks
+        assert hits[0].mode is mode
+        assert hits[0].score > 0
+
+    # Gone from the store is gone from the hits, whatever the index still holds; and then from the index.
+    await rig.store.delete_message(org, rows[0].id, None)
+    hits = await finder.search(MessageSearch(query="purple monkey", mode=SearchMode.HYBRID, limit=5, scope=scope))
+    assert rows[0].id not in [hit.message.id for hit in hits]
+    await rig.indexer.catch_up()
+    assert await count(rig.vectors.collection, EVERYTHING) == 1
+    await rig.store.erase_agent(org, AGENT, None)
+    await rig.indexer.catch_up()
+    assert await count(rig.vectors.collection, EVERYTHING) == 0
+
+
+async def test_the_indexer_ends_although_news_comes_with_its_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that is stopped right after a write must not wait for ever."""
+    looked, pending = asyncio.Event(), rig.store.pending
+
+    async def looking(limit: int) -> Any:
+        found = await pending(limit)
+        looked.set()
+        return found
+
+    monkeypatch.setattr(rig.store, "pending", looking)
+    running = asyncio.create_task(rig.indexer.run())
+    await looked.wait()
+    for _ in range(10):  # it has found nothing to do, and waits for news
+        await asyncio.sleep(0)
+    rig.indexer.wake()
+    running.cancel()
+    async with asyncio.timeout(1):
+        await asyncio.wait([running])
+    assert running.cancelled()
+
+
+async def test_an_index_of_another_embedder_is_built_anew(serve: Any, tmp_path: Path) -> None:
+    async with serve() as recall:
+        car = pb.Message(id=new_id("message"), role=pb.ROLE_USER)
+        car.content.add().text.text = "a car in the garage"
+        await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=AGENT, messages=[car]))
+    async with serve(embedder=WORDLLAMA) as recall:
+        wanted = rpc.SearchMessagesRequest(query="automobile", agent_id=AGENT, mode=rpc.SEARCH_MODE_VECTOR)
+        hits: list[Any] = []
+        async with asyncio.timeout(30):
+            while not hits:
+                hits = list((await recall.SearchMessages(wanted)).hits)
+        assert hits[0].vector_rank == 1
+        assert not hits[0].HasField("text_rank")
+    assert len(list((tmp_path / "recall-index").glob("messages*"))) == 1

@@ -1,0 +1,36 @@
+"""The suite of messages and windows on each SQL engine, in process and through the wire."""
+
+from __future__ import annotations
+
+import pytest
+import pytest_asyncio
+from engram_recall.config import Config
+from engram_recall.wiring import assemble
+from engram_retrieval.registry import HASHING
+from engram_testkit.suites.recall import RecallSuite
+from engram_testkit.suites.tier import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
+
+
+class Recall(RecallSuite):
+    """The suite over this room's parts."""
+
+    @pytest_asyncio.fixture(scope="class", loop_scope="class")
+    @classmethod
+    async def parts(cls, database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Parts:
+        config = Config(
+            port=0, data_dir=str(tmp_path_factory.mktemp("recall")), database_url=database_url, embedder=HASHING,
+            log_level="error", shutdown_grace_seconds=0,
+        )  # fmt: skip
+        return await assemble(config), config
+
+
+class TestInProcessOnSqlite(OnSqlite, InProcess, Recall): ...
+
+
+class TestInProcessOnPostgres(OnPostgres, InProcess, Recall): ...
+
+
+class TestThroughTheWireOnSqlite(OnSqlite, ThroughTheWire, Recall): ...
+
+
+class TestThroughTheWireOnPostgres(OnPostgres, ThroughTheWire, Recall): ...
