@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from engram.blocks.v1 import blocks_pb2
-from engram_blocks import convert
+from engram_blocks.convert import messages
 from engram_blocks.model import AgentAuthor, Block, OwnerAuthor, Provenance
 from engram_kit.principal import Principal, as_principal
 from hypothesis import given
@@ -40,8 +40,8 @@ blocks = st.builds(
 
 @given(blocks)
 def test_a_block_survives_the_wire(block: Block) -> None:
-    sent = convert.block_to(block).SerializeToString()
-    assert convert.block_from(blocks_pb2.Block.FromString(sent)) == block
+    sent = messages.block_to(block).SerializeToString()
+    assert messages.block_from(blocks_pb2.Block.FromString(sent)) == block
 
 
 whole = st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
@@ -50,10 +50,10 @@ whole = st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0"
 @given(whole, whole)
 def test_an_agent_author_survives_the_wire(tool_call_id: str | None, run_id: str | None) -> None:
     author = AgentAuthor("agent-00000000-0000-4000-8000-000000000001", tool_call_id, run_id)
-    assert convert.author_from(convert.author_to(author)) == author
+    assert messages.author_from(messages.author_to(author)) == author
 
 
 def test_an_owner_is_the_caller_whatever_the_message_says() -> None:
     me = Principal("org-00000000-0000-4000-8000-000000000001", "user-00000000-0000-4000-8000-000000000001")
     with as_principal(me):
-        assert convert.author_from(convert.author_to(OwnerAuthor("someone else"))) == OwnerAuthor(me.subject_id)
+        assert messages.author_from(messages.author_to(OwnerAuthor("someone else"))) == OwnerAuthor(me.subject_id)

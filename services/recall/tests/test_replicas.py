@@ -179,10 +179,14 @@ async def append(rig: Rig, *rows: Message) -> None:
     await rig.store.append_messages(ORG, Batch(agent_id=rows[0].agent_id, conversation_id=None, messages=rows), None)
 
 
-@pytest.mark.usefixtures("rigs")
-async def test_the_server_lays_the_messages_of_an_agent_together(stand_in: StandIn) -> None:
-    if not os.environ.get("QDRANT_URL"):
-        assert stand_in.indexes["scope"].is_tenant is True
+async def test_the_server_is_told_to_lay_the_messages_of_an_agent_together(tmp_path: Path) -> None:
+    """Asked of the stand-in wherever QDRANT_URL points: only it repeats what it was told."""
+    async with standing_in() as server:
+        where: dict[str, Any] = {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": server.port}
+        index = await open_index(Config(port=0, data_dir=str(tmp_path), embedder=HASHING, **where))
+        await MessageVectors(index, HashingEmbedder()).open()
+        await index.close()
+        assert server.indexes["scope"].is_tenant is True
 
 
 async def test_one_at_a_time_empties_the_outbox(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:

@@ -12,7 +12,7 @@ from engram_kit.idempotency import request_key
 from engram_kit.ids import require_id
 from engram_kit.paging import next_page_token, page_query
 
-from engram_blocks import convert
+from engram_blocks.convert import messages, requests
 from engram_blocks.rules import without_nul
 from engram_blocks.service import BlockService
 
@@ -31,35 +31,35 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         """Creates a block, and attaches it where agents are named."""
         agents = [require_id(agent_id, "agent", "agent_ids") for agent_id in request.agent_ids]
         key = request_key(request, "CreateBlock")
-        block = await self._service.create_block(convert.draft_from(request.block), agents, key)
-        return rpc.CreateBlockResponse(block=convert.block_to(block))
+        block = await self._service.create_block(messages.draft_from(request.block), agents, key)
+        return rpc.CreateBlockResponse(block=messages.block_to(block))
 
     async def GetBlock(self, request: rpc.GetBlockRequest, context: Context) -> rpc.GetBlockResponse:
         """One block, now or then."""
-        as_of = convert.moment_from(request, "as_of_time")
+        as_of = requests.moment_from(request, "as_of_time")
         block = await self._service.get_block(require_id(request.block_id, "block", "block_id"), as_of)
-        return rpc.GetBlockResponse(block=convert.block_to(block))
+        return rpc.GetBlockResponse(block=messages.block_to(block))
 
     async def ListBlocks(self, request: rpc.ListBlocksRequest, context: Context) -> rpc.ListBlocksResponse:
         """A page of blocks."""
-        query, order = page_query(request), convert.order_from(request.order_by)
-        page = await self._service.list_blocks(convert.filter_from(request.filter), order, query)
-        blocks = [convert.block_to(block) for block in page.items]
+        query, order = page_query(request), requests.order_from(request.order_by)
+        page = await self._service.list_blocks(requests.filter_from(request.filter), order, query)
+        blocks = [messages.block_to(block) for block in page.items]
         return rpc.ListBlocksResponse(blocks=blocks, next_page_token=next_page_token(query, page))
 
     async def CountBlocks(self, request: rpc.CountBlocksRequest, context: Context) -> rpc.CountBlocksResponse:
         """How many blocks a list would give."""
-        return rpc.CountBlocksResponse(count=await self._service.count_blocks(convert.filter_from(request.filter)))
+        return rpc.CountBlocksResponse(count=await self._service.count_blocks(requests.filter_from(request.filter)))
 
     async def UpdateBlock(self, request: rpc.UpdateBlockRequest, context: Context) -> rpc.UpdateBlockResponse:
         """Changes the fields in the mask."""
         block = await self._service.update_block(
             require_id(request.block.id, "block", "block.id"),
-            convert.changes_from(request),
+            requests.changes_from(request),
             request.base_revision if request.HasField("base_revision") else None,
             request_key(request, "UpdateBlock"),
         )
-        return rpc.UpdateBlockResponse(block=convert.block_to(block))
+        return rpc.UpdateBlockResponse(block=messages.block_to(block))
 
     async def DeleteBlock(self, request: rpc.DeleteBlockRequest, context: Context) -> rpc.DeleteBlockResponse:
         """Deletes a block."""
@@ -104,7 +104,7 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         memory = await self._service.get_core_memory(agent_id, known, _conversation(request))
         if memory is None:
             return rpc.GetCoreMemoryResponse(not_modified=True)
-        return rpc.GetCoreMemoryResponse(core_memory=convert.core_memory_to(memory))
+        return rpc.GetCoreMemoryResponse(core_memory=messages.core_memory_to(memory))
 
     async def BatchGetCoreMemory(
         self, request: rpc.BatchGetCoreMemoryRequest, context: Context
@@ -114,30 +114,30 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
             raise InvalidArgument(f"At most {MAX_BATCH} agents at once.", field="agent_ids")
         agents = [require_id(agent_id, "agent", "agent_ids") for agent_id in request.agent_ids]
         memories = await self._service.batch_get_core_memory(agents)
-        return rpc.BatchGetCoreMemoryResponse(core_memories=[convert.core_memory_to(memory) for memory in memories])
+        return rpc.BatchGetCoreMemoryResponse(core_memories=[messages.core_memory_to(memory) for memory in memories])
 
     async def EditBlock(self, request: rpc.EditBlockRequest, context: Context) -> rpc.EditBlockResponse:
         """Makes one edit."""
         edited = await self._service.edit_block(
             require_id(request.agent_id, "agent", "agent_id"),
             without_nul(request.label, "label"),
-            convert.edit_from(request),
-            convert.author_from(request.author),
+            requests.edit_from(request),
+            messages.author_from(request.author),
             request_key(request, "EditBlock"),
             _conversation(request),
         )
-        return rpc.EditBlockResponse(block=convert.block_to(edited.block), core_memory_revision=edited.core_revision)
+        return rpc.EditBlockResponse(block=messages.block_to(edited.block), core_memory_revision=edited.core_revision)
 
     async def IsolateBlocks(self, request: rpc.IsolateBlocksRequest, context: Context) -> rpc.IsolateBlocksResponse:
         """Gives a conversation blocks of its own."""
         blocks = await self._service.isolate_blocks(
             require_id(request.agent_id, "agent", "agent_id"),
             require_id(request.conversation_id, "conv", "conversation_id"),
-            convert.labels_from(request.labels),
+            requests.labels_from(request.labels),
             _conversation(request, "source_conversation_id"),
             request_key(request, "IsolateBlocks"),
         )
-        return rpc.IsolateBlocksResponse(blocks=[convert.block_to(block) for block in blocks])
+        return rpc.IsolateBlocksResponse(blocks=[messages.block_to(block) for block in blocks])
 
     async def ReleaseBlocks(self, request: rpc.ReleaseBlocksRequest, context: Context) -> rpc.ReleaseBlocksResponse:
         """Deletes what a conversation has for itself."""
@@ -155,19 +155,19 @@ class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
         query = page_query(request, default_ascending=False)
         block_id = require_id(request.block_id, "block", "block_id")
         page = await self._service.list_block_revisions(block_id, query, with_previous=request.include_diff)
-        revisions = [convert.revision_to(revision, with_diff=request.include_diff) for revision in page.items]
+        revisions = [messages.revision_to(revision, with_diff=request.include_diff) for revision in page.items]
         return rpc.ListBlockRevisionsResponse(revisions=revisions, next_page_token=next_page_token(query, page))
 
     async def RevertBlock(self, request: rpc.RevertBlockRequest, context: Context) -> rpc.RevertBlockResponse:
         """Writes an older value as a new revision."""
         block = await self._service.revert_block(
             require_id(request.block_id, "block", "block_id"),
-            convert.target_from(request),
-            convert.author_from(request.author),
+            requests.target_from(request),
+            messages.author_from(request.author),
             request.base_revision if request.HasField("base_revision") else None,
             request_key(request, "RevertBlock"),
         )
-        return rpc.RevertBlockResponse(block=convert.block_to(block))
+        return rpc.RevertBlockResponse(block=messages.block_to(block))
 
     async def EraseAgent(self, request: rpc.EraseAgentRequest, context: Context) -> rpc.EraseAgentResponse:
         """Forgets an agent."""
