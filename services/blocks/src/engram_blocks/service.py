@@ -15,19 +15,13 @@ from engram_kit.principal import current_principal
 
 from engram_blocks.edits import Edit
 from engram_blocks.errors import (
-    AgentErased,
-    BlockLabelNotFound,
     BlockLabelTaken,
-    BlockNotFound,
     BlockNotHeld,
-    BlockReadOnly,
-    BlockRevisionMismatch,
     BlockRevisionNotFound,
     ConversationNotFound,
 )
 from engram_blocks.history import RevertTarget, content_of
 from engram_blocks.model import (
-    AgentAuthor,
     Author,
     Block,
     BlockRevision,
@@ -36,6 +30,7 @@ from engram_blocks.model import (
     OwnerAuthor,
     copied,
 )
+from engram_blocks.preconditions import at_revision, attach, held, require_alive, required, writable
 from engram_blocks.rules import changed, checked
 from engram_blocks.store.base import BlockFilter, BlockOrder, BlockStore, BlockTransaction
 
@@ -74,10 +69,10 @@ class BlockService:
             tx.insert_block(block)
             tx.insert_revision(_recorded(block, Operation.CREATE, OwnerAuthor(subject)))
             for agent_id in agent_ids:
-                _attach(tx, agent_id, block)
+                attach(tx, agent_id, block)
             return block
 
-        return await self._once(key, create, lambda made: [made.id], lambda tx, ids: _required(tx, ids[0]))
+        return await self._once(key, create, lambda made: [made.id], lambda tx, ids: required(tx, ids[0]))
 
     async def get_block(self, block_id: str, as_of: datetime | None = None) -> Block:
         """The block, as it is or as it was at `as_of`.
@@ -88,7 +83,7 @@ class BlockService:
         """
 
         def get(tx: BlockTransaction) -> Block:
-            block = _required(tx, block_id)
+            block = required(tx, block_id)
             if as_of is None:
                 return block
             then = tx.revision_at(block_id, as_of)
@@ -124,10 +119,10 @@ class BlockService:
         author = OwnerAuthor(current_principal().subject_id)
 
         def update(tx: BlockTransaction) -> Block:
-            block = _at_revision(_required(tx, block_id), base_revision)
+            block = at_revision(required(tx, block_id), base_revision)
             return self._saved(tx, block, Operation.UPDATE, author, **changes)
 
-        return await self._once(key, update, lambda made: [made.id], lambda tx, ids: _required(tx, ids[0]))
+        return await self._once(key, update, lambda made: [made.id], lambda tx, ids: required(tx, ids[0]))
 
     async def delete_block(self, block_id: str, key: RequestKey | None) -> None:
         """Deletes a block and detaches it everywhere; there being none is as good."""
@@ -145,11 +140,11 @@ class BlockService:
             AgentErased: it was erased.
         """
 
-        def attach(tx: BlockTransaction) -> int:
-            _attach(tx, agent_id, _required(tx, block_id))
+        def give(tx: BlockTransaction) -> int:
+            attach(tx, agent_id, required(tx, block_id))
             return tx.core_revision(agent_id)
 
-        return await self._once(key, attach, lambda revision: [str(revision)], lambda _tx, ids: int(ids[0]))
+        return await self._once(key, give, lambda revision: [str(revision)], lambda _tx, ids: int(ids[0]))
 
     async def detach_block(
         self, agent_id: str, key: RequestKey | None, *, block_id: str | None = None, label: str | None = None
@@ -162,10 +157,10 @@ class BlockService:
         """
 
         def detach(tx: BlockTransaction) -> tuple[str, int]:
-            held = block_id if block_id is not None else _held(tx, agent_id, label or "").id
-            if not tx.detach(agent_id, held):
-                raise BlockNotHeld(agent_id, held)
-            return held, tx.core_revision(agent_id)
+            named = block_id if block_id is not None else held(tx, agent_id, label or "").id
+            if not tx.detach(agent_id, named):
+                raise BlockNotHeld(agent_id, named)
+            return named, tx.core_revision(agent_id)
 
         return await self._once(
             key, detach, lambda done: [done[0], str(done[1])], lambda _tx, ids: (ids[0], int(ids[1]))
@@ -175,7 +170,7 @@ class BlockService:
         """A page of the agents that hold a block."""
 
         def holders(tx: BlockTransaction) -> Page[str]:
-            _required(tx, block_id)
+            required(tx, block_id)
             return tx.list_holders(block_id, page)
 
         return await self._read(holders)
@@ -217,12 +212,12 @@ class BlockService:
 
         def isolate(tx: BlockTransaction) -> Sequence[Block]:
             for holder in (agent_id, conversation_id):
-                _require_alive(tx, holder)
+                require_alive(tx, holder)
             if not tx.adopt(conversation_id, agent_id):
                 raise ConversationNotFound(conversation_id)
             for label in dict.fromkeys(labels):
                 if tx.held_block(conversation_id, label) is None:
-                    shown = _held(tx, agent_id, label, source_conversation_id)
+                    shown = held(tx, agent_id, label, source_conversation_id)
                     copy = copied(shown, self._ids.new("block"), author.subject_id, now)
                     tx.insert_block(copy)
                     tx.insert_revision(_recorded(copy, Operation.CREATE, author))
@@ -233,7 +228,7 @@ class BlockService:
             key,
             isolate,
             lambda blocks: [block.id for block in blocks],
-            lambda tx, ids: [_required(tx, block_id) for block_id in ids],
+            lambda tx, ids: [required(tx, block_id) for block_id in ids],
         )
 
     async def release_blocks(self, agent_id: str, conversation_id: str, key: RequestKey | None) -> int:
@@ -267,8 +262,8 @@ class BlockService:
         """
 
         def apply(tx: BlockTransaction) -> Edited:
-            block = _writable(_held(tx, agent_id, label, conversation_id), author)
-            _at_revision(block, edit.base_revision)
+            block = writable(held(tx, agent_id, label, conversation_id), author)
+            at_revision(block, edit.base_revision)
             edited = self._saved(tx, block, edit.operation, author, value=edit.apply(block.value, label))
             own = tx.core_revision(conversation_id) if conversation_id is not None else 0
             return Edited(edited, tx.core_revision(agent_id) + own)
@@ -277,14 +272,14 @@ class BlockService:
             key,
             apply,
             lambda done: [done.block.id, str(done.core_revision)],
-            lambda tx, ids: Edited(_required(tx, ids[0]), int(ids[1])),
+            lambda tx, ids: Edited(required(tx, ids[0]), int(ids[1])),
         )
 
     async def list_block_revisions(self, block_id: str, page: PageQuery, *, with_previous: bool) -> Page[BlockRevision]:
         """A page of the changes of a block."""
 
         def revisions(tx: BlockTransaction) -> Page[BlockRevision]:
-            _required(tx, block_id)
+            required(tx, block_id)
             return tx.list_revisions(block_id, page, with_previous=with_previous)
 
         return await self._read(revisions)
@@ -301,12 +296,12 @@ class BlockService:
         """
 
         def revert(tx: BlockTransaction) -> Block:
-            block = _at_revision(_writable(_required(tx, block_id), author), base_revision)
+            block = at_revision(writable(required(tx, block_id), author), base_revision)
             found = target.find(tx, block)
             place = {} if target.is_change else {"content_revision": found.revision}
             return self._saved(tx, block, target.operation, author, value=found.value, **place)
 
-        return await self._once(key, revert, lambda made: [made.id], lambda tx, ids: _required(tx, ids[0]))
+        return await self._once(key, revert, lambda made: [made.id], lambda tx, ids: required(tx, ids[0]))
 
     async def erase_agent(
         self, agent_id: str, key: RequestKey | None, *, with_unshared_blocks: bool
@@ -347,51 +342,6 @@ class BlockService:
     ) -> T:
         organization_id = current_principal().organization_id
         return await self._store.write_once(key, organization_id, work, result=result, again=again)
-
-
-def _required(tx: BlockTransaction, block_id: str) -> Block:
-    block = tx.block(block_id)
-    if block is None:
-        raise BlockNotFound(block_id)
-    return block
-
-
-def _held(tx: BlockTransaction, agent_id: str, label: str, conversation_id: str | None = None) -> Block:
-    if conversation_id is not None and tx.is_conversation_of(conversation_id, agent_id):
-        own = tx.held_block(conversation_id, label)
-        if own is not None:
-            return own
-    block = tx.held_block(agent_id, label)
-    if block is None:
-        _require_alive(tx, agent_id)
-        raise BlockLabelNotFound(label, tx.labels(agent_id))
-    return block
-
-
-def _writable(block: Block, author: Author) -> Block:
-    if block.read_only and isinstance(author, AgentAuthor):
-        raise BlockReadOnly(block.label)
-    return block
-
-
-def _at_revision(block: Block, base_revision: int | None) -> Block:
-    if base_revision is not None and base_revision != block.revision:
-        raise BlockRevisionMismatch(block.label, block.revision, block.value)
-    return block
-
-
-def _require_alive(tx: BlockTransaction, agent_id: str) -> None:
-    if tx.is_erased(agent_id):
-        raise AgentErased(agent_id)
-
-
-def _attach(tx: BlockTransaction, agent_id: str, block: Block) -> None:
-    _require_alive(tx, agent_id)
-    held = tx.held_block(agent_id, block.label)
-    if held is None:
-        tx.attach(agent_id, block)
-    elif held.id != block.id:
-        raise BlockLabelTaken(block.label, agent_id)
 
 
 def _recorded(block: Block, operation: Operation, author: Author, parent: int | None = None) -> BlockRevision:
