@@ -76,6 +76,7 @@ class Mesh:
             **_provider("openai", openai_base_url),
             **_provider("anthropic", anthropic_base_url),
             "model": model,
+            "embedder": embedder,
         }
         for room, fields in (settings or {}).items():
             self._settings[room] |= fields

@@ -9,6 +9,7 @@ from engram_kit.config import ConfigError, ServerConfig
 
 from engram_orchestrator.llm.attempts import CallLimits
 from engram_orchestrator.llm.dialects import DIALECTS, Api
+from engram_orchestrator.llm.embedders import EmbedderPlace
 from engram_orchestrator.llm.settings import LlmSettings, ProviderSettings, configured_providers
 
 _PROVIDER_VARIABLES = {
@@ -51,6 +52,14 @@ class Config(ServerConfig):
     """Of the other vendors; from the environment by their own names, as docs/providers.md has them."""
     context_windows: tuple[str, ...] = ()
     """`provider/model=tokens`, over whatever is known of these models otherwise."""
+    provider_hosts: tuple[str, ...] = ()
+    """Hosts that organizations' own providers may be at, beside the vendors' usual ones; any where none is named."""
+    secrets_key_file: str | None = None
+    """Keys that seal stored secrets, one a line: the first seals, all open. Without it, SQLite gets one of its own."""
+    embedder: str = "engram/wordllama-256"
+    """The embedder that recall and archival are configured with, for who lists embedders; likewise the next two."""
+    embedder_base_url: str = ""
+    embedder_dimension: int = 0
     provider_attempts: int = 5
     """At most this many requests for one answer."""
     provider_retry_seconds: float = 60.0
@@ -84,6 +93,11 @@ class Config(ServerConfig):
         configured = replace(config, **given)
         _ = configured.language_models.context_windows
         return configured
+
+    @property
+    def default_embedder(self) -> EmbedderPlace:
+        """What new archives get where none is named."""
+        return EmbedderPlace(handle=self.embedder, base_url=self.embedder_base_url, dimension=self.embedder_dimension)
 
     @property
     def database(self) -> str:

@@ -82,5 +82,13 @@ class RunUnderWay(FailedPrecondition):
     """The run has not ended yet."""
 
 
+class SecretsKeyMissing(FailedPrecondition):
+    """Secrets cannot be stored: the server has no key to seal them with."""
+
+
+class SecretUnreadable(FailedPrecondition):
+    """A stored secret was sealed with a key that the server has not, or is damaged."""
+
+
 REMOTE = (LeaseLost, StepConflict, WindowMoved)
 """Errors of other rooms that this one branches on."""

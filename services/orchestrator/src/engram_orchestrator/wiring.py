@@ -32,6 +32,8 @@ from engram_orchestrator.compaction.gauge import Gauge
 from engram_orchestrator.compaction.swap import Swap
 from engram_orchestrator.config import Config
 from engram_orchestrator.errors import REMOTE
+from engram_orchestrator.llm.credentials import CredentialSafe
+from engram_orchestrator.llm.organizations import Models
 from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.loop.delta_log import DeltaLog
@@ -49,6 +51,7 @@ from engram_orchestrator.runs.keeping import LeaseKeeper
 from engram_orchestrator.runs.lookout import Lookout
 from engram_orchestrator.runs.owner import Owner
 from engram_orchestrator.runs.slots import TurnSlots
+from engram_orchestrator.sealing import SecretBox
 from engram_orchestrator.servicers.agents import AgentsServicer
 from engram_orchestrator.servicers.conversations import ConversationsServicer
 from engram_orchestrator.servicers.identities import IdentitiesServicer
@@ -61,6 +64,7 @@ from engram_orchestrator.store.deltas import SqlDeltaStore
 from engram_orchestrator.store.identities import SqlIdentityStore
 from engram_orchestrator.store.lease_times import LeaseTimes
 from engram_orchestrator.store.leases import SqlLeaseStore
+from engram_orchestrator.store.providers import SqlProviderStore
 from engram_orchestrator.store.retention import SqlRetention
 from engram_orchestrator.store.runs import SqlRunStore
 from engram_orchestrator.store.steps import SqlStepStore
@@ -70,6 +74,8 @@ from engram_orchestrator.usecases.compactions import CompactionService
 from engram_orchestrator.usecases.conversations import ConversationService
 from engram_orchestrator.usecases.creation import AgentBirth, Tiers
 from engram_orchestrator.usecases.identities import IdentityService
+from engram_orchestrator.usecases.models import ModelService
+from engram_orchestrator.usecases.providers import ProviderService
 from engram_orchestrator.usecases.runs import RunService
 from engram_orchestrator.usecases.steps import StepService
 from engram_orchestrator.usecases.trials import PreviewService, ToolRunner
@@ -96,7 +102,9 @@ class Parts:
     steps: StepService
     identities: IdentityService
     approvals: ApprovalService
-    models: Providers
+    models: Models
+    listed: ModelService
+    providers: ProviderService
     conductor: Conductor
     keeper: LeaseKeeper
     lookout: Lookout
@@ -125,7 +133,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
                 runs_service_pb2_grpc.add_RunServiceServicer_to_server,
                 RunsServicer(parts.runs, parts.approvals, parts.steps),
             ),
-            (models_service_pb2_grpc.add_ModelServiceServicer_to_server, ModelsServicer(parts.models)),
+            (models_service_pb2_grpc.add_ModelServiceServicer_to_server, ModelsServicer(parts.listed, parts.providers)),
             (
                 conversations_service_pb2_grpc.add_ConversationServiceServicer_to_server,
                 ConversationsServicer(parts.conversations),
@@ -146,6 +154,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         background=[
             *_shared(database, parts),
             parts.keeper.renew,
+            parts.models.watch,
             parts.birth.sweep,
             parts.approvals.sweep,
             parts.conversations.sweep,
@@ -177,7 +186,10 @@ def _parts(config: Config, database: Database, tiers: Tiers, owner: str, clock: 
     agent_store, run_store = SqlAgentStore(database, clock), SqlRunStore(database, clock, times)
     threads, leases = SqlConversationStore(database, clock, times), SqlLeaseStore(database, times)
     step_store, approval_store = SqlStepStore(database, clock), SqlApprovalStore(database, clock)
-    models = Providers(config.language_models)
+    alone = database.dialect == "sqlite"
+    box = SecretBox(config.secrets_key_file, config.data_path / "secrets.key" if alone else None)
+    safe, provider_store = CredentialSafe(box), SqlProviderStore(database, clock)
+    models = Models(Providers(config.language_models), provider_store, safe.settings, is_shared=not alone)
     prompts = Prompts(config.data_path / "system_prompts")
     patience = Patience(clock, config.tier_patience_seconds)
     builtin = BuiltinTools(tiers.core_memory, tiers.recall, tiers.archival, clock)
@@ -227,6 +239,8 @@ def _parts(config: Config, database: Database, tiers: Tiers, owner: str, clock: 
         IdentityService(SqlIdentityStore(database, clock), birth, tiers.core_memory, clock, ids),
         ApprovalService(approval_store, runs, conductor, clock, config.approval_timeout_seconds),
         models,
+        ModelService(provider_store, models, config.default_embedder),
+        ProviderService(provider_store, models, safe, clock, ids, config.provider_hosts),
         conductor,
         keeper,
         Lookout(leases, keeper, conductor, hub),

@@ -12,7 +12,8 @@ from engram_orchestrator.llm.openai_chat import OpenAiChatClient
 from engram_orchestrator.llm.openai_chat.render import render_body
 from engram_orchestrator.llm.openai_responses import OpenAiResponsesClient
 from engram_orchestrator.llm.port import ToolChoice, ToolChoiceKind
-from engram_orchestrator.llm.registry import Providers, make_client
+from engram_orchestrator.llm.provider import make_client
+from engram_orchestrator.llm.registry import Providers
 from engram_orchestrator.llm.settings import LlmSettings, ProviderSettings
 from engram_orchestrator.model.messages import OmittedReasoningPart, ReasoningPart, Role, TextPart
 from engram_orchestrator.model.models import ModelSettings, ResponseFormat

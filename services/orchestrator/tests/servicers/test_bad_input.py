@@ -401,7 +401,6 @@ async def test_what_a_run_cannot_do_yet(wire: Wire, request_: Any, field: str) -
 
 
 UNANSWERED: dict[str, tuple[Any, list[str]]] = {
-    "ModelService": (models_service_pb2, ["UpdateModel", "ListEmbeddingModels", "CreateProvider"]),
     "GroupService": (groups_service_pb2, ["CreateGroup"]),
 }
 
@@ -413,7 +412,6 @@ async def test_what_is_not_answered_yet_says_so(wire: Wire, service: str, method
     stubs = {
         "AgentService": wire.agents,
         "RunService": wire.runs,
-        "ModelService": wire.models,
         "GroupService": GroupServiceStub(wire.channel),
     }
     request = getattr(UNANSWERED[service][0], f"{method}Request")()

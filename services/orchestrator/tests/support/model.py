@@ -136,7 +136,7 @@ class ScriptedModel:
         return self.script[self._place - 1]
 
 
-class OneProvider:
+class OneOffer:
     """Serves the scripted model, and nothing else."""
 
     def __init__(self, model: ScriptedModel, settings: ModelSettings) -> None:
@@ -152,8 +152,24 @@ class OneProvider:
             raise ModelUnknown(f"Nobody serves {handle}.", model=handle)
         return ModelInfo(handle, provider, name, "openai_chat", self.settings), self.model
 
-    async def resolve_for_turn(self, handle: str) -> tuple[ModelInfo, ScriptedModel]:
-        return self.resolve(handle)
+
+class OneProvider:
+    """Serves the scripted model to every organization."""
+
+    def __init__(self, model: ScriptedModel, settings: ModelSettings) -> None:
+        self.offer = OneOffer(model, settings)
+
+    async def of(self, organization_id: str) -> OneOffer:
+        return self.offer
+
+    def held(self, organization_id: str) -> OneOffer:
+        return self.offer
+
+    async def resolve(self, organization_id: str, handle: str) -> tuple[ModelInfo, ScriptedModel]:
+        return self.offer.resolve(handle)
+
+    async def resolve_for_turn(self, organization_id: str, handle: str) -> tuple[ModelInfo, ScriptedModel]:
+        return self.offer.resolve(handle)
 
 
 def _pieces(answer: LlmAnswer) -> list[LlmEvent]:

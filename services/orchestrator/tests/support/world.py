@@ -17,7 +17,7 @@ from engram_orchestrator.builtin.executor import BuiltinTools
 from engram_orchestrator.compaction.compactor import model_compactor
 from engram_orchestrator.compaction.gauge import Gauge
 from engram_orchestrator.compaction.swap import Swap
-from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.llm.organizations import Models
 from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.loop.delta_log import DeltaLog
 from engram_orchestrator.loop.engine import Engine
@@ -183,7 +183,7 @@ class World:
             watched(self.archival, "archival", faults),
             watched(self.tools, "tools", faults),
         )
-        models = cast("Providers", OneProvider(self.model, self.settings))
+        models = cast("Models", OneProvider(self.model, self.settings))
         patience = Patience(clock, 900.0, self._sleep)
         builtin = BuiltinTools(tiers.core_memory, tiers.recall, tiers.archival, clock)
         context = ContextBuilder(tiers.recall, tiers.core_memory, tiers.archival, tiers.tools, clock)

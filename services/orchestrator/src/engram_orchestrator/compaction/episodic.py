@@ -55,7 +55,7 @@ class EpisodicWriter:
         """See Writer."""
         bundle, material = await self._material(task)
         why = "no model can draw memories"
-        for summariser in summarisers(self.models, task):
+        for summariser in await summarisers(self.models, task):
             handle = summariser.info.handle
             if handle in down:
                 why = f"{handle} does not answer"

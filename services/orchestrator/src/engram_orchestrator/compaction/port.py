@@ -22,8 +22,10 @@ class Occasion:
     are this time's. What leaves must take at least `least_gain` tokens; None
     says that any gain will do, as where somebody asked for it, or where the
     provider refused what the estimate let pass. `tokens` estimates a text.
+    Summarisers are those that `organization_id` may use.
     """
 
+    organization_id: str
     settings: CompactionSettings
     request: LlmRequest
     messages: Sequence[Message]
@@ -82,6 +84,14 @@ class Writer(Protocol):
 
 class Models(Protocol):
     """Where models are found."""
+
+    async def resolve(self, organization_id: str, handle: str) -> tuple[ModelInfo, LlmClient]:
+        """What is known of a model in an organization, and who asks it. Raises ModelUnknown."""
+        ...
+
+
+class Offered(Protocol):
+    """What one organization may use."""
 
     def resolve(self, handle: str) -> tuple[ModelInfo, LlmClient]:
         """What is known of a model, and who asks it. Raises ModelUnknown."""

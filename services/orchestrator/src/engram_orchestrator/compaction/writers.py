@@ -1,7 +1,7 @@
 """Who writes summaries: a model that reads a transcript, or the agent's own model in its own context."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -11,7 +11,7 @@ import structlog
 from engram_kit.errors import EngramError
 from engram_kit.ids import derive_id
 
-from engram_orchestrator.compaction.port import Models, NoSummary, Task, Written
+from engram_orchestrator.compaction.port import Models, NoSummary, Offered, Task, Written
 from engram_orchestrator.compaction.prompts import summary_prompt
 from engram_orchestrator.compaction.transcript import SUMMARY_NOTE, halved, transcript
 from engram_orchestrator.llm.errors import (
@@ -66,7 +66,7 @@ class TranscriptWriter:
     async def write(self, task: Task, down: set[str]) -> Written:
         """See Writer."""
         why = "no model can summarise"
-        for summariser in summarisers(self.models, task):
+        for summariser in await summarisers(self.models, task):
             handle = summariser.info.handle
             if handle in down:
                 why = f"{handle} does not answer"
@@ -106,7 +106,7 @@ class SelfWriter:
         info, client = occasion.request.model, occasion.client
         if occasion.settings.model is not None and occasion.settings.model != info.handle:
             try:
-                info, client = self.models.resolve(occasion.settings.model)
+                info, client = await self.models.resolve(occasion.organization_id, occasion.settings.model)
             except ModelUnknown as error:
                 raise NoSummary(error.message) from error
         if info.handle in down or info.api == "rehearsal":
@@ -136,27 +136,29 @@ class SelfWriter:
         )
 
 
-def require_summariser(models: Models, settings: CompactionSettings | None) -> None:
+def require_summariser(offer: Offered, settings: CompactionSettings | None) -> None:
     """Raises ModelUnknown where settings name a summariser that nobody serves."""
     if settings is not None and settings.model is not None:
-        models.resolve(settings.model)
+        offer.resolve(settings.model)
 
 
-def summarisers(models: Models, task: Task) -> Iterator[Summariser]:
+async def summarisers(models: Models, task: Task) -> tuple[Summariser, ...]:
     """Who may be asked: the one that is set or else the provider's, then the agent's own model."""
     request, given = task.occasion.request, task.occasion.settings.model_settings or ModelSettings()
     own = request.model
     handle = task.occasion.settings.model or _default_for(own)
+    found: list[Summariser] = []
     if handle is not None and handle != own.handle:
         try:
-            info, client = models.resolve(handle)
+            info, client = await models.resolve(task.occasion.organization_id, handle)
         except ModelUnknown:
             _log.warning("nobody serves the summariser; the agent's own model is asked", model=handle)
         else:
-            yield Summariser(info, given.over(info.defaults), client)
+            found.append(Summariser(info, given.over(info.defaults), client))
     if own.api != "rehearsal":
         # It is called as the agent calls it: it may have a window that nobody else knows.
-        yield Summariser(own, given.over(request.settings), task.occasion.client)
+        found.append(Summariser(own, given.over(request.settings), task.occasion.client))
+    return tuple(found)
 
 
 def room_of(task: Task, summariser: Summariser) -> int:

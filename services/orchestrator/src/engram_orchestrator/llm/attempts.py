@@ -13,6 +13,8 @@ from engram_orchestrator.llm.port import LlmEvent
 Sleep = Callable[[float], Awaitable[None]]
 T = TypeVar("T")
 
+SHORT_SECONDS = 10.0
+"""For a question that no model has to think about."""
 _FIRST_WAIT = 0.5
 _LONGEST_WAIT = 8.0
 
@@ -37,12 +39,16 @@ DEFAULT_LIMITS = CallLimits()
 
 
 async def with_retries(
-    ask: Callable[[], AsyncIterator[LlmEvent]], limits: CallLimits, sleep: Sleep = asyncio.sleep
+    ask: Callable[[], AsyncIterator[LlmEvent]],
+    limits: CallLimits,
+    sleep: Sleep = asyncio.sleep,
+    secrets: tuple[str, ...] = (),
 ) -> AsyncIterator[LlmEvent]:
     """The events of the first attempt that begins to answer.
 
     A rate limit, an overload or a broken connection is tried again after the provider's Retry-After, or an
     exponential wait with jitter. Once an event was handed on, an error is final: a consumer has seen half an answer.
+    No error quotes any of the secrets.
     """
     waited = 0.0
     for attempt in range(1, limits.attempts + 1):
@@ -54,6 +60,7 @@ async def with_retries(
                     yield event
             return
         except ProviderError as error:
+            error.without(secrets)
             wait = _wait(error, attempt)
             is_final = has_begun or not error.is_retryable or attempt == limits.attempts
             if is_final or waited + wait > limits.retry_budget_seconds:

@@ -13,7 +13,8 @@ ProviderError
 A message names the provider, the status and the provider's own short words; never a key, never a page of HTML.
 """
 
-from typing import ClassVar, Final
+from collections.abc import Collection
+from typing import ClassVar, Final, Self
 
 from engram_kit.errors import (
     DeadlineExceeded,
@@ -53,6 +54,17 @@ class ProviderError(EngramError):
         self.provider = provider
         self.status = status
         self.retry_after = retry_after
+
+    def without(self, secrets: Collection[str]) -> Self:
+        """This error, where its words or its cause quote a secret without it: some servers show the key they refuse."""
+        for secret in secrets:
+            if secret in self.message or any(secret in value for value in self.metadata.values()):
+                self.message = self.message.replace(secret, "[key]")
+                self.args = (self.message,)
+                self.metadata = {name: value.replace(secret, "[key]") for name, value in self.metadata.items()}
+        if secrets:
+            self.__cause__, self.__suppress_context__ = None, True  # it holds the provider's whole answer
+        return self
 
 
 class ProviderAuth(ProviderError):

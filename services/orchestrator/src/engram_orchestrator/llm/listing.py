@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from engram_orchestrator.llm.dialects import Listing
-from engram_orchestrator.llm.errors import ProviderError
+from engram_orchestrator.llm.errors import ProviderBadAnswer, ProviderError
 from engram_orchestrator.llm.openai_endpoint import OpenAiEndpoint
+from engram_orchestrator.model.providers import ServedModel
 
 # As vLLM, OpenRouter and Together, Groq, Mistral, and others name it.
 _WINDOWS: Final = ("max_model_len", "context_length", "context_window", "max_context_length", "max_context_window")
@@ -18,15 +19,6 @@ OLLAMA_WINDOW: Final = 4096
 _SHOWN_AT_ONCE: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """A model that a server says it serves; figures are None where it does not say."""
-
-    name: str
-    context_window: int | None = None
-    max_output_tokens: int | None = None
-
-
 async def served_models(endpoint: OpenAiEndpoint, listing: Listing) -> tuple[ServedModel, ...]:
     """The models of an endpoint, in its own order.
 
@@ -35,13 +27,19 @@ async def served_models(endpoint: OpenAiEndpoint, listing: Listing) -> tuple[Ser
     """
     if listing is Listing.LM_STUDIO and (found := await _of_lm_studio(endpoint)) is not None:
         return found
-    models = _of_rows(await endpoint.get("/models"))
+    models = models_of_page(endpoint.name, await endpoint.get("/models"))
     return await _with_ollama_windows(endpoint, models) if listing is Listing.OLLAMA else models
 
 
-def _of_rows(page: Any) -> tuple[ServedModel, ...]:
-    """The rows of GET /models, which some servers give without the envelope."""
+def models_of_page(provider: str, page: Any) -> tuple[ServedModel, ...]:
+    """The rows of GET /models, which some servers give without the envelope.
+
+    Raises:
+        ProviderBadAnswer: it is no list.
+    """
     rows = page.get("data") if isinstance(page, Mapping) else page
+    if not isinstance(rows, list):
+        raise ProviderBadAnswer(f"{provider} answered with something that is no list of models.", provider=provider)
     return tuple(_of_row(row) for row in _rows(rows) if isinstance(row.get("id"), str) and _is_chat(row))
 
 

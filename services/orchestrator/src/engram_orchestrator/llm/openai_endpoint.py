@@ -4,15 +4,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from engram_orchestrator.llm.attempts import CallLimits
+from engram_orchestrator.llm.attempts import SHORT_SECONDS, CallLimits
 from engram_orchestrator.llm.settings import ProviderSettings
-from engram_orchestrator.llm.transport import translated
+from engram_orchestrator.llm.transport import sever, translated
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-_SHORT: Final[Any] = {"timeout": 10.0}
-"""Seconds for a question that no model has to think about."""
+_SHORT: Final[Any] = {"timeout": SHORT_SECONDS}
 
 
 class OpenAiEndpoint:
@@ -29,21 +28,28 @@ class OpenAiEndpoint:
         return self._settings.name
 
     @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no message may quote."""
+        return self._settings.secrets
+
+    @property
     def client(self) -> "AsyncOpenAI":
         """The SDK's client, opened now if it is not."""
         if self._opened is None:
             import openai
 
-            settings = self._settings
+            settings, headers = self._settings, _headers(self._settings)
             self._opened = openai.AsyncOpenAI(
                 # A local server wants no key, the SDK does.
                 api_key=settings.api_key or "none",
                 base_url=settings.endpoint,
                 max_retries=0,  # with_retries asks again: it keeps to a budget and waits under a test's clock
                 timeout=openai.Timeout(self._limits.idle_seconds, connect=self._limits.connect_seconds),
-                default_headers=_headers(settings),
+                default_headers=headers,
                 default_query={"api-version": settings.api_version} if settings.api_version else None,
             )
+            if settings.is_registered:
+                sever(self._opened, headers or {})
         return self._opened
 
     def path(self, path: str, model: str) -> str:
@@ -62,7 +68,7 @@ class OpenAiEndpoint:
         try:
             return await self.client.get(path, cast_to=object, options=_SHORT)
         except (openai.APIError, ValueError) as error:
-            raise translated(openai, self.name, error) from error
+            raise translated(openai, self.name, error, self.secrets) from None
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """The decoded answer to a POST that is not streamed.
@@ -75,7 +81,7 @@ class OpenAiEndpoint:
         try:
             return await self.client.post(path, body=body, cast_to=object, options=_SHORT)
         except (openai.APIError, ValueError) as error:
-            raise translated(openai, self.name, error) from error
+            raise translated(openai, self.name, error, self.secrets) from None
 
     async def close(self) -> None:
         """Closes the connection pool."""

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from engram_orchestrator.llm.attempts import DEFAULT_LIMITS, CallLimits
 from engram_orchestrator.llm.dialects import DIALECTS, Api, Dialect, dialect_for
 
+_SHORTEST_SECRET: Final = 6
 _DEFAULT_REGION: Final = "us-east-1"
 _VERSION_PATH: Final = re.compile(r"/v\d+(?:beta\d*)?(?:/|$)|/openai(?:/|$)|/api/v\d")
 
@@ -32,6 +33,14 @@ class ProviderSettings:
     region: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Sent along with each request."""
+    is_registered: bool = False
+    """An organization's own: nothing that the operator's environment holds goes along."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no message may quote; shorter values could be any word."""
+        given = (self.api_key or "", *self.headers.values())
+        return tuple(sorted({secret for secret in given if len(secret) >= _SHORTEST_SECRET}, key=len, reverse=True))
 
     @property
     def dialect(self) -> Dialect:

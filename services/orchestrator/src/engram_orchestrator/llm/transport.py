@@ -7,7 +7,7 @@ every call, which costs more CPU than all else in a step.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +19,14 @@ _JSON_CONTENT = {"headers": {"Content-Type": "application/json"}}
 
 
 async def chunks(
-    sdk: ModuleType, client: Any, path: str, body: bytes, *, provider: str, limits: CallLimits
+    sdk: ModuleType,
+    client: Any,
+    path: str,
+    body: bytes,
+    *,
+    provider: str,
+    limits: CallLimits,
+    secrets: Collection[str] = (),
 ) -> AsyncIterator[Any]:
     """The decoded events of a streamed answer, or the one body of a server that does not stream.
 
@@ -28,6 +35,7 @@ async def chunks(
         path: the endpoint, under the client's base URL; `body` is what it is sent.
         provider: its name, for messages.
         limits: how long the answer may take.
+        secrets: what no error may quote.
 
     Raises:
         ProviderError: whatever went wrong, before or after the first event.
@@ -58,11 +66,11 @@ async def chunks(
             async for event in in_time(stream, deadline - clock()):
                 yield event
     except (TimeoutError, sdk.APIError, httpx2.HTTPError, ValueError) as error:
-        raise translated(sdk, provider, error) from error
+        raise translated(sdk, provider, error, secrets) from error
 
 
-def translated(sdk: ModuleType, provider: str, error: Exception) -> ProviderError:
-    """The error of engram's tree that an exception from an SDK call means."""
+def translated(sdk: ModuleType, provider: str, error: Exception, secrets: Collection[str] = ()) -> ProviderError:
+    """The error of engram's tree that an exception from an SDK call means; it quotes none of the secrets."""
     import httpx2
 
     root = error.__cause__ if isinstance(error, sdk.APIConnectionError) and error.__cause__ else error
@@ -76,10 +84,37 @@ def translated(sdk: ModuleType, provider: str, error: Exception) -> ProviderErro
     if isinstance(error, sdk.APIStatusError):
         # An error event inside of a stream carries the status of the stream itself, which was fine.
         status = error.status_code if error.status_code >= 300 else None
-        return diagnose(provider, status, error.body, error.response.headers)
+        return diagnose(provider, status, _concealed(error.body, secrets), error.response.headers)
     if isinstance(error, sdk.APIError):
-        return diagnose(provider, None, error.body or error.message)
+        return diagnose(provider, None, _concealed(error.body or error.message, secrets))
     return ProviderBadAnswer(f"{provider} answered with something that is not JSON.", provider=provider)
+
+
+def sever(client: Any, headers: Mapping[str, str]) -> None:
+    """Leaves the process's environment out of what a client sends.
+
+    The SDKs put the operator's account, project and further headers there by themselves; where an organization's own
+    provider is asked, these are somebody else's.
+    """
+    for name in ("organization", "project", "admin_api_key", "auth_token", "webhook_key", "webhook_secret"):
+        if hasattr(client, name):
+            setattr(client, name, None)
+    client._custom_headers = dict(headers)
+
+
+def _concealed(value: Any, secrets: Collection[str]) -> Any:
+    """A decoded body in which no secret stands: some servers quote the key that they refuse."""
+    match value:
+        case str():
+            for secret in secrets:
+                value = value.replace(secret, "[key]")
+            return value
+        case dict():
+            return {name: _concealed(item, secrets) for name, item in value.items()}
+        case list():
+            return [_concealed(item, secrets) for item in value]
+        case _:
+            return value
 
 
 def _plain_body(provider: str, body: bytes) -> Any:

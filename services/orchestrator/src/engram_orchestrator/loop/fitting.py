@@ -161,6 +161,7 @@ class Fitting:
         start, count = _turn_start(turn), len(window.messages)
         short = self._gauge.messages(agent.id, handle, window.messages[start:], _SHORT_RETURN)
         occasion = Occasion(
+            organization_id=agent.organization_id,
             settings=settings,
             request=assembled.request,
             messages=window.messages,

@@ -1,7 +1,8 @@
 """Models: their handles, settings, and what a request to one asks for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -39,6 +40,16 @@ class FigureSource(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ModelPrice:
+    """Millionths of a US dollar for a million tokens; None is not known, zero is free."""
+
+    input: int | None = None
+    cached_input: int | None = None
+    cache_write: int | None = None
+    output: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """A model that a provider serves.
 
@@ -59,6 +70,16 @@ class ModelInfo:
     max_output_tokens: int | None = None
     """The longest answer, as far as anyone says; `defaults` holds it only where the API wants to be told a limit."""
     output_source: FigureSource = FigureSource.DEFAULT
+    provider_id: str | None = None
+    """Of the organization's own provider that serves it; None of the operator's."""
+    last_seen_at: datetime | None = None
+    """When its provider was last seen to offer it; None where nobody looked."""
+    display_name: str | None = None
+    """What the organization calls it; None where that is its provider's name for it."""
+    price: ModelPrice | None = None
+    hidden: bool = False
+    capabilities: Mapping[str, bool] = field(default_factory=dict)
+    """What the organization says that it can and cannot, over what its vendor's API can be asked for."""
 
     @property
     def context_window(self) -> int:

@@ -8,7 +8,7 @@ import structlog
 from engram_orchestrator.builtin.executor import BuiltinTools
 from engram_orchestrator.llm.errors import ModelUnknown
 from engram_orchestrator.llm.formats import demand, is_structured
-from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.llm.organizations import Models
 from engram_orchestrator.loop import approvals
 from engram_orchestrator.loop.answers import unsaid_input
 from engram_orchestrator.loop.context import ContextBuilder, Gathered
@@ -36,7 +36,7 @@ class TurnBuilder:
         store: RunStore,
         context: ContextBuilder,
         recall: RecallPort,
-        models: Providers,
+        models: Models,
         builtin: BuiltinTools,
         patience: Patience,
     ) -> None:
@@ -155,17 +155,16 @@ class TurnBuilder:
             given = conversation.model_settings.over(given)
         if given.inner_thoughts_in_kwargs is None:
             given = replace(given, inner_thoughts_in_kwargs=spec.inner_thoughts)
-        info, client = await self._models.resolve_for_turn(
-            run.config.override_model or conversation.model or agent.model
-        )
-        return CalledModel(info, given.over(info.defaults), client, await self._fallback(given, info))
+        handle = run.config.override_model or conversation.model or agent.model
+        info, client = await self._models.resolve_for_turn(agent.organization_id, handle)
+        return CalledModel(info, given.over(info.defaults), client, await self._fallback(agent, given, info))
 
-    async def _fallback(self, given: ModelSettings, main: ModelInfo) -> CalledModel | None:
+    async def _fallback(self, agent: Agent, given: ModelSettings, main: ModelInfo) -> CalledModel | None:
         """The model that goes on where the main one stays away; None where there is none, or nobody serves it."""
         if not given.fallback_model or given.fallback_model == main.handle:
             return None
         try:
-            info, client = await self._models.resolve_for_turn(given.fallback_model)
+            info, client = await self._models.resolve_for_turn(agent.organization_id, given.fallback_model)
         except ModelUnknown as error:
             _log.warning("the fallback model is not served", model=error.metadata.get("model"))
             return None

@@ -262,3 +262,33 @@ run_deltas = sa.Table(
     sa.Column("after_sequence", sa.Integer, nullable=False),
     sa.Column("pieces", sa.LargeBinary, nullable=False),
 )
+
+# Providers that organizations registered. Credentials are in the document, each sealed.
+providers = sa.Table(
+    "providers",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Index("providers_by_name", "organization_id", "name", unique=True),
+)
+
+model_overrides = sa.Table(
+    "model_overrides",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("handle", sa.Text, primary_key=True),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+)
+
+# Raised by each change of an organization's providers or overrides: how other processes notice.
+model_revisions = sa.Table(
+    "model_revisions",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+)

@@ -11,7 +11,7 @@ from engram_kit.principal import Principal
 
 from engram_orchestrator.builtin.executor import BuiltinTools
 from engram_orchestrator.compaction.writers import require_summariser
-from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.llm.organizations import Models
 from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.model.agent_types import AGENT_TYPES
 from engram_orchestrator.model.agents import Agent, AttachedTool, Conversation
@@ -30,7 +30,7 @@ class AgentService:
         tools: ToolsPort,
         builtin: BuiltinTools,
         context: ContextBuilder,
-        models: Providers,
+        models: Models,
         clock: Clock,
         approvals: ApprovalStore,
     ) -> None:
@@ -44,10 +44,12 @@ class AgentService:
 
     async def get(self, principal: Principal, agent_id: str) -> Agent:
         """An agent, or NotFound."""
+        await self._models.of(principal.organization_id)
         return await self._store.get(principal.organization_id, agent_id)
 
     async def list(self, principal: Principal, where: AgentFilter, order_by: str, page: PageQuery) -> Page[Agent]:
         """A page of agents."""
+        await self._models.of(principal.organization_id)
         return await self._store.list(principal.organization_id, where, order_by, page)
 
     async def count(self, principal: Principal, where: AgentFilter) -> int:
@@ -74,7 +76,8 @@ class AgentService:
         if conversation is not None and conversation.model_settings is not None:
             given = conversation.model_settings.over(given)
         try:
-            info, _ = self._models.resolve((conversation and conversation.model) or agent.model)
+            offer = self._models.held(agent.organization_id)
+            info, _ = offer.resolve((conversation and conversation.model) or agent.model)
         except NotFound:
             return given
         settings = given.over(info.defaults)
@@ -91,13 +94,15 @@ class AgentService:
             NotFound, ModelUnknown
         """
 
+        offer = await self._models.of(principal.organization_id)
+
         def stamped(agent: Agent) -> Agent:
             changed = change(agent)
-            self._models.resolve(changed.model)
+            offer.resolve(changed.model)
             if changed.model_settings.fallback_model:
-                self._models.resolve(changed.model_settings.fallback_model)
+                offer.resolve(changed.model_settings.fallback_model)
             if changed.compaction_settings != agent.compaction_settings:
-                require_summariser(self._models, changed.compaction_settings)
+                require_summariser(offer, changed.compaction_settings)
             provenance = replace(changed.provenance, last_updated_by_id=principal.subject_id)
             return replace(changed, provenance=provenance, updated_at=self._clock.now())
 

@@ -9,7 +9,7 @@ from engram_kit.principal import Principal
 from engram_orchestrator.compaction.swap import Swap
 from engram_orchestrator.compaction.writers import require_summariser
 from engram_orchestrator.errors import NothingToCompact
-from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.llm.organizations import Models
 from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.loop.fitting import Fitting
 from engram_orchestrator.model.agents import CompactionSettings
@@ -28,7 +28,7 @@ class CompactionService:
         agents: AgentStore,
         slots: TurnSlots,
         swap: Swap,
-        models: Providers,
+        models: Models,
         previews: PreviewService,
         context: ContextBuilder,
         fitting: Fitting,
@@ -63,7 +63,7 @@ class CompactionService:
             ConversationBusy: a run is under way in the conversation, or waits, or something else changes it.
             WindowMoved: a repeat whose first try had not got through, of a window that has changed since.
         """
-        require_summariser(self._models, settings)
+        require_summariser(await self._models.of(principal.organization_id), settings)
         if dry_run:
             return (await self._composed(principal, agent_id, conversation_id, settings)).result
         async with self._slots.take(principal.organization_id, agent_id, conversation_id) as lease:

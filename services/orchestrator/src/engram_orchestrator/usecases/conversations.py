@@ -23,7 +23,7 @@ from engram_kit.paging import Page, PageQuery
 from engram_kit.principal import Principal, as_principal
 
 from engram_orchestrator.errors import ConversationBusy, LeaseLost
-from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.llm.organizations import Models
 from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.model.agents import Agent, Conversation, ConversationOrigin
 from engram_orchestrator.model.memory import Window
@@ -75,7 +75,7 @@ class ConversationService:
         windows: WindowService,
         slots: TurnSlots,
         context: ContextBuilder,
-        models: Providers,
+        models: Models,
         clock: Clock,
         ids: IdSource,
     ) -> None:
@@ -102,7 +102,7 @@ class ConversationService:
                 result.
         """
         if draft.model is not None:
-            self._models.resolve(draft.model)
+            await self._models.resolve(principal.organization_id, draft.model)
         now = self._clock.now()
         conversation = Conversation(
             id=self._ids.new("conv"),
@@ -252,10 +252,12 @@ class ConversationService:
     ) -> Conversation:
         """Applies a change to the record as it stands at that moment. Raises NotFound, ModelUnknown."""
 
+        offer = await self._models.of(principal.organization_id)
+
         def stamped(conversation: Conversation) -> Conversation:
             changed = change(conversation)
             if changed.model is not None and changed.model != conversation.model:
-                self._models.resolve(changed.model)
+                offer.resolve(changed.model)
             return replace(changed, updated_at=self._clock.now())
 
         return await self._store.update(key, principal.organization_id, conversation_id, stamped)

@@ -15,7 +15,7 @@ from engram_kit.principal import Principal, as_principal
 
 from engram_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 from engram_orchestrator.compaction.writers import require_summariser
-from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.llm.organizations import Models
 from engram_orchestrator.loop.context import ContextBuilder
 from engram_orchestrator.loop.rules import RulesSolver
 from engram_orchestrator.model.agent_types import AGENT_TYPES, base_rules, base_rules_by_default, shows_line_numbers
@@ -57,7 +57,7 @@ class AgentBirth:
         self,
         store: AgentStore,
         tiers: Tiers,
-        models: Providers,
+        models: Models,
         prompts: Prompts,
         context: ContextBuilder,
         conductor: Conductor,
@@ -93,11 +93,12 @@ class AgentBirth:
 
     async def _first_record(self, principal: Principal, draft: AgentDraft) -> Agent:
         spec = AGENT_TYPES[draft.type]
-        model = draft.model or await self._models.default_handle()
-        self._models.resolve(model)
+        offer = await self._models.of(principal.organization_id)
+        model = draft.model or await offer.default_handle()
+        offer.resolve(model)
         if draft.model_settings.fallback_model:
-            self._models.resolve(draft.model_settings.fallback_model)
-        require_summariser(self._models, draft.compaction_settings)
+            offer.resolve(draft.model_settings.fallback_model)
+        require_summariser(offer, draft.compaction_settings)
         agent_id, now = self._ids.new("agent"), self._clock.now()
         return Agent(
             id=agent_id,
@@ -166,7 +167,7 @@ class AgentBirth:
 
     async def _system_text(self, agent: Agent) -> str:
         """The system message of a window that holds nothing else."""
-        info, _ = self._models.resolve(agent.model)
+        info, _ = await self._models.resolve(agent.organization_id, agent.model)
         core = await self._context.core_memory(agent.id)
         memory = memory_section(
             core,

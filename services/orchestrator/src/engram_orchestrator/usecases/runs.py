@@ -13,7 +13,7 @@ from engram_kit.paging import Page, PageQuery
 from engram_kit.principal import Principal
 
 from engram_orchestrator.errors import RunEnded, RunUnderWay
-from engram_orchestrator.llm.registry import Providers
+from engram_orchestrator.llm.organizations import Models
 from engram_orchestrator.model.events import DurableBody, RunEvent, Stopped, UsageReported
 from engram_orchestrator.model.messages import Usage
 from engram_orchestrator.model.runs import (
@@ -52,7 +52,7 @@ class RunService:
         leases: LeaseStore,
         conductor: Conductor,
         follower: Follower,
-        models: Providers,
+        models: Models,
         clock: Clock,
         ids: IdSource,
     ) -> None:
@@ -131,9 +131,7 @@ class RunService:
         *,
         background: bool,
     ) -> Run:
-        """A run that is not stored yet. Raises ModelUnknown."""
-        if config.override_model is not None:
-            self._models.resolve(config.override_model)
+        """A run that is not stored yet."""
         now = self._clock.now()
         return Run(
             id=self._ids.new("run"),
@@ -149,6 +147,8 @@ class RunService:
         )
 
     async def _start(self, key: RequestKey | None, run: Run, answer: ApprovalAnswer | None = None) -> StartedRun:
+        if run.config.override_model is not None:
+            await self._models.resolve(run.organization_id, run.config.override_model)
         return await self._conductor.start(key, run, reject_busy=run.config.on_busy is OnBusy.REJECT, answer=answer)
 
     async def follow(

@@ -122,7 +122,7 @@ class ModelServiceServicer:
 
     def UpdateModel(self, request, context):
         """Sets figures of a model for the organization, over what is known of it.
-        Agents without settings of their own follow at their next step.
+        Agents without settings of their own follow at their next turn.
         MODEL_UNKNOWN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -159,8 +159,9 @@ class ModelServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateProvider(self, request, context):
-        """Changes the fields in the mask, and the credentials given. A BASE
-        provider is FAILED_PRECONDITION.
+        """Changes the fields in the mask, and the credentials given. Where it is
+        reached otherwise by that, its models are read as by CreateProvider. A
+        BASE provider is FAILED_PRECONDITION.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

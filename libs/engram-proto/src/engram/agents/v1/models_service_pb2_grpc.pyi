@@ -48,7 +48,7 @@ class ModelServiceStub:
     """
     UpdateModel: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.UpdateModelRequest, _models_service_pb2.UpdateModelResponse]
     """Sets figures of a model for the organization, over what is known of it.
-    Agents without settings of their own follow at their next step.
+    Agents without settings of their own follow at their next turn.
     MODEL_UNKNOWN.
     """
     ListEmbeddingModels: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.ListEmbeddingModelsRequest, _models_service_pb2.ListEmbeddingModelsResponse]
@@ -62,8 +62,9 @@ class ModelServiceStub:
     ListProviders: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.ListProvidersRequest, _models_service_pb2.ListProvidersResponse]
     """Order UNSPECIFIED is ascending."""
     UpdateProvider: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.UpdateProviderRequest, _models_service_pb2.UpdateProviderResponse]
-    """Changes the fields in the mask, and the credentials given. A BASE
-    provider is FAILED_PRECONDITION.
+    """Changes the fields in the mask, and the credentials given. Where it is
+    reached otherwise by that, its models are read as by CreateProvider. A
+    BASE provider is FAILED_PRECONDITION.
     """
     DeleteProvider: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.DeleteProviderRequest, _models_service_pb2.DeleteProviderResponse]
     """Deletes the provider and its credentials. Agents that use its models
@@ -100,7 +101,7 @@ class ModelServiceAsyncStub(ModelServiceStub):
     """
     UpdateModel: _aio.UnaryUnaryMultiCallable[_models_service_pb2.UpdateModelRequest, _models_service_pb2.UpdateModelResponse]  # type: ignore[assignment]
     """Sets figures of a model for the organization, over what is known of it.
-    Agents without settings of their own follow at their next step.
+    Agents without settings of their own follow at their next turn.
     MODEL_UNKNOWN.
     """
     ListEmbeddingModels: _aio.UnaryUnaryMultiCallable[_models_service_pb2.ListEmbeddingModelsRequest, _models_service_pb2.ListEmbeddingModelsResponse]  # type: ignore[assignment]
@@ -114,8 +115,9 @@ class ModelServiceAsyncStub(ModelServiceStub):
     ListProviders: _aio.UnaryUnaryMultiCallable[_models_service_pb2.ListProvidersRequest, _models_service_pb2.ListProvidersResponse]  # type: ignore[assignment]
     """Order UNSPECIFIED is ascending."""
     UpdateProvider: _aio.UnaryUnaryMultiCallable[_models_service_pb2.UpdateProviderRequest, _models_service_pb2.UpdateProviderResponse]  # type: ignore[assignment]
-    """Changes the fields in the mask, and the credentials given. A BASE
-    provider is FAILED_PRECONDITION.
+    """Changes the fields in the mask, and the credentials given. Where it is
+    reached otherwise by that, its models are read as by CreateProvider. A
+    BASE provider is FAILED_PRECONDITION.
     """
     DeleteProvider: _aio.UnaryUnaryMultiCallable[_models_service_pb2.DeleteProviderRequest, _models_service_pb2.DeleteProviderResponse]  # type: ignore[assignment]
     """Deletes the provider and its credentials. Agents that use its models
@@ -164,7 +166,7 @@ class ModelServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_models_service_pb2.UpdateModelResponse, _abc.Awaitable[_models_service_pb2.UpdateModelResponse]]:
         """Sets figures of a model for the organization, over what is known of it.
-        Agents without settings of their own follow at their next step.
+        Agents without settings of their own follow at their next turn.
         MODEL_UNKNOWN.
         """
 
@@ -203,8 +205,9 @@ class ModelServiceServicer:
         request: _models_service_pb2.UpdateProviderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_models_service_pb2.UpdateProviderResponse, _abc.Awaitable[_models_service_pb2.UpdateProviderResponse]]:
-        """Changes the fields in the mask, and the credentials given. A BASE
-        provider is FAILED_PRECONDITION.
+        """Changes the fields in the mask, and the credentials given. Where it is
+        reached otherwise by that, its models are read as by CreateProvider. A
+        BASE provider is FAILED_PRECONDITION.
         """
 
     def DeleteProvider(

@@ -4,17 +4,17 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engram_orchestrator.llm.anthropic_messages.answer import MessagesAnswer
 from engram_orchestrator.llm.anthropic_messages.render import render_body
-from engram_orchestrator.llm.attempts import DEFAULT_LIMITS, CallLimits, Sleep, with_retries
+from engram_orchestrator.llm.attempts import DEFAULT_LIMITS, SHORT_SECONDS, CallLimits, Sleep, with_retries
 from engram_orchestrator.llm.dialects import DIALECTS
 from engram_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
 from engram_orchestrator.llm.render_cache import RenderCache
 from engram_orchestrator.llm.schemas import under_own_schemas
 from engram_orchestrator.llm.settings import ProviderSettings
-from engram_orchestrator.llm.transport import chunks
+from engram_orchestrator.llm.transport import chunks, sever, translated
 from engram_orchestrator.llm.wire import encode_body
 
 if TYPE_CHECKING:
@@ -47,11 +47,24 @@ class AnthropicMessagesClient:
     def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
         """Asks the model; see the port."""
         body = self._encoded(request)
-        return with_retries(lambda: self._ask(request, body), self._limits, self._sleep)
+        return with_retries(lambda: self._ask(request, body), self._limits, self._sleep, self._settings.secrets)
 
     def prepare(self) -> None:
         """Imports the SDK and opens the client, so that the first turn does not wait for it. May run in a thread."""
         self._client()
+
+    async def get(self, path: str) -> Any:
+        """The decoded answer to a GET under the base URL.
+
+        Raises:
+            ProviderError: it could not be asked.
+        """
+        import anthropic
+
+        try:
+            return await self._client().get(path, cast_to=object, options={"timeout": SHORT_SECONDS})
+        except (anthropic.APIError, ValueError) as error:
+            raise translated(anthropic, self._provider, error, self._settings.secrets) from None
 
     async def close(self) -> None:
         """Closes the connection pool."""
@@ -66,7 +79,15 @@ class AnthropicMessagesClient:
         import anthropic
 
         answer = MessagesAnswer(self._provider)
-        came = chunks(anthropic, self._client(), "/v1/messages", body, provider=self._provider, limits=self._limits)
+        came = chunks(
+            anthropic,
+            self._client(),
+            "/v1/messages",
+            body,
+            provider=self._provider,
+            limits=self._limits,
+            secrets=self._settings.secrets,
+        )
         async with aclosing(came):  # type: ignore[type-var]
             async for event in came:
                 for shown in answer.add(event):
@@ -87,12 +108,15 @@ class AnthropicMessagesClient:
 
             key, endpoint = self._settings.api_key or "none", self._settings.endpoint
             is_official = endpoint == DIALECTS["anthropic"].base_url
+            # The SDK sends a bearer token; servers that speak an older form of the API know only this header.
+            headers = {**({} if is_official else {"x-api-key": key}), **self._settings.headers}
             self._opened = anthropic.AsyncAnthropic(
                 api_key=key,
                 base_url=endpoint,
-                # The SDK sends a bearer token; servers that speak an older form of the API know only this header.
-                default_headers={**({} if is_official else {"x-api-key": key}), **self._settings.headers} or None,
+                default_headers=headers or None,
                 max_retries=0,  # with_retries asks again: it keeps to a budget and waits under a test's clock
                 timeout=anthropic.Timeout(self._limits.idle_seconds, connect=self._limits.connect_seconds),
             )
+            if self._settings.is_registered:
+                sever(self._opened, headers)
         return self._opened

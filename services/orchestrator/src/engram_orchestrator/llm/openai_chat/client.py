@@ -35,7 +35,7 @@ class OpenAiChatClient:
     def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
         """Asks the model; see the port."""
         body = encode_body(render_body(request, self._cache))
-        return with_retries(lambda: self._ask(request, body), self._limits, self._sleep)
+        return with_retries(lambda: self._ask(request, body), self._limits, self._sleep, self.endpoint.secrets)
 
     def prepare(self) -> None:
         """Imports the SDK and opens the client, so that the first turn does not wait for it. May run in a thread."""
@@ -51,7 +51,8 @@ class OpenAiChatClient:
         provider = self.endpoint.name
         answer = ChatAnswer(provider)
         path = self.endpoint.path("/chat/completions", request.model.provider_model)
-        came = chunks(openai, self.endpoint.client, path, body, provider=provider, limits=self._limits)
+        secrets = self.endpoint.secrets
+        came = chunks(openai, self.endpoint.client, path, body, provider=provider, limits=self._limits, secrets=secrets)
         async with aclosing(came):  # type: ignore[type-var]
             async for chunk in came:
                 for event in answer.add(chunk):

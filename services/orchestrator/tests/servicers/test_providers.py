@@ -1,0 +1,543 @@
+"""An organization's own providers through the wire, asked over real HTTP, on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+from engram.agents.v1 import models_pb2 as pb
+from engram.agents.v1 import models_service_pb2 as rpc
+from engram.agents.v1.models_service_pb2_grpc import ModelServiceStub
+from engram_kit.channels import Channels
+from engram_kit.clock import FrozenClock
+from engram_kit.errors import EngramError
+from engram_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal
+from engram_kit.service import RunningServer
+from engram_orchestrator.config import Config
+from engram_orchestrator.wiring import assemble
+from engram_testkit.fakes.anthropic import FakeAnthropic
+from engram_testkit.fakes.openai import FakeOpenAI
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+if TYPE_CHECKING:
+    from engram.agents.v1.models_service_pb2_grpc import ModelServiceAsyncStub
+
+KEY = "canary/8f3e71-not=a+known_form"
+OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", DEFAULT_PRINCIPAL.subject_id)
+
+
+@asynccontextmanager
+async def served(config: Config) -> AsyncIterator[ModelServiceAsyncStub]:
+    """The service without neighbours, and a stub of it."""
+    server = RunningServer()
+    address = await server.start(await assemble(config, clock=FrozenClock()), config)
+    channels = Channels()
+    try:
+        yield ModelServiceStub(channels.channel(address))
+    finally:
+        await channels.close()
+        await server.stop()
+
+
+def settings(directory: Path, **fields: Any) -> Config:
+    nobody = f"unix:{directory / 'nobody'}"
+    rooms = {f"{room}_target": nobody for room in ("blocks", "recall", "archival", "tools")}
+    return Config(**{"port": 0, "data_dir": str(directory), "shutdown_grace_seconds": 0, **rooms, **fields})
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "secrets.keys"
+    path.write_text("a-secrets-key-of-the-operator-0123456789\n")
+    return path
+
+
+@pytest_asyncio.fixture
+async def alone(tmp_path: Path) -> AsyncIterator[ModelServiceAsyncStub]:
+    """On SQLite, where the engine makes no difference."""
+    async with served(settings(tmp_path)) as stub:
+        yield stub
+
+
+class Guarded(FakeOpenAI):
+    """Lists its models to who has the key, and shows a key that it refuses."""
+
+    def __init__(self, key: str = KEY, **options: Any) -> None:
+        super().__init__(**options)
+        self.key = key
+        self.heard: list[dict[str, str]] = []
+
+    async def _list_models(self, request: Request) -> Response:
+        self.heard.append(dict(request.headers))
+        given = request.headers.get("authorization", "")
+        if given != f"Bearer {self.key}":
+            words = f"{given.removeprefix('Bearer ')} is not the key; you sent {given!r}"
+            return JSONResponse({"error": {"message": words, "code": "invalid_api_key"}}, 401)
+        return await super()._list_models(request)
+
+
+def a_provider(fake: FakeOpenAI, name: str = "mine", **fields: Any) -> pb.Provider:
+    return pb.Provider(**{"name": name, "type": "vllm", "base_url": fake.base_url, **fields})
+
+
+def a_key(key: str = KEY) -> pb.ProviderCredentials:
+    return pb.ProviderCredentials(api_key=key)
+
+
+async def create(models: ModelServiceAsyncStub, provider: pb.Provider, key: str = KEY, request_id: str = "") -> Any:
+    request = rpc.CreateProviderRequest(provider=provider, credentials=a_key(key), request_id=request_id)
+    return (await models.CreateProvider(request)).provider
+
+
+async def handles(models: ModelServiceAsyncStub, **filters: Any) -> list[str]:
+    return [model.handle for model in (await models.ListModels(rpc.ListModelsRequest(**filters))).models]
+
+
+async def named(models: ModelServiceAsyncStub, handle: str) -> pb.Model:
+    return (await models.GetModel(rpc.GetModelRequest(handle=handle))).model
+
+
+class OnEitherEngine:
+    """What the store has a part in."""
+
+    async def test_a_provider_is_registered_read_changed_and_deleted(self, models: ModelServiceAsyncStub) -> None:
+        async with Guarded(models=["small", {"id": "large", "max_model_len": 65_536}]) as fake:
+            made = await create(models, a_provider(fake))
+            assert (made.name, made.type, made.category) == ("mine", "vllm", pb.PROVIDER_CATEGORY_BYOK)
+            assert (made.has_api_key, made.model_count, made.api) == (True, 2, pb.MODEL_API_OPENAI_CHAT)
+            assert made.HasField("last_refresh_time")
+            assert not made.HasField("last_refresh_error")
+            assert (await models.GetProvider(rpc.GetProviderRequest(provider_id=made.id))).provider == made
+            assert await handles(models) == ["engram/rehearsal", "mine/large", "mine/small"]
+            assert await handles(models, provider_categories=[pb.PROVIDER_CATEGORY_BYOK]) == [
+                "mine/large",
+                "mine/small",
+            ]
+            large = await named(models, "mine/large")
+            assert (large.context_window, large.context_window_source) == (65_536, pb.FIGURE_SOURCE_PROVIDER)
+            assert (large.provider_id, large.last_seen_time) == (made.id, made.last_refresh_time)
+            assert (await named(models, "")).handle == "mine/small", "the organization's own is better than a rehearsal"
+
+            fake.key = "another-key"
+            change = rpc.UpdateProviderRequest(provider=pb.Provider(id=made.id), credentials=a_key("another-key"))
+            assert not (await models.UpdateProvider(change)).provider.HasField("last_refresh_error")
+            assert fake.heard[-1]["authorization"] == "Bearer another-key"
+            off = rpc.UpdateProviderRequest(
+                provider=pb.Provider(id=made.id, disabled=True), update_mask={"paths": ["disabled"]}
+            )
+            asked = len(fake.heard)
+            assert (await models.UpdateProvider(off)).provider.disabled
+            assert len(fake.heard) == asked, "nothing that concerns its models was changed"
+            assert await handles(models) == ["engram/rehearsal"]
+            with pytest.raises(EngramError) as refused:
+                await named(models, "mine/large")
+            assert refused.value.reason == "MODEL_UNKNOWN"
+
+            for _ in range(2):
+                await models.DeleteProvider(rpc.DeleteProviderRequest(provider_id=made.id))
+            with pytest.raises(EngramError) as gone:
+                await models.GetProvider(rpc.GetProviderRequest(provider_id=made.id))
+            assert gone.value.reason == "NOT_FOUND"
+
+    async def test_a_repeated_request_registers_once(self, models: ModelServiceAsyncStub) -> None:
+        async with Guarded() as fake:
+            first = await create(models, a_provider(fake), request_id="once")
+            assert await create(models, a_provider(fake), request_id="once") == first
+            assert len(fake.heard) == 1
+            with pytest.raises(EngramError) as reused:
+                await create(models, a_provider(fake), "another-key", request_id="once")
+            assert reused.value.reason == "REQUEST_ID_REUSED"
+            with pytest.raises(EngramError) as taken:
+                await create(models, a_provider(fake))
+            assert taken.value.reason == "ALREADY_EXISTS"
+            with pytest.raises(EngramError) as reserved:
+                await create(models, a_provider(fake, "engram"))
+            assert reserved.value.reason == "ALREADY_EXISTS"
+
+    async def test_nobody_else_has_a_part_of_it(self, models: ModelServiceAsyncStub) -> None:
+        async with Guarded() as fake, FakeOpenAI(models=["theirs"]) as other:
+            made = await create(models, a_provider(fake))
+            with as_principal(OTHER):
+                asked: list[Any] = [
+                    models.GetProvider(rpc.GetProviderRequest(provider_id=made.id)),
+                    models.UpdateProvider(
+                        rpc.UpdateProviderRequest(provider=pb.Provider(id=made.id), credentials=a_key("x"))
+                    ),
+                    models.RefreshProvider(rpc.RefreshProviderRequest(provider_id=made.id)),
+                    models.CheckProvider(rpc.CheckProviderRequest(provider_id=made.id)),
+                ]
+                for call in asked:
+                    with pytest.raises(EngramError) as missing:
+                        await call
+                    assert missing.value.reason == "NOT_FOUND"
+                await models.DeleteProvider(rpc.DeleteProviderRequest(provider_id=made.id))
+                listed = (await models.ListProviders(rpc.ListProvidersRequest())).providers
+                assert [provider.name for provider in listed] == ["engram"]
+                assert await handles(models) == ["engram/rehearsal"]
+                with pytest.raises(EngramError) as unknown:
+                    await named(models, "mine/fake-model")
+                assert unknown.value.reason == "MODEL_UNKNOWN"
+                assert "mine" not in unknown.value.message.partition("configured:")[2]
+                theirs = await create(models, a_provider(other), "theirs")
+                assert await handles(models, providers=["mine"]) == ["mine/theirs"]
+            assert theirs.id != made.id
+            assert (await models.GetProvider(rpc.GetProviderRequest(provider_id=made.id))).provider == made
+            assert await handles(models, providers=["mine"]) == ["mine/fake-model"]
+
+    async def test_overrides_of_a_model(self, models: ModelServiceAsyncStub) -> None:
+        async with Guarded() as fake:
+            await create(models, a_provider(fake))
+
+            async def update(request_id: str = "", handle: str = "mine/fake-model", **fields: Any) -> pb.Model:
+                paths = (
+                    [f"capabilities.{name.name}" for name in pb.ModelCapabilities.DESCRIPTOR.fields]
+                    if "capabilities" in fields
+                    else list(fields)
+                )
+                mask = {"paths": paths}
+                model = pb.Model(handle=handle, **fields)
+                request = rpc.UpdateModelRequest(model=model, update_mask=mask, request_id=request_id)
+                return (await models.UpdateModel(request)).model
+
+            before = await named(models, "mine/fake-model")
+            changed = await update(
+                display_name="Fake",
+                context_window=9_000,
+                max_output_tokens=700,
+                hidden=True,
+                price=pb.ModelPrice(input=3, output=0),
+                default_settings='{"temperature": 0.25}',
+            )
+            assert (changed.context_window, changed.context_window_source) == (9_000, pb.FIGURE_SOURCE_OVERRIDE)
+            assert (changed.max_output_tokens, changed.max_output_tokens_source) == (700, pb.FIGURE_SOURCE_OVERRIDE)
+            assert (changed.display_name, changed.hidden, changed.price) == (
+                "Fake",
+                True,
+                pb.ModelPrice(input=3, output=0),
+            )
+            assert '"temperature": 0.25' in changed.default_settings
+            assert await named(models, "mine/fake-model") == changed
+            assert await handles(models, hidden=False) == ["engram/rehearsal"]
+            with as_principal(OTHER):
+                rehearsal = await named(models, "engram/rehearsal")
+            assert (await update(handle="engram/rehearsal", context_window=5_000)).context_window == 5_000
+            with as_principal(OTHER):
+                assert await named(models, "engram/rehearsal") == rehearsal
+            able = await update(handle="engram/rehearsal", capabilities=pb.ModelCapabilities(image_input=True))
+            assert able.capabilities == pb.ModelCapabilities(image_input=True)
+            back = await update(
+                display_name="",
+                context_window=0,
+                max_output_tokens=0,
+                hidden=False,
+                default_settings="",
+                price=None,
+            )
+            assert back == before
+            for fields, field in (
+                ({"handle": "nobody/x", "context_window": 1}, None),
+                ({"context_window": -1}, "model.context_window"),
+                ({"price": pb.ModelPrice(input=-1)}, "model.price.input"),
+                ({"default_settings": "[]"}, "model.default_settings"),
+                ({"default_settings": '{"warmth": 1}'}, "model.default_settings"),
+                ({"default_settings": '{"temperature": 9}'}, "model.default_settings.temperature"),
+                ({"default_settings": '{"context_window": 9}'}, "model.default_settings"),
+                ({"endpoint": "http://x"}, "update_mask"),
+                ({}, "update_mask"),
+            ):
+                with pytest.raises(EngramError) as refused:
+                    await update(**fields)
+                assert refused.value.reason == ("MODEL_UNKNOWN" if field is None else "INVALID_ARGUMENT")
+                assert refused.value.field == field
+
+    async def test_a_refresh_tells_what_came_and_went(self, models: ModelServiceAsyncStub) -> None:
+        async with Guarded(models=["old", "kept"]) as fake:
+            made = await create(models, a_provider(fake))
+            fake._models = ["kept", "new"]
+            request = rpc.RefreshProviderRequest(provider_id=made.id, request_id="again")
+            answer = await models.RefreshProvider(request)
+            assert (answer.added, answer.removed) == (["mine/new"], ["mine/old"])
+            assert await handles(models, providers=["mine"]) == ["mine/kept", "mine/new"]
+            asked = len(fake.heard)
+            assert await models.RefreshProvider(request) == answer
+            assert len(fake.heard) == asked
+            fake.key = "changed-there"
+            with pytest.raises(EngramError) as refused:
+                await models.RefreshProvider(rpc.RefreshProviderRequest(provider_id=made.id))
+            assert refused.value.reason == "PROVIDER_AUTH"
+            assert (await models.GetProvider(rpc.GetProviderRequest(provider_id=made.id))).provider == answer.provider
+        with pytest.raises(EngramError) as away:
+            await models.RefreshProvider(rpc.RefreshProviderRequest(provider_id=made.id))
+        assert away.value.reason == "PROVIDER_UNAVAILABLE"
+        assert await handles(models, providers=["mine"]) == ["mine/kept", "mine/new"]
+
+
+class TestOnSqlite(OnEitherEngine):
+    @pytest_asyncio.fixture
+    async def models(self, tmp_path: Path) -> AsyncIterator[ModelServiceAsyncStub]:
+        async with served(settings(tmp_path)) as stub:
+            yield stub
+
+
+class TestOnPostgres(OnEitherEngine):
+    @pytest_asyncio.fixture
+    async def models(self, tmp_path: Path, postgres_url: str, key_file: Path) -> AsyncIterator[ModelServiceAsyncStub]:
+        config = settings(tmp_path, database_url=postgres_url, secrets_key_file=str(key_file))
+        async with served(config) as stub:
+            yield stub
+
+    async def test_without_a_key_file_no_key_is_stored(self, tmp_path: Path, postgres_url: str) -> None:
+        async with served(settings(tmp_path, database_url=postgres_url)) as models, Guarded() as fake:
+            with pytest.raises(EngramError) as refused:
+                await create(models, a_provider(fake))
+            assert refused.value.reason == "FAILED_PRECONDITION"
+            assert "ENGRAM_SECRETS_KEY_FILE" in refused.value.message
+            assert not fake.heard
+            bare = rpc.CreateProviderRequest(provider=a_provider(fake))
+            assert not (await models.CreateProvider(bare)).provider.has_api_key
+
+    async def test_what_one_replica_changes_the_other_goes_by(
+        self, tmp_path: Path, postgres_url: str, key_file: Path
+    ) -> None:
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+        config = settings(tmp_path / "a", database_url=postgres_url, secrets_key_file=str(key_file))
+        twin = settings(tmp_path / "b", database_url=postgres_url, secrets_key_file=str(key_file))
+        async with served(config) as here, served(twin) as there, Guarded() as fake:
+            assert await handles(there) == ["engram/rehearsal"]
+            made = await create(here, a_provider(fake))
+            while await handles(there) == ["engram/rehearsal"]:
+                await asyncio.sleep(0.1)
+            assert (await there.GetProvider(rpc.GetProviderRequest(provider_id=made.id))).provider == made
+            await here.DeleteProvider(rpc.DeleteProviderRequest(provider_id=made.id))
+            while await handles(there) != ["engram/rehearsal"]:
+                await asyncio.sleep(0.1)
+
+
+async def test_a_provider_that_is_away_is_registered_all_the_same(alone: ModelServiceAsyncStub) -> None:
+    made = await create(alone, pb.Provider(name="away", type="vllm", base_url="http://127.0.0.1:1/v1"))
+    assert "cannot be reached" in made.last_refresh_error
+    assert (made.model_count, made.HasField("last_refresh_time")) == (0, False)
+    assert (await named(alone, "away/any")).context_window == 32_000
+
+
+def failing(status: int, body: dict[str, Any], **headers: str) -> Any:
+    async def answer(request: Request) -> Response:
+        return JSONResponse(body, status, headers)
+
+    return answer
+
+
+async def html(request: Request) -> Response:
+    return HTMLResponse("<html><body>Welcome</body></html>")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (failing(401, {"error": {"message": "No."}}), "PROVIDER_AUTH"),
+        (failing(402, {"error": {"message": "Pay."}}), "PROVIDER_PAYMENT_REQUIRED"),
+        (failing(429, {"error": {"message": "Wait."}}, **{"retry-after": "9"}), "PROVIDER_RATE_LIMITED"),
+        (failing(503, {"error": {"message": "Busy."}}), "PROVIDER_UNAVAILABLE"),
+        (failing(404, {"detail": "Not Found"}), "PROVIDER_BAD_ANSWER"),
+        (failing(200, {"hello": "world"}), "PROVIDER_BAD_ANSWER"),
+        (html, "PROVIDER_BAD_ANSWER"),
+    ],
+    ids=["401", "402", "429", "503", "404", "no-list", "html"],
+)
+async def test_a_check_says_what_is_wrong(alone: ModelServiceAsyncStub, answer: Any, reason: str) -> None:
+    async with FakeOpenAI(routes=[Route("/elsewhere/v1/models", answer)]) as fake:
+        place = pb.Provider(type="openai_compatible", base_url=f"{fake.origin}/elsewhere")
+        with pytest.raises(EngramError) as refused:
+            await alone.CheckProvider(rpc.CheckProviderRequest(provider=place, credentials=a_key()))
+        assert refused.value.reason == reason
+        assert KEY not in str(refused.value.message) + str(refused.value.metadata)
+
+
+async def test_a_check_lists_what_is_served_and_stores_nothing(alone: ModelServiceAsyncStub) -> None:
+    async with Guarded(models=["a", "b"]) as fake:
+        target = pb.Provider(type="vllm", base_url=fake.base_url)
+        answer = await alone.CheckProvider(rpc.CheckProviderRequest(provider=target, credentials=a_key()))
+        assert answer.provider_models == ["a", "b"]
+        assert await handles(alone) == ["engram/rehearsal"]
+        made = await create(alone, a_provider(fake))
+        stored = await alone.CheckProvider(rpc.CheckProviderRequest(provider_id=made.id))
+        assert stored.provider_models == ["a", "b"]
+        with pytest.raises(EngramError) as refused:
+            await alone.CheckProvider(rpc.CheckProviderRequest(provider_id=made.id, credentials=a_key("wrong-key")))
+        assert refused.value.reason == "PROVIDER_AUTH"
+        assert (await alone.GetProvider(rpc.GetProviderRequest(provider_id=made.id))).provider == made
+        engram = (await alone.ListProviders(rpc.ListProvidersRequest(name="engram"))).providers[0]
+        answer = await alone.CheckProvider(rpc.CheckProviderRequest(provider_id=engram.id))
+        assert answer.provider_models == ["rehearsal"]
+
+
+async def test_a_server_that_speaks_anthropics_api_lists_its_models(alone: ModelServiceAsyncStub) -> None:
+    async def models(request: Request) -> Response:
+        assert request.headers["x-api-key"] == KEY
+        rows = [{"id": "claude-x", "type": "model"}, {"id": "house-model", "type": "model"}]
+        return JSONResponse({"data": rows, "has_more": False})
+
+    class Listing(FakeAnthropic):
+        def _more_routes(self) -> list[Route]:
+            return [Route("/v1/models", models)]
+
+    async with Listing() as fake:
+        place = pb.Provider(name="house", type="anthropic", base_url=fake.origin)
+        made = await create(alone, place)
+        assert not made.last_refresh_error
+        assert await handles(alone, providers=["house"]) == ["house/claude-x", "house/house-model"]
+        assert (await named(alone, "house/claude-x")).api == pb.MODEL_API_ANTHROPIC_MESSAGES
+
+
+async def test_the_operators_providers_stand_beside_and_cannot_be_changed(tmp_path: Path) -> None:
+    async with FakeOpenAI(models=["base-model"]) as fake, Guarded() as own:
+        config = settings(tmp_path, openai_base_url=fake.base_url, openai_api_key="sk-operators")
+        async with served(config) as models:
+            made = await create(models, a_provider(own))
+            by_name = rpc.ListProvidersRequest(order_by=rpc.PROVIDER_ORDER_BY_NAME, page_size=2)
+            first = await models.ListProviders(by_name)
+            by_name.page_token = first.next_page_token
+            rest = await models.ListProviders(by_name)
+            assert [p.name for p in (*first.providers, *rest.providers)] == ["engram", "mine", "openai"]
+            (base,) = (await models.ListProviders(rpc.ListProvidersRequest(types=["openai"]))).providers
+            assert (base.category, base.has_api_key) == (pb.PROVIDER_CATEGORY_BASE, True)
+            assert await handles(models) == ["engram/rehearsal", "mine/fake-model", "openai/base-model"]
+            assert (await named(models, "")).handle == "openai/base-model", "the operator's choice goes first"
+            after = rpc.ListProvidersRequest(after_id=made.id, order_by=rpc.PROVIDER_ORDER_BY_NAME)
+            assert [p.name for p in (await models.ListProviders(after)).providers] == ["openai"]
+            with pytest.raises(EngramError) as taken:
+                await create(models, a_provider(own, "openai"))
+            assert taken.value.reason == "ALREADY_EXISTS"
+            change = rpc.UpdateProviderRequest(provider=pb.Provider(id=base.id), update_mask={"paths": ["disabled"]})
+            removal = rpc.DeleteProviderRequest(provider_id=base.id)
+            for call in (models.UpdateProvider(change), models.DeleteProvider(removal)):
+                with pytest.raises(EngramError) as refused:
+                    await call
+                assert refused.value.reason == "FAILED_PRECONDITION"
+            fake._models = ["newer"]
+            answer = await models.RefreshProvider(rpc.RefreshProviderRequest(provider_id=base.id))
+            assert (answer.added, answer.removed) == (["openai/newer"], ["openai/base-model"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"name": ""}, "provider.name"),
+        ({"name": "a/b"}, "provider.name"),
+        ({"name": "x" * 101}, "provider.name"),
+        ({"type": "engram"}, "provider.type"),
+        ({"type": "nobody"}, "provider.type"),
+        ({"api": pb.MODEL_API_GEMINI}, "provider.api"),
+        ({"api": 99}, "provider.api"),
+        ({"base_url": ""}, "provider.base_url"),
+        ({"base_url": "file:///etc/passwd"}, "provider.base_url"),
+        ({"base_url": "http://user:word@host/v1"}, "provider.base_url"),
+        ({"base_url": "http://host/v1?key=1"}, "provider.base_url"),
+        ({"base_url": "http://[::1"}, "provider.base_url"),
+        ({"base_url": "http://host:99999"}, "provider.base_url"),
+        ({"type": "bedrock", "base_url": "", "region": "x/../evil"}, "provider.region"),
+        ({"api_version": "a b"}, "provider.api_version"),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(
+    alone: ModelServiceAsyncStub, fields: dict[str, Any], field: str
+) -> None:
+    place = pb.Provider(**{"name": "mine", "type": "vllm", "base_url": "http://127.0.0.1:1/v1", **fields})
+    with pytest.raises(EngramError) as refused:
+        await alone.CreateProvider(rpc.CreateProviderRequest(provider=place))
+    assert (refused.value.reason, refused.value.field) == ("INVALID_ARGUMENT", field)
+    assert len((await alone.ListProviders(rpc.ListProvidersRequest())).providers) == 1
+
+
+@pytest.mark.parametrize(
+    ("credentials", "field"),
+    [
+        (pb.ProviderCredentials(api_key="two words"), "credentials.api_key"),
+        (pb.ProviderCredentials(api_key="line\nbreak"), "credentials.api_key"),
+        (pb.ProviderCredentials(access_key="\N{SNOWMAN}"), "credentials.access_key"),
+        (pb.ProviderCredentials(headers=[pb.ProviderHeader(name="a b")]), "credentials.headers[0].name"),
+        (pb.ProviderCredentials(headers=[pb.ProviderHeader(name="Host")]), "credentials.headers[0].name"),
+        (
+            pb.ProviderCredentials(headers=[pb.ProviderHeader(name="x", value="a\r\nb: c")]),
+            "credentials.headers[0].value",
+        ),
+        (
+            pb.ProviderCredentials(headers=[pb.ProviderHeader(name="x"), pb.ProviderHeader(name="X")]),
+            "credentials.headers[1].name",
+        ),
+    ],
+)
+async def test_credentials_that_cannot_be_sent_are_refused(
+    alone: ModelServiceAsyncStub, credentials: pb.ProviderCredentials, field: str
+) -> None:
+    place = pb.Provider(name="mine", type="vllm", base_url="http://127.0.0.1:1/v1")
+    with pytest.raises(EngramError) as refused:
+        await alone.CreateProvider(rpc.CreateProviderRequest(provider=place, credentials=credentials))
+    assert (refused.value.reason, refused.value.field) == ("INVALID_ARGUMENT", field)
+
+
+async def test_headers_replace_all_and_keep_what_is_not_said_again(alone: ModelServiceAsyncStub) -> None:
+    async with Guarded() as fake:
+        credentials = a_key()
+        credentials.headers.add(name="X-Team", value="team-one")
+        credentials.headers.add(name="X-Old", value="old-one")
+        request = rpc.CreateProviderRequest(provider=a_provider(fake), credentials=credentials)
+        made = (await alone.CreateProvider(request)).provider
+        assert (made.has_api_key, made.has_headers, made.has_access_key) == (True, True, False)
+        assert (fake.heard[-1]["x-team"], fake.heard[-1]["x-old"]) == ("team-one", "old-one")
+        change = pb.ProviderCredentials(headers=[pb.ProviderHeader(name="x-team")])
+        change.headers.add(name="X-New", value="new-one")
+        update = rpc.UpdateProviderRequest(provider=pb.Provider(id=made.id), credentials=change)
+        await alone.UpdateProvider(update)
+        heard = fake.heard[-1]
+        assert (heard["x-team"], heard["x-new"], "x-old" in heard) == ("team-one", "new-one", False)
+        assert heard["authorization"] == f"Bearer {KEY}"
+        gone = rpc.UpdateProviderRequest(provider=pb.Provider(id=made.id), credentials=a_key(""))
+        changed = (await alone.UpdateProvider(gone)).provider
+        assert (changed.has_api_key, changed.has_headers) == (False, True)
+        assert KEY not in fake.heard[-1]["authorization"]
+        assert changed.last_refresh_error
+
+
+async def test_the_operators_environment_is_not_sent_to_an_organizations_provider(
+    alone: ModelServiceAsyncStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY", "OPENAI_API_KEY"):
+        monkeypatch.setenv(name, "the-operators")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Operator: the-operators")
+    async with Guarded() as fake:
+        assert not (await create(alone, a_provider(fake))).last_refresh_error
+        assert "the-operators" not in str(fake.heard)
+
+
+async def test_an_operator_may_say_where_providers_are(tmp_path: Path) -> None:
+    async with served(settings(tmp_path, provider_hosts=("models.example",))) as models, Guarded() as fake:
+        with pytest.raises(EngramError) as refused:
+            await create(models, a_provider(fake))
+        assert (refused.value.reason, refused.value.field) == ("INVALID_ARGUMENT", "provider.base_url")
+        with pytest.raises(EngramError):
+            await models.CheckProvider(rpc.CheckProviderRequest(provider=a_provider(fake)))
+        assert not fake.heard
+
+
+async def test_embedders_are_listed(tmp_path: Path) -> None:
+    config = settings(tmp_path, embedder="house/e5", embedder_base_url="http://127.0.0.1:1/v1", embedder_dimension=384)
+    async with served(config) as models:
+        every = (await models.ListEmbeddingModels(rpc.ListEmbeddingModelsRequest())).models
+        assert [(m.handle, m.dimension, m.offline, m.is_default) for m in every] == [
+            ("engram/hashing-256", 256, True, False),
+            ("engram/wordllama-256", 256, True, False),
+            ("house/e5", 384, False, True),
+        ]
+        one = await models.ListEmbeddingModels(rpc.ListEmbeddingModelsRequest(handle="house/e5"))
+        assert [m.endpoint for m in one.models] == ["http://127.0.0.1:1/v1"]
+        after = await models.ListEmbeddingModels(rpc.ListEmbeddingModelsRequest(after_id="engram/hashing-256"))
+        assert [m.handle for m in after.models] == ["engram/wordllama-256", "house/e5"]
