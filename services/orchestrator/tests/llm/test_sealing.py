@@ -29,7 +29,7 @@ def test_a_secret_is_opened_where_it_belongs_and_nowhere_else(tmp_path: Path) ->
         (b"", "org/provider/api_key"),
     ):
         with pytest.raises(SecretUnreadable) as refused:
-            ours.open(wrong, f"org/{provider}/api_key")
+            ours.open(wrong, place)
         assert SECRET not in str(refused.value)
 
 
