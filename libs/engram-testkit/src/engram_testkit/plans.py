@@ -12,7 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 _PLANNED: Final = re.compile(r"\s*(SELECT|WITH|UPDATE|DELETE|INSERT)\b", re.IGNORECASE)
-_READS: Final = re.compile(r"\s*(SELECT|WITH)\b", re.IGNORECASE)
+_READS: Final = re.compile(r"\s*(SELECT|WITH)\b(?!.*\b(INSERT INTO|UPDATE|DELETE FROM)\b)", re.IGNORECASE | re.DOTALL)
 # A virtual table is read whole where its index is given no condition: "SCAN words VIRTUAL TABLE INDEX 0:".
 _SQLITE_SCAN: Final = re.compile(r"SCAN (\w+)(?! VIRTUAL TABLE INDEX \d+:\S)(?! USING)")
 _STEPS: Final = 20
@@ -81,7 +81,7 @@ def _explain_sqlite(watch: Watch, conn: sa.Connection, statement: str, parameter
 
 
 def _explain_postgresql(watch: Watch, conn: sa.Connection, statement: str, parameters: Any) -> None:
-    carried_out = _READS.match(statement) is not None and " FOR UPDATE" not in statement
+    carried_out = _READS.match(statement) is not None
     how = "(ANALYZE, TIMING OFF, FORMAT JSON)" if carried_out else "(FORMAT JSON)"
     ((plan,),) = _run(conn, f"EXPLAIN {how} {statement}", parameters)
     told = json.loads(plan) if isinstance(plan, str) else plan

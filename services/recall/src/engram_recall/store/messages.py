@@ -15,7 +15,7 @@ from engram_recall.store.codec import COLUMNS, Row, content_columns, to_message,
 from engram_recall.store.documents import COLUMNS as SOURCE_COLUMNS
 from engram_recall.store.documents import Source, index_again, index_new, to_sources
 from engram_recall.store.tables import context_entries, messages, tool_call_rows, trace_lines
-from engram_recall.store.writing import Writing
+from engram_recall.store.writing import Left, Writing
 
 _m = messages.c
 _ORGANIZATION: Final[sa.BindParameter[Any]] = sa.bindparam("organization")
@@ -44,7 +44,27 @@ def store(tx: Writing, agent_id: str, given: Sequence[Message]) -> Stored:
         AlreadyExists: an id is taken by other content.
         NotFound, Erased: the agent may not be written.
     """
-    known = _known(tx, given) if given else {}
+    left = Left()
+    stored = store_rows(tx, agent_id, given, left)
+    finish(tx, left)
+    return stored
+
+
+def finish(tx: Writing, left: Left) -> None:
+    """Writes what `store_rows` left."""
+    if left.calls:
+        tx.conn.execute(_CALLS, left.calls)
+    outbox.note_messages(tx.conn, left.news, tx.now)
+
+
+def store_rows(tx: Writing, agent_id: str, given: Sequence[Message], left: Left, *, all_new: bool = False) -> Stored:
+    """`store`, but for what it leaves to the caller; `all_new` where none of the ids is taken.
+
+    Raises:
+        AlreadyExists: an id is taken by other content.
+        NotFound, Erased: the agent may not be written.
+    """
+    known = {} if all_new or not given else _known(tx, given)
     fresh = [message for message in given if message.id not in known]
     numbers = agents.take_numbers(tx, agent_id, len(fresh))
     first = numbers.last_sequence_id - len(fresh) + 1
@@ -54,7 +74,10 @@ def store(tx: Writing, agent_id: str, given: Sequence[Message]) -> Stored:
         rows = [to_row(message, tx.organization_id) for message in fresh]
         for row in rows:
             row["sequence_id"] = given_now[row["id"]]
-        _insert(tx, rows, fresh)
+        _insert(tx, rows, left)
+        left.calls.extend(
+            {"tool_call_id": id_, "message_id": message.id} for message in fresh for id_ in message.tool_call_ids
+        )
     sequence_ids = known | given_now
     return Stored(tuple(sequence_ids[message.id] for message in given), frozenset(known), numbers.message_count)
 
@@ -76,11 +99,8 @@ def _known(tx: Writing, given: Sequence[Message]) -> dict[str, int]:
     return known
 
 
-def _insert(tx: Writing, rows: list[Row], fresh: Sequence[Message]) -> None:
+def _insert(tx: Writing, rows: list[Row], left: Left) -> None:
     row_ids: dict[str, int] = {row.id: row.row_id for row in tx.conn.execute(_INSERT, rows)}
-    calls = [{"tool_call_id": id_, "message_id": message.id} for message in fresh for id_ in message.tool_call_ids]
-    if calls:
-        tx.conn.execute(_CALLS, calls)
     sources = [
         Source(
             row_id=row_ids[row["id"]],
@@ -99,7 +119,7 @@ def _insert(tx: Writing, rows: list[Row], fresh: Sequence[Message]) -> None:
     if sources:
         index_new(tx.conn, tx.words, sources)
         searchable = {source.row_id for source in sources}
-        outbox.note_messages(tx.conn, [id_ for id_, row_id in row_ids.items() if row_id in searchable], tx.now)
+        left.news.extend(id_ for id_, row_id in row_ids.items() if row_id in searchable)
 
 
 def read(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> tuple[Message, ...]:

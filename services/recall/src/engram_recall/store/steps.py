@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -14,17 +15,23 @@ from engram_recall.commands import Replacement, StepCommit, StepResult
 from engram_recall.errors import LeaseLost, StepConflict, WindowMoved
 from engram_recall.model import Message, Role
 from engram_recall.orphans import is_repair
-from engram_recall.store import messages, windows
+from engram_recall.store import messages, tables, windows
+from engram_recall.store.closing import close
 from engram_recall.store.codec import text_content
 from engram_recall.store.tables import step_commits
-from engram_recall.store.writing import Writing
+from engram_recall.store.writing import Left, Writing
 
 _s = step_commits.c
 _FOUND: Final = sa.select(step_commits).where(
     _s.organization_id == sa.bindparam("organization"),
     sa.or_(_s.step_id == sa.bindparam("step"), sa.and_(_s.request_id != "", _s.request_id == sa.bindparam("request"))),
 )
-_RECORD: Final = sa.insert(step_commits)
+_m = tables.messages.c
+_STATE: Final = windows.HEAD.add_columns(
+    _FOUND.exists().label("committed"),
+    sa.exists(sa.select(_m.id).where(_m.id.in_(sa.bindparam("ids", expanding=True)))).label("stored"),
+)
+"""What a commit has to know before it writes; nearly always it is the window's state, and that the rest is new."""
 _later: Final = step_commits.alias()
 _OUTLIVED: Final = (
     sa.select(_s.organization_id, _s.step_id)
@@ -50,41 +57,52 @@ def forget(conn: sa.Connection, before: datetime, most: int) -> int:
 def commit(tx: Writing, step: StepCommit, fingerprint: str) -> StepResult:
     """See RecallStore.commit_step. The order of the checks is part of the contract."""
     conn, organization_id = tx.conn, tx.organization_id
-    earlier = _earlier(conn, organization_id, step)
-    if earlier is not None:
-        return _replayed(tx, step, fingerprint, earlier)
-    state = windows.head(conn, organization_id, step.conversation_id, step.agent_id)
+    given = (*step.messages, *step.hidden_messages)
+    state = conn.execute(_STATE, {**_asked(tx, step), "ids": messages.ids_of(given)}).first()
+    if state is None or state.committed:
+        earlier = _earlier(tx, step)
+        if earlier is not None:
+            return _replayed(tx, step, fingerprint, earlier)
+    if state is None or state.agent_id != step.agent_id:
+        raise windows.absent(conn, organization_id, step.conversation_id, step.agent_id)
     if step.epoch < state.epoch:
         raise LeaseLost(step.conversation_id, state.epoch)
-    stored = messages.store(tx, step.agent_id, (*step.messages, *step.hidden_messages))
+    left = Left()
+    stored = messages.store_rows(tx, step.agent_id, given, left, all_new=not state.stored)
     entering = windows.not_shown(conn, step.conversation_id, messages.ids_of(step.messages), stored.known_ids)
-    windows.enter(conn, step.conversation_id, state.next_position, entering)
     if step.system_text is not None:
         windows.say(conn, state.system_message_id, text_content(step.system_text), tx.now)
-    version = windows.move(
-        conn,
+    moved = windows.moved(
         state,
         tx.now,
         epoch=step.epoch,
         next_position=state.next_position + len(entering),
         last_message_at=_last(step.messages, state.last_message_at),
     )
-    rebased = state.version != step.base_version
     result = StepResult(
-        version=version,
-        rebased=rebased,
+        version=state.version + 1,
+        rebased=state.version != step.base_version,
         replayed=False,
         sequence_ids=stored.sequence_ids,
         agent_message_count=stored.agent_message_count,
-        context=windows.read(conn, organization_id, step.conversation_id) if rebased else None,
     )
-    conn.execute(_RECORD, _record(tx, step, fingerprint, result))
-    return result
+    close(tx, left, state, entering, moved, _record(tx, step, fingerprint, result))
+    if not result.rebased:
+        return result
+    return dataclasses.replace(result, context=windows.read(conn, organization_id, step.conversation_id))
 
 
-def _earlier(conn: sa.Connection, organization_id: str, step: StepCommit) -> sa.Row[Any] | None:
-    given = {"organization": organization_id, "step": step.step_id, "request": step.request_id}
-    rows = conn.execute(_FOUND, given).all()
+def _asked(tx: Writing, step: StepCommit) -> dict[str, Any]:
+    return {
+        "organization": tx.organization_id,
+        "conversation": step.conversation_id,
+        "step": step.step_id,
+        "request": step.request_id,
+    }
+
+
+def _earlier(tx: Writing, step: StepCommit) -> sa.Row[Any] | None:
+    rows = tx.conn.execute(_FOUND, _asked(tx, step)).all()
     for row in rows:
         if row.step_id == step.step_id:
             return row

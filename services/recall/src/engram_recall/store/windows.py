@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any, Final
 
 import sqlalchemy as sa
+from engram_kit.errors import NotFound
 
 from engram_recall.errors import no_conversation
 from engram_recall.model import Context, Message, WindowIds
@@ -20,7 +21,7 @@ _c, _e, _m = contexts.c, context_entries.c, messages.c
 _CONVERSATION: Final[sa.BindParameter[Any]] = sa.bindparam("conversation")
 _ORGANIZATION: Final[sa.BindParameter[Any]] = sa.bindparam("organization")
 
-_HEAD: Final = (
+HEAD: Final = (
     sa.select(contexts, agents.c.message_count)
     .join_from(contexts, agents, agents.c.agent_id == _c.agent_id)
     .where(_c.conversation_id == _CONVERSATION, _c.organization_id == _ORGANIZATION)
@@ -43,7 +44,7 @@ _IDS_OF: Final = (
     .order_by(_c.conversation_id, _e.position)
 )
 _ENTER: Final = sa.insert(context_entries)
-_MOVE: Final = (
+MOVE: Final = (
     sa.update(contexts)
     .where(_c.conversation_id == _CONVERSATION)
     .values({name: sa.bindparam(f"new_{name}", type_=_c[name].type) for name in (
@@ -73,12 +74,18 @@ def head(conn: sa.Connection, organization_id: str, conversation_id: str, agent_
         Erased: there is none, and that agent was erased.
         NotFound: there is none, or it is somebody else's.
     """
-    found = conn.execute(_HEAD, {"conversation": conversation_id, "organization": organization_id}).first()
+    found = conn.execute(HEAD, {"conversation": conversation_id, "organization": organization_id}).first()
     if found is not None and agent_id in (None, found.agent_id):
         return found
     if agent_id is not None:
-        agent_rows.require_writable(conn, organization_id, agent_id)
+        raise absent(conn, organization_id, conversation_id, agent_id)
     raise no_conversation(conversation_id)
+
+
+def absent(conn: sa.Connection, organization_id: str, conversation_id: str, agent_id: str) -> NotFound:
+    """That the agent has no such conversation. Raises Erased where the agent was erased."""
+    agent_rows.require_writable(conn, organization_id, agent_id)
+    return no_conversation(conversation_id)
 
 
 def count_reset(conn: sa.Connection, conversation_id: str, now: datetime) -> None:
@@ -176,6 +183,12 @@ def leave(conn: sa.Connection, conversation_id: str) -> None:
 
 def move(conn: sa.Connection, state: Head, now: datetime, **changes: Any) -> int:
     """Writes a window's next version and what else changed of it; returns the version."""
+    conn.execute(MOVE, moved(state, now, **changes))
+    return int(state.version + 1)
+
+
+def moved(state: Head, now: datetime, **changes: Any) -> dict[str, Any]:
+    """What MOVE is given for a window's next version."""
     values = {
         "epoch": state.epoch,
         "system_message_id": state.system_message_id,
@@ -185,8 +198,7 @@ def move(conn: sa.Connection, state: Head, now: datetime, **changes: Any) -> int
         "version": state.version + 1,
         "updated_at": now,
     }
-    conn.execute(_MOVE, {"conversation": state.conversation_id, **{f"new_{name}": v for name, v in values.items()}})
-    return int(values["version"])
+    return {"conversation": state.conversation_id, **{f"new_{name}": value for name, value in values.items()}}
 
 
 def say(conn: sa.Connection, system_message_id: str, content: str | None, now: datetime) -> None:

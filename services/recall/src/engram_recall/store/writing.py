@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -18,3 +18,13 @@ class Writing:
     words: WordIndex
     organization_id: str
     now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a transaction leaves to its end, because nothing in it reads that."""
+
+    calls: list[dict[str, str]] = field(default_factory=list)
+    """Rows of `tool_call_rows`."""
+    news: list[str] = field(default_factory=list)
+    """Messages that the vector index has yet to learn."""
