@@ -197,6 +197,20 @@ async def test_by_hand_and_previewed(mesh: Mesh, provider: FakeProvider) -> None
     assert await facts(mesh, agent) == ["the boat is red."]
 
 
+async def test_the_head_of_a_window_survives_restarts_byte_for_byte(mesh: Mesh, provider: FakeProvider) -> None:
+    agent = await create(mesh, provider)
+    await talk(agent, "Remember: the boat is red.", *("Well.",) * 5)
+    await agent.compact()
+    await talk(agent, "Well.")
+    before = provider.requests[-1].raw
+    head = before[: before.index(b"the boat is red.")]
+    for room in ("recall", "orchestrator"):
+        await mesh.restart(room)
+    await talk(agent, "Well.")
+    assert provider.requests[-1].raw.startswith(head)
+    assert before[: before.rindex(b"Well.")] == provider.requests[-1].raw[: before.rindex(b"Well.")]
+
+
 async def test_agents_share_a_named_memory(mesh: Mesh, provider: FakeProvider) -> None:
     one, two = [await create(mesh, provider, "team/boats") for _ in range(2)]
     await talk(one, "Remember: the boat is red.", *("Well.",) * 4)

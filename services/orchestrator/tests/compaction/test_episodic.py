@@ -278,6 +278,47 @@ async def test_a_memory_that_cannot_be_read_does_not_stop_an_agent(
     assert world.episodes.commits == []
 
 
+@pytest.mark.parametrize("fault", ["away", "lost"])
+async def test_a_memory_that_is_away_is_waited_for_and_an_answer_that_is_lost_doubles_nothing(
+    world: World, process: Process, speaker: Speaker, fault: str
+) -> None:
+    agent = await episodic_agent(world, process)
+    speaker.summary = memories
+    await talk(process, agent, 6, "Remember: the boat is red.")
+    getattr(world.faults, fault)["episodes.commit"] = 5
+    speaker.used = 5_300
+    await process.send(agent, "And?")
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    assert len(world.waits) == 5
+    assert len(world.episodes.commits) == 1
+    assert len(speaker.summaries) == 1
+    assert "- the boat is red." in summary_of(world.window(agent).messages)
+
+
+async def test_a_window_that_the_owner_changed_meanwhile_is_not_overwritten(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    agent = await episodic_agent(world, process)
+    speaker.summary = memories
+    await talk(process, agent, 6, "Remember: the boat is red.")
+
+    async def reset_meanwhile(name: str) -> None:
+        if name != "recall.replace_context":
+            return
+        process.faults.on_call = None
+        window = world.window(agent)
+        await world.recall.replace_context(
+            "the-owner", agent.id, window.conversation_id, window.version, [m.id for m in window.messages[:1]]
+        )
+
+    process.faults.on_call = reset_meanwhile
+    speaker.used = 5_300
+    await process.send(agent, "And?")
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    assert roles(world.window(agent).messages) == ["system"]
+    assert world.episodes.texts(agent.id) == ["the boat is red."], "what was said is true all the same"
+
+
 @pytest.mark.parametrize("error", [InvalidArgument("no", field="x"), Unimplemented("no"), PermissionDenied("no")])
 async def test_an_episode_that_recall_refuses_does_not_stop_an_agent(
     world: World, process: Process, speaker: Speaker, error: Any

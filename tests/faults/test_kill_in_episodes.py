@@ -1,0 +1,98 @@
+"""kill -9 between the memories of a compaction and its window: each memory once, and the turn told whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from engram.agents.v1 import agents_pb2, runs_pb2
+from engram.recall.v1 import episodes_pb2, episodes_service_pb2
+from engram.types.v1 import message_pb2
+from engram_client import Agent, text_of
+from engram_testkit.fakes.memories import drawn
+from engram_testkit.fakes.openai import FakeOpenAI
+from engram_testkit.fakes.script import Reply, Usage
+from engram_testkit.processes import ProcessMesh
+from engram_testkit.turns import assert_whole, stored, turn, window_of
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+
+PATIENCE = 90.0
+
+
+def asks_for_memories(body: dict[str, Any]) -> bool:
+    """Whether a request is for episodes and facts."""
+    return "keep the long-term memory" in str(body["messages"][0])
+
+
+def answer(body: dict[str, Any]) -> Reply:
+    """Draws memories, and counts 7,500 tokens in every turn."""
+    if asks_for_memories(body):
+        return Reply(text=json.dumps(drawn(str(body["messages"][-1]["content"]))))
+    return Reply(text="That is all.", usage=Usage(input=7_500, output=3))
+
+
+async def knowing(mesh: ProcessMesh, provider: FakeOpenAI) -> Agent:
+    """An agent that knows the boat as red, was told otherwise, and whose next turn compacts."""
+    settings = agents_pb2.ModelSettings(context_window=8_000)
+    agent = await mesh.client.agents.create(model="openai/fake-model", settings=settings, blocks={"human": ""})
+    agent = await agent.update(
+        compaction_settings=agents_pb2.CompactionSettings(mode=agents_pb2.COMPACTION_MODE_EPISODIC)
+    )
+    provider.script = lambda body: answer(body) if asks_for_memories(body) else "I see."
+    for said in ("Remember: the boat is red.", *("Well.",) * 4):
+        await turn(agent, said)
+    await agent.compact()
+    for said in ("Remember: the boat is blue.", *("Well.",) * 4):
+        await turn(agent, said)
+    provider.script = answer
+    return agent
+
+
+@pytest.mark.parametrize("room", ["orchestrator", "recall"])
+@pytest.mark.parametrize(
+    ("call", "executed"), [("CommitEpisode", False), ("CommitEpisode", True), ("ReplaceContext", False)]
+)
+async def test_around_the_memories(
+    mesh: ProcessMesh, provider: FakeOpenAI, room: str, call: str, executed: bool
+) -> None:
+    agent = await knowing(mesh, provider)
+    asked = sum(asks_for_memories(request.body) for request in provider.requests)
+    hold = mesh.proxies["recall"].hold(call, executed=executed)
+    config = runs_pb2.RunConfig(include_compaction_events=True)
+    running = asyncio.create_task(turn(agent, "And?", config=config))
+    async with asyncio.timeout(PATIENCE):
+        await hold.reached.wait()
+    await mesh.kill(room)
+    hold.release.set()
+    await mesh.start(room)
+    async with asyncio.timeout(PATIENCE):
+        heard = await running
+    assert (heard.status, heard.said) == ("COMPLETED", "That is all."), heard.error
+    window = await window_of(mesh.client, agent)
+    assert_whole(window)
+    assert "- the boat is blue." in text_of(window[0].content)
+    assert "red" not in text_of(window[0].content)
+    summaries = [row for row in await stored(agent) if row.role == message_pb2.ROLE_SUMMARY]
+    assert len(summaries) == 2
+    scope = [episodes_pb2.MemoryScope(agent_id=agent.id)]
+    episodes = mesh.stubs["engram.recall.v1.EpisodeService"]
+    kept = await episodes.ListEpisodes(
+        episodes_service_pb2.ListEpisodesRequest(filter=episodes_service_pb2.EpisodeFilter(scopes=scope))
+    )
+    assert [list(episode.turn_ids) for episode in kept.episodes] == [
+        ["turn_0001"],
+        [f"turn_{number:04d}" for number in range(2, 7)],
+    ]
+    known = await episodes.ListFacts(
+        episodes_service_pb2.ListFactsRequest(
+            filter=episodes_service_pb2.FactFilter(scopes=scope, include_invalid=True)
+        )
+    )
+    assert [(fact.text, fact.HasField("invalid_time")) for fact in known.facts] == [
+        ("the boat is red.", True),
+        ("the boat is blue.", False),
+    ]
+    assert sum(asks_for_memories(request.body) for request in provider.requests) - asked == 1
