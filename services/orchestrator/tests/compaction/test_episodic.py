@@ -17,14 +17,16 @@ from engram_orchestrator.errors import NothingToCompact
 from engram_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
 from engram_orchestrator.llm.port import LlmRequest
 from engram_orchestrator.model.agents import Agent, AgentType, CompactionSettings
-from engram_orchestrator.model.messages import Role
+from engram_orchestrator.model.approvals import open_request
+from engram_orchestrator.model.messages import ApprovalDecision, Approve, Role
+from engram_orchestrator.model.rules import RequiresApproval
 from engram_orchestrator.model.runs import RunStatus, StopReason
 from engram_testkit.fakes.memories import drawn
 
 from ..support.faults import Death, Faults
 from ..support.model import Item, call, say
 from ..support.world import ME, Process, World, dead, kinds, opened, require_valid
-from .conftest import LONG, SMALL, Speaker, memories, roles, small_agent, summary_of, talk
+from .conftest import LONG, SMALL, Speaker, is_summary_request, memories, roles, small_agent, summary_of, talk
 
 EPISODIC = CompactionSettings("episodic")
 KINDS = pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2], ids=["v3", "v2"])
@@ -266,6 +268,64 @@ async def test_a_summariser_that_cannot_draw_memories_is_asked_for_plain_notes_t
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
     found = await world.recall.search(agent.id, "zebra-crossing")
     assert Role.USER in [hit.message.role for hit in found]
+
+
+async def test_a_turn_that_alone_is_too_long_becomes_episodes_without_its_beginning_and_its_end(
+    world: World, process: Process, speaker: Speaker
+) -> None:
+    world.tools.add("print_much", "y" * 4_900)
+    agent = await episodic_agent(world, process, tool_names=("print_much",))
+    speaker.summary = memories
+    await talk(process, agent, 2, "Remember: the boat is red.")
+    begun = len(world.model.requests)
+    steps = 26
+
+    def print_much(request: LlmRequest) -> Item:
+        asked = [r for r in world.model.requests[begun:] if not is_summary_request(r)]
+        return say("Done.") if len(asked) > steps else call("print_much")
+
+    speaker.turn = print_much
+    await process.send(agent, "Print.")
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    asked = [r for r in world.model.requests[begun:] if not is_summary_request(r)]
+    assert len(asked) == steps + 1
+    for request in asked:
+        require_valid(request.messages)
+        assert "Print." in [m.text for m in request.messages], "what began the turn stays"
+        size = sum(len(m.text) + sum(len(item.text) for item in m.tool_returns) for m in request.messages)
+        assert size / 4 < 6_000
+    assert len(world.tools.executed) == steps
+    covered = [id_ for commit in world.episodes.commits for id_ in commit.episode.message_ids]
+    assert len(covered) == len(set(covered))
+    assert any(row.tool_returns for row in world.recall.rows[agent.id] if row.id in covered)
+    assert "- the boat is red." in summary_of(world.window(agent).messages)
+
+
+@KINDS
+async def test_a_pending_approval_outlives_a_compaction(world: World, speaker: Speaker, kind: AgentType) -> None:
+    process = world.process()
+    agent = await episodic_agent(
+        world, process, kind, tool_rules=(RequiresApproval("archival_memory_insert"),), include_base_tool_rules=False
+    )
+    speaker.summary = memories
+    await talk(process, agent, 7, "Remember: the boat is red.")
+    speaker.turn = lambda request: speaker.reporting(call("archival_memory_insert", content="one"))
+    await process.send(agent, "Keep one.")
+    waiting = open_request(world.window(agent).messages)
+    assert waiting is not None
+    assert "- the boat is red." in await compact(process, agent)
+    window = world.window(agent).messages
+    still = open_request(window)
+    assert still is not None
+    assert (still.request, still.caller) == (waiting.request, waiting.caller)
+    asked = [message.text for message in window if message.role is Role.USER and "Remember" in message.text]
+    assert len(asked) == 4, "the turn that asks stays whole, behind four others"
+    done = say("Kept.") if kind is AgentType.LETTA_V1 else call("send_message", message="Kept.")
+    speaker.turn = lambda request: done
+    await process.answer(agent, *(ApprovalDecision(made.id, Approve()) for made in still.calls))
+    assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
+    assert world.archival.texts(agent.id) == ["one"]
+    require_valid(world.window(agent).messages)
 
 
 async def test_a_memory_that_cannot_be_read_does_not_stop_an_agent(

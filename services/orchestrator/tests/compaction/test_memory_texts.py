@@ -225,6 +225,28 @@ def test_hostile_answers_take_no_time_and_are_no_memory(text: str) -> None:
     assert commits_of(text, MATERIAL, "m") == ()
 
 
+@pytest.mark.parametrize(
+    "value", ["NaN", "Infinity", "-1e999", "1" * 5_000, '"\\ud800"', '"\\u0000"', "true", "{}", "null"]
+)
+@pytest.mark.parametrize("place", ["salience", "summary", "text", "tag", "label", "known"])
+def test_values_that_json_lets_pass_are_read_or_left_out(value: str, place: str) -> None:
+    value = f'"a {value[1:]}' if value.startswith('"') else value
+    marks = {
+        "salience": answer(salience="MARK"),
+        "summary": answer(summary="MARK"),
+        "text": answer([{**FACT, "text": "MARK"}]),
+        "tag": answer(tags=["MARK"]),
+        "label": answer([{**FACT, "messages": ["MARK"]}]),
+        "known": answer([{**FACT, "relation": "contradicts", "known_fact": "MARK"}]),
+    }
+    text = marks[place].replace('"MARK"', value)
+    problem_of(text, MATERIAL)
+    for commit in commits_of(text, MATERIAL, "m"):
+        for words in (commit.episode.summary, *commit.episode.tags, *(change.text for change in commit.changes)):
+            assert "\0" not in words.encode("utf-8").decode()
+        assert 0 <= commit.episode.salience <= 1
+
+
 @pytest.mark.parametrize("text", ["", "no", "[]", "{}", '{"episodes": 3}', '{"episodes": [{}]}', '{"facts": []}'])
 def test_no_episode_is_no_memory(text: str) -> None:
     assert problem_of(text, MATERIAL) is not None

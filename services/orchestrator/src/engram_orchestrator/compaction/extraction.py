@@ -210,22 +210,21 @@ def _without_middle(lines: list[str], limit: int) -> str:
     """The beginning and the end; whole lines give way, so that no label is cut."""
     head: list[str] = []
     tail: list[str] = []
-    left = limit
-    begin, end = 0, len(lines)
-    while begin < end:
-        takes_head = sum(map(len, head)) * 2 <= sum(map(len, tail))
-        line = lines[begin] if takes_head else lines[end - 1]
-        left -= len(line) + 1
-        if left < 0:
+    taken_head = taken_tail = 0
+    while len(head) + len(tail) < len(lines):
+        takes_head = taken_head * 2 <= taken_tail
+        line = lines[len(head)] if takes_head else lines[-1 - len(tail)]
+        if taken_head + taken_tail + len(line) + 1 > limit:
             break
         if takes_head:
             head.append(line)
-            begin += 1
+            taken_head += len(line) + 1
         else:
-            tail.insert(0, line)
-            end -= 1
-    gap = [f"[... {end - begin} messages are left out here ...]"] if begin < end else []
-    return "\n".join((*head, *gap, *tail))
+            tail.append(line)
+            taken_tail += len(line) + 1
+    missing = len(lines) - len(head) - len(tail)
+    gap = [f"[... {missing} messages are left out here ...]"] if missing else []
+    return "\n".join((*head, *gap, *reversed(tail)))
 
 
 def _labelled(place: int, message: Message, limit: int) -> str:

@@ -19,11 +19,16 @@ def object_in(text: str) -> dict[str, Any]:
         return {}
     for candidate in (text, _closed(text, begin)):
         try:
-            value, _ = _DECODER.raw_decode(candidate, begin)
+            value = _encodable(_DECODER.raw_decode(candidate, begin)[0])
         except (ValueError, RecursionError):
             continue
         return value if isinstance(value, dict) else {}
     return {}
+
+
+def _encodable(value: Any) -> Any:
+    """The value with question marks for halves of surrogate pairs, which no store takes."""
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _closed(text: str, begin: int) -> str:

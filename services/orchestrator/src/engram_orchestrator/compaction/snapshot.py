@@ -3,12 +3,12 @@
 Pure: the same memory and the same commits give the same bytes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from engram_orchestrator.model.episodes import Change, Episode, EpisodeCommit, Fact, FactChange, MemoryBundle
+from engram_orchestrator.model.episodes import Change, Episode, EpisodeCommit, Fact, MemoryBundle
 
 EPISODES: Final = 3
 FACTS: Final = 20
@@ -71,22 +71,22 @@ def with_commits(bundle: MemoryBundle, commits: Sequence[EpisodeCommit]) -> Memo
     known = [*(episode.created_at for episode in bundle.episodes), *(fact.created_at for fact in bundle.facts)]
     now = max(known, default=_EARLIEST) + timedelta(microseconds=1)
     episodes, facts = list(bundle.episodes), {fact.id: fact for fact in bundle.facts}
+    held = {_key(fact.text) for fact in bundle.facts}
     for place, commit in enumerate(commits):
         made = commit.episode
         episodes.append(Episode(f"new-{place:04d}", made.summary, now, made.tags, made.salience))
         for number, change in enumerate(commit.changes):
-            if change.change is Change.CONFIRM or (change.change is Change.ADD and _is_known(change, facts)):
+            if change.change is Change.CONFIRM or (change.change is Change.ADD and _key(change.text) in held):
                 continue
             replaced = None if change.fact_id is None else facts.pop(change.fact_id, None)
+            if replaced is not None:
+                held.discard(_key(replaced.text))
+            held.add(_key(change.text))
             tags = change.tags or (replaced.tags if replaced else ())
             # What has no id yet comes in the order in which it was named.
             id_ = f"new-{place:04d}-{number:04d}"
             facts[id_] = Fact(id_, change.text, now, tags, change.salience)
     return MemoryBundle(tuple(episodes), tuple(facts.values()))
-
-
-def _is_known(change: FactChange, facts: Mapping[str, Fact]) -> bool:
-    return any(_key(fact.text) == _key(change.text) for fact in facts.values())
 
 
 def _key(text: str) -> str:

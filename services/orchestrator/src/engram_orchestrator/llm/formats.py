@@ -42,7 +42,10 @@ def value_problem(value: Any, wanted: ResponseFormat) -> str | None:
     """Why a JSON value is not the answer that the format demands, or None."""
     if wanted.kind == "json_object":
         return None if isinstance(value, dict) else "it is no JSON object"
-    error = next(iter(_validator(wanted.schema or "{}").iter_errors(value)), None)
+    try:
+        error = next(iter(_validator(wanted.schema or "{}").iter_errors(value)), None)
+    except UnicodeEncodeError:
+        return "a text in it holds half of a surrogate pair"
     if error is None:
         return None
     place = "".join(f"[{step!r}]" for step in error.instance_path)

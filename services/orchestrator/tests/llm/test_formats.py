@@ -1,0 +1,13 @@
+"""Answers in a form that no parser was made for."""
+
+import pytest
+from engram_orchestrator.llm.formats import text_problem
+from engram_orchestrator.model.models import ResponseFormat
+
+ANYTHING = ResponseFormat("json_schema", "thing", '{"properties": {"a": {"type": "number"}}}')
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"a": "\\ud800"}', '{"a": ' + "1" * 5_000 + "}"])
+def test_what_cannot_be_read_is_a_problem_of_the_answer(text: str) -> None:
+    assert text_problem(text, ANYTHING)
+    assert text_problem('{"b": "\\ud83d\\ude00"}', ANYTHING) is None
