@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes what docker-compose.yml needs and nobody else may know: the key with which tokens are signed, and the password
-# of the database. What is there already is left alone.
+# Makes what docker-compose.yml needs and nobody else may know: the key with which tokens are signed, the one that seals
+# stored secrets, and the password of the database. What is there already is left alone.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -11,12 +11,14 @@ random() {
 umask 077
 mkdir -p deploy/secrets
 chmod 700 deploy/secrets
-if [ ! -e deploy/secrets/auth_key ]; then
-    random > deploy/secrets/auth_key
-    # The containers' own user must read it; on this machine the directory keeps others out.
-    chmod 444 deploy/secrets/auth_key
-    echo "engram: made deploy/secrets/auth_key"
-fi
+for key in auth_key secrets_key; do
+    if [ ! -e "deploy/secrets/$key" ]; then
+        random > "deploy/secrets/$key"
+        # The containers' own user must read it; on this machine the directory keeps others out.
+        chmod 444 "deploy/secrets/$key"
+        echo "engram: made deploy/secrets/$key"
+    fi
+done
 if ! grep -qs '^ENGRAM_POSTGRES_PASSWORD=' .env; then
     echo "ENGRAM_POSTGRES_PASSWORD=$(random)" >> .env
     echo "engram: added ENGRAM_POSTGRES_PASSWORD to .env"

@@ -33,6 +33,9 @@ def test_the_settings_are_what_the_file_means(deployment: Any, room: str, config
     # What nobody sets in .env is as it is without containers.
     untouched = {"host", "port", "data_dir", "auth_key_file", "database_url"}
     untouched |= {field.name for field in fields(config_class) if field.name.endswith("_target")}
+    if room == "orchestrator":
+        assert config.secrets_key_file == "/run/secrets/engram_secrets_key"
+        untouched.add("secrets_key_file")
     for field in fields(config_class):
         if field.name not in untouched:
             assert getattr(config, field.name) == field.default, field.name
@@ -57,7 +60,8 @@ def test_the_orchestrator_looks_for_the_others_where_they_are(deployment: Any) -
 
 def test_every_service_has_the_key_a_volume_and_a_database_that_is_made(deployment: Any, room: str) -> None:
     service = deployment.services[room]
-    assert service["secrets"] == ["engram_auth_key"]
+    seals = ["engram_secrets_key"] if room == "orchestrator" else []
+    assert service["secrets"] == ["engram_auth_key", *seals]
     assert service["volumes"] == [f"{room}:/data"]
     assert room in deployment.compose["volumes"]
     assert service["depends_on"]["postgres"] == {"condition": "service_healthy"}

@@ -35,6 +35,7 @@ def add(a: int, b: int) -> int:
     """
     return a + b
 '''
+KEYS = ("auth_key", "secrets_key")
 ROOMS = ("orchestrator", "blocks", "recall", "archival", "tools")
 
 
@@ -42,7 +43,7 @@ ROOMS = ("orchestrator", "blocks", "recall", "archival", "tools")
 def prepared(tmp_path: Path) -> Path:
     """A copy of the deployment in which deploy/prepare.sh has run."""
     place = tmp_path / "place"
-    shutil.copytree(ROOT / "deploy", place / "deploy", ignore=shutil.ignore_patterns("auth_key"))
+    shutil.copytree(ROOT / "deploy", place / "deploy", ignore=shutil.ignore_patterns("auth_key", "secrets_key"))
     subprocess.run(["sh", "deploy/prepare.sh"], cwd=place, check=True)
     return place
 
@@ -59,14 +60,15 @@ def variables(place: Path) -> dict[str, str]:
 
 
 def test_prepare_makes_secrets_once(prepared: Path) -> None:
-    key_file = prepared / "deploy/secrets/auth_key"
-    before = key_file.read_bytes(), (prepared / ".env").read_bytes()
-    assert len(read_keys(str(key_file))[0]) == 64
+    key_files = [prepared / "deploy/secrets" / name for name in KEYS]
+    before = [file.read_bytes() for file in (*key_files, prepared / ".env")]
+    keys = {read_keys(str(key_file))[0] for key_file in key_files}
+    assert [len(key) for key in keys] == [64, 64]
     assert len(variables(prepared)["ENGRAM_POSTGRES_PASSWORD"]) == 64
-    assert stat.S_IMODE(key_file.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(key_files[0].parent.stat().st_mode) == 0o700
     assert stat.S_IMODE((prepared / ".env").stat().st_mode) == 0o600
     subprocess.run(["sh", "deploy/prepare.sh"], cwd=prepared, check=True)
-    assert (key_file.read_bytes(), (prepared / ".env").read_bytes()) == before
+    assert [file.read_bytes() for file in (*key_files, prepared / ".env")] == before
 
 
 async def test_a_conversation_on_postgresql_behind_authentication(
@@ -125,4 +127,6 @@ def _environment(deployment: Any, place: Path, server: PostgresServer) -> dict[s
         assert "@postgres:5432/" in merged[name]
         merged[name] = server.url(merged[name].rpartition("/")[2])
     assert merged["ENGRAM_AUTH_KEY_FILE"] == "/run/secrets/engram_auth_key"
-    return {**merged, "ENGRAM_AUTH_KEY_FILE": os.fspath(place / "deploy/secrets/auth_key"), "ENGRAM_EMBEDDER": ""}
+    assert merged["ENGRAM_SECRETS_KEY_FILE"] == "/run/secrets/engram_secrets_key"
+    keys = {f"ENGRAM_{name.upper()}_FILE": os.fspath(place / "deploy/secrets" / name) for name in KEYS}
+    return {**merged, **keys, "ENGRAM_EMBEDDER": ""}
