@@ -47,6 +47,7 @@ PACKED = json.dumps({"status": "OK", "message": "42 degrees", "time": "now"})
         (message(Role.ASSISTANT, "I think"), "I think"),
         (message(Role.ASSISTANT, "thought", tool_calls=(call("send_message", message="Hello!"),)), "thought\nHello!"),
         (message(Role.ASSISTANT, "let me look", tool_calls=(call("conversation_search", query="q"),)), ""),
+        (message(Role.ASSISTANT, "let me look", tool_calls=(call("search_memory"),)), ""),
         (
             message(
                 Role.ASSISTANT,
@@ -60,6 +61,7 @@ PACKED = json.dumps({"status": "OK", "message": "42 degrees", "time": "now"})
         (message(Role.TOOL, tool_returns=(returned("weather", "plain"),)), "plain"),
         (message(Role.TOOL, tool_returns=(returned("send_message", PACKED),)), ""),
         (message(Role.TOOL, tool_returns=(returned("conversation_search", "old words"),)), ""),
+        (message(Role.TOOL, tool_returns=(returned("search_memory", "old words"),)), ""),
         (message(Role.TOOL, tool_returns=(returned("conversation_search", "a"), returned("weather", "b"))), "b"),
         (message(Role.SYSTEM, "prompt"), ""),
         (message(Role.SUMMARY, "so far"), ""),

@@ -63,6 +63,10 @@ class NothingToCompact(FailedPrecondition):
     reason = "NOTHING_TO_COMPACT"
 
 
+class RuleFault(FailedPrecondition):
+    """A tool rule gives an argument that its tool does not take; the run stops, and the tool is not run."""
+
+
 class RunEnded(FailedPrecondition):
     """The run has ended."""
 

@@ -31,9 +31,10 @@ def test_the_chat_types_reach_every_tier() -> None:
     assert set(AGENT_TYPES[AgentType.LETTA_V1].base_tools) == tiers
 
 
-def test_tools_of_the_types_that_are_served_exist() -> None:
-    served = set(AgentType) - {AgentType.VOICE_CONVO, AgentType.VOICE_SLEEPTIME}
-    assert {name for kind in served for name in AGENT_TYPES[kind].base_tools} <= set(BUILTIN_SCHEMAS)
+def test_tools_of_the_types_exist_and_their_rules_are_about_them() -> None:
+    assert {name for spec in AGENT_TYPES.values() for name in spec.base_tools} <= set(BUILTIN_SCHEMAS)
+    for spec in AGENT_TYPES.values():
+        assert {rule.tool_name for rule in spec.rules} <= set(spec.base_tools)
 
 
 def test_letta_v1_speaks_plainly() -> None:

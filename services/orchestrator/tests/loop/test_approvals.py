@@ -491,20 +491,6 @@ async def test_cancelling_the_answering_run_leaves_a_return_for_each_call(world:
     require_valid(world.model.last.messages)
 
 
-async def test_an_answering_run_that_failed_is_closed_by_the_next(world: World, process: Process) -> None:
-    agent = await gated(world, process)
-    world.model.follow(call("archival_memory_insert", content="one"), say("Hello."))
-    first = await process.send(agent, "Keep one.")
-    process.faults.away = {"archival.": 10_000}
-    await process.answer(agent, *approve(*asked(first)))
-    assert (await process.outcome(agent)).status is RunStatus.FAILED
-    process.faults.away = {}
-    await process.send(agent, "Hello?")
-    require_valid(world.model.last.messages)
-    require_valid(world.window(agent).messages)
-    assert "interrupted" in world.turn(agent)[4].tool_returns[0].text
-
-
 async def test_a_tier_that_is_away_delays_the_answer(world: World, process: Process) -> None:
     agent = await gated(world, process)
     world.model.follow(call("archival_memory_insert", content="one"), say("Kept."))

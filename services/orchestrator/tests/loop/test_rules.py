@@ -2,7 +2,7 @@
 
 import pytest
 from engram_kit.errors import InvalidArgument
-from engram_orchestrator.loop.rules import OutputUnmapped, RulesSolver
+from engram_orchestrator.loop.rules import OutputUnmapped, Prefilled, RulesSolver
 from engram_orchestrator.model.rules import (
     ChildArguments,
     Conditional,
@@ -40,7 +40,7 @@ def test_run_first_holds_for_the_first_call_only() -> None:
     first = solver(RunFirst("b", '{"x": 1}'), ConstrainChildTools("b", ("c",)))
     assert first.allowed(ALL) == ("b",)
     assert first.must_call()
-    assert first.prefilled("b") == {"x": 1}
+    assert first.prefilled("b") == {"x": Prefilled(1, "InitToolRule(b)")}
     later = first.after("b", "").after("c", "")
     assert later.allowed(ALL) == ALL
     assert not later.must_call()
@@ -57,7 +57,7 @@ def test_after_a_parent_only_its_children_with_their_arguments() -> None:
     after = solver(rule).after("a", "")
     assert after.allowed(ALL) == ("b", "c")
     assert after.must_call()
-    assert after.prefilled("c") == {"n": 2}
+    assert after.prefilled("c") == {"n": Prefilled(2, "ChildToolRule(a->c)")}
     assert after.prefilled("b") == {}
     assert after.after("b", "").allowed(ALL) == ALL
     assert after.has_children("a")

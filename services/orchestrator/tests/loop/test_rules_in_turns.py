@@ -96,17 +96,43 @@ async def test_a_child_is_prefilled_right_after_its_parent(world: World, process
     assert world.tools.executed == [("look", {}), ("act", {"n": 2}), ("act", {})]
 
 
-@pytest.mark.parametrize("given", ['{"n": "many"}', '{"unknown": 1}'])
+OF_FIRST, OF_CHILD = "InitToolRule(look)", "ChildToolRule(look->act)"
+
+
+@pytest.mark.parametrize(
+    ("first", "child", "problem"),
+    [
+        ('{"n": "many"}', None, f"the rule {OF_FIRST} prefills the argument n, but n must be an integer, not a string"),
+        (
+            '{"n": 1, "unknown": 1}',
+            None,
+            f"the rule {OF_FIRST} prefills the argument unknown, but look has no argument unknown (its arguments: n)",
+        ),
+        (None, '{"n": [2]}', f"the rule {OF_CHILD} prefills the argument n, but n must be an integer, not a list"),
+        (
+            None,
+            '{"far": true}',
+            f"the rule {OF_CHILD} prefills the argument far, but act has no argument far (its arguments: n)",
+        ),
+    ],
+)
 async def test_a_rule_that_gives_what_its_tool_does_not_take_stops_the_run(
-    world: World, process: Process, given: str
+    world: World, process: Process, first: str | None, child: str | None, problem: str
 ) -> None:
-    agent = await with_tools(world, process, RunFirst("look", given), look="seen")
-    world.model.follow(call("look", n=1))
+    rules: list[ToolRule] = [RunFirst("look", first)]
+    if child is not None:
+        rules.append(ConstrainChildTools("look", ("act",), (ChildArguments("act", child),)))
+    agent = await with_tools(world, process, *rules, look="seen", act="done")
+    world.model.follow(call("look", n=1), call("act", n=1))
     await process.send(agent)
     run = await process.outcome(agent)
     assert (run.stop_reason, run.status) == (StopReason.INVALID_TOOL_CALL, RunStatus.FAILED)
-    assert world.tools.executed == []
-    require_valid(world.window(agent).messages)
+    assert run.error is not None
+    assert (run.error.reason, run.error.message) == ("FAILED_PRECONDITION", f"{problem}. The tool was not run.")
+    assert [name for name, _ in world.tools.executed] == ([] if child is None else ["look"])
+    window = world.window(agent).messages
+    require_valid(window)
+    assert lines(window)[-1] == f"tool error of {'look' if child is None else 'act'}: Error: {run.error.message}"
 
 
 @pytest.mark.parametrize(

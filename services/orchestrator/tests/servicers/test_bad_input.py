@@ -104,6 +104,8 @@ BAD_AGENTS: list[tuple[Any, str]] = [
     (creating(block_ids=["x"]), "block_ids"),
     (creating(archive_ids=[derive_id("block", "a test")]), "archive_ids"),
     (creating(initial_messages={"messages": [said(), said(content=[])]}), "initial_messages.messages[1].content"),
+    (creating(memory_variables={"": "x"}), "memory_variables"),
+    (creating(memory_variables={"a}": "x"}), "memory_variables"),
     (creating(request_id="x" * 201), "request_id"),
 ]
 
@@ -358,11 +360,9 @@ async def test_runs_that_are_not_there_are_cancelled_by_saying_so(wire: Wire) ->
 
 
 UNANSWERED_FIELDS: list[tuple[Any, str]] = [
-    (creating(agent={"type": agents_pb2.AGENT_TYPE_VOICE_CONVO}), "agent.type"),
     (creating(agent={"enable_sleeptime": True}), "agent.enable_sleeptime"),
     (creating(secrets={"KEY": "x"}), "secrets"),
     (creating(folder_ids=[derive_id("source", "a test")]), "folder_ids"),
-    (creating(memory_variables={"a": "b"}), "memory_variables"),
     (creating(include_multi_agent_tools=True), "include_multi_agent_tools"),
     (creating(include_default_folder=True), "include_default_folder"),
 ]

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from engram_kit.clock import FrozenClock
@@ -11,9 +12,17 @@ from engram_orchestrator.errors import ApprovalMismatch, NoPendingApproval, Pend
 from engram_orchestrator.model.agents import Agent
 from engram_orchestrator.model.approvals import AskedStep, PlannedCall
 from engram_orchestrator.model.messages import ApprovalDecision, Approve, Deny, Message, Role, ToolCall
-from engram_orchestrator.model.runs import Approval, ApprovalAnswer, RunConfig, RunStatus, StopReason
+from engram_orchestrator.model.runs import (
+    Approval,
+    ApprovalAnswer,
+    EntryKind,
+    JournalEntry,
+    RunConfig,
+    RunStatus,
+    StopReason,
+)
 from engram_orchestrator.store.approvals import SqlApprovalStore
-from engram_orchestrator.store.base import AgentStore, ApprovalFilter, Claim, RunStore
+from engram_orchestrator.store.base import AgentStore, ApprovalFilter, Claim, RunStore, Undone
 
 from .suites import ORG, OTHER_ORG, a_run, an_agent
 
@@ -129,6 +138,45 @@ class ApprovalStoreSuite:
             with pytest.raises(kind):
                 await runs.start(None, a_run(agent, clock), ME, reject_busy=False, answer=answer)
         assert await approvals.pending(ApprovalFilter()) == (approval,)
+
+    async def test_a_decision_that_was_not_carried_out_is_kept_with_what_came_of_it(
+        self, agents: AgentStore, runs: RunStore, clock: FrozenClock
+    ) -> None:
+        agent, approval = await self.paused(agents, runs, clock)
+        place, step = (approval.conversation_id, approval.id), approval.asked.step_id
+        assert await runs.undone(*place) is None
+        first = await runs.start(None, a_run(agent, clock), ME, reject_busy=False, answer=approving("call_b"))
+        assert first.claim is not None
+        resumed = first.run.resumes
+        assert resumed is not None
+        begun = JournalEntry(step, EntryKind.STARTED, clock.now(), 1)
+        later = JournalEntry(new_id("step"), EntryKind.STARTED, clock.now())
+        await runs.write(first.claim.lease, entries=[begun, later])
+        failed: dict[str, Any] = {
+            "status": RunStatus.FAILED,
+            "stop_reason": StopReason.ERROR,
+            "completed_at": clock.now(),
+        }
+        await runs.finish(first.claim.lease, replace(first.run, **failed), (), ())
+        assert await runs.undone(*place) == Undone(resumed, (begun,))
+        assert await runs.undone(approval.conversation_id, new_id("message")) is None
+        assert await runs.undone("conv-x", approval.id) is None
+        assert await runs.journal(first.run.id) == (begun,)
+        # Whoever takes it over notes what it came to; once it is done, nothing is kept.
+        second = await runs.start(None, a_run(agent, clock), ME, reject_busy=False)
+        assert second.claim is not None
+        result = replace(begun, kind=EntryKind.RESULT)
+        await runs.write(second.claim.lease, entries=[result])
+        undone = await runs.undone(*place)
+        assert undone is not None
+        assert sorted(entry.kind for entry in undone.entries) == [EntryKind.RESULT, EntryKind.STARTED]
+        done: dict[str, Any] = {
+            "status": RunStatus.COMPLETED,
+            "stop_reason": StopReason.END_TURN,
+            "completed_at": clock.now(),
+        }
+        await runs.finish(second.claim.lease, replace(second.run, resumes=first.run.resumes, **done), (), ())
+        assert await runs.undone(*place) == Undone(resumed, ())
 
     async def test_what_is_withdrawn_cannot_be_answered(
         self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock

@@ -11,7 +11,8 @@ from engram_recall.model import ContentPart, Message, Role, TextPart
 
 SEND_MESSAGE: Final = "send_message"
 CONVERSATION_SEARCH: Final = "conversation_search"
-_ARTEFACTS: Final = frozenset({SEND_MESSAGE, CONVERSATION_SEARCH})
+SEARCHES: Final = frozenset({CONVERSATION_SEARCH, "search_memory"})
+_ARTEFACTS: Final = frozenset({SEND_MESSAGE, *SEARCHES})
 _EVENTS: Final = frozenset({"heartbeat", "login", "system_alert"})
 
 SEARCHABLE_ROLES: Final = (Role.USER, Role.ASSISTANT, Role.TOOL)
@@ -24,7 +25,7 @@ def speech(message: Message) -> str:
 
     System messages, summaries, approvals, failed steps, heartbeats and other events say nothing. A packed user message
     says its inner text; an assistant message its text and what it sent by send_message; a tool message what its tools
-    returned, except for those that only repeat: send_message and conversation_search.
+    returned, except for those that only repeat: send_message and searches.
     """
     if message.is_err:
         return ""
@@ -61,7 +62,7 @@ def _user(text: str) -> str:
 
 
 def _assistant(message: Message) -> str:
-    searches = any(call.name == CONVERSATION_SEARCH for call in message.tool_calls)
+    searches = any(call.name in SEARCHES for call in message.tool_calls)
     words = [] if searches else [_texts(message.content)]
     for call in message.tool_calls:
         if call.name == SEND_MESSAGE and isinstance(sent := (_unpacked(call.arguments) or {}).get("message"), str):

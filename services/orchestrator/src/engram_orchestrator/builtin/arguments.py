@@ -178,7 +178,15 @@ def _mismatch(value: Any, schema: Mapping[str, Any], name: str) -> str | None:
     if isinstance(value, list) and isinstance(items, Mapping):
         problems = (_mismatch(item, items, f"{name}[{index}]") for index, item in enumerate(value))
         return next((problem for problem in problems if problem is not None), None)
-    return None
+    return _fields_mismatch(value, schema, name) if isinstance(value, dict) else None
+
+
+def _fields_mismatch(value: Mapping[str, Any], schema: Mapping[str, Any], name: str) -> str | None:
+    if missing := [field for field in schema.get("required", ()) if field not in value]:
+        return f"{name} has no {missing[0]}"
+    fields = schema.get("properties", {})
+    problems = (_mismatch(given, fields[field], f"{name}.{field}") for field, given in value.items() if field in fields)
+    return next((problem for problem in problems if problem is not None), None)
 
 
 def _out_of_bounds(value: float, schema: Mapping[str, Any]) -> str | None:

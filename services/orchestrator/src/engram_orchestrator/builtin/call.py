@@ -17,7 +17,8 @@ class BuiltinCall:
     that an effect which took place is not repeated but answered again.
     `time_zone` (IANA) is the agent's. `run_id` is None outside of a turn, and
     so is `sight`: what the agent has seen of its blocks, which the call's own
-    edits advance. `conversation` is where it is called, if it is in one.
+    edits advance. `conversation` is where it is called, if it is in one, and
+    `heard` the user's last words there.
     """
 
     name: str
@@ -29,6 +30,7 @@ class BuiltinCall:
     effect_prefix: str
     conversation: Conversation | None = None
     sight: Sight | None = None
+    heard: str = ""
 
     @property
     def author(self) -> AgentAuthor:

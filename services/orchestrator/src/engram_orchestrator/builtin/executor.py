@@ -7,7 +7,7 @@ from typing import Any, Final
 from engram_kit.clock import Clock
 from engram_kit.errors import EngramError
 
-from engram_orchestrator.builtin import core_memory, search
+from engram_orchestrator.builtin import core_memory, search, voice
 from engram_orchestrator.builtin.arguments import ParseFailure, check
 from engram_orchestrator.builtin.call import BuiltinCall, Refused
 from engram_orchestrator.builtin.memory_commands import run_command
@@ -41,6 +41,10 @@ class BuiltinTools:
             "memory_apply_patch": partial(core_memory.apply_patch, blocks),
             "memory_finish_edits": _finish_edits,
             "memory": partial(run_command, blocks),
+            "search_memory": partial(voice.search_memory, recall, archival, clock),
+            "store_memories": partial(voice.store_memories, archival),
+            "rethink_user_memory": partial(voice.rethink_user_memory, blocks),
+            "finish_rethinking_memory": _finish_edits,
         }
 
     @property

@@ -54,6 +54,11 @@ def _texts(description: str, among: tuple[str, ...] = ()) -> dict[str, Any]:
     return {"type": "array", "items": items, "description": description}
 
 
+def _objects(description: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    items = {"type": "object", "properties": dict(fields), "required": list(fields)}
+    return {"type": "array", "items": items, "description": description}
+
+
 def _tool(
     name: str, description: str, required: Mapping[str, Any], optional: Mapping[str, Any] | None = None
 ) -> ToolSchema:
@@ -183,7 +188,41 @@ _EDITING: Final = (
     ),
 )
 
+_VOICE: Final = (
+    _tool(
+        "search_memory",
+        "Searches what you know and what was said before. What the user just said is searched for by itself; it takes "
+        "time, so search only for what you should know and do not see.",
+        {},
+        {
+            "convo_keyword_queries": _texts("Names, numbers or unusual words to look for in the conversation."),
+            "start_minutes_ago": _number("Nothing older than so many minutes.", minimum=0),
+            "end_minutes_ago": _number("Nothing newer than so many minutes.", minimum=0),
+        },
+    ),
+    _tool(
+        "store_memories",
+        "Stores the older part of the transcript that you were given, in chunks, so that each can be found again.",
+        {
+            "chunks": _objects(
+                "The chunks, in order; lines that belong together are one.",
+                {
+                    "start_index": _number("The index of its first line.", minimum=0),
+                    "end_index": _number("The index of its last line, which belongs to it.", minimum=0),
+                    "context": _text("A sentence that says why it may matter later."),
+                },
+            ),
+        },
+    ),
+    _tool(
+        "rethink_user_memory",
+        "Writes the memory block about the user anew, as a whole.",
+        {"new_memory": _text(f"The whole new text of the block. {_NO_NUMBERS}")},
+    ),
+    _tool("finish_rethinking_memory", "Says that you are content with the memory about the user.", {}),
+)
+
 BUILTIN_SCHEMAS: Final[Mapping[str, ToolSchema]] = {
-    schema.name: schema for schema in (*_SPEAKING, *_SEARCHING, *_EDITING)
+    schema.name: schema for schema in (*_SPEAKING, *_SEARCHING, *_EDITING, *_VOICE)
 }
 """Every built-in tool by its name, as it is without the arguments that engram adds."""

@@ -29,7 +29,7 @@ async def conversation_search(recall: RecallPort, clock: Clock, call: BuiltinCal
         time_zone=call.time_zone,
     )
     zone = ZoneInfo(call.time_zone)
-    results = [_message(hit, zone, clock.now()) for hit in hits]
+    results = [shown_message(hit, zone, clock.now()) for hit in hits]
     message = f"Showing {len(results)} results:" if results else "No results found."
     return json.dumps({"message": message, "results": results}, ensure_ascii=False)
 
@@ -49,7 +49,7 @@ async def archival_search(archival: ArchivalPort, call: BuiltinCall, given: Mapp
         time_zone=call.time_zone,
     )
     zone = ZoneInfo(call.time_zone)
-    return json.dumps([_passage(hit, zone) for hit in hits], ensure_ascii=False)
+    return json.dumps([shown_passage(hit, zone) for hit in hits], ensure_ascii=False)
 
 
 async def archival_insert(archival: ArchivalPort, call: BuiltinCall, given: Mapping[str, Any]) -> None:
@@ -66,7 +66,8 @@ def time_ago(moment: datetime, now: datetime) -> str:
     return f"{seconds}s ago"
 
 
-def _message(hit: MessageHit, zone: ZoneInfo, now: datetime) -> dict[str, Any]:
+def shown_message(hit: MessageHit, zone: ZoneInfo, now: datetime) -> dict[str, Any]:
+    """A message that was found, as a model reads it."""
     created_at = hit.message.created_at
     thinking = "\n".join(part.text for part in hit.message.content if isinstance(part, ReasoningPart))
     return {
@@ -79,7 +80,8 @@ def _message(hit: MessageHit, zone: ZoneInfo, now: datetime) -> dict[str, Any]:
     }
 
 
-def _passage(hit: PassageHit, zone: ZoneInfo) -> dict[str, Any]:
+def shown_passage(hit: PassageHit, zone: ZoneInfo) -> dict[str, Any]:
+    """A passage that was found, as a model reads it."""
     return {
         "timestamp": hit.created_at.astimezone(zone).isoformat(timespec="seconds"),
         "content": hit.text,

@@ -1,5 +1,6 @@
 """What clients ask of agents: drafts, changes and filters, checked field by field."""
 
+from collections.abc import Mapping
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -22,24 +23,13 @@ from engram_orchestrator.convert.settings import (
     settings_from_proto,
 )
 from engram_orchestrator.model.agents import AgentType, LinkKind, PromptPolicy, Provenance
-from engram_orchestrator.model.creation import AgentDraft, NewBlock
+from engram_orchestrator.model.creation import AgentDraft, NewBlock, filled
 from engram_orchestrator.model.rules import ToolRule, checked_rules
 from engram_orchestrator.store.base import AgentFilter
 
 _TYPES_BACK: Final = {number: kind for kind, number in AGENT_TYPES.items()} | {
     pb.AGENT_TYPE_UNSPECIFIED: AgentType.MEMGPT_V2
 }
-_ANSWERED_TYPES: Final = frozenset(
-    {
-        AgentType.MEMGPT_V2,
-        AgentType.LETTA_V1,
-        AgentType.MEMGPT,
-        AgentType.REACT,
-        AgentType.WORKFLOW,
-        AgentType.SPLIT_THREAD,
-        AgentType.SLEEPTIME,
-    }
-)
 _POLICIES_BACK: Final = {number: policy for policy, number in PROMPT_POLICIES.items()} | {
     pb.PROMPT_POLICY_UNSPECIFIED: PromptPolicy.REBUILD
 }
@@ -55,18 +45,16 @@ def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
         Unimplemented: of what this server does not do yet.
     """
     _refuse_unanswered(request)
-    agent = request.agent
+    agent, variables = request.agent, _variables(request.memory_variables)
     kind = _TYPES_BACK.get(agent.type)
     if kind is None:
         raise InvalidArgument("agent.type is not known.", field="agent.type")
-    if kind not in _ANSWERED_TYPES:
-        raise Unimplemented(f"This server does not make agents of type {kind} yet.", field="agent.type")
     return AgentDraft(
         type=kind,
         name=require_name(agent.name),
         model=agent.model,
         description=agent.description if agent.HasField("description") else None,
-        system=_system(agent.system) if agent.system else None,
+        system=_system(filled(agent.system, variables)) if agent.system else None,
         model_settings=settings_from_proto(agent.model_settings, "agent.model_settings"),
         embedder=agent.embedder if agent.HasField("embedder") else None,
         tool_rules=rules_from_proto(agent),
@@ -92,7 +80,7 @@ def draft_from_proto(request: rpc.CreateAgentRequest) -> AgentDraft:
         tool_names=tuple(dict.fromkeys(request.tool_names)),
         tool_ids=tuple(require_id(tool_id, "tool", "tool_ids") for tool_id in request.tool_ids),
         tool_sources=tuple(request.tool_sources),
-        blocks=tuple(_block_from_proto(block, place) for place, block in enumerate(request.blocks)),
+        blocks=tuple(_block_from_proto(block, place, variables) for place, block in enumerate(request.blocks)),
         block_ids=tuple(require_id(block_id, "block", "block_ids") for block_id in request.block_ids),
         archive_ids=tuple(require_id(archive_id, "archive", "archive_ids") for archive_id in request.archive_ids),
         initial_messages=(
@@ -107,7 +95,6 @@ def _refuse_unanswered(request: rpc.CreateAgentRequest) -> None:
     asked = {
         "secrets": bool(request.secrets),
         "folder_ids": bool(request.folder_ids),
-        "memory_variables": bool(request.memory_variables),
         "include_multi_agent_tools": request.include_multi_agent_tools,
         "include_default_folder": request.include_default_folder,
         "agent.enable_sleeptime": request.agent.enable_sleeptime,
@@ -117,12 +104,23 @@ def _refuse_unanswered(request: rpc.CreateAgentRequest) -> None:
             raise Unimplemented(f"This server does not answer {field} yet.", field=field)
 
 
-def _block_from_proto(block: blocks_pb2.Block, place: int) -> NewBlock:
+def _variables(given: Mapping[str, str]) -> dict[str, str]:
+    """What stands for `{{name}}` in blocks and in the system prompt."""
+    for name in given:
+        if not name.strip() or name != name.strip() or set(name) & set("{}"):
+            raise InvalidArgument(
+                f"memory_variables has a name that cannot stand between braces: {name[:64]!r}.",
+                field="memory_variables",
+            )
+    return dict(given)
+
+
+def _block_from_proto(block: blocks_pb2.Block, place: int, variables: Mapping[str, str]) -> NewBlock:
     if not block.label:
         raise InvalidArgument(f"blocks[{place}].label is required.", field=f"blocks[{place}].label")
     return NewBlock(
         label=block.label,
-        value=block.value,
+        value=filled(block.value, variables),
         description=block.description if block.HasField("description") else None,
         limit=block.limit,
         read_only=block.read_only,

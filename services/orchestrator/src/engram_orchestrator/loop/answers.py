@@ -12,7 +12,7 @@ from engram_orchestrator.builtin.arguments import ParseFailure, check, parse, st
 from engram_orchestrator.llm.formats import is_structured, text_problem, value_problem
 from engram_orchestrator.llm.port import FinishReason, LlmAnswer
 from engram_orchestrator.loop import approvals
-from engram_orchestrator.loop.rules import RulesSolver
+from engram_orchestrator.loop.rules import Prefilled, RulesSolver
 from engram_orchestrator.loop.shown import shown_answer
 from engram_orchestrator.loop.toolbox import SPEAKING, SPOKEN, Toolbox
 from engram_orchestrator.loop.turn import Turn
@@ -125,7 +125,7 @@ def plan(message: Message, toolbox: Toolbox, solver: RulesSolver) -> tuple[Plann
     return tuple(planned)
 
 
-def _planned(ordinal: int, call: ToolCall, toolbox: Toolbox, prefilled: Mapping[str, Any]) -> PlannedCall:
+def _planned(ordinal: int, call: ToolCall, toolbox: Toolbox, prefilled: Mapping[str, Prefilled]) -> PlannedCall:
     schema = toolbox.schema(call.name)
     if schema is None:
         known = ", ".join(toolbox.names) or "none"
@@ -133,16 +133,15 @@ def _planned(ordinal: int, call: ToolCall, toolbox: Toolbox, prefilled: Mapping[
     parsed = parse(call.arguments, schema)
     if isinstance(parsed, ParseFailure):
         return PlannedCall(ordinal, call, {}, problem=parsed.text)
-    values = {**parsed.values, **prefilled}
+    values = {**parsed.values, **{name: given.value for name, given in prefilled.items()}}
     if call.name == SPEAKING and is_structured(toolbox.speech_format) and SPOKEN in values:
         said, problem = _spoken(values[SPOKEN], toolbox.speech_format)
         if problem is not None:
             return PlannedCall(ordinal, call, {}, problem=f"Error: {SPOKEN} is not what it has to be: {problem}.")
         values[SPOKEN] = said
     item = PlannedCall(ordinal, call, values, parsed.request_heartbeat, parsed.thinking)
-    by_rule = check(prefilled, _without_required(schema))
-    if isinstance(by_rule, ParseFailure):
-        return replace(item, problem=f"A tool rule prefills an argument. {by_rule.text}", is_rules_fault=True)
+    if (fault := _rules_fault(prefilled, schema)) is not None:
+        return replace(item, problem=fault, is_rules_fault=True)
     # Custom tools coerce by their own types, in the tools room.
     checked = check(item.arguments, schema) if call.name in toolbox.builtin else item.arguments
     if isinstance(checked, ParseFailure):
@@ -157,8 +156,15 @@ def _spoken(said: Any, wanted: ResponseFormat) -> tuple[str, str | None]:
     return json.dumps(said, ensure_ascii=False), value_problem(said, wanted)
 
 
-def _without_required(schema: ToolSchema) -> ToolSchema:
-    return replace(schema, parameters={**schema.parameters, "required": []})
+def _rules_fault(prefilled: Mapping[str, Prefilled], schema: ToolSchema) -> str | None:
+    """Why an argument that a rule gives cannot be, in words that name both; None where each of them can."""
+    optional = replace(schema, parameters={**schema.parameters, "required": []})
+    for name, given in prefilled.items():
+        checked = check({name: given.value}, optional)
+        if isinstance(checked, ParseFailure):
+            problem = checked.text.removeprefix("Error: ")
+            return f"Error: the rule {given.rule} prefills the argument {name}, but {problem}. The tool was not run."
+    return None
 
 
 def without_loop_arguments(

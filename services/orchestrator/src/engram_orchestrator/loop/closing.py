@@ -37,7 +37,9 @@ class Closing:
                 conclude(turn, step.answered.step, step.answered.answer.usage, StopReason.CANCELLED, self._clock.now())
             await self._close(turn)
             return
-        turn.journal = {(e.step_id, e.kind, e.ordinal): e for e in await self._store.journal(turn.run.id)}
+        # Of calls that waited it also knows what runs before this one came to.
+        entries = await self._store.journal(turn.run.id)
+        turn.journal = {**turn.journal, **{(entry.step_id, entry.kind, entry.ordinal): entry for entry in entries}}
         # Of a run that was taken up the journal may be ahead of what was carried out again.
         turn.progress.number = max(turn.progress.number, 1)
         while (entry := turn.entry(answers.step_id(turn.run.id, turn.progress.number), EntryKind.ANSWER)) is not None:

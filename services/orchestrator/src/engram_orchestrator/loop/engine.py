@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from engram_kit.clock import Clock
 
+from engram_orchestrator.errors import RuleFault
 from engram_orchestrator.loop import answers, approvals
 from engram_orchestrator.loop.asking import Asking
 from engram_orchestrator.loop.closing import Closing
@@ -62,6 +63,7 @@ class Engine:
         Raises:
             ProviderError: the model did not answer, and nothing of the step is kept.
             ContextWindowOverflow, SystemPromptOverflow: the next request does not fit, whatever is taken away.
+            RuleFault: a rule gives a tool what it does not take.
             LeaseLost: somebody else carries the run out now.
         """
         await self._fitting.resume(turn)
@@ -72,6 +74,8 @@ class Engine:
                 lambda: self._context.core_memory(turn.agent.id, turn.conversation.holder_id)
             )
             verdict = await self._step(turn)
+        if verdict.fault is not None:
+            raise RuleFault(verdict.fault.removeprefix("Error: "))
         return verdict.stop
 
     async def cancel(self, turn: Turn) -> None:
@@ -98,7 +102,7 @@ class Engine:
         if answer.id not in {message.id for message in turn.window.messages}:
             returns = after_calls(turn, asked.step_id, carried, verdict, asked.message.created_at)
             await self._writer.commit(turn, answered, (replace(answer, step_id=asked.step_id), *returns))
-        return Verdict() if turn.pending else verdict
+        return Verdict() if turn.pending and verdict.fault is None else verdict
 
     async def _pause(self, turn: Turn, answered: Answered, *, committed: bool) -> Verdict:
         """Commits an answer whose calls wait for a decision, and the request for it."""
@@ -160,8 +164,9 @@ class Engine:
         return verdict
 
     def _verdict(self, turn: Turn, answered: Answered, carried: tuple[Carried, ...]) -> Verdict:
-        if any(item.planned.is_rules_fault for item in carried):
-            return Verdict(StopReason.INVALID_TOOL_CALL)
+        for item in carried:
+            if item.planned.is_rules_fault:
+                return Verdict(StopReason.INVALID_TOOL_CALL, fault=item.planned.problem)
         return turn.policy.decide(
             StepOutcome(
                 calls=tuple(item.outcome for item in carried),

@@ -159,6 +159,7 @@ class ToolExecution:
             effect_prefix=f"{step}/{item.ordinal}",
             conversation=turn.conversation,
             sight=turn.sight,
+            heard=turn.heard,
         )
         return await self._patience.with_tier(lambda: self._builtin.execute(call))
 

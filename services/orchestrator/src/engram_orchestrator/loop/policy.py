@@ -34,10 +34,14 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the turn stops, and why; or goes on, with a heartbeat where one is due."""
+    """Whether the turn stops, and why; or goes on, with a heartbeat where one is due.
+
+    `fault` is what a rule gives that its tool does not take: the turn fails by it.
+    """
 
     stop: StopReason | None = None
     heartbeat: str | None = None
+    fault: str | None = None
 
     @property
     def goes_on(self) -> bool:

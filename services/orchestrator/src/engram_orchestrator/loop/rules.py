@@ -38,6 +38,14 @@ class OutputUnmapped(FailedPrecondition):
     """A conditional rule that requires it names no outcome for what its tool returned."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """The value of an argument, and the rule that gives it."""
+
+    value: Any
+    rule: str
+
+
 @dataclass(frozen=True)
 class RulesSolver:
     """The rules of an agent, and the tools called so far in the turn.
@@ -102,15 +110,16 @@ class RulesSolver:
         """Whether a model may call several tools at once: rules of order make sense for one after the other only."""
         return all(isinstance(rule, RequiresApproval) for rule in self.rules)
 
-    def prefilled(self, name: str) -> Mapping[str, Any]:
+    def prefilled(self, name: str) -> Mapping[str, Prefilled]:
         """The arguments that rules give to the tool if it is called next; the later rule wins where two give one."""
-        merged: dict[str, Any] = {}
+        merged: dict[str, Prefilled] = {}
         for rule in self.rules:
             if isinstance(rule, RunFirst) and rule.tool_name == name and not self.history:
-                merged |= json.loads(rule.arguments or "{}")
+                merged |= _given(rule.arguments, f"InitToolRule({name})")
             elif isinstance(rule, ConstrainChildTools) and rule in self._of_last:
                 for node in rule.child_arguments:
-                    merged |= json.loads(node.arguments) if node.tool_name == name else {}
+                    if node.tool_name == name:
+                        merged |= _given(node.arguments, f"ChildToolRule({rule.tool_name}->{name})")
         return merged
 
     def violation_text(self, name: str, allowed: Sequence[str]) -> str:
@@ -167,6 +176,10 @@ class RulesSolver:
             return _sentence(rule) if isinstance(rule, RunFirst) else None
         hides = self._filter(rule)
         return _sentence(rule) if hides is not None and hides(name) else None
+
+
+def _given(arguments: str | None, rule: str) -> dict[str, Prefilled]:
+    return {name: Prefilled(value, rule) for name, value in json.loads(arguments or "{}").items()}
 
 
 def _child(rule: Conditional, result: str) -> str | None:

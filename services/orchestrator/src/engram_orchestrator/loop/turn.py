@@ -14,7 +14,7 @@ from engram_orchestrator.model.agents import Agent, Conversation
 from engram_orchestrator.model.approvals import PlannedCall
 from engram_orchestrator.model.events import DurableBody, EventBody, RunEvent
 from engram_orchestrator.model.memory import CoreMemory, Window
-from engram_orchestrator.model.messages import Decision, Message, Usage
+from engram_orchestrator.model.messages import Decision, Message, Role, Usage
 from engram_orchestrator.model.models import ModelInfo, ModelSettings
 from engram_orchestrator.model.runs import (
     Approval,
@@ -27,6 +27,7 @@ from engram_orchestrator.model.runs import (
     StepTrace,
 )
 from engram_orchestrator.model.sight import Sight
+from engram_orchestrator.prompt.packaging import event_type
 
 
 def prompt_limit(settings: ModelSettings, default_window: int) -> int:
@@ -158,6 +159,14 @@ class Turn:
 
     asked: int = 0
     """How often the step that is carried out was asked."""
+
+    @property
+    def heard(self) -> str:
+        """The user's last words, in this turn or before it."""
+        for message in reversed((*self.window.messages, *self.pending)):
+            if message.role is Role.USER and event_type(message.text) is None:
+                return message.text
+        return ""
 
     def goes_on_with(self, handle: str | None) -> None:
         """Leaves the turn to the fallback, if that is the model of this handle, from here to its end."""

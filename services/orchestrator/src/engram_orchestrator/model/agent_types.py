@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final, Literal
 
 from engram_orchestrator.model.agents import AgentType
-from engram_orchestrator.model.rules import ContinueLoop, ExitLoop, ToolRule
+from engram_orchestrator.model.rules import ConstrainChildTools, ContinueLoop, ExitLoop, RunFirst, ToolRule
 
 
 class FirstMessages(StrEnum):
@@ -22,28 +22,39 @@ class FirstMessages(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class MessageBuffer:
+    """A window that is kept short: once it holds more than `most` messages, a turn begins with the last `least`."""
+
+    most: int
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
 class AgentTypeSpec:
     """One row of the table.
 
     `policy` names the loop: "v2" speaks by send_message and chains by
     heartbeats, "v3" speaks in plain text and goes on after every tool call.
+    `rules` order the type's own tools; they come with the base rules.
     `base_rules` says whether the rules of built-in tools are added where the
     client does not say; None leaves it to the model (`base_rules_by_default`).
     `inner_thoughts` is the default for the "thinking" argument of every tool.
     `numbered_lines` holds for providers that `shows_line_numbers` names.
     `forces_autoclear` makes each turn start from an empty window, whatever
-    the client says.
+    the client says; `buffer` lets it keep its last messages only.
     """
 
     prompt_key: str
     policy: Literal["v2", "v3"]
     base_tools: tuple[str, ...] = ()
+    rules: tuple[ToolRule, ...] = ()
     base_rules: bool | None = None
     first_messages: FirstMessages = FirstMessages.BOOT
     inner_thoughts: bool = True
     numbered_lines: bool = False
     shows_blocks: bool = True
     forces_autoclear: bool = False
+    buffer: MessageBuffer | None = None
 
 
 _SEARCH: Final = ("conversation_search",)
@@ -94,16 +105,28 @@ AGENT_TYPES: Final[Mapping[AgentType, AgentTypeSpec]] = {
         numbered_lines=True,
     ),
     AgentType.VOICE_CONVO: AgentTypeSpec(
-        prompt_key="voice_chat", policy="v2", base_tools=("send_message", "search_memory")
+        prompt_key="voice_chat",
+        policy="v2",
+        base_tools=("send_message", "search_memory"),
+        buffer=MessageBuffer(most=30, least=15),
     ),
     AgentType.VOICE_SLEEPTIME: AgentTypeSpec(
         prompt_key="voice_sleeptime",
         policy="v2",
         base_tools=("store_memories", "rethink_user_memory", "finish_rethinking_memory"),
+        rules=(
+            RunFirst("store_memories"),
+            ConstrainChildTools("store_memories", ("rethink_user_memory",)),
+            ConstrainChildTools("rethink_user_memory", ("rethink_user_memory", "finish_rethinking_memory")),
+        ),
+        base_rules=True,
+        first_messages=FirstMessages.LOGIN,
     ),
 }
 
-TERMINAL_TOOLS: Final = frozenset({"send_message", "send_message_to_agent_async", "memory_finish_edits"})
+TERMINAL_TOOLS: Final = frozenset(
+    {"send_message", "send_message_to_agent_async", "memory_finish_edits", "finish_rethinking_memory"}
+)
 """Built-in tools that end a turn where base rules are on."""
 
 CONTINUING_TOOLS: Final = frozenset(
@@ -118,6 +141,9 @@ CONTINUING_TOOLS: Final = frozenset(
         "memory_replace",
         "memory_insert",
         "memory_rethink",
+        "search_memory",
+        "store_memories",
+        "rethink_user_memory",
     }
 )
 """Built-in tools after which a turn goes on where base rules are on."""

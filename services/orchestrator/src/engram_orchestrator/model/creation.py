@@ -1,11 +1,24 @@
 """What an agent is made from: the whole request, kept until all its parts stand, so that anybody can finish it."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from engram_orchestrator.model.agents import AgentType, CompactionSettings, PromptPolicy, Provenance
 from engram_orchestrator.model.models import ModelSettings, ResponseFormat
 from engram_orchestrator.model.rules import ToolRule
 from engram_orchestrator.model.runs import InputMessage
+
+_VARIABLE: Final = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+
+
+def filled(text: str, variables: Mapping[str, str]) -> str:
+    """The text with each `{{name}}` as the value of that variable; names that are not given stay as they stand.
+
+    What values hold is text, and is not looked at again.
+    """
+    return _VARIABLE.sub(lambda found: variables.get(found[1], found[0]), text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,13 @@ from engram_orchestrator.loop.toolbox import make_toolbox
 from engram_orchestrator.loop.turn import CalledModel, Progress, Turn
 from engram_orchestrator.model.agent_types import AGENT_TYPES, AgentTypeSpec
 from engram_orchestrator.model.agents import Agent, Conversation
+from engram_orchestrator.model.approvals import open_request
 from engram_orchestrator.model.memory import Window
+from engram_orchestrator.model.messages import Message, Role
 from engram_orchestrator.model.models import ModelInfo, ModelSettings
 from engram_orchestrator.model.runs import EntryKind, JournalEntry, Run
 from engram_orchestrator.ports import RecallPort
-from engram_orchestrator.store.base import Claim, RunStore
+from engram_orchestrator.store.base import Claim, RunStore, Undone
 
 _log = structlog.get_logger("engram.runs")
 
@@ -54,12 +56,33 @@ class TurnBuilder:
             Unavailable, DeadlineExceeded: an essential tier is away. A run that was begun before waits for it instead.
             ModelUnknown: nobody serves the run's model.
         """
-        run, agent = claim.run, claim.agent
-        model = await self._model(run, agent, claim.conversation, AGENT_TYPES[agent.type])
-        entries = await self._store.journal(run.id) if claim.taken_up else ()
+        model = await self._model(claim.run, claim.agent, claim.conversation, AGENT_TYPES[claim.agent.type])
+        entries = await self._store.journal(claim.run.id) if claim.taken_up else ()
         gathered = await self._gather(claim)
+        undone = await self._undone(claim.run, gathered.window)
+        if undone is not None:
+            entries = (*undone.entries, *entries)
+            claim = replace(claim, run=replace(claim.run, resumes=undone.resumption))
+            # What was decided waits for its tools.
+            gathered = await self._gather(claim)
+        elif claim.run.takes_up and claim.run.resumes is not None and not claim.run.resumes.withdrawn:
+            # It is carried out, or its window is gone.
+            claim = replace(claim, run=replace(claim.run, resumes=None))
+        progress.run = claim.run
+        if claim.run.resumes is None:
+            gathered = replace(gathered, window=await self._shortened(claim, gathered.window))
         journal = {(entry.step_id, entry.kind, entry.ordinal): entry for entry in entries}
         return self._turn(claim, progress, model, gathered, journal)
+
+    async def _undone(self, run: Run, window: Window) -> Undone | None:
+        """A decision that a failed run left undone, for this run to carry out ahead of what it is about itself."""
+        if run.resumes is not None and not run.takes_up:
+            return None
+        request = open_request(window.messages)
+        if request is None:
+            return None
+        undone = await self._store.undone(run.conversation_id, request.request.id)
+        return None if undone is None or undone.resumption.withdrawn else undone
 
     async def preview(self, claim: Claim, progress: Progress) -> Turn:
         """The turn that a claim would begin with, were it one. Nothing is changed by it, nor stored.
@@ -71,8 +94,7 @@ class TurnBuilder:
         run, agent = claim.run, claim.agent
         model = await self._model(run, agent, claim.conversation, AGENT_TYPES[agent.type])
         gathered = await self._context.gather(claim.conversation, _tool_ids(agent))
-        if _is_cleared(agent):
-            gathered = replace(gathered, window=replace(gathered.window, messages=gathered.window.messages[:1]))
+        gathered = replace(gathered, window=replace(gathered.window, messages=_kept(agent, gathered.window)))
         return self._turn(claim, progress, model, gathered, {})
 
     def _turn(
@@ -124,29 +146,30 @@ class TurnBuilder:
         bound = claim.taken_up or claim.run.resumes is not None
 
         async def gather() -> Gathered:
-            gathered = await self._context.gather(claim.conversation, tool_ids, whole=bound)
-            if not _is_cleared(agent) or claim.run.resumes is not None:
-                return gathered
-            return replace(gathered, window=await self._cleared(claim, gathered.window))
+            return await self._context.gather(claim.conversation, tool_ids, whole=bound)
 
         return await (self._patience.with_tier(gather) if bound else gather())
 
-    async def _cleared(self, claim: Claim, window: Window) -> Window:
-        """The window without what earlier turns left in it; with what this one put there before it was taken up."""
-        run, (system, *rest) = claim.run, window.messages
-        if not rest or any(message.run_id == run.id for message in rest):
+    async def _shortened(self, claim: Claim, window: Window) -> Window:
+        """The window as the agent's turns begin; with what this one put there before it was taken up."""
+        run, kept = claim.run, _kept(claim.agent, window)
+        if len(kept) == len(window.messages) or any(message.run_id == run.id for message in window.messages):
             return window
         lease = claim.lease
-        cleared = await self._recall.replace_context(
-            f"{run.id}/{lease.epoch}/autoclear",
-            claim.agent.id,
-            run.conversation_id,
-            window.version,
-            [system.id],
-            run_id=run.id,
-            epoch=lease.epoch,
-        )
-        return self._context.remember(cleared)
+
+        async def shorten() -> Window:
+            return await self._recall.replace_context(
+                f"{run.id}/{lease.epoch}/autoclear",
+                claim.agent.id,
+                run.conversation_id,
+                window.version,
+                [message.id for message in kept],
+                run_id=run.id,
+                epoch=lease.epoch,
+            )
+
+        shortened = await (self._patience.with_tier(shorten) if claim.taken_up else shorten())
+        return self._context.remember(shortened)
 
     async def _model(self, run: Run, agent: Agent, conversation: Conversation, spec: AgentTypeSpec) -> CalledModel:
         """The model of a run: its own override, else the conversation's, else the agent's; settings likewise."""
@@ -188,6 +211,17 @@ def _tool_ids(agent: Agent) -> tuple[str, ...]:
     return tuple(tool.tool_id for tool in agent.tools if tool.tool_id is not None)
 
 
-def _is_cleared(agent: Agent) -> bool:
-    """Each turn of the agent begins with an empty window."""
-    return agent.message_buffer_autoclear or AGENT_TYPES[agent.type].forces_autoclear
+def _kept(agent: Agent, window: Window) -> tuple[Message, ...]:
+    """What a turn of the agent finds in its window: the system message alone, the last messages, or everything."""
+    system, *rest = window.messages
+    spec = AGENT_TYPES[agent.type]
+    if agent.message_buffer_autoclear or spec.forces_autoclear:
+        return (system,)
+    if spec.buffer is None or len(rest) <= spec.buffer.most:
+        return window.messages
+    # Only where somebody speaks: a call and its return stay together.
+    beginnings = [place for place, message in enumerate(rest) if message.role is Role.USER]
+    least = len(rest) - spec.buffer.least
+    late = [place for place in beginnings if place >= least]
+    start = late[0] if late else max(beginnings, default=0)
+    return (system, *rest[start:])

@@ -3,7 +3,7 @@
 import structlog
 from engram_kit.errors import EngramError, typed
 
-from engram_orchestrator.errors import ContextWindowOverflow, SystemPromptOverflow
+from engram_orchestrator.errors import ContextWindowOverflow, RuleFault, SystemPromptOverflow
 from engram_orchestrator.llm.errors import (
     ContextOverflow,
     ProviderBadAnswer,
@@ -17,6 +17,7 @@ _log = structlog.get_logger("engram.runs")
 _STOPS: tuple[tuple[type[EngramError], StopReason], ...] = (
     (SystemPromptOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT),
     (ContextWindowOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW),
+    (RuleFault, StopReason.INVALID_TOOL_CALL),
     (ContextOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW),
     (ProviderBadAnswer, StopReason.INVALID_LLM_RESPONSE),
     (ProviderPaymentRequired, StopReason.INSUFFICIENT_CREDITS),
@@ -28,9 +29,6 @@ _EXPLAINED = {
     ),
     StopReason.MAX_TOKENS_EXCEEDED: RunError(
         "PROVIDER_BAD_ANSWER", "The answer was cut at the model's output limit; raise max_output_tokens."
-    ),
-    StopReason.INVALID_TOOL_CALL: RunError(
-        "FAILED_PRECONDITION", "A tool rule prefills an argument that its tool does not take."
     ),
 }
 

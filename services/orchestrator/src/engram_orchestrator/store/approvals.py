@@ -84,6 +84,12 @@ def pending_id(conn: sa.Connection, conversation_id: str) -> str | None:
     return found
 
 
+def decided_by(conn: sa.Connection, conversation_id: str, approval_id: str) -> str | None:
+    """The run that answered an approval, where one did."""
+    row = conn.execute(_BY_ID, {"its_conversation": conversation_id, "its_id": approval_id}).first()
+    return None if row is None else row.decided_by_run_id
+
+
 def require_none(conn: sa.Connection, conversation_id: str) -> None:
     """Refuses where a conversation waits for an approval."""
     pending = pending_id(conn, conversation_id)

@@ -27,7 +27,7 @@ from engram_orchestrator.model.runs import (
 from engram_orchestrator.store import approvals
 from engram_orchestrator.store import statements as sql
 from engram_orchestrator.store.agents import decode_agent
-from engram_orchestrator.store.base import Claim, RunFilter, StartedRun
+from engram_orchestrator.store.base import Claim, RunFilter, StartedRun, Undone
 from engram_orchestrator.store.conversation_rows import decode_conversation
 from engram_orchestrator.store.lease_times import LeaseTimes
 from engram_orchestrator.store.leases import (
@@ -205,7 +205,7 @@ class SqlRunStore:
             _record(conn, lease, (), events)
             record_steps(conn, steps, traces, lease.run_id)
             conn.execute(sql.END_RUN, ended_values(run))
-            conn.execute(sql.FORGET_JOURNAL, {"its_run": run.id})
+            _forget_journal(conn, run)
             if approval is not None:
                 approvals.ask(conn, approval)
             last = {
@@ -218,6 +218,10 @@ class SqlRunStore:
             return first_unfinished(conn, run.conversation_id) is not None
 
         return await self._database.write(write)
+
+    async def undone(self, conversation_id: str, approval_id: str) -> Undone | None:
+        """See RunStore."""
+        return await self._database.read(lambda conn: _undone(conn, conversation_id, approval_id))
 
     async def journal(self, run_id: str) -> tuple[JournalEntry, ...]:
         """See RunStore."""
@@ -296,6 +300,29 @@ def _record(conn: sa.Connection, lease: Lease, entries: Sequence[JournalEntry], 
         conn.execute(sql.INSERT_ENTRY, [entry_row(lease, entry) for entry in entries])
     if new_events:
         conn.execute(sql.INSERT_EVENT, [event_row(event) for event in new_events])
+
+
+def _forget_journal(conn: sa.Connection, run: Run) -> None:
+    if run.resumes is None:
+        conn.execute(sql.FORGET_JOURNAL, {"its_run": run.id})
+        return
+    step = {"its_step": run.resumes.asked.step_id}
+    if run.status is RunStatus.FAILED:
+        conn.execute(sql.KEEP_JOURNAL_OF_STEP, {"its_run": run.id, **step})
+        return
+    conn.execute(sql.FORGET_JOURNAL, {"its_run": run.id})
+    conn.execute(sql.FORGET_JOURNAL_OF_STEP, {"its_conversation": run.conversation_id, **step})
+
+
+def _undone(conn: sa.Connection, conversation_id: str, approval_id: str) -> Undone | None:
+    run_id = approvals.decided_by(conn, conversation_id, approval_id)
+    row = conn.execute(sa.select(runs).where(runs.c.id == run_id)).first()
+    resumption = None if row is None else decode_run(row).resumes
+    if resumption is None:
+        return None
+    place = {"its_conversation": conversation_id, "its_step": resumption.asked.step_id}
+    rows = conn.execute(sql.JOURNAL_OF_STEP, place).scalars().all()
+    return Undone(resumption, tuple(decode_entry(row) for row in rows))
 
 
 def _newest_event(conn: sa.Connection, run_id: str) -> int:

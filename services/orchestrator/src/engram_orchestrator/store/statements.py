@@ -119,6 +119,15 @@ END_RUN: Final = (
     .values(_new(runs.c.status, runs.c.stop_reason, runs.c.outcome, runs.c.updated_at))
 )
 FORGET_JOURNAL: Final = journal.delete().where(journal.c.run_id == _RUN)
+_STEP: Final[sa.BindParameter[str]] = sa.bindparam("its_step")
+_OF_CONVERSATION: Final = sa.select(runs.c.id).where(runs.c.conversation_id == sa.bindparam("its_conversation"))
+KEEP_JOURNAL_OF_STEP: Final = FORGET_JOURNAL.where(journal.c.step_id != _STEP)
+JOURNAL_OF_STEP: Final = sa.select(journal.c.entry).where(
+    journal.c.run_id.in_(_OF_CONVERSATION), journal.c.step_id == _STEP
+)
+FORGET_JOURNAL_OF_STEP: Final = journal.delete().where(
+    journal.c.run_id.in_(_OF_CONVERSATION), journal.c.step_id == _STEP
+)
 NOTE_LAST_RUN: Final = (
     agents.update()
     .where(agents.c.id == _ID)

@@ -103,8 +103,12 @@ class AgentService:
                 offer.resolve(changed.model_settings.fallback_model)
             if changed.compaction_settings != agent.compaction_settings:
                 require_summariser(offer, changed.compaction_settings)
-            provenance = replace(changed.provenance, last_updated_by_id=principal.subject_id)
-            return replace(changed, provenance=provenance, updated_at=self._clock.now())
+            return replace(
+                changed,
+                message_buffer_autoclear=changed.message_buffer_autoclear or AGENT_TYPES[changed.type].forces_autoclear,
+                provenance=replace(changed.provenance, last_updated_by_id=principal.subject_id),
+                updated_at=self._clock.now(),
+            )
 
         return await self._store.update(key, principal.organization_id, agent_id, stamped)
 

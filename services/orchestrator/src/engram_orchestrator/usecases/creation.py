@@ -190,7 +190,8 @@ class AgentBirth:
         wants_rules = draft.include_base_tool_rules
         if wants_rules is None:
             wants_rules = base_rules_by_default(agent.type, agent.model)
-        rules = (*draft.tool_rules, *(base_rules(attached) if wants_rules else ()))
+        own = tuple(rule for rule in spec.rules if rule.tool_name in attached)
+        rules = (*draft.tool_rules, *((*own, *base_rules(attached)) if wants_rules else ()))
         return replace(agent, tools=tuple(attached.values()), tool_rules=tuple(dict.fromkeys(rules)))
 
     async def _stored_tools(self, ids: tuple[str, ...], names: tuple[str, ...]) -> list[CustomTool]:

@@ -22,6 +22,9 @@ from engram_orchestrator.model.runs import InputMessage
 from engram_orchestrator.prompt.packaging import login_event
 
 _BOOT_THOUGHT = "My memory is loaded and my persona is in place. I check that my messages arrive."
+_BOOT_THOUGHT_IN_SHORT = "Nobody has spoken yet. I say a word by calling the function."
+"""For models that copy what they did first."""
+_COPYING_MODELS = "gpt-3.5"
 _BOOT_MESSAGE = "I am awake, and I remember."
 _SENT = "Sent message successfully."
 _SHORT_ID = 9
@@ -56,13 +59,14 @@ class FirstWindow:
         if kind is FirstMessages.NONE:
             return ()
         login = TextPart(login_event(self._now, self._agent.time_zone))
+        thought = _BOOT_THOUGHT_IN_SHORT if _COPYING_MODELS in self._agent.model else _BOOT_THOUGHT
         if kind is FirstMessages.LOGIN:
             self._add(Role.USER, (login,))
         elif self._agent.model.startswith(("lmstudio/", "lmstudio_openai/")):
             self._add(Role.USER, (login,))
-            self._speak(_BOOT_MESSAGE, _BOOT_THOUGHT, _SHORT_ID)
+            self._speak(_BOOT_MESSAGE, thought, _SHORT_ID)
         else:
-            self._speak(_BOOT_MESSAGE, _BOOT_THOUGHT)
+            self._speak(_BOOT_MESSAGE, thought)
             self._add(Role.USER, (login,))
         return tuple(self._made)
 

@@ -204,7 +204,7 @@ class RunService:
     async def retry(self, principal: Principal, key: RequestKey | None, run_id: str) -> Run:
         """Takes the input of a run that failed or was cancelled up again, as a new run in the background.
 
-        What of the input a step had committed already is not said twice.
+        What of the input a step had committed already is not said twice. A decision that it had not carried out is.
 
         Raises:
             NotFound
@@ -220,7 +220,8 @@ class RunService:
         again = self.new_run(
             principal, before.agent_id, before.conversation_id, messages, before.config, background=True
         )
-        return (await self._start(key, replace(again, takes_up=(run_id, *before.takes_up)))).run
+        again = replace(again, takes_up=(run_id, *before.takes_up), resumes=before.resumes)
+        return (await self._start(key, again)).run
 
     async def cancel(self, principal: Principal, where: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
         """Cancels runs by id, or every unfinished one that matches; what became of each."""

@@ -4,7 +4,7 @@ from engram_orchestrator.store.base.agents import AgentFilter, AgentStore
 from engram_orchestrator.store.base.approvals import ApprovalFilter, ApprovalStore
 from engram_orchestrator.store.base.conversations import ConversationFilter, ConversationStore, UnfinishedConversation
 from engram_orchestrator.store.base.identities import IdentityFilter, IdentityStore
-from engram_orchestrator.store.base.runs import Claim, RunFilter, RunStore, StartedRun
+from engram_orchestrator.store.base.runs import Claim, RunFilter, RunStore, StartedRun, Undone
 from engram_orchestrator.store.base.steps import StepFilter, StepStore
 
 __all__ = [
@@ -22,5 +22,6 @@ __all__ = [
     "StartedRun",
     "StepFilter",
     "StepStore",
+    "Undone",
     "UnfinishedConversation",
 ]

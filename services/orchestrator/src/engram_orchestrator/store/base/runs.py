@@ -9,6 +9,7 @@ from engram_kit.idempotency import RequestKey
 from engram_kit.paging import Page, PageQuery
 
 from engram_orchestrator.model.agents import Agent, Conversation
+from engram_orchestrator.model.approvals import Resumption
 from engram_orchestrator.model.events import RunEvent
 from engram_orchestrator.model.runs import (
     Approval,
@@ -58,6 +59,17 @@ class StartedRun:
     run: Run
     replayed: bool = False
     claim: Claim | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """A decision about calls that waited, whose run failed before it had carried all of them out.
+
+    `entries` are what is journalled of them, by any run that tried.
+    """
+
+    resumption: Resumption
+    entries: tuple[JournalEntry, ...]
 
 
 class RunStore(Protocol):
@@ -125,8 +137,13 @@ class RunStore(Protocol):
     ) -> bool:
         """Ends a run, releases its lease, and tells whether another waits in the conversation.
 
-        From then on an `approval` is pending.
+        From then on an `approval` is pending. The journal is forgotten, but for the calls of a decision that a failed
+        run may not have carried out: see `undone`.
         """
+        ...
+
+    async def undone(self, conversation_id: str, approval_id: str) -> Undone | None:
+        """What was decided about an approval of the conversation, and what came of it; None where nothing is known."""
         ...
 
     async def journal(self, run_id: str) -> tuple[JournalEntry, ...]:

@@ -1,0 +1,195 @@
+"""An answering run that failed before its calls were done leaves the decision to the next run, or to its retry."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from engram_orchestrator.loop.custom import INTERRUPTED
+from engram_orchestrator.model.agents import Agent
+from engram_orchestrator.model.events import RunEvent, Shown
+from engram_orchestrator.model.messages import ApprovalDecision, Approve, Deny
+from engram_orchestrator.model.rules import RequiresApproval
+from engram_orchestrator.model.runs import Run, RunStatus, StopReason
+from engram_orchestrator.store.base import RunFilter
+
+from ..support.faults import Death, Faults
+from ..support.model import call, say, together
+from ..support.world import ME, Process, World, dead, lines, require_valid
+
+GATED = ("archival_memory_insert", "launch")
+FOR_EVER = 10_000
+
+
+async def asked(world: World, process: Process, *answers: Any, **draft: Any) -> tuple[Agent, list[RunEvent]]:
+    """An agent that waits for the answer to these calls."""
+    world.tools.add("launch", "launched")
+    rules = tuple(RequiresApproval(name) for name in GATED)
+    agent = await world.agent(process, include_base_tool_rules=False, tool_rules=rules, tool_names=("launch",), **draft)
+    world.model.follow(together(*answers))
+    return agent, await process.send(agent, "Do it.")
+
+
+def approved(events: list[RunEvent]) -> list[ApprovalDecision]:
+    request = next(e.body for e in events if isinstance(e.body, Shown) and e.body.kind == "approval_request")
+    return [ApprovalDecision(made.id, Approve()) for made in request.tool_calls]
+
+
+async def failed(process: Process, agent: Agent, decisions: list[ApprovalDecision], *away: str) -> Run:
+    """The run that answers while tiers are away for longer than it waits."""
+    process.faults.away = dict.fromkeys(away, FOR_EVER)
+    await process.answer(agent, *decisions)
+    process.faults.away = {}
+    run = await process.outcome(agent)
+    assert run.status is RunStatus.FAILED
+    return run
+
+
+async def retried(process: Process, run: Run) -> Run:
+    again = await process.runs.retry(ME, None, run.id)
+    await process.follow(again)
+    return await process.runs.get(ME, again.id)
+
+
+def returns(world: World, agent: Agent) -> list[str]:
+    return [line for line in lines(world.window(agent).messages) if line.startswith("tool ")]
+
+
+@pytest.mark.parametrize("away", ["archival.", "recall.get_context", "blocks.", "recall.commit_step"])
+async def test_the_next_run_carries_it_out_ahead_of_its_own_input(world: World, process: Process, away: str) -> None:
+    agent, events = await asked(world, process, call("launch"), call("archival_memory_insert", content="one"))
+    if away in ("recall.get_context", "blocks."):
+        process = world.process()  # one that has not seen the window
+    await failed(process, agent, approved(events), away)
+    world.model.follow(say("Kept, and hello."))
+    await process.send(agent, "Hello?")
+    assert world.archival.texts(agent.id) == ["one"]
+    assert [name for name, _ in world.tools.executed] == ["launch"]
+    window = world.window(agent).messages
+    require_valid(window)
+    require_valid(world.model.last.messages)
+    assert lines(window)[-4:] == [
+        "tool success of launch: launched",
+        "tool success of archival_memory_insert: None",
+        "user text: Hello?",
+        "assistant text: Kept, and hello.",
+    ]
+    assert len(world.model.requests) == 2
+
+
+async def test_a_retry_carries_it_out(world: World, process: Process) -> None:
+    agent, events = await asked(world, process, call("launch"), call("archival_memory_insert", content="one"))
+    run = await failed(process, agent, approved(events), "archival.")
+    world.model.follow(say("Kept."))
+    assert (await retried(process, run)).stop_reason is StopReason.END_TURN
+    assert world.archival.texts(agent.id) == ["one"]
+    assert [name for name, _ in world.tools.executed] == ["launch"]
+    require_valid(world.window(agent).messages)
+    assert lines(world.window(agent).messages)[-1] == "assistant text: Kept."
+
+
+async def test_it_may_fail_more_than_once(world: World, process: Process) -> None:
+    agent, events = await asked(world, process, call("launch"), call("archival_memory_insert", content="one"))
+    await failed(process, agent, approved(events), "blocks.edit", "archival.")
+    process.faults.away = {"archival.": FOR_EVER}
+    await process.send(agent, "Hello?")
+    second = await process.outcome(agent)
+    assert second.status is RunStatus.FAILED
+    process.faults.away = {}
+    world.model.follow(say("Kept, and hello."))
+    await retried(process, second)
+    assert world.archival.texts(agent.id) == ["one"]
+    assert [name for name, _ in world.tools.executed] == ["launch"]
+    require_valid(world.window(agent).messages)
+    assert lines(world.window(agent).messages)[-2:] == ["user text: Hello?", "assistant text: Kept, and hello."]
+
+
+async def test_a_denial_is_kept_as_well(world: World, process: Process) -> None:
+    agent, events = await asked(world, process, call("launch"))
+    denied = [ApprovalDecision(item.tool_call_id, Deny("not now")) for item in approved(events)]
+    await failed(process, agent, denied, "recall.commit_step")
+    world.model.follow(say("All right."))
+    await process.send(agent, "Hello?")
+    assert returns(world, agent) == ["tool error of launch: Error: request to call tool denied. User reason: not now"]
+    assert world.tools.executed == []
+
+
+async def test_what_was_begun_and_nobody_knows_the_end_of_is_not_begun_again(world: World) -> None:
+    first = world.process()
+    agent, events = await asked(world, first, call("archival_memory_insert", content="one"), call("launch"))
+
+    async def die(name: str) -> None:
+        if name == "tools.execute":
+            world.faults.is_dead = True
+
+    world.faults.on_effect = die
+    with suppress(Death):
+        await first.answer(agent, *approved(events))
+    await dead(first)
+    assert len(world.tools.executed) == 1
+    world.faults = Faults()
+    world.faults.away = {"blocks.": FOR_EVER}
+    second = world.process()
+    await second.recover()
+    assert (await second.outcome(agent)).status is RunStatus.FAILED
+    world.faults.away = {}
+    world.model.follow(say("I do not know."))
+    await second.send(agent, "And?")
+    assert len(world.tools.executed) == 1
+    assert world.archival.texts(agent.id) == ["one"]
+    assert returns(world, agent)[-1] == f"tool error of launch: {INTERRUPTED}"
+    require_valid(world.window(agent).messages)
+
+
+async def test_a_window_that_is_emptied_for_each_turn_is_not_emptied_of_it(world: World, process: Process) -> None:
+    agent, events = await asked(world, process, call("launch"), message_buffer_autoclear=True)
+    await failed(process, agent, approved(events), "recall.commit_step")
+    world.model.follow(say("Done."))
+    await process.send(agent, "Hello?")
+    assert returns(world, agent) == ["tool success of launch: launched"]
+    require_valid(world.window(agent).messages)
+
+
+async def test_what_another_run_carried_out_is_not_retried(world: World, process: Process) -> None:
+    agent, events = await asked(world, process, call("launch"))
+    run = await failed(process, agent, approved(events), "recall.commit_step")
+    world.model.follow(say("Done."), say("Nothing is left to do."))
+    await process.send(agent, "Hello?")
+    assert (await retried(process, run)).stop_reason is StopReason.END_TURN
+    assert len(world.tools.executed) == 1
+    require_valid(world.window(agent).messages)
+
+
+async def test_a_reset_takes_it_away(world: World, process: Process) -> None:
+    agent, events = await asked(world, process, call("launch"))
+    run = await failed(process, agent, approved(events), "blocks.get")
+    await process.windows.reset(ME, None, agent.id, agent.default_conversation_id, add_default=False)
+    world.model.follow(say("I begin anew."))
+    await retried(process, run)
+    assert world.tools.executed == []
+    require_valid(world.window(agent).messages)
+
+
+async def test_cancelling_who_takes_it_over_closes_it(world: World, process: Process) -> None:
+    agent, events = await asked(world, process, call("launch"), call("archival_memory_insert", content="one"))
+    await failed(process, agent, approved(events), "archival.")
+    process.faults.away = {"archival.": FOR_EVER}
+
+    run = await process.start(agent, "Hello?")
+    cancelling: list[asyncio.Task[Any]] = []
+
+    async def cancel() -> None:
+        if not cancelling:
+            cancelling.append(asyncio.create_task(process.runs.cancel(ME, RunFilter(), [run.id])))
+        await asyncio.sleep(0)
+
+    world.on_wait = cancel
+    await process.follow(run)
+    await cancelling[0]
+    process.faults.away = {}
+    assert (await process.runs.get(ME, run.id)).stop_reason is StopReason.CANCELLED
+    require_valid(world.window(agent).messages)
+    assert returns(world, agent) == [
+        "tool success of launch: launched",
+        "tool error of archival_memory_insert: The run was cancelled before this tool was run.",
+    ]

@@ -1,0 +1,61 @@
+"""What an agent of each type begins with, against golden files: its tools, rules and settings, and its window.
+
+The files are the contract. The type's own prompt stands as its key; it is held by the tests of prompts.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from engram_orchestrator.model.agent_types import AGENT_TYPES, shows_line_numbers
+from engram_orchestrator.model.agents import Agent, AgentType
+from engram_orchestrator.model.creation import AgentDraft, NewBlock
+
+from ..support.world import ME, Process, World, lines
+
+GOLDEN = Path(__file__).parent / "golden"
+BLOCKS = (NewBlock("human", "Ada.", "Who speaks."), NewBlock("persona", "A friend.", "Who you are."))
+
+
+def beginning(world: World, agent: Agent) -> str:
+    spec = AGENT_TYPES[agent.type]
+    head = [
+        f"policy: {spec.policy}",
+        f"prompt: {spec.prompt_key}",
+        f"thinking argument: {spec.inner_thoughts}",
+        f"starts empty: {agent.message_buffer_autoclear}",
+        f"keeps short: {spec.buffer}",
+        *(f"tool: {tool.name}" for tool in agent.tools),
+        *(f"rule: {rule}" for rule in agent.tool_rules),
+    ]
+    said = "\n".join(lines(world.window(agent).messages)).replace(agent.system, f"[{spec.prompt_key}]")
+    return "\n".join((*head, "", said, ""))
+
+
+def test_no_golden_file_is_left_over() -> None:
+    numbered = {f"{kind}_numbered" for kind in AgentType if AGENT_TYPES[kind].numbered_lines}
+    assert {file.stem for file in GOLDEN.iterdir()} == {*AgentType, *numbered}
+
+
+@pytest.mark.parametrize("model", ["scripted/one", "anthropic/claude-haiku"])
+@pytest.mark.parametrize("kind", AgentType)
+async def test_an_agent_of_the_type_begins_so(world: World, process: Process, kind: AgentType, model: str) -> None:
+    agent = await process.birth.create(ME, None, AgentDraft(kind, blocks=BLOCKS, model=model))
+    name = f"{kind}_numbered" if shows_line_numbers(kind, model.partition("/")[0]) else kind
+    assert beginning(world, agent) == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+
+
+async def test_a_workflow_begins_each_turn_empty_whatever_it_is_told(world: World, process: Process) -> None:
+    agent = await process.birth.create(ME, None, AgentDraft(AgentType.WORKFLOW))
+    told = await process.agents.update(ME, None, agent.id, lambda it: replace(it, message_buffer_autoclear=False))
+    assert told.message_buffer_autoclear
+
+
+async def test_models_that_copy_what_they_did_first_get_a_shorter_example(world: World, process: Process) -> None:
+    usual = await process.birth.create(ME, None, AgentDraft(AgentType.MEMGPT))
+    copying = await process.birth.create(ME, None, AgentDraft(AgentType.MEMGPT, model="scripted/gpt-3.5-turbo"))
+    (_, thought, said, *rest), (_, shorter, same, *others) = (
+        lines(world.window(agent).messages) for agent in (usual, copying)
+    )
+    assert (said, rest) == (same, others)
+    assert thought != shorter
