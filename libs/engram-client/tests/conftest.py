@@ -21,6 +21,7 @@ from engram.agents.v1 import (
     runs_service_pb2,
     runs_service_pb2_grpc,
 )
+from engram.recall.v1 import messages_service_pb2, messages_service_pb2_grpc
 from engram.types.v1 import message_pb2
 from engram_blocks.config import Config as BlocksConfig
 from engram_blocks.wiring import assemble as assemble_blocks
@@ -57,6 +58,7 @@ class SmallOrchestrator(
         self.attached = 0
         self.cancelled: list[str] = []
         self.decided: list[message_pb2.ApprovalDecision] = []
+        self.asked: dict[str, message_pb2.Message] = {}
 
     async def CreateAgent(self, request: Any, context: Any) -> agents_service_pb2.CreateAgentResponse:
         if request.request_id in self.created:
@@ -119,6 +121,7 @@ class SmallOrchestrator(
         if run_id is None:
             run_id = self.started[request.request_id] = new_id("run")
             self.decided += request.decisions
+            self._agent(request.agent_id).ClearField("pending_approval_request_id")
             kinds = ", ".join(str(item.WhichOneof("decision")) for item in request.decisions)
             self.runs[run_id] = await self._turn(self._agent(request.agent_id), run_id, kinds)
         async for event in self._played(run_id, 0):
@@ -171,6 +174,18 @@ class SmallOrchestrator(
         parts.append({"usage": runs_pb2.UsageEvent(step_count=1)})
         return [runs_pb2.RunEvent(run_id=run_id, sequence=n, **part) for n, part in enumerate(parts, 1)]
 
+    async def GetMessages(self, request: Any, context: Any) -> messages_service_pb2.GetMessagesResponse:
+        found = [self.asked[id_] for id_ in request.message_ids if id_ in self.asked]
+        return messages_service_pb2.GetMessagesResponse(messages=found)
+
+    def ask(self, agent: agents_pb2.Agent, *names: str, conversation: str = "conv-1") -> None:
+        """Has the agent wait, in a conversation, for calls of these tools."""
+        agent.default_conversation_id = "conv-1"
+        calls = [message_pb2.ToolCall(id=f"call_{n}", name=name, arguments="{}") for n, name in enumerate(names, 1)]
+        message = message_pb2.Message(id=new_id("message"), conversation_id=conversation, tool_calls=calls)
+        self.asked[message.id] = message
+        agent.pending_approval_request_id = message.id
+
     def _agent(self, agent_id: str) -> agents_pb2.Agent:
         if agent_id not in self.agents:
             raise NotFound(f"There is no agent {agent_id}.", resource_id=agent_id)
@@ -211,6 +226,7 @@ class SmallMesh:
                     (agents_service_pb2_grpc.add_AgentServiceServicer_to_server, self.orchestrator),
                     (runs_service_pb2_grpc.add_RunServiceServicer_to_server, self.orchestrator),
                     (models_service_pb2_grpc.add_ModelServiceServicer_to_server, self.orchestrator),
+                    (messages_service_pb2_grpc.add_MessageServiceServicer_to_server, self.orchestrator),
                 ],
                 service_names=["engram.agents.v1.AgentService", "engram.agents.v1.RunService"],
             ),
@@ -233,7 +249,11 @@ class SmallMesh:
 
     def environment(self) -> dict[str, str]:
         """Variables under which the command finds this mesh."""
-        return {"ENGRAM_TARGET": self.address, "ENGRAM_BLOCKS_TARGET": self.blocks}
+        return {
+            "ENGRAM_TARGET": self.address,
+            "ENGRAM_BLOCKS_TARGET": self.blocks,
+            "ENGRAM_RECALL_TARGET": self.address,
+        }
 
 
 @pytest_asyncio.fixture

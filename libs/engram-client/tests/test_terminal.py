@@ -115,6 +115,37 @@ async def test_a_person_is_asked_for_each_call_that_waits(terminal: Terminal, me
 
 
 @pytest.mark.timeout(60)
+async def test_a_chat_begins_with_what_waits_already(mesh: SmallMesh, engram: Engram) -> None:
+    agent = await engram.agents.create("ada", model="engram/rehearsal")
+    mesh.orchestrator.ask(mesh.orchestrator.agents[agent.id], "launch")
+    terminal = Terminal(mesh)
+    await terminal.open()
+    try:
+        await terminal.see("it waits for an answer:")
+        await terminal.see("? launch()")
+        await terminal.see("may it run launch?")
+        await terminal.see(PROMPT)
+        terminal.type("y\r")
+        await terminal.see("You said: approve")
+        await terminal.see(PROMPT)
+        assert [item.tool_call_id for item in mesh.orchestrator.decided] == ["call_1"]
+    finally:
+        terminal.close()
+
+
+@pytest.mark.timeout(60)
+async def test_what_waits_in_another_conversation_is_not_asked_for(mesh: SmallMesh, engram: Engram) -> None:
+    agent = await engram.agents.create("ada", model="engram/rehearsal")
+    mesh.orchestrator.ask(mesh.orchestrator.agents[agent.id], "launch", conversation="conv-2")
+    terminal = Terminal(mesh)
+    await terminal.open()
+    try:
+        assert "launch" not in await terminal.see(PROMPT)
+    finally:
+        terminal.close()
+
+
+@pytest.mark.timeout(60)
 async def test_ctrl_c_in_a_turn_cancels_the_turn_and_not_the_chat(terminal: Terminal, mesh: SmallMesh) -> None:
     await terminal.see(PROMPT)
     terminal.type("think forever\r")

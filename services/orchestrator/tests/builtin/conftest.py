@@ -29,7 +29,9 @@ class Tiers:
         if self.refusal is not None:
             raise self.refusal
 
-    async def get(self, agent_id: str, if_revision: int | None = None) -> CoreMemory | None:
+    async def get(
+        self, agent_id: str, if_revision: int | None = None, conversation_id: str | None = None
+    ) -> CoreMemory | None:
         return self.core
 
     async def edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:

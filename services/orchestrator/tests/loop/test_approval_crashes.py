@@ -219,3 +219,42 @@ async def die_at(world: World, process: Process, name: str, act: Callable[[], An
         await act()
     assert faults.is_dead
     await dead(process)
+
+
+async def test_a_reset_of_what_waits_survives_a_death_at_every_point(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        world.model.script = by_place(call("archival_memory_insert", content="one"), say("Hello."))
+        points: int | None = None
+        for point in (None, *range(30)):
+            if point is not None and points is not None and point >= points:
+                break
+            world.faults = Faults()
+            first = world.process()
+            agent = await world.agent(first, tool_rules=RULES)
+            await first.send(agent, "Keep one.")
+            place = (
+                ME,
+                RequestKey(ME.organization_id, "ResetMessages", agent.id, "f"),
+                agent.id,
+                agent.default_conversation_id,
+            )
+            before = world.faults.points
+            world.faults.dies_at = None if point is None else before + point
+            with suppress(Death):
+                await first.windows.reset(*place, add_default=False)
+            await dead(first)
+            if point is None:
+                points = world.faults.points - before
+                assert 10 < points <= 30
+            world.faults = Faults()
+            second = world.process()
+            await second.windows.reset(*place, add_default=False)
+            assert await second.approvals._store.pending(ApprovalFilter()) == (), point
+            assert lines(world.window(agent).messages[1:]) == [], point
+            # A repeat leaves alone what was asked since.
+            await second.send(agent, "Keep one.")
+            await second.windows.reset(*place, add_default=False)
+            assert len(await second.approvals._store.pending(ApprovalFilter())) == 1, point
+            await second.approvals.cancel(ME, RunFilter(), [(await second.outcome(agent)).id])
+            require_valid(world.window(agent).messages)
+            await second.conductor.stop()

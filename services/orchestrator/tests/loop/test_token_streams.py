@@ -7,6 +7,7 @@ from engram_orchestrator.llm.port import LlmAnswer
 from engram_orchestrator.model.agents import AgentType
 from engram_orchestrator.model.events import Delta, RunEvent, Shown
 from engram_orchestrator.model.messages import ReasoningPart, TextPart
+from engram_orchestrator.model.rules import RequiresApproval
 
 from ..support.model import call, say, together
 from ..support.world import Process, World, deltas, told
@@ -107,3 +108,28 @@ async def test_pieces_come_before_the_message_that_they_are_of(world: World, pro
     whole = next(i for i, event in enumerate(events) if isinstance(event.body, Shown))
     assert places
     assert max(places) < whole
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["said first", "said last"])
+async def test_nothing_is_said_before_it_is_known_that_nothing_waits(
+    world: World, process: Process, first: bool
+) -> None:
+    rules = (RequiresApproval("archival_memory_insert"),)
+    agent = await world.agent(process, AgentType.MEMGPT_V2, tool_rules=rules)
+    speech, waits = call("send_message", message="It is kept."), call("archival_memory_insert", content="one")
+    world.model.follow(together(speech, waits) if first else together(waits, speech))
+    events = await process.send(agent, stream_tokens=True)
+    assert [piece for piece in deltas(events) if "kept" in piece.text or piece.kind == "assistant"] == []
+    assert "assistant" not in {body.kind for body in told(events) if isinstance(body, Shown)}
+
+
+async def test_where_something_could_wait_words_come_at_once_and_as_they_are_stored(
+    world: World, process: Process
+) -> None:
+    rules = (RequiresApproval("archival_memory_insert"),)
+    agent = await world.agent(process, AgentType.MEMGPT_V2, tool_rules=rules)
+    speech = call("send_message", thinking="They greet.", message="Hello, there you are.", request_heartbeat=False)
+    world.model.follow(speech)
+    events = await process.send(agent, stream_tokens=True)
+    assert joined(deltas(events)) == shown(events)
+    assert [piece.text for piece in deltas(events) if piece.kind == "assistant"] == ["Hello, there you are."]

@@ -182,8 +182,8 @@ class ApprovalStoreSuite:
         self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
     ) -> None:
         agent, approval = await self.paused(agents, runs, clock)
-        await approvals.withdraw(approval.conversation_id)
-        await approvals.withdraw(approval.conversation_id)
+        await approvals.withdraw(approval.id)
+        await approvals.withdraw(approval.id)
         assert await approvals.pending(ApprovalFilter()) == ()
         with pytest.raises(NoPendingApproval, match="withdrawn"):
             await runs.start(None, a_run(agent, clock), ME, reject_busy=False, answer=approving("call_b"))

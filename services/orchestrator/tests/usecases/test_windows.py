@@ -7,7 +7,8 @@ from engram_kit.errors import RequestIdReused
 from engram_kit.idempotency import RequestKey
 from engram_orchestrator.errors import ConversationBusy
 from engram_orchestrator.model.agents import Agent, AgentType, PromptPolicy
-from engram_orchestrator.model.rules import ExitLoop
+from engram_orchestrator.model.messages import Role
+from engram_orchestrator.model.rules import ExitLoop, RequiresApproval
 from engram_orchestrator.usecases.windows import WindowReport
 
 from ..support.model import Held, call, say
@@ -46,6 +47,17 @@ async def test_the_sections_add_up(world: World, process: Process) -> None:
     assert seen.system == agent.system
     assert (seen.size, len(seen.schemas), seen.passage_count) == (32_000, 6, 0)
     assert all(tokens > 0 for tokens in (*seen.section_tokens, seen.message_tokens, seen.schema_tokens))
+
+
+async def test_a_call_that_waits_is_counted_once(world: World, process: Process) -> None:
+    rules = (RequiresApproval("archival_memory_insert"),)
+    free, gated = await world.agent(process), await world.agent(process, tool_rules=rules)
+    for agent in (free, gated):
+        world.model.follow(call("archival_memory_insert", content="long " * 2_000), say(""))
+        await process.send(agent)
+    asked, done = await report(process, gated), await report(process, free)
+    assert asked.window.messages[-1].role is Role.APPROVAL
+    assert 0 < done.message_tokens - asked.message_tokens < 100, "the return alone is missing"
 
 
 async def test_a_report_shows_the_memory_that_the_next_step_will_show(world: World, process: Process) -> None:

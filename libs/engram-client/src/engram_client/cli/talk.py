@@ -76,7 +76,7 @@ class Conversation:
 
     async def run(self, source: AsyncIterator[str]) -> int:
         """Sends every line that is not blank and not a command; 1 where any turn failed, else 0."""
-        failed = False
+        failed = self._live and not await self._answer_what_waits()
         async for line in source:
             text = line.strip()
             if self._live and text in ("/quit", "/exit"):
@@ -89,9 +89,26 @@ class Conversation:
                 failed = not await self._exchange(text) or failed
         return int(failed)
 
+    async def _answer_what_waits(self) -> bool:
+        """Asks for what the agent had asked before anybody sat here; False where a turn failed."""
+        try:
+            self._asked = await waiting_calls(self._engram, self._agent)
+        except EngramError as error:
+            self._view.fail(explain(error))
+            return False
+        if not self._asked:
+            return True
+        notice("it waits for an answer:")
+        request = runs_pb2.ApprovalRequestMessage(tool_calls=self._asked)
+        self._view.show(runs_pb2.RunEvent(message=runs_pb2.MessageEvent(approval_request=request)))
+        decisions = await self._decisions()
+        return decisions is not None and await self._carry_on(self._agent.answer(decisions))
+
     async def _exchange(self, text: str) -> bool:
         """One message, and the answers to whatever the agent asks for on the way; False where it failed."""
-        events = self._agent.send(text, stream_tokens=self._live)
+        return await self._carry_on(self._agent.send(text, stream_tokens=self._live))
+
+    async def _carry_on(self, events: AsyncIterator[runs_pb2.RunEvent]) -> bool:
         while await self._interruptible_turn(events):
             if not self._asked:
                 return True
@@ -162,6 +179,19 @@ class Conversation:
         if self._run_id:
             with suppress(EngramError):  # where it cannot be cancelled it ends by itself
                 await self._engram.runs.cancel(self._run_id)
+
+
+async def waiting_calls(engram: Engram, agent: Agent) -> tuple[message_pb2.ToolCall, ...]:
+    """The calls of the agent's default conversation that wait for a decision."""
+    await agent.refresh()
+    if not agent.proto.HasField("pending_approval_request_id"):
+        return ()
+    return tuple(
+        call
+        for message in await engram.messages.get(agent.proto.pending_approval_request_id)
+        if message.conversation_id == agent.proto.default_conversation_id
+        for call in message.tool_calls
+    )
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engram_orchestrator.compaction.tokens import Corrections, TokenLedger, schemas_tokens, tokenizer
+from engram_orchestrator.compaction.tokens import Corrections, TokenLedger, records, schemas_tokens, tokenizer
 from engram_orchestrator.llm.port import LlmRequest
 from engram_orchestrator.model.messages import Message
 from engram_orchestrator.model.models import ToolSchema
@@ -46,7 +46,8 @@ class Gauge:
     ) -> list[int]:
         """Each message, with its returns cut at a limit."""
         by, factor = tokenizer(model), self._factor(agent_id, model)
-        return [int(by.message(message, return_limit) * factor) for message in messages]
+        kept = records(messages)
+        return [0 if message.id in kept else int(by.message(message, return_limit) * factor) for message in messages]
 
     def schemas(self, agent_id: str, model: str, schemas: Sequence[ToolSchema]) -> int:
         """What offering tools takes."""

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from engram_orchestrator.model.messages import ImagePart, Message, TextPart
+from engram_orchestrator.model.messages import ImagePart, Message, Role, TextPart
 from engram_orchestrator.model.models import ToolSchema
 
 
@@ -54,6 +54,20 @@ def tokenizer(handle: str) -> Tokenizer:
     return _TOKENIZERS.get(handle.partition("/")[0], _DEFAULT)
 
 
+def records(messages: Sequence[Message]) -> frozenset[str]:
+    """The ids of those that no provider is shown, and that cost nothing: requests for approval, and their answers.
+
+    A request that does not repeat the calls of a message before it makes them itself, and is shown.
+    """
+    made: set[str] = set()
+    kept = []
+    for message in messages:
+        if message.role is Role.APPROVAL and all(call.id in made for call in message.tool_calls):
+            kept.append(message.id)
+        made.update(call.id for call in message.tool_calls)
+    return frozenset(kept)
+
+
 class TokenLedger:
     """Estimates by message id: a stored message is measured once. Holds the newest 50,000."""
 
@@ -66,8 +80,11 @@ class TokenLedger:
         if not messages:
             return []
         known = self._known.setdefault((by, return_limit), {})
-        tokens = [by.message(messages[0], return_limit)]
+        tokens, kept = [by.message(messages[0], return_limit)], records(messages)
         for message in messages[1:]:
+            if message.id in kept:
+                tokens.append(0)
+                continue
             found = known.get(message.id)
             if found is None:
                 found = known[message.id] = by.message(message, return_limit)

@@ -167,6 +167,7 @@ class Asking:
             else None,
             text_is_reasoning=turn.policy.requires_tool_call,
             thinks_in_arguments=bool(turn.model.settings.inner_thoughts_in_kwargs),
+            gated=turn.toolbox.gated,
         )
 
 

@@ -1,7 +1,7 @@
 """Live pieces of an answer: gathered for a moment, so that a token costs no event of its own."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jiter
@@ -22,7 +22,9 @@ class DeltaStream:
     as the assistant's words while its JSON is still incomplete; so is the
     "thinking" argument of any tool as reasoning, where the loop adds one
     (`thinks_in_arguments`). Parts get their otids in the order in which the
-    whole message will have them.
+    whole message will have them. Where there are tools whose calls wait for a
+    decision (`gated`), nothing is said before it is known that none of them
+    is called beside it.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class DeltaStream:
         *,
         text_is_reasoning: bool = False,
         thinks_in_arguments: bool = False,
+        gated: Collection[str] = (),
     ) -> None:
         self._message_id = message_id
         self._call_id = call_id
@@ -41,6 +44,7 @@ class DeltaStream:
         self._speaking = speaking_tool
         self._text_kind = "reasoning" if text_is_reasoning else "assistant"
         self._thinks = thinks_in_arguments
+        self._gated = gated
         self._indexes: dict[str, int] = {}
         self._pending: dict[str, Delta] = {}
         self._offsets: dict[str, int] = {}
@@ -60,6 +64,7 @@ class DeltaStream:
             case _:
                 for index in self._calls:
                     self._show_call(index)
+                self._say_what_was_held()
                 self.flush()
 
     def _take_call(self, index: int, name: str, arguments: str) -> None:
@@ -70,10 +75,20 @@ class DeltaStream:
         if self._thinks:
             self._grow(index, "reasoning", "reasoning", partial.get(THINKING))
         if self._speaking is not None and self._speaks(name):
-            self._grow(index, f"speech/{index}", "assistant", partial.get(self._speaking[1]))
+            if not self._gated:
+                self._grow(index, f"speech/{index}", "assistant", partial.get(self._speaking[1]))
+            elif self._speaking[1] in partial:
+                self._place(f"speech/{index}")
         elif not self._thinks or (partial and partial.get(THINKING) != ""):
             self._show_call(index)
         # Otherwise nobody knows yet whether the call begins with a thought, whose part comes before it.
+
+    def _say_what_was_held(self) -> None:
+        if not self._gated or self._speaking is None or any(name in self._gated for name, _ in self._calls.values()):
+            return
+        for index, (name, text) in self._calls.items():
+            if self._speaks(name):
+                self._grow(index, f"speech/{index}", "assistant", _partial(text).get(self._speaking[1]))
 
     def _speaks(self, name: str) -> bool:
         return self._speaking is not None and name == self._speaking[0]
@@ -99,8 +114,7 @@ class DeltaStream:
             return
         waiting = self._pending.get(slot)
         if waiting is None:
-            index = self._indexes.setdefault(slot, len(self._indexes))
-            part = otid(self._message_id, index)
+            part = otid(self._message_id, self._place(slot))
             offset = self._offsets.get(slot, 0)
             self._pending[slot] = Delta(self._message_id, part, offset, kind, text, call_id, name)
         else:
@@ -111,6 +125,10 @@ class DeltaStream:
         if self._timer is None:
             self._send()
             self._timer = asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._pause_over)
+
+    def _place(self, slot: str) -> int:
+        """Which part of the message the slot is."""
+        return self._indexes.setdefault(slot, len(self._indexes))
 
     def _pause_over(self) -> None:
         self._timer = None

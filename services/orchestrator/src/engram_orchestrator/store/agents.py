@@ -172,7 +172,7 @@ class SqlAgentStore:
     async def outcome(self, key: RequestKey) -> str | None:
         """See AgentStore."""
         found = await self._database.read(lambda conn: self._ledger.find(conn, key))
-        return None if found is None else found[0]
+        return None if found is None else "".join(found[:1])
 
     async def note_outcome(self, key: RequestKey, outcome: str) -> str:
         """See AgentStore."""

@@ -200,11 +200,11 @@ class SqlApprovalStore:
         rows = await self._database.read(lambda conn: conn.execute(query).scalars().all())
         return tuple(_DOCUMENT.decode(row) for row in rows)
 
-    async def withdraw(self, conversation_id: str) -> None:
+    async def withdraw(self, approval_id: str) -> None:
         """See ApprovalStore."""
         change = (
             approvals.update()
-            .where(approvals.c.conversation_id == conversation_id, approvals.c.state == ApprovalState.PENDING)
+            .where(approvals.c.id == approval_id, approvals.c.state == ApprovalState.PENDING)
             .values(state=ApprovalState.WITHDRAWN, decided_at=self._clock.now())
         )
 

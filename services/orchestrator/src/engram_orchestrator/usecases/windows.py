@@ -24,7 +24,7 @@ from engram_orchestrator.model.runs import Lease
 from engram_orchestrator.ports import RecallPort
 from engram_orchestrator.prompt.assembly import memory_section, sections, shows
 from engram_orchestrator.runs.slots import TurnSlots
-from engram_orchestrator.store.base import AgentStore, ApprovalStore, ConversationStore
+from engram_orchestrator.store.base import AgentStore, ApprovalFilter, ApprovalStore, ConversationStore
 from engram_orchestrator.usecases.first_messages import FirstWindow
 
 
@@ -163,7 +163,8 @@ class WindowService:
         async with self._slots.take(principal.organization_id, agent_id, conversation_id) as lease:
             window, text, changed = await self._rendered(agent, conversation)
             if changed:
-                await self._replace(key, lease, agent, window, (), text, keeps=window.messages)
+                repeated = await self._agents.once(key)
+                await self._replace(key, lease, agent, window, (), text, keeps=window.messages, repeated=repeated)
         return text, changed
 
     async def _rendered(self, agent: Agent, conversation: Conversation) -> tuple[Window, str, bool]:
@@ -177,7 +178,8 @@ class WindowService:
     ) -> Agent:
         """Empties a conversation's window but for its system message, rendered anew. The rows stay in recall.
 
-        An approval that the conversation waited for is withdrawn.
+        An approval that the conversation waits for is withdrawn before that: a repeat under the same key goes on where
+        the first stopped, and leaves alone what was asked since.
 
         Raises:
             NotFound: no such agent, or conversation of it.
@@ -185,13 +187,26 @@ class WindowService:
         """
         agent, conversation = await self.place(principal, agent_id, conversation_id)
         async with self._slots.take(principal.organization_id, agent_id, conversation_id) as lease:
+            repeated = await self._withdrawn(principal, key, conversation_id)
             window = await self._context.window(conversation_id)
             first = FirstWindow(agent, conversation_id, str(window.version), self._clock.now())
             new = first.default() if add_default else ()
             text = await self.system_text(agent, conversation, replace(window, messages=window.messages[:1]))
-            if await self._replace(key, lease, agent, window, new, text, keeps=window.messages[:1]):
-                await self._approvals.withdraw(conversation_id)
+            await self._replace(key, lease, agent, window, new, text, keeps=window.messages[:1], repeated=repeated)
         return agent
+
+    async def _withdrawn(self, principal: Principal, key: RequestKey | None, conversation_id: str) -> bool:
+        """Withdraws the approval that waited when the reset was asked for first; whether it was asked for before."""
+        before = None if key is None else await self._agents.outcome(key)
+        if before is None:
+            where = ApprovalFilter(principal.organization_id, conversation_id=conversation_id)
+            waiting = next((approval.id for approval in await self._approvals.pending(where)), "")
+            noted = waiting if key is None else await self._agents.note_outcome(key, waiting)
+        else:
+            noted = before
+        if noted:
+            await self._approvals.withdraw(noted)
+        return before is not None
 
     async def _replace(
         self,
@@ -203,9 +218,9 @@ class WindowService:
         text: str,
         *,
         keeps: tuple[Message, ...],
-    ) -> bool:
-        """Puts another window in place once, however often it is asked for under one key; whether this did it."""
-        repeated = await self._agents.once(key)
+        repeated: bool,
+    ) -> None:
+        """Puts another window in place once, however often it is asked for under one key."""
         request_id = new_id("request") if key is None else derive_id("request", key.method, key.request_id)
         try:
             replaced = await self._recall.replace_context(
@@ -223,9 +238,8 @@ class WindowService:
             if not repeated:
                 raise
             # The first try got through, and the window has changed since.
-            return False
+            return
         self._context.remember(replaced)
-        return True
 
     async def system_text(self, agent: Agent, conversation: Conversation, window: Window) -> str:
         """The system message of a conversation that shows `window`, rendered now."""

@@ -27,6 +27,6 @@ class ApprovalStore(Protocol):
         """The pending ones of ACTIVE conversations of ACTIVE agents, the oldest first."""
         ...
 
-    async def withdraw(self, conversation_id: str) -> None:
-        """Takes a pending one back: nobody can answer it any more. Where there is none nothing happens."""
+    async def withdraw(self, approval_id: str) -> None:
+        """Takes a pending one back: nobody can answer it any more. One that is not pending stays as it is."""
         ...
