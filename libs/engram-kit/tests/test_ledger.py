@@ -51,6 +51,12 @@ async def test_an_effect_happens_once_for_each_scope(database: Database) -> None
         await once(key(block_id="c"), "reused")
     assert ran == ["first", "other method", "no id", "no id"]
 
+    await database.write(lambda conn: ledger.forget(conn, None))
+    await database.write(lambda conn: ledger.forget(conn, key(method="Other")))
+    assert await once(key(method="Other", block_id="c"), "corrected") == (("corrected", "2"), False)
+    assert await once(key(), "repeat") == (("first", "2"), True)
+    ran.remove("corrected")
+
     clock.advance(23 * 3600)
     assert await database.write(ledger.purge) == 0
     clock.advance(2 * 3600)

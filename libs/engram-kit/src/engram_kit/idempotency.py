@@ -121,6 +121,17 @@ class Ledger:
             )
         return tuple(msgspec.json.decode(found.result_ids, type=list[str]))
 
+    def forget(self, conn: sa.Connection, key: RequestKey | None) -> None:
+        """Sets a request free whose effect was undone: it may be made again, also with other content."""
+        if key is not None:
+            conn.execute(
+                self._table.delete().where(
+                    self._table.c.organization_id == key.organization_id,
+                    self._table.c.method == key.method,
+                    self._table.c.request_id == key.request_id,
+                )
+            )
+
     def purge(self, conn: sa.Connection, older_than: datetime | None = None) -> int:
         """Forgets requests recorded before `older_than` (by default a day ago); returns how many."""
         horizon = older_than if older_than is not None else self._clock.now() - KEPT

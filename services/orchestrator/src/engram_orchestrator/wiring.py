@@ -83,6 +83,8 @@ from engram_orchestrator.usecases.windows import WindowService
 
 PACKAGE = "engram.agents.v1"
 PURGE_SECONDS = 3600.0
+UNFINISHED_SECONDS = 15.0
+LATE_APPROVALS_SECONDS = 5.0
 SHARED_RECOVERY_SECONDS = 1.0
 """How long a run of another process, whose lease has lapsed, waits at most to be found."""
 
@@ -155,9 +157,9 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             *_shared(database, parts),
             parts.keeper.renew,
             parts.models.watch,
-            parts.birth.sweep,
-            parts.approvals.sweep,
-            parts.conversations.sweep,
+            periodic(UNFINISHED_SECONDS, parts.birth.finish_all),
+            periodic(UNFINISHED_SECONDS, parts.conversations.finish_all),
+            periodic(LATE_APPROVALS_SECONDS, parts.approvals.expire),
             periodic(PURGE_SECONDS, parts.purge),
         ],
         close=[owner.close, database.close, channels.close, parts.models.close, conductor.stop],

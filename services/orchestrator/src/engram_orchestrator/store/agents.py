@@ -109,14 +109,7 @@ class SqlAgentStore:
             values = {"state": AgentState.DELETING, "creation": None, "updated_at": self._clock.now()}
             if conn.execute(agents.update().where(_being_created(agent_id)).values(**values)).rowcount == 0:
                 return False
-            if key is not None:
-                conn.execute(
-                    request_ledger.delete().where(
-                        request_ledger.c.organization_id == key.organization_id,
-                        request_ledger.c.method == key.method,
-                        request_ledger.c.request_id == key.request_id,
-                    )
-                )
+            self._ledger.forget(conn, key)
             return True
 
         return await self._database.write(write)

@@ -90,14 +90,7 @@ class SqlConversationStore:
             marked = conn.execute(conversations.update().where(*_being_created(conversation_id)).values(values))
             if marked.rowcount == 0:
                 return False
-            if key is not None:
-                conn.execute(
-                    request_ledger.delete().where(
-                        request_ledger.c.organization_id == key.organization_id,
-                        request_ledger.c.method == key.method,
-                        request_ledger.c.request_id == key.request_id,
-                    )
-                )
+            self._ledger.forget(conn, key)
             return True
 
         return await self._database.write(write)

@@ -1,13 +1,10 @@
 """Answering approvals, withdrawing them, and denying those that nobody answers in time."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-import structlog
 from engram_kit.clock import Clock
-from engram_kit.errors import EngramError
 from engram_kit.idempotency import RequestKey
 from engram_kit.principal import Principal, as_principal
 
@@ -18,10 +15,8 @@ from engram_orchestrator.model.runs import Approval, ApprovalAnswer, InputMessag
 from engram_orchestrator.runs.conductor import Conductor
 from engram_orchestrator.store.base import ApprovalFilter, ApprovalStore, RunFilter
 from engram_orchestrator.usecases.runs import CancelOutcome, RunService
+from engram_orchestrator.usecases.sweeping import each
 
-_log = structlog.get_logger("engram.approvals")
-
-SWEEP_SECONDS = 5.0
 _TIMED_OUT = "Nobody answered in time."
 
 
@@ -95,29 +90,19 @@ class ApprovalService:
         started = await self._conductor.start(None, run, reject_busy=False, answer=answer)
         return started.run
 
-    async def sweep(self) -> None:
-        """For ever: denies what nobody answers in time."""
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            await self.expire()
-
     async def expire(self) -> None:
         """Denies every approval that waits for longer than it may; the agent is told and goes on."""
-        if not self._timeout:
-            return
-        try:
-            late = await self._store.pending(ApprovalFilter(asked_before=self._clock.now() - self._timeout))
-        except EngramError as error:
-            _log.warning("looking for late approvals failed", error=error.message)
-            return
-        for approval in late:
-            principal = Principal(approval.organization_id, approval.subject_id)
-            try:
-                with as_principal(principal):
-                    await self._decide(principal, approval, _denial(approval, _TIMED_OUT))
-            except EngramError as error:
-                # Somebody decided it at the same moment, or the agent is gone.
-                _log.info("an approval was not denied", approval=approval.id, error=error.message)
+        if self._timeout:
+            # One that is not denied was decided at the same moment, or its agent is gone.
+            await each("approvals", self._late, self._expired, lambda approval: approval.id)
+
+    async def _late(self) -> Sequence[Approval]:
+        return await self._store.pending(ApprovalFilter(asked_before=self._clock.now() - self._timeout))
+
+    async def _expired(self, approval: Approval) -> None:
+        principal = Principal(approval.organization_id, approval.subject_id)
+        with as_principal(principal):
+            await self._decide(principal, approval, _denial(approval, _TIMED_OUT))
 
 
 def _denial(approval: Approval, reason: str | None) -> ApprovalAnswer:

@@ -1,12 +1,10 @@
 """Conversations beside the default one: made, forked, changed and deleted, so that nobody ever sees half of one."""
 
-import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-import structlog
 from engram_kit.clock import Clock
 from engram_kit.errors import (
     AlreadyExists,
@@ -37,11 +35,9 @@ from engram_orchestrator.store.base import (
     UnfinishedConversation,
 )
 from engram_orchestrator.usecases.first_messages import FirstWindow
+from engram_orchestrator.usecases.sweeping import each
 from engram_orchestrator.usecases.windows import WindowService
 
-_log = structlog.get_logger("engram.conversations")
-
-SWEEP_SECONDS = 15.0
 GRACE = timedelta(seconds=60)
 """A creation or deletion that is younger may still be under way elsewhere."""
 
@@ -282,25 +278,9 @@ class ConversationService:
             await self._core_memory.release(f"{conversation.id}/release", conversation.agent_id, conversation.id)
         await self._store.forget(conversation.id)
 
-    async def sweep(self) -> None:
-        """For ever: finishes creations and deletions that a crash or an absent tier left half done."""
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            await self.finish_all()
-
     async def finish_all(self) -> None:
         """Goes over the creations and deletions that are half done, and finishes those that can be."""
-        try:
-            unfinished = await self._store.unfinished()
-        except EngramError as error:
-            _log.warning("looking for unfinished conversations failed", error=error.message)
-            return
-        for found in unfinished:
-            try:
-                await self._finish(found)
-            except EngramError as error:
-                id_ = found.conversation.id
-                _log.warning("an unfinished conversation has to wait", conversation=id_, error=error.message)
+        await each("conversations", self._store.unfinished, self._finish, lambda found: found.conversation.id)
 
     async def _finish(self, found: UnfinishedConversation) -> None:
         conversation = found.conversation

@@ -1,12 +1,10 @@
 """Making and unmaking agents across the tiers, so that nobody ever sees half of one."""
 
-import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import msgspec
-import structlog
 from engram_kit.clock import Clock
 from engram_kit.errors import DeadlineExceeded, EngramError, Internal, NotFound, RequestIdReused, Unavailable
 from engram_kit.idempotency import RequestKey
@@ -29,10 +27,8 @@ from engram_orchestrator.prompt.prompts import Prompts
 from engram_orchestrator.runs.conductor import Conductor
 from engram_orchestrator.store.base import AgentStore
 from engram_orchestrator.usecases.first_messages import FirstWindow
+from engram_orchestrator.usecases.sweeping import each
 
-_log = structlog.get_logger("engram.agents")
-
-SWEEP_SECONDS = 15.0
 GRACE = timedelta(seconds=60)
 """A creation that is younger may still be under way elsewhere."""
 
@@ -233,26 +229,12 @@ class AgentBirth:
             erased += await tier.erase_agent(request_id, agent_id)
         return erased
 
-    async def sweep(self) -> None:
-        """For ever: finishes creations and deletions that a crash or an absent tier left half done."""
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            await self.finish_all()
-
     async def finish_all(self) -> None:
         """Goes over the creations and deletions that are half done, and finishes those that can be."""
-        try:
-            unfinished = await self._store.unfinished()
-        except EngramError as error:
-            _log.warning("looking for unfinished agents failed", error=error.message)
-            return
-        for agent, creation in unfinished:
-            try:
-                await self._finish(agent, creation)
-            except EngramError as error:
-                _log.warning("an unfinished agent has to wait", agent=agent.id, error=error.message)
+        await each("agents", self._store.unfinished, self._finish, lambda found: found[0].id)
 
-    async def _finish(self, agent: Agent, creation: bytes) -> None:
+    async def _finish(self, found: tuple[Agent, bytes]) -> None:
+        agent, creation = found
         with as_principal(Principal(agent.organization_id, agent.provenance.created_by_id)):
             if agent.state is AgentState.DELETING:
                 await self._erase(agent.id)
