@@ -174,10 +174,6 @@ class SmallOrchestrator(
         parts.append({"usage": runs_pb2.UsageEvent(step_count=1)})
         return [runs_pb2.RunEvent(run_id=run_id, sequence=n, **part) for n, part in enumerate(parts, 1)]
 
-    async def GetMessages(self, request: Any, context: Any) -> messages_service_pb2.GetMessagesResponse:
-        found = [self.asked[id_] for id_ in request.message_ids if id_ in self.asked]
-        return messages_service_pb2.GetMessagesResponse(messages=found)
-
     def ask(self, agent: agents_pb2.Agent, *names: str, conversation: str = "conv-1") -> None:
         """Has the agent wait, in a conversation, for calls of these tools."""
         agent.default_conversation_id = "conv-1"
@@ -194,6 +190,17 @@ class SmallOrchestrator(
 
 def _message(**message: Any) -> runs_pb2.MessageEvent:
     return runs_pb2.MessageEvent(message_id=new_id("message"), otid="otid", **message)
+
+
+class SmallRecall(messages_service_pb2_grpc.MessageServiceServicer):
+    """Knows the messages that ask for an approval."""
+
+    def __init__(self, asked: dict[str, message_pb2.Message]) -> None:
+        self._asked = asked
+
+    async def GetMessages(self, request: Any, context: Any) -> messages_service_pb2.GetMessagesResponse:
+        found = [self._asked[id_] for id_ in request.message_ids if id_ in self._asked]
+        return messages_service_pb2.GetMessagesResponse(messages=found)
 
 
 @dataclass
@@ -226,7 +233,10 @@ class SmallMesh:
                     (agents_service_pb2_grpc.add_AgentServiceServicer_to_server, self.orchestrator),
                     (runs_service_pb2_grpc.add_RunServiceServicer_to_server, self.orchestrator),
                     (models_service_pb2_grpc.add_ModelServiceServicer_to_server, self.orchestrator),
-                    (messages_service_pb2_grpc.add_MessageServiceServicer_to_server, self.orchestrator),
+                    (
+                        messages_service_pb2_grpc.add_MessageServiceServicer_to_server,
+                        SmallRecall(self.orchestrator.asked),
+                    ),
                 ],
                 service_names=["engram.agents.v1.AgentService", "engram.agents.v1.RunService"],
             ),
