@@ -285,6 +285,18 @@ async def test_tools_come_and_go_once_per_request(world: World, process: Process
             await wrong
 
 
+async def test_a_built_in_tool_may_be_named_by_the_id_that_it_is_listed_under(world: World, process: Process) -> None:
+    listed, foreign = world.tools.add("memory_rethink", builtin=True), world.tools.add("run_code", builtin=True)
+    agent = await process.birth.create(ME, None, AgentDraft(AgentType.LETTA_V1, tool_ids=(listed.id,)))
+    assert agent.tool("memory_rethink") == AttachedTool("memory_rethink")
+    agent = await process.agents.detach_tool(ME, None, agent.id, listed.id, None)
+    assert agent.tool("memory_rethink") is None
+    agent = await process.agents.attach_tool(ME, None, agent.id, listed.id, None)
+    assert agent.tool("memory_rethink") == AttachedTool("memory_rethink")
+    with pytest.raises(NotFound, match="no built-in tool run_code"):
+        await process.agents.attach_tool(ME, None, agent.id, foreign.id, None)
+
+
 async def test_an_agent_cannot_be_given_a_model_that_nobody_serves(world: World, process: Process) -> None:
     agent = await world.agent(process)
     with pytest.raises(ModelUnknown):

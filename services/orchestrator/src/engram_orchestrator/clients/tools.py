@@ -80,4 +80,5 @@ def tool_from_proto(tool: pb.Tool) -> CustomTool:
         parallel=tool.enable_parallel_execution,
         idempotent=tool.idempotent,
         revision=tool.revision,
+        builtin=tool.type == pb.TOOL_TYPE_BUILTIN,
     )

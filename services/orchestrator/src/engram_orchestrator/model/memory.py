@@ -81,7 +81,10 @@ class PassageHit:
 
 @dataclass(frozen=True, slots=True)
 class CustomTool:
-    """A stored tool that a turn may call. `json_schema` is {"name", "description", "parameters"} as text."""
+    """A stored tool that a turn may call. `json_schema` is {"name", "description", "parameters"} as text.
+
+    One that is `builtin` is listed by the tools room and run here.
+    """
 
     id: str
     name: str
@@ -91,6 +94,7 @@ class CustomTool:
     parallel: bool = False
     idempotent: bool = False
     revision: int = 0
+    builtin: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from engram_orchestrator.model.memory import CoreMemory
 from engram_orchestrator.model.models import ModelSettings
 from engram_orchestrator.ports import ToolsPort
 from engram_orchestrator.store.base import AgentFilter, AgentStore, ApprovalFilter, ApprovalStore
+from engram_orchestrator.usecases.attaching import attachment
 
 
 class AgentService:
@@ -126,7 +127,7 @@ class AgentService:
             found = await self._tools.definitions((tool_id,) if tool_id else (), (name,) if name else ())
             if not found:
                 raise NotFound(f"There is no tool {tool_id or name}.", resource_id=tool_id or name or "")
-            attached = AttachedTool(found[0].name, found[0].id)
+            attached = attachment(found[0])
 
         def change(agent: Agent) -> Agent:
             others = tuple(tool for tool in agent.tools if tool.name != attached.name)
@@ -167,6 +168,11 @@ class AgentService:
         self, principal: Principal, key: RequestKey | None, agent_id: str, tool_id: str | None, name: str | None
     ) -> Agent:
         """Takes a tool from the agent; one that it does not have is NotFound."""
+        held = (await self._store.get(principal.organization_id, agent_id)).tools
+        if tool_id is not None and all(tool.tool_id != tool_id for tool in held):
+            # It may be the id that a built-in one is listed under.
+            name = next((tool.name for tool in await self._tools.definitions((tool_id,)) if tool.builtin), name)
+            tool_id = tool_id if name is None else None
 
         def change(agent: Agent) -> Agent:
             kept = tuple(t for t in agent.tools if not (t.tool_id == tool_id if tool_id else t.name == name))

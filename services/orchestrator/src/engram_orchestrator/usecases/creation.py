@@ -26,6 +26,7 @@ from engram_orchestrator.prompt.assembly import memory_section
 from engram_orchestrator.prompt.prompts import Prompts
 from engram_orchestrator.runs.conductor import Conductor
 from engram_orchestrator.store.base import AgentStore
+from engram_orchestrator.usecases.attaching import attachment
 from engram_orchestrator.usecases.first_messages import FirstWindow
 from engram_orchestrator.usecases.sweeping import each
 
@@ -181,7 +182,7 @@ class AgentBirth:
             for place, source in enumerate(draft.tool_sources)
         ]
         stored += await self._stored_tools(draft.tool_ids, tuple(name for name in names if name not in BUILTIN_SCHEMAS))
-        custom = {tool.name: AttachedTool(tool.name, tool.id) for tool in stored}
+        custom = {tool.name: attachment(tool) for tool in stored}
         attached = {name: custom.get(name) or AttachedTool(name) for name in (*names, *custom)}
         wants_rules = draft.include_base_tool_rules
         if wants_rules is None:
