@@ -174,20 +174,18 @@ async def test_cancelling_who_takes_it_over_closes_it(world: World, process: Pro
     agent, events = await asked(world, process, call("launch"), call("archival_memory_insert", content="one"))
     await failed(process, agent, approved(events), "archival.")
     process.faults.away = {"archival.": FOR_EVER}
-
-    run = await process.start(agent, "Hello?")
     cancelling: list[asyncio.Task[Any]] = []
 
     async def cancel() -> None:
-        if not cancelling:
-            cancelling.append(asyncio.create_task(process.runs.cancel(ME, RunFilter(), [run.id])))
-        await asyncio.sleep(0)
+        world.on_wait = None  # what is closed then must not wait
+        cancelling.append(asyncio.create_task(process.runs.cancel(ME, RunFilter(agent_ids=(agent.id,)), [])))
+        await asyncio.Future()
 
     world.on_wait = cancel
-    await process.follow(run)
+    await process.send(agent, "Hello?")
     await cancelling[0]
     process.faults.away = {}
-    assert (await process.runs.get(ME, run.id)).stop_reason is StopReason.CANCELLED
+    assert (await process.outcome(agent)).stop_reason is StopReason.CANCELLED
     require_valid(world.window(agent).messages)
     assert returns(world, agent) == [
         "tool success of launch: launched",
