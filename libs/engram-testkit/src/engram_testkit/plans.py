@@ -43,30 +43,39 @@ class Watch:
         return [scan for scan in self.scans if scan.table in tables and (scan.rows is None or scan.rows > more_than)]
 
 
+_watching: list[tuple[Watch, set[Any]]] = []
+"""The watches under way, each with the connections that count for it."""
+
+
 @contextmanager
 def watched() -> Iterator[Watch]:
     """Explains every statement that runs meanwhile; on PostgreSQL each read is carried out a second time for it."""
-    watch, handlers = Watch(), set[Any]()
+    under_way = Watch(), set[Any]()
+    _watching.append(under_way)
+    try:
+        yield under_way[0]
+    finally:
+        # The counters stay on their connections, which other threads use at this moment; nobody reads them any more.
+        _watching.remove(under_way)
 
-    def before(conn: sa.Connection, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool) -> None:
-        if not _PLANNED.match(statement):
-            return
-        first = parameters[0] if many else parameters
+
+def _before(conn: sa.Connection, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool) -> None:
+    if not _watching or not _PLANNED.match(statement):
+        return
+    first = parameters[0] if many else parameters
+    for watch, counting in tuple(_watching):
         if conn.dialect.name == "sqlite":
             driver: Any = conn.connection.dbapi_connection
-            if driver not in handlers:
-                handlers.add(driver)
-                driver.set_progress_handler(lambda: _count(watch), _STEPS)
+            if driver not in counting:
+                counting.add(driver)
+                driver.set_progress_handler(lambda watch=watch: _count(watch), _STEPS)
             _explain_sqlite(watch, conn, statement, first)
         else:
             _explain_postgresql(watch, conn, statement, first)
 
-    sa.event.listen(sa.Engine, "before_cursor_execute", before)
-    try:
-        yield watch
-    finally:
-        # The counters stay on their connections, which other threads use at this moment; nobody reads them any more.
-        sa.event.remove(sa.Engine, "before_cursor_execute", before)
+
+# Once and for all: other threads run statements at any time, and their listeners must not change under them.
+sa.event.listen(sa.Engine, "before_cursor_execute", _before)
 
 
 def _count(watch: Watch) -> int:

@@ -21,8 +21,14 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the marker with which a test changes the mesh that it gets."""
+    """Declares the marker with which a test changes the mesh that it gets; lets properties take the time they need."""
     config.addinivalue_line("markers", "mesh(**arguments): arguments of the Mesh or ProcessMesh of the test's fixture.")
+    if config.pluginmanager.hasplugin("hypothesispytest"):
+        from hypothesis import HealthCheck, settings  # noqa: PLC0415
+
+        # How fast examples are drawn says how busy the machine is, not whether a property holds.
+        settings.register_profile("engram", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("engram")
 
 
 @pytest.fixture(scope="session")
