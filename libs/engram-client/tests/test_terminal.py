@@ -63,10 +63,11 @@ class Terminal:
         assert self._process is not None
         return await self._process.wait()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Puts everything away."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
+            await self._process.wait()
         os.close(self._keyboard)
 
 
@@ -77,7 +78,7 @@ async def terminal(mesh: SmallMesh, engram: Engram) -> AsyncIterator[Terminal]:
     chat = Terminal(mesh)
     await chat.open()
     yield chat
-    chat.close()
+    await chat.close()
 
 
 @pytest.mark.timeout(60)
@@ -130,7 +131,7 @@ async def test_a_chat_begins_with_what_waits_already(mesh: SmallMesh, engram: En
         await terminal.see(PROMPT)
         assert [item.tool_call_id for item in mesh.orchestrator.decided] == ["call_1"]
     finally:
-        terminal.close()
+        await terminal.close()
 
 
 @pytest.mark.timeout(60)
@@ -142,7 +143,7 @@ async def test_what_waits_in_another_conversation_is_not_asked_for(mesh: SmallMe
     try:
         assert "launch" not in await terminal.see(PROMPT)
     finally:
-        terminal.close()
+        await terminal.close()
 
 
 @pytest.mark.timeout(60)
