@@ -286,3 +286,17 @@ async def test_a_missing_index_is_found(serve: Serve, engine: Engine, index: str
     await engine.carry_out(f"DROP INDEX {index}")
     few, many = await watched_twice(serve, engine, lambda: READS)
     assert problems(few, many, engine.slack)
+
+
+async def test_a_search_reads_little_that_the_word_index_has_yet_to_sort(serve: Serve, postgres_url: str) -> None:
+    async with serve(database_url=postgres_url) as recall:
+        for batch in range(10):
+            messages = [said(1, place) for place in range(batch * 30, batch * 30 + 30)]
+            for place, message in enumerate(messages):
+                # All words are new, and each stands in the context of four other messages too.
+                message.content[0].text.text = " ".join(f"w{batch}x{place}x{word}" for word in range(60))
+            await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=agent(1), messages=messages))
+    database = Database.open(postgres_url)
+    pages = await database.write(lambda conn: conn.scalar(sa.text("SELECT gin_clean_pending_list('ix_message_words')")))
+    await database.close()
+    assert pages < 100
