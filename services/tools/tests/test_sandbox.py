@@ -134,11 +134,11 @@ async def test_exception_is_told_with_its_traceback(run: Run) -> None:
         ("import sys; sys.exit(3)", "SystemExit: 3"),
         ("import os; os._exit(0)", "its process ended before the function returned"),
         (
-            "import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'{\"ok\": true')\n    except OSError: pass",
+            "import os\nfor fd in range(3, 256):\n    try: os.write(fd, b'{\"ok\": true')\n    except OSError: pass",
             "cannot be read",
         ),
         (
-            "import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'[]')\n    except OSError: pass\nos._exit(0)",
+            "import os\nfor fd in range(3, 256):\n    try: os.write(fd, b'[]')\n    except OSError: pass\nos._exit(0)",
             "cannot be read",
         ),
         ("import os\nos.closerange(0, 100)", "ended before the function returned"),

@@ -33,9 +33,12 @@ class UtcDateTime(sa.types.TypeDecorator[datetime]):
         """Reads SQLite's text in one step: a search reads hundreds of instants, and the usual way takes three."""
         return _instant if dialect.name == "sqlite" else super().result_processor(dialect, coltype)
 
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
         """Gives the aware instant back, on PostgreSQL."""
-        return None if value is None else value.astimezone(UTC)
+        if value is None:
+            return None
+        # The driver gives the ends of time without a zone.
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 def _instant(value: str | None) -> datetime | None:
