@@ -52,7 +52,8 @@ async def _of(room: str, config: MeshConfig) -> AsyncIterator[str]:
             yield line.decode(errors="replace").rstrip()
         code, errors = await process.wait(), (await said).decode(errors="replace").splitlines()
     except BaseException:
-        process.kill()
+        if process.returncode is None:  # it may have ended just before; then there is nobody to kill
+            process.kill()
         await process.wait()
         raise
     if code:
