@@ -25,32 +25,32 @@ help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 run: $(VENV)/.runtime ## Start the whole mesh and talk to a first agent
-	@exec $(BIN)/engram up --chat
+	@exec $(BIN)/mnemesh up --chat
 
 up: $(VENV)/.runtime ## Start the mesh in the background
-	@exec $(BIN)/engram up --background
+	@exec $(BIN)/mnemesh up --background
 
 down: $(VENV)/.runtime ## Stop it
-	@exec $(BIN)/engram down
+	@exec $(BIN)/mnemesh down
 
 test: $(VENV)/.dev ## Run every test (ARGS="-k name" narrows it down)
 	@TMPDIR="$${TMPDIR-$(MEMORY)}" $(BIN)/pytest -n 2 $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, import rules, generated code, contracts
-	@echo "engram: format"
+	@echo "mnemesh: format"
 	@$(BIN)/ruff format --check .
-	@echo "engram: lint"
+	@echo "mnemesh: lint"
 	@$(BIN)/ruff check .
-	@echo "engram: types"
-	@MYPYPATH=$(subst $(space),:,$(SOURCES)) $(BIN)/mypy $(filter-out libs/engram-proto/src,$(SOURCES))
-	@echo "engram: import rules"
+	@echo "mnemesh: types"
+	@MYPYPATH=$(subst $(space),:,$(SOURCES)) $(BIN)/mypy $(filter-out libs/mnemesh-proto/src,$(SOURCES))
+	@echo "mnemesh: import rules"
 	@$(BIN)/lint-imports
-	@echo "engram: generated code"
+	@echo "mnemesh: generated code"
 	@$(BIN)/python scripts/generate_protos.py --check
-	@echo "engram: contracts"
+	@echo "mnemesh: contracts"
 	@$(BIN)/buf lint
 	@sh scripts/check_breaking.sh $(BIN)/buf
-	@echo "engram: all checks passed"
+	@echo "mnemesh: all checks passed"
 
 fmt: $(VENV)/.dev ## Format everything, fix what can be fixed
 	@$(BIN)/ruff format .
@@ -68,19 +68,19 @@ bench-tiers: $(VENV)/.dev ## Measure recall and archival at a million messages
 
 # What a running mesh needs. Leaves the development tools where they are.
 $(VENV)/.runtime: $(MANIFESTS) | $(VENV)/.uv-$(UV_VERSION)
-	@echo "engram: installing what the mesh needs"
+	@echo "mnemesh: installing what the mesh needs"
 	@$(BIN)/uv sync --frozen --no-dev --inexact
 	@touch $@
 
 # What tests and checks need beside that.
 $(VENV)/.dev: $(MANIFESTS) | $(VENV)/.uv-$(UV_VERSION)
-	@echo "engram: installing what the tests need"
+	@echo "mnemesh: installing what the tests need"
 	@$(BIN)/uv sync --frozen --all-packages --all-groups
 	@touch $(VENV)/.runtime $@
 
 $(VENV)/.uv-$(UV_VERSION):
-	@echo "engram: making $(VENV)"
+	@echo "mnemesh: making $(VENV)"
 	@sh scripts/make_venv.sh $(VENV)
-	@echo "engram: installing uv $(UV_VERSION)"
+	@echo "mnemesh: installing uv $(UV_VERSION)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet uv==$(UV_VERSION)
 	@touch $@

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from engram_kit.config import StartupError
-from engram_kit.errors import EngramError
+from mnemesh_kit.config import StartupError
+from mnemesh_kit.errors import MnemeshError
 
 from benchmarks import report
 from benchmarks.agents import Connection
@@ -46,10 +46,10 @@ def main() -> int:
     plan = quick() if given.quick else full()
     if given.only:
         plan = plan.only(given.only)
-    with tempfile.TemporaryDirectory(prefix="engram-bench-") as data_dir:
+    with tempfile.TemporaryDirectory(prefix="mnemesh-bench-") as data_dir:
         try:
             found = uvloop.run(benchmark(plan, Path(data_dir)))
-        except (StartupError, EngramError) as error:
+        except (StartupError, MnemeshError) as error:
             print(f"bench: {error}", file=sys.stderr)
             return 1
     given.out.parent.mkdir(parents=True, exist_ok=True)

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
-from engram.agents.v1 import agents_pb2, agents_service_pb2, runs_pb2
-from engram.agents.v1.agents_service_pb2_grpc import AgentServiceStub
-from engram.agents.v1.runs_service_pb2_grpc import RunServiceStub
-from engram.blocks.v1 import blocks_pb2
-from engram.recall.v1 import messages_service_pb2 as recall
-from engram.recall.v1.messages_service_pb2_grpc import MessageServiceStub
-from engram.types.v1 import message_pb2
-from engram_client.supervisor.settings import MeshConfig
-from engram_kit.channels import Channels
-from engram_kit.ids import new_id
+from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, runs_pb2
+from mnemesh.agents.v1.agents_service_pb2_grpc import AgentServiceStub
+from mnemesh.agents.v1.runs_service_pb2_grpc import RunServiceStub
+from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh.recall.v1 import messages_service_pb2 as recall
+from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
+from mnemesh.types.v1 import message_pb2
+from mnemesh_client.supervisor.settings import MeshConfig
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.ids import new_id
 
 _BATCH: Final = 500
 _WORDS: Final = (

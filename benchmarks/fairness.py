@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 import uvloop
-from engram_kit.config import StartupError
-from engram_kit.errors import EngramError
+from mnemesh_kit.config import StartupError
+from mnemesh_kit.errors import MnemeshError
 
 from benchmarks.agents import Connection, MeasuredAgent, make_agent
 from benchmarks.measuring import percentiles
@@ -100,10 +100,10 @@ def main() -> int:
     parser.add_argument("--others", type=int, default=8, help="agents beside it (%(default)s)")
     parser.add_argument("--rounds", type=int, default=10, help="measured waves beside each (%(default)s)")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="engram-bench-") as data_dir:
+    with tempfile.TemporaryDirectory(prefix="mnemesh-bench-") as data_dir:
         try:
             lines = uvloop.run(benchmark(Path(data_dir), given.others, given.stored, given.rounds))
-        except (StartupError, EngramError) as error:
+        except (StartupError, MnemeshError) as error:
             print(f"bench: {error}", file=sys.stderr)
             return 1
     print("\n".join(lines))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
-from engram_client.supervisor.mesh import Mesh
-from engram_client.supervisor.settings import ROOMS, MeshConfig
+from mnemesh_client.supervisor.mesh import Mesh
+from mnemesh_client.supervisor.settings import ROOMS, MeshConfig
 
 from benchmarks.processes import Processes
 
@@ -36,7 +36,7 @@ class RunningMesh:
             with urlopen(f"http://127.0.0.1:{self.config.metrics_port + number}/metrics", timeout=5) as answer:
                 lines = answer.read().decode().splitlines()
             for line in lines:
-                if line.startswith(("engram_rpcs_total", "engram_sql_transactions_total")):
+                if line.startswith(("mnemesh_rpcs_total", "mnemesh_sql_transactions_total")):
                     series, _, value = line.rpartition(" ")
                     found[f"{room} {series}"] = float(value)
         return found
@@ -45,7 +45,7 @@ class RunningMesh:
 @asynccontextmanager
 async def fake_model() -> AsyncIterator[tuple[str, int]]:
     """A fake OpenAI in a process of its own: its base URL and its pid."""
-    command = (sys.executable, "-m", "engram_testkit.fakes.openai", "--port", "0")
+    command = (sys.executable, "-m", "mnemesh_testkit.fakes.openai", "--port", "0")
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None
@@ -61,10 +61,10 @@ async def running_mesh(data_dir: Path, model: tuple[str, int], *, metrics: bool 
     base_url, model_pid = model
     os.environ["OPENAI_BASE_URL"] = base_url  # the services inherit this process's environment
     ports = _free_ports(len(ROOMS) * 2)
-    settings = {f"ENGRAM_{room.upper()}_PORT": str(port) for room, port in zip(ROOMS, ports, strict=False)}
-    settings["ENGRAM_DATA_DIR"] = str(data_dir)
+    settings = {f"MNEMESH_{room.upper()}_PORT": str(port) for room, port in zip(ROOMS, ports, strict=False)}
+    settings["MNEMESH_DATA_DIR"] = str(data_dir)
     if metrics:
-        settings["ENGRAM_METRICS_PORT"] = str(ports[len(ROOMS)])
+        settings["MNEMESH_METRICS_PORT"] = str(ports[len(ROOMS)])
     config = MeshConfig.from_env(settings)
     mesh = Mesh(config, lambda line: print(f"  mesh: {line}", file=sys.stderr))
     began = time.perf_counter()

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from engram_testkit.descendants import descendants
+from mnemesh_testkit.descendants import descendants
 
 
 class Processes:

@@ -18,18 +18,18 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from engram_kit.clock import SystemClock
-from engram_kit.ids import RandomIds, derive_id
-from engram_kit.sql import Database
-from engram_recall.indexer import Indexer, MessageVectors
-from engram_recall.messages.commands import Batch, MessageSearch, NewContext, SearchMode, SearchScope
-from engram_recall.messages.model import Message, Role, TextPart
-from engram_recall.messages.search import MessageFinder
-from engram_recall.messages.service import MessageService
-from engram_recall.store.sql import SqlRecallStore
-from engram_retrieval.edge import EdgeIndex
-from engram_retrieval.registry import HASHING, WORDLLAMA, make_embedder
-from engram_testkit.postgres import running_postgres
+from mnemesh_kit.clock import SystemClock
+from mnemesh_kit.ids import RandomIds, derive_id
+from mnemesh_kit.sql import Database
+from mnemesh_recall.indexer import Indexer, MessageVectors
+from mnemesh_recall.messages.commands import Batch, MessageSearch, NewContext, SearchMode, SearchScope
+from mnemesh_recall.messages.model import Message, Role, TextPart
+from mnemesh_recall.messages.search import MessageFinder
+from mnemesh_recall.messages.service import MessageService
+from mnemesh_recall.store.sql import SqlRecallStore
+from mnemesh_retrieval.edge import EdgeIndex
+from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
+from mnemesh_testkit.postgres import running_postgres
 
 from benchmarks.dialogues import Dialogue, Question, Turn
 from benchmarks.loading import LOADINGS, Loading
@@ -78,7 +78,7 @@ async def load(service: MessageService, given: Sequence[Dialogue], loading: Load
 async def recall(database_url: str, directory: Path, embedder: str) -> AsyncIterator[tuple[MessageService, Indexer]]:
     """The room's service over real stores."""
     database, model = Database.open(database_url), make_embedder(embedder)
-    await database.migrate("engram_recall")
+    await database.migrate("mnemesh_recall")
     index = await EdgeIndex.open(directory)
     try:
         store = SqlRecallStore(database, SystemClock(), RandomIds())
@@ -149,7 +149,7 @@ async def _run(given: argparse.Namespace) -> list[dict[str, Any]]:
         for way, scores in references(made, loading).items():
             note(scores, set=name, engine="fts5", embedder="-", mode=way)
         for engine, embedder in itertools.product(given.engines.split(","), given.embedders.split(",")):
-            with tempfile.TemporaryDirectory(prefix="engram-quality-") as place, ExitStack() as stack:
+            with tempfile.TemporaryDirectory(prefix="mnemesh-quality-") as place, ExitStack() as stack:
                 url = await _database(engine, Path(place), stack)
                 async with recall(url, Path(place) / "index", EMBEDDERS[embedder]) as (service, indexer):
                     await load(service, made, loading)

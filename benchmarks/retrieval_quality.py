@@ -19,21 +19,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from engram_archival.embedders import Embedders
-from engram_archival.finisher import Finisher
-from engram_archival.model import Archive, PassageDraft, PassageFilter, SearchKind, Target
-from engram_archival.passages import PassageWriter
-from engram_archival.search import PassageFinder
-from engram_archival.store.points import IndexPassageStore
-from engram_archival.store.sql_archives import SqlArchiveStore
-from engram_archival.store.sql_ledger import SqlPassageLedger
-from engram_kit.clock import SystemClock
-from engram_kit.ids import RandomIds, new_id
-from engram_kit.principal import DEFAULT_PRINCIPAL
-from engram_kit.sql import Database
-from engram_retrieval.edge import EdgeIndex
-from engram_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings
-from engram_testkit.postgres import running_postgres
+from mnemesh_archival.embedders import Embedders
+from mnemesh_archival.finisher import Finisher
+from mnemesh_archival.model import Archive, PassageDraft, PassageFilter, SearchKind, Target
+from mnemesh_archival.passages import PassageWriter
+from mnemesh_archival.search import PassageFinder
+from mnemesh_archival.store.points import IndexPassageStore
+from mnemesh_archival.store.sql_archives import SqlArchiveStore
+from mnemesh_archival.store.sql_ledger import SqlPassageLedger
+from mnemesh_kit.clock import SystemClock
+from mnemesh_kit.ids import RandomIds, new_id
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL
+from mnemesh_kit.sql import Database
+from mnemesh_retrieval.edge import EdgeIndex
+from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings
+from mnemesh_testkit.postgres import running_postgres
 
 from benchmarks.dialogues import Dialogue
 from benchmarks.loading import LOADINGS, Loading
@@ -79,7 +79,7 @@ class Room:
 async def archival(url: str, directory: Path, embedder: str, settings: EmbedderSettings) -> AsyncIterator[Room]:
     """A room of that database and embedder."""
     clock, ids, database = SystemClock(), RandomIds(), Database.open(url)
-    await database.migrate("engram_archival")
+    await database.migrate("mnemesh_archival")
     index, embedders = await EdgeIndex.open(directory), Embedders(embedder, settings)
     try:
         archives, ledger = SqlArchiveStore(database, clock, ids), SqlPassageLedger(database, clock, ids)
@@ -154,7 +154,7 @@ async def _run(given: argparse.Namespace) -> list[dict[str, Any]]:
             note(set=name, engine="fts5", embedder="-", mode=way, scores=scores)
         for engine in given.engines.split(","):
             for embedder in given.embedders.split(","):
-                with tempfile.TemporaryDirectory(prefix="engram-quality-") as place, ExitStack() as stack:
+                with tempfile.TemporaryDirectory(prefix="mnemesh-quality-") as place, ExitStack() as stack:
                     url = f"sqlite:///{place}/archival.db"
                     if engine == "postgresql":
                         server = stack.enter_context(running_postgres())

@@ -5,9 +5,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engram.agents.v1 import agents_pb2, runs_pb2
-from engram.agents.v1 import runs_service_pb2 as runs
-from engram.types.v1 import message_pb2
+from mnemesh.agents.v1 import agents_pb2, runs_pb2
+from mnemesh.agents.v1 import runs_service_pb2 as runs
+from mnemesh.types.v1 import message_pb2
 
 from benchmarks.agents import Connection, MeasuredAgent
 

@@ -16,10 +16,10 @@ for key in auth_key secrets_key; do
         random > "deploy/secrets/$key"
         # The containers' own user must read it; on this machine the directory keeps others out.
         chmod 444 "deploy/secrets/$key"
-        echo "engram: made deploy/secrets/$key"
+        echo "mnemesh: made deploy/secrets/$key"
     fi
 done
-if ! grep -qs '^ENGRAM_POSTGRES_PASSWORD=' .env; then
-    echo "ENGRAM_POSTGRES_PASSWORD=$(random)" >> .env
-    echo "engram: added ENGRAM_POSTGRES_PASSWORD to .env"
+if ! grep -qs '^MNEMESH_POSTGRES_PASSWORD=' .env; then
+    echo "MNEMESH_POSTGRES_PASSWORD=$(random)" >> .env
+    echo "mnemesh: added MNEMESH_POSTGRES_PASSWORD to .env"
 fi

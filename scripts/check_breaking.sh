@@ -4,7 +4,7 @@
 set -eu
 
 skip() {
-    echo "engram: no earlier contracts to compare with ($1)"
+    echo "mnemesh: no earlier contracts to compare with ($1)"
     exit 0
 }
 
@@ -15,7 +15,7 @@ base=""
 for ref in ${AGAINST:-} origin/main main HEAD~1; do
     commit=$(git rev-parse --verify --quiet "$ref^{commit}") || continue
     [ "$commit" = "$(git rev-parse HEAD)" ] && git diff --quiet HEAD -- proto && continue
-    git cat-file -e "$commit:proto" 2>/dev/null || continue
+    git cat-file -e "$commit:proto/mnemesh" 2>/dev/null || continue
     base=$commit
     break
 done
@@ -26,4 +26,4 @@ trap 'rm -rf "$before"' EXIT
 git archive "$base" proto | tar -x -C "$before"
 cp buf.yaml "$before"
 "$1" breaking --against "$before"
-echo "engram: contracts break nothing since $(git rev-parse --short "$base")"
+echo "mnemesh: contracts break nothing since $(git rev-parse --short "$base")"

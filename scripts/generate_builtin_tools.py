@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from engram_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
+from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 
-TARGET = Path(__file__).parents[1] / "services" / "tools" / "src" / "engram_tools" / "builtin_tools.json"
+TARGET = Path(__file__).parents[1] / "services" / "tools" / "src" / "mnemesh_tools" / "builtin_tools.json"
 
 
 def rendered() -> str:

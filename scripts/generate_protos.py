@@ -1,4 +1,4 @@
-"""Regenerates libs/engram-proto/src from proto/: messages, gRPC stubs and their type stubs.
+"""Regenerates libs/mnemesh-proto/src from proto/: messages, gRPC stubs and their type stubs.
 
 With --check, generates into a scratch folder and fails where the committed code differs.
 """
@@ -16,7 +16,7 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
-TARGET = ROOT / "libs" / "engram-proto" / "src"
+TARGET = ROOT / "libs" / "mnemesh-proto" / "src"
 
 
 def generate(target: Path) -> None:

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import uvloop
-from engram_kit.errors import EngramError
+from mnemesh_kit.errors import MnemeshError
 
 from benchmarks.tiers.corpus import Corpus
 from benchmarks.tiers.loading import Loaded, load
@@ -67,7 +67,7 @@ def _directory(kept: Path | None) -> Iterator[Path]:
     if kept is not None:
         yield kept.resolve()
         return
-    with TemporaryDirectory(prefix="engram-tiers-") as made:
+    with TemporaryDirectory(prefix="mnemesh-tiers-") as made:
         root = Path(made)
         root.chmod(0o711)  # PostgreSQL does not run as root, and has to reach its own directory
         yield root
@@ -99,7 +99,7 @@ def main() -> int:
     with _directory(given.keep) as root:
         try:
             found = uvloop.run(_all(root, stocks, given.engine or ENGINES, 3 if given.quick else given.times))
-        except (EngramError, RuntimeError, ValueError) as error:
+        except (MnemeshError, RuntimeError, ValueError) as error:
             print(f"bench-tiers: {error}", file=sys.stderr)
             return 1
     given.out.parent.mkdir(parents=True, exist_ok=True)

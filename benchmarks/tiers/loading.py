@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from engram.archival.v1 import archives_pb2, archives_service_pb2
-from engram.archival.v1 import passages_service_pb2 as archival
-from engram.recall.v1 import messages_service_pb2 as recall
-from engram.types.v1 import message_pb2
-from engram_kit.ids import derive_id
+from mnemesh.archival.v1 import archives_pb2, archives_service_pb2
+from mnemesh.archival.v1 import passages_service_pb2 as archival
+from mnemesh.recall.v1 import messages_service_pb2 as recall
+from mnemesh.types.v1 import message_pb2
+from mnemesh_kit.ids import derive_id
 
 from benchmarks.tiers.corpus import Corpus
 from benchmarks.tiers.servers import Running

@@ -8,11 +8,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engram.archival.v1 import passages_service_pb2 as archival
-from engram.recall.v1 import contexts_pb2
-from engram.recall.v1 import messages_service_pb2 as recall
-from engram.types.v1 import paging_pb2
-from engram_kit.ids import new_id
+from mnemesh.archival.v1 import passages_service_pb2 as archival
+from mnemesh.recall.v1 import contexts_pb2
+from mnemesh.recall.v1 import messages_service_pb2 as recall
+from mnemesh.types.v1 import paging_pb2
+from mnemesh_kit.ids import new_id
 
 from benchmarks.tiers.corpus import RANKS, Corpus
 from benchmarks.tiers.loading import WINDOW, Loaded, message, passage

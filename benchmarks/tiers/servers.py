@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import asyncpg
-from engram.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
-from engram.archival.v1.passages_service_pb2_grpc import PassageServiceStub
-from engram.recall.v1.messages_service_pb2_grpc import MessageServiceStub
-from engram_client.supervisor.health import until_serving
-from engram_client.supervisor.service import Service
-from engram_kit.channels import Channels
-from engram_testkit.ports import ReservedPort
-from engram_testkit.postgres import PostgresServer, running_postgres
+from mnemesh.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
+from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
+from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
+from mnemesh_client.supervisor.health import until_serving
+from mnemesh_client.supervisor.service import Service
+from mnemesh_kit.channels import Channels
+from mnemesh_testkit.ports import ReservedPort
+from mnemesh_testkit.postgres import PostgresServer, running_postgres
 
 from benchmarks.processes import Processes
 
@@ -66,8 +66,8 @@ async def running(directory: Path, engine: str) -> AsyncIterator[Running]:
         services = {}
         for room, port in ports.items():
             stack.callback(port.release)
-            environment = {**settings, f"ENGRAM_{room.upper()}_PORT": str(port.number)}
-            services[room] = Service(room, ("-m", f"engram_{room}"), environment, directory / f"{room}.log")
+            environment = {**settings, f"MNEMESH_{room.upper()}_PORT": str(port.number)}
+            services[room] = Service(room, ("-m", f"mnemesh_{room}"), environment, directory / f"{room}.log")
             stack.push_async_callback(services[room].stop, STOP_SECONDS)
         await asyncio.gather(*(_start(services[room], ports[room].address) for room in ROOMS))
         channels = Channels(deadline=120.0)
@@ -88,13 +88,17 @@ async def running(directory: Path, engine: str) -> AsyncIterator[Running]:
 
 
 async def _settings(directory: Path, postgres: PostgresServer | None) -> dict[str, str]:
-    foreign = ("ENGRAM_", "OTEL_")
+    foreign = ("MNEMESH_", "OTEL_")
     settings = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    settings |= {"ENGRAM_DATA_DIR": str(directory), "ENGRAM_SHUTDOWN_GRACE_SECONDS": "1", "ENGRAM_LOG_LEVEL": "warning"}
+    settings |= {
+        "MNEMESH_DATA_DIR": str(directory),
+        "MNEMESH_SHUTDOWN_GRACE_SECONDS": "1",
+        "MNEMESH_LOG_LEVEL": "warning",
+    }
     if postgres is not None:
         for room in ROOMS:
             await _ensure_database(postgres, room)
-            settings[f"ENGRAM_{room.upper()}_DATABASE_URL"] = postgres.url(room)
+            settings[f"MNEMESH_{room.upper()}_DATABASE_URL"] = postgres.url(room)
     return settings
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from engram_kit.ids import derive_id
+from mnemesh_kit.ids import derive_id
 
 BEGAN: Final = datetime(2025, 1, 1, tzinfo=UTC)
 TAGS: Final = tuple(f"tag{number}" for number in range(20))

@@ -1,7 +1,7 @@
 -- Run once by the PostgreSQL image, when its volume is new: a database for each service. The tables are the services'
 -- own to make and to migrate.
-CREATE DATABASE engram_orchestrator;
-CREATE DATABASE engram_blocks;
-CREATE DATABASE engram_recall;
-CREATE DATABASE engram_archival;
-CREATE DATABASE engram_tools;
+CREATE DATABASE mnemesh_orchestrator;
+CREATE DATABASE mnemesh_blocks;
+CREATE DATABASE mnemesh_recall;
+CREATE DATABASE mnemesh_archival;
+CREATE DATABASE mnemesh_tools;

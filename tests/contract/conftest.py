@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from engram_testkit.mesh import Mesh
-from engram_testkit.stubs import SERVICES
+from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.stubs import SERVICES
 
 
 class MeshThread:

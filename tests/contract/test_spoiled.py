@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc
 import pytest
-from engram_kit.ids import new_id
-from engram_testkit.contract import call, methods, new_request, reason_of, service_of, spoiled
 from google.protobuf import text_format
+from mnemesh_kit.ids import new_id
+from mnemesh_testkit.contract import call, methods, new_request, reason_of, service_of, spoiled
 
 OWN_FAULT = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}
 
@@ -21,7 +21,7 @@ def _good_requests() -> Mapping[str, Sequence[str]]:
     found: dict[str, list[str]] = {}
     for part in (Path(__file__).parent / "good_requests.txt").read_text().split("\n== ")[1:]:
         method, _, text = part.partition("\n")
-        found.setdefault(f"engram.{method}", []).append(text)
+        found.setdefault(f"mnemesh.{method}", []).append(text)
     return found
 
 

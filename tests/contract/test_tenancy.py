@@ -12,16 +12,16 @@ from typing import Any
 
 import grpc
 import pytest
-from engram.recall.v1 import episodes_pb2
-from engram.recall.v1.episodes_service_pb2 import CommitEpisodeRequest
-from engram.recall.v1.messages_service_pb2 import GetContextRequest
-from engram_kit.ids import new_id
-from engram_kit.principal import ORGANIZATION_KEY, Principal, as_principal
-from engram_testkit.contract import new_request, reads, reason_of, service_of
-from engram_testkit.mesh import Mesh
-from engram_testkit.stubs import SERVICES
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from mnemesh.recall.v1 import episodes_pb2
+from mnemesh.recall.v1.episodes_service_pb2 import CommitEpisodeRequest
+from mnemesh.recall.v1.messages_service_pb2 import GetContextRequest
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.principal import ORGANIZATION_KEY, Principal, as_principal
+from mnemesh_testkit.contract import new_request, reads, reason_of, service_of
+from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.stubs import SERVICES
 
 from .conftest import MeshThread, population
 
@@ -161,7 +161,7 @@ async def everything(mesh: Mesh, word: str) -> Ids:
     scope = episodes_pb2.MemoryScope(agent_id=found["agent"][0])
     fact = episodes_pb2.FactOperation(add=episodes_pb2.Fact(text=f"{word} is true"))
     episode = episodes_pb2.Episode(summary=f"of {word}")
-    done = await mesh.stubs["engram.recall.v1.EpisodeService"].CommitEpisode(
+    done = await mesh.stubs["mnemesh.recall.v1.EpisodeService"].CommitEpisode(
         CommitEpisodeRequest(scope=scope, episode=episode, operations=[fact])
     )
     window = GetContextRequest(conversation_id=found["conversation"][0])
@@ -241,7 +241,7 @@ def places(method: MethodDescriptor) -> Iterator[tuple[str, str, Place]]:
 
 def _named(method: MethodDescriptor, field: FieldDescriptor, inner: FieldDescriptor) -> bool:
     """Whether what a request needs names a thing there."""
-    request = text_format.Parse(MORE.get(method.full_name.removeprefix("engram."), ""), new_request(method))
+    request = text_format.Parse(MORE.get(method.full_name.removeprefix("mnemesh."), ""), new_request(method))
     return request.HasField(field.name) and bool(getattr(getattr(request, field.name), inner.name))
 
 
@@ -274,7 +274,7 @@ def _putting(above: Sequence[str], field: FieldDescriptor) -> Place:
 
 def base(method: MethodDescriptor, ours: Ids) -> Any:
     """A request that would be answered: ids of the caller's own, and what the method needs besides."""
-    text = MORE.get(method.full_name.removeprefix("engram."), "")
+    text = MORE.get(method.full_name.removeprefix("mnemesh."), "")
     for kind, ids in ours.items():
         text = text.replace(f"<{kind}>", ids[0])
     for kind in ("message", "run", "conv"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from engram_kit.config import ServerConfig
+from mnemesh_kit.config import ServerConfig
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("orchestrator", "blocks", "recall", "archival", "tools")
@@ -52,7 +52,7 @@ class Deployment:
         image = dict(word.split("=", 1) for word in settings.split())
         own = self.services[service]["environment"]
         return {
-            **{name: interpolated(value, arguments) for name, value in image.items() if name.startswith("ENGRAM_")},
+            **{name: interpolated(value, arguments) for name, value in image.items() if name.startswith("MNEMESH_")},
             **{name: interpolated(str(value), given) for name, value in own.items()},
         }
 
@@ -73,5 +73,5 @@ def room(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def config_class(room: str) -> type[ServerConfig]:
     """Its settings."""
-    found: type[ServerConfig] = import_module(f"engram_{room}.config").Config
+    found: type[ServerConfig] = import_module(f"mnemesh_{room}.config").Config
     return found

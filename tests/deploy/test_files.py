@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engram_kit.config import ServerConfig
+from mnemesh_kit.config import ServerConfig
 
 ROOT = Path(__file__).parents[2]
 PROVIDERS = {"OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"}
-OF_THE_IMAGE = {"ENGRAM_SERVICE"}
-GIVEN = {"ENGRAM_POSTGRES_PASSWORD": "secret"}
+OF_THE_IMAGE = {"MNEMESH_SERVICE"}
+GIVEN = {"MNEMESH_POSTGRES_PASSWORD": "secret"}
 
 
 def test_every_variable_is_a_setting_of_its_service(
     deployment: Any, room: str, config_class: type[ServerConfig]
 ) -> None:
     names = [field.name.upper() for field in fields(config_class)]
-    known = {f"ENGRAM_{name}" for name in names} | {f"ENGRAM_{room.upper()}_{name}" for name in names} | OF_THE_IMAGE
+    known = {f"MNEMESH_{name}" for name in names} | {f"MNEMESH_{room.upper()}_{name}" for name in names} | OF_THE_IMAGE
     if room == "orchestrator":
         known |= PROVIDERS
     assert set(deployment.environment(room, GIVEN)) - known == set()
@@ -28,13 +28,13 @@ def test_every_variable_is_a_setting_of_its_service(
 
 def test_the_settings_are_what_the_file_means(deployment: Any, room: str, config_class: type[ServerConfig]) -> None:
     config: Any = config_class.from_env(deployment.environment(room, GIVEN))
-    assert config.database_url == f"postgresql://engram:secret@postgres:5432/engram_{room}"
-    assert (config.host, config.data_dir, config.auth_key_file) == ("0.0.0.0", "/data", "/run/secrets/engram_auth_key")
+    assert config.database_url == f"postgresql://mnemesh:secret@postgres:5432/mnemesh_{room}"
+    assert (config.host, config.data_dir, config.auth_key_file) == ("0.0.0.0", "/data", "/run/secrets/mnemesh_auth_key")
     # What nobody sets in .env is as it is without containers.
     untouched = {"host", "port", "data_dir", "auth_key_file", "database_url"}
     untouched |= {field.name for field in fields(config_class) if field.name.endswith("_target")}
     if room == "orchestrator":
-        assert config.secrets_key_file == "/run/secrets/engram_secrets_key"
+        assert config.secrets_key_file == "/run/secrets/mnemesh_secrets_key"
         untouched.add("secrets_key_file")
     for field in fields(config_class):
         if field.name not in untouched:
@@ -54,19 +54,19 @@ def test_the_orchestrator_looks_for_the_others_where_they_are(deployment: Any) -
     environment = deployment.environment("orchestrator", GIVEN)
     for room in ("blocks", "recall", "archival", "tools"):
         port = deployment.services[room]["build"]["args"]["PORT"]
-        assert environment[f"ENGRAM_{room.upper()}_TARGET"] == f"{room}:{port}"
+        assert environment[f"MNEMESH_{room.upper()}_TARGET"] == f"{room}:{port}"
         assert deployment.services["orchestrator"]["depends_on"][room] == {"condition": "service_healthy"}
 
 
 def test_every_service_has_the_key_a_volume_and_a_database_that_is_made(deployment: Any, room: str) -> None:
     service = deployment.services[room]
-    seals = ["engram_secrets_key"] if room == "orchestrator" else []
-    assert service["secrets"] == ["engram_auth_key", *seals]
+    seals = ["mnemesh_secrets_key"] if room == "orchestrator" else []
+    assert service["secrets"] == ["mnemesh_auth_key", *seals]
     assert service["volumes"] == [f"{room}:/data"]
     assert room in deployment.compose["volumes"]
     assert service["depends_on"]["postgres"] == {"condition": "service_healthy"}
     made = re.findall(r"CREATE DATABASE (\w+);", (ROOT / "deploy/postgres/databases.sql").read_text())
-    assert f"engram_{room}" in made
+    assert f"mnemesh_{room}" in made
 
 
 def test_only_the_sandbox_runs_as_root(deployment: Any, room: str) -> None:
@@ -81,7 +81,7 @@ def test_only_the_sandbox_runs_as_root(deployment: Any, room: str) -> None:
 
 def test_without_a_password_the_file_says_what_to_do(deployment: Any) -> None:
     password = deployment.services["postgres"]["environment"]["POSTGRES_PASSWORD"]
-    assert password == "${ENGRAM_POSTGRES_PASSWORD:?run deploy/prepare.sh first}"
+    assert password == "${MNEMESH_POSTGRES_PASSWORD:?run deploy/prepare.sh first}"
 
 
 @pytest.mark.parametrize("path", ["deploy/Dockerfile", "Makefile"])

@@ -16,13 +16,13 @@ from typing import Any
 
 import asyncpg
 import pytest
-from engram.tools.v1 import execution_service_pb2
-from engram_client import Engram, EngramError
-from engram_kit.auth import mint_token, read_keys
-from engram_kit.ids import new_id
-from engram_kit.principal import Principal
-from engram_testkit.postgres import PostgresServer, running_postgres
-from engram_testkit.processes import ProcessMesh
+from mnemesh.tools.v1 import execution_service_pb2
+from mnemesh_client import Mnemesh, MnemeshError
+from mnemesh_kit.auth import mint_token, read_keys
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.principal import Principal
+from mnemesh_testkit.postgres import PostgresServer, running_postgres
+from mnemesh_testkit.processes import ProcessMesh
 
 ROOT = Path(__file__).parents[2]
 ADD = '''
@@ -64,7 +64,7 @@ def test_prepare_makes_secrets_once(prepared: Path) -> None:
     before = [file.read_bytes() for file in (*key_files, prepared / ".env")]
     keys = {read_keys(str(key_file))[0] for key_file in key_files}
     assert [len(key) for key in keys] == [64, 64]
-    assert len(variables(prepared)["ENGRAM_POSTGRES_PASSWORD"]) == 64
+    assert len(variables(prepared)["MNEMESH_POSTGRES_PASSWORD"]) == 64
     assert stat.S_IMODE(key_files[0].parent.stat().st_mode) == 0o700
     assert stat.S_IMODE((prepared / ".env").stat().st_mode) == 0o600
     subprocess.run(["sh", "deploy/prepare.sh"], cwd=prepared, check=True)
@@ -79,27 +79,27 @@ async def test_a_conversation_on_postgresql_behind_authentication(
     async with ProcessMesh(tmp_path / "mesh", environment=_environment(deployment, prepared, server)) as mesh:
         rooms = {room: address for room, address in mesh.addresses.items() if room != "orchestrator"}
         target = mesh.addresses["orchestrator"]
-        with pytest.raises(EngramError) as refused:
+        with pytest.raises(MnemeshError) as refused:
             await mesh.client.agents.create("nobody")
         assert refused.value.reason == "UNAUTHENTICATED"
 
-        async with Engram(target, **rooms, auth_key_file=key_file) as engram:
-            agent = await engram.agents.create("ada", blocks={"human": "", "persona": ""})
+        async with Mnemesh(target, **rooms, auth_key_file=key_file) as mnemesh:
+            agent = await mnemesh.agents.create("ada", blocks={"human": "", "persona": ""})
             said = await agent.ask("My name is Ada. Remember that the launch is on Friday.")
             assert "core memory" in said
             assert [hit.passage.text for hit in await agent.search_passages("launch")] == ["the launch is on Friday."]
-            ran = await engram.tools.run(ADD, {"a": 1, "b": 2})
+            ran = await mnemesh.tools.run(ADD, {"a": 1, "b": 2})
             assert (ran.status, ran.result) == (execution_service_pb2.EXECUTION_STATUS_SUCCESS, "3")
 
         for room in ROOMS:
             await mesh.kill(room)
         await asyncio.gather(*(mesh.start(room) for room in ROOMS))
-        async with Engram(target, **rooms, auth_key_file=key_file) as engram:
-            assert "Your name is Ada" in await (await engram.agents.find("ada")).ask("What is my name?")
+        async with Mnemesh(target, **rooms, auth_key_file=key_file) as mnemesh:
+            assert "Your name is Ada" in await (await mnemesh.agents.find("ada")).ask("What is my name?")
 
         stranger = mint_token(read_keys(key_file)[0], Principal(new_id("org"), new_id("user")), 60)
-        async with Engram(target, **rooms, token=stranger) as engram:
-            assert [found async for found in engram.agents.list()] == []
+        async with Mnemesh(target, **rooms, token=stranger) as mnemesh:
+            assert [found async for found in mnemesh.agents.list()] == []
     assert not list((tmp_path / "mesh" / "data").glob("*.db")), "SQL is in PostgreSQL alone"
 
 
@@ -123,10 +123,10 @@ def _environment(deployment: Any, place: Path, server: PostgresServer) -> dict[s
     for name in [name for name in merged if name.endswith(("_TARGET", "_PORT", "_DATA_DIR", "_SERVICE"))]:
         del merged[name]
     for room in ROOMS:
-        name = f"ENGRAM_{room.upper()}_DATABASE_URL"
+        name = f"MNEMESH_{room.upper()}_DATABASE_URL"
         assert "@postgres:5432/" in merged[name]
         merged[name] = server.url(merged[name].rpartition("/")[2])
-    assert merged["ENGRAM_AUTH_KEY_FILE"] == "/run/secrets/engram_auth_key"
-    assert merged["ENGRAM_SECRETS_KEY_FILE"] == "/run/secrets/engram_secrets_key"
-    keys = {f"ENGRAM_{name.upper()}_FILE": os.fspath(place / "deploy/secrets" / name) for name in KEYS}
-    return {**merged, **keys, "ENGRAM_EMBEDDER": ""}
+    assert merged["MNEMESH_AUTH_KEY_FILE"] == "/run/secrets/mnemesh_auth_key"
+    assert merged["MNEMESH_SECRETS_KEY_FILE"] == "/run/secrets/mnemesh_secrets_key"
+    keys = {f"MNEMESH_{name.upper()}_FILE": os.fspath(place / "deploy/secrets" / name) for name in KEYS}
+    return {**merged, **keys, "MNEMESH_EMBEDDER": ""}

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engram_client.supervisor.settings import MeshConfig
-from engram_kit.config import ServerConfig
+from mnemesh_client.supervisor.settings import MeshConfig
+from mnemesh_kit.config import ServerConfig
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 ROOMS = ("orchestrator", "blocks", "recall", "archival", "tools")
-ROW = re.compile(r"^\| `(ENGRAM_\w+)` \|(.*?)\|", re.MULTILINE)
+ROW = re.compile(r"^\| `(MNEMESH_\w+)` \|(.*?)\|", re.MULTILINE)
 
 
 def documented(section: str) -> dict[str, str]:
@@ -30,7 +30,7 @@ def shown(field: Field[Any]) -> str:
 def own_fields(room: str) -> list[Field[Any]]:
     """Those that the room adds to what every service has, or defaults otherwise."""
     shared = {field.name: field.default for field in fields(ServerConfig)}
-    config = import_module(f"engram_{room}.config").Config
+    config = import_module(f"mnemesh_{room}.config").Config
     return [
         field
         for field in fields(config)
@@ -39,7 +39,7 @@ def own_fields(room: str) -> list[Field[Any]]:
 
 
 def test_what_every_service_has() -> None:
-    expected = {f"ENGRAM_{field.name.upper()}": shown(field) for field in fields(ServerConfig) if field.name != "port"}
+    expected = {f"MNEMESH_{field.name.upper()}": shown(field) for field in fields(ServerConfig) if field.name != "port"}
     assert documented("Every service") == expected
 
 
@@ -48,18 +48,18 @@ def test_what_each_service_has(room: str) -> None:
     table = documented(room)
     wanted = {}
     for field in own_fields(room):
-        names = (f"ENGRAM_{room.upper()}_{field.name.upper()}", f"ENGRAM_{field.name.upper()}")
+        names = (f"MNEMESH_{room.upper()}_{field.name.upper()}", f"MNEMESH_{field.name.upper()}")
         name = next((name for name in names if name in table), names[0])
         wanted[name] = shown(field)
     assert table == wanted
 
 
 def test_what_the_supervisor_has() -> None:
-    assert documented("engram up") == {f"ENGRAM_{field.name.upper()}": shown(field) for field in fields(MeshConfig)}
+    assert documented("mnemesh up") == {f"MNEMESH_{field.name.upper()}": shown(field) for field in fields(MeshConfig)}
 
 
 def test_the_keys_of_providers_are_read_under_their_usual_names_too() -> None:
-    config = import_module("engram_orchestrator.config").Config
+    config = import_module("mnemesh_orchestrator.config").Config
     usual = sorted(set(re.findall(r"also `(\w+)`", PAGE.read_text())))
     assert len(usual) == 4
     for name in usual:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engram_testkit.mesh import Mesh
+from mnemesh_testkit.mesh import Mesh
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -44,9 +44,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 async def test_the_first_agent_of_the_readme(
     mesh: Mesh, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("ENGRAM_TARGET", mesh.addresses["orchestrator"])
+    monkeypatch.setenv("MNEMESH_TARGET", mesh.addresses["orchestrator"])
     for room in ("blocks", "recall", "archival", "tools"):
-        monkeypatch.setenv(f"ENGRAM_{room.upper()}_TARGET", mesh.addresses[room])
+        monkeypatch.setenv(f"MNEMESH_{room.upper()}_TARGET", mesh.addresses[room])
     source = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
     head, call = source.split("\nasyncio.run(main())")
     assert call == "\n", "the example is run as it stands, but in this test's loop"
@@ -75,15 +75,15 @@ def test_unanswered_rpcs_are_listed(room: str) -> None:
 
 def _answers(room: str, package: str, service: str) -> tuple[list[str], list[str]]:
     """Names of the RPCs of a service that the room leaves to the generated base class, and of the others."""
-    import_module(f"engram_{room}.wiring")
+    import_module(f"mnemesh_{room}.wiring")
     file = next(
         path.stem
-        for path in (ROOT / "proto" / "engram" / package / "v1").glob("*_service.proto")
+        for path in (ROOT / "proto" / "mnemesh" / package / "v1").glob("*_service.proto")
         if f"\nservice {service} " in path.read_text()
     )
-    base = getattr(import_module(f"engram.{package}.v1.{file}_pb2_grpc"), f"{service}Servicer")
-    descriptor = import_module(f"engram.{package}.v1.{file}_pb2").DESCRIPTOR.services_by_name[service]
-    own = [kind for kind in base.__subclasses__() if kind.__module__.startswith(f"engram_{room}.")]
+    base = getattr(import_module(f"mnemesh.{package}.v1.{file}_pb2_grpc"), f"{service}Servicer")
+    descriptor = import_module(f"mnemesh.{package}.v1.{file}_pb2").DESCRIPTOR.services_by_name[service]
+    own = [kind for kind in base.__subclasses__() if kind.__module__.startswith(f"mnemesh_{room}.")]
     answered = {name for kind in own for name in vars(kind)}
     names = [method.name for method in descriptor.methods]
     return [name for name in names if name not in answered], [name for name in names if name in answered]

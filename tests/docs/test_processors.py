@@ -9,10 +9,10 @@ from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
-from engram_kit.principal import DEFAULT_PRINCIPAL as ME
-from engram_orchestrator.processors import MEMORY_ORDER, InputFacts, Refused, ToolResultFacts
-from engram_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
-from engram_testkit.distributions import install
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL as ME
+from mnemesh_orchestrator.processors import MEMORY_ORDER, InputFacts, Refused, ToolResultFacts
+from mnemesh_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
+from mnemesh_testkit.distributions import install
 
 PAGE = (Path(__file__).parents[2] / "docs" / "processors.md").read_text()
 INPUT = InputFacts("org-other", ME.subject_id, "agent-1", "conv-1", "run-1", 0, 0, "user")
@@ -23,18 +23,18 @@ async def test_the_package_of_the_page(tmp_path: Path, monkeypatch: pytest.Monke
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     points = tomllib.loads(toml)["project"]["entry-points"]
     assert set(points) == {INPUT_GROUP, TOOL_RESULT_GROUP}
-    install(tmp_path, "acme_engram", code, {})
+    install(tmp_path, "acme_mnemesh", code, {})
     text = "\n".join(
         f"[{group}]\n" + "".join(f"{name} = {at}\n" for name, at in each.items()) for group, each in points.items()
     )
-    (tmp_path / "acme_engram-1.0.dist-info" / "entry_points.txt").write_text(text)
+    (tmp_path / "acme_mnemesh-1.0.dist-info" / "entry_points.txt").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     invalidate_caches()
     try:
-        (cards,) = load(INPUT_GROUP, ("cards",), "ENGRAM_INPUT_PROCESSORS")
-        (results,) = load(TOOL_RESULT_GROUP, ("cards",), "ENGRAM_TOOL_RESULT_PROCESSORS")
+        (cards,) = load(INPUT_GROUP, ("cards",), "MNEMESH_INPUT_PROCESSORS")
+        (results,) = load(TOOL_RESULT_GROUP, ("cards",), "MNEMESH_TOOL_RESULT_PROCESSORS")
     finally:
-        sys.modules.pop("acme_engram", None)
+        sys.modules.pop("acme_mnemesh", None)
     assert cards.processor.order < MEMORY_ORDER
     assert await cards.processor.process("It is 4111 1111 1111 1111.", INPUT) == "It is [card]."
     with pytest.raises(Refused):

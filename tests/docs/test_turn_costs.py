@@ -6,11 +6,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from engram_client import Agent
-from engram_kit.interceptors import Call
-from engram_kit.request_id import current_request_id
-from engram_kit.sql import Database
-from engram_testkit.mesh import Mesh
+from mnemesh_client import Agent
+from mnemesh_kit.interceptors import Call
+from mnemesh_kit.request_id import current_request_id
+from mnemesh_kit.sql import Database
+from mnemesh_testkit.mesh import Mesh
 
 
 @pytest.fixture
@@ -30,13 +30,13 @@ def cost(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     class CountedCall(Call):
         def __init__(self, method: str, context: Any) -> None:
-            if not method.startswith("/engram.agents."):
+            if not method.startswith("/mnemesh.agents."):
                 counted[method.rpartition("/")[2]] += 1
             super().__init__(method, context)
 
     for verb in ("read", "write"):
         monkeypatch.setattr(Database, verb, counting(verb))
-    monkeypatch.setattr("engram_kit.interceptors.Call", CountedCall)
+    monkeypatch.setattr("mnemesh_kit.interceptors.Call", CountedCall)
     return counted
 
 

@@ -37,6 +37,6 @@ async def test_a_quick_benchmark_measures_every_kind_of_turn(tmp_path: Path) -> 
     assert f"{found['scenarios'][0]['turn_ms']['p50']:.1f}" in printed.decode()
 
     calls = found["per_turn"]
-    commits = 'recall engram_rpcs_total{code="OK",method="/engram.recall.v1.MessageService/CommitStep"}'
+    commits = 'recall mnemesh_rpcs_total{code="OK",method="/mnemesh.recall.v1.MessageService/CommitStep"}'
     assert calls["one-step"][commits] == 1
     assert calls["five-tools"][commits] == 6

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from engram_client import Agent
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Call, Reply
-from engram_testkit.processes import ProcessMesh
-from engram_testkit.turns import Turn, assert_whole, texts, turn, window_of
+from mnemesh_client import Agent
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.processes import ProcessMesh
+from mnemesh_testkit.turns import Turn, assert_whole, texts, turn, window_of
 
 AGENTS = 200
 

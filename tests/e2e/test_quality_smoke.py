@@ -40,7 +40,7 @@ def test_messages_that_answer_are_found(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_passages_that_answer_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    loadings = ("--loadings", "nameless", "--notes", "0", "--embedders", "engram/wordllama-256")
+    loadings = ("--loadings", "nameless", "--notes", "0", "--embedders", "mnemesh/wordllama-256")
     require_better(scored(retrieval_quality.main, monkeypatch, tmp_path / "out.json", *loadings), 1)
 
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.forks import ForkServer
-from engram_testkit.processes import ProcessMesh
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.forks import ForkServer
+from mnemesh_testkit.processes import ProcessMesh
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from engram.types.v1 import message_pb2
-from engram_client import Agent
-from engram_kit.ids import new_id
-from engram_testkit.descendants import alive, descendants
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Call, Reply
-from engram_testkit.faults import Delay
-from engram_testkit.processes import ProcessMesh
-from engram_testkit.stubs import ROOMS
-from engram_testkit.turns import Turn, assert_whole, collect, stored, turn, window_of
+from mnemesh.types.v1 import message_pb2
+from mnemesh_client import Agent
+from mnemesh_kit.ids import new_id
+from mnemesh_testkit.descendants import alive, descendants
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.faults import Delay
+from mnemesh_testkit.processes import ProcessMesh
+from mnemesh_testkit.stubs import ROOMS
+from mnemesh_testkit.turns import Turn, assert_whole, collect, stored, turn, window_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
 

@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from engram.agents.v1 import agents_pb2, runs_pb2
-from engram.types.v1 import message_pb2
-from engram_client import Agent, text_of
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Reply, Usage
-from engram_testkit.processes import ProcessMesh
-from engram_testkit.turns import Turn, assert_whole, stored, turn, window_of
+from mnemesh.agents.v1 import agents_pb2, runs_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_client import Agent, text_of
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Reply, Usage
+from mnemesh_testkit.processes import ProcessMesh
+from mnemesh_testkit.turns import Turn, assert_whole, stored, turn, window_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 

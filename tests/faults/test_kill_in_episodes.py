@@ -7,15 +7,15 @@ import json
 from typing import Any
 
 import pytest
-from engram.agents.v1 import agents_pb2, runs_pb2
-from engram.recall.v1 import episodes_pb2, episodes_service_pb2
-from engram.types.v1 import message_pb2
-from engram_client import Agent, text_of
-from engram_testkit.fakes.memories import drawn
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Reply, Usage
-from engram_testkit.processes import ProcessMesh
-from engram_testkit.turns import assert_whole, stored, turn, window_of
+from mnemesh.agents.v1 import agents_pb2, runs_pb2
+from mnemesh.recall.v1 import episodes_pb2, episodes_service_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_client import Agent, text_of
+from mnemesh_testkit.fakes.memories import drawn
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Reply, Usage
+from mnemesh_testkit.processes import ProcessMesh
+from mnemesh_testkit.turns import assert_whole, stored, turn, window_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
@@ -74,7 +74,7 @@ async def test_around_the_memories(mesh: ProcessMesh, provider: FakeOpenAI, room
     summaries = [row for row in await stored(agent) if row.role == message_pb2.ROLE_SUMMARY]
     assert len(summaries) == 2
     scope = [episodes_pb2.MemoryScope(agent_id=agent.id)]
-    episodes = mesh.stubs["engram.recall.v1.EpisodeService"]
+    episodes = mesh.stubs["mnemesh.recall.v1.EpisodeService"]
     kept = await episodes.ListEpisodes(
         episodes_service_pb2.ListEpisodesRequest(filter=episodes_service_pb2.EpisodeFilter(scopes=scope))
     )

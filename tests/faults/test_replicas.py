@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from engram.types.v1 import message_pb2
-from engram_client import Agent, Engram
-from engram_kit.ids import new_id
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Call, Reply
-from engram_testkit.forks import ForkServer
-from engram_testkit.postgres import PostgresServer
-from engram_testkit.processes import ProcessMesh
-from engram_testkit.turns import assert_whole, collect, texts, window_of
+from mnemesh.types.v1 import message_pb2
+from mnemesh_client import Agent, Mnemesh
+from mnemesh_kit.ids import new_id
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.forks import ForkServer
+from mnemesh_testkit.postgres import PostgresServer
+from mnemesh_testkit.processes import ProcessMesh
+from mnemesh_testkit.turns import assert_whole, collect, texts, window_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
@@ -38,7 +38,7 @@ async def mesh(
         tmp_path_factory.mktemp("replicas"),
         openai_base_url=provider.base_url,
         proxied=("blocks", "recall", "archival"),
-        environment={"ENGRAM_ORCHESTRATOR_DATABASE_URL": postgres_server.url(name)},
+        environment={"MNEMESH_ORCHESTRATOR_DATABASE_URL": postgres_server.url(name)},
         orchestrators=3,
         forks=forks,
     ) as running:
@@ -47,16 +47,16 @@ async def mesh(
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def other(mesh: ProcessMesh) -> AsyncIterator[Engram]:
+async def other(mesh: ProcessMesh) -> AsyncIterator[Mnemesh]:
     """A client of the second orchestrator."""
-    async with Engram(mesh.addresses["orchestrator-2"]) as client:
+    async with Mnemesh(mesh.addresses["orchestrator-2"]) as client:
         yield client
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def third(mesh: ProcessMesh) -> AsyncIterator[Engram]:
+async def third(mesh: ProcessMesh) -> AsyncIterator[Mnemesh]:
     """A client of the third."""
-    async with Engram(mesh.addresses["orchestrator-3"]) as client:
+    async with Mnemesh(mesh.addresses["orchestrator-3"]) as client:
         yield client
 
 
@@ -87,7 +87,7 @@ def five_tools(facts: list[str]) -> list[Reply | str]:
 class Lost:
     """A turn of five tools whose holder is lost in its midst, with an effect whose answer nobody heard."""
 
-    def __init__(self, mesh: ProcessMesh, provider: FakeOpenAI, client: Engram, agent: Agent) -> None:
+    def __init__(self, mesh: ProcessMesh, provider: FakeOpenAI, client: Mnemesh, agent: Agent) -> None:
         self.mesh, self.provider, self.client, self.agent = mesh, provider, client, agent
         self.facts = [f"Fact {new_id('x')[-8:]}." for _ in range(4)]
         self.input = f"Store {self.facts[0]}"
@@ -108,7 +108,7 @@ class Lost:
             return "Goodbye."
         return five_tools(self.facts)[[message["role"] for message in body["messages"]].count("assistant")]
 
-    async def is_completed_by(self, survivor: Engram) -> None:
+    async def is_completed_by(self, survivor: Mnemesh) -> None:
         async with asyncio.timeout(PATIENCE):
             self.heard = await collect(survivor.runs.stream(self.run.id))
         self.before = await _window(self.mesh, self.agent)
@@ -133,7 +133,7 @@ class Lost:
 
 
 async def test_what_holders_do_not_complete_another_does_by_itself(
-    mesh: ProcessMesh, other: Engram, third: Engram, provider: FakeOpenAI
+    mesh: ProcessMesh, other: Mnemesh, third: Mnemesh, provider: FakeOpenAI
 ) -> None:
     """One holder is killed and one stalls; the third completes the runs of both, and the two come back."""
     killed = Lost(mesh, provider, mesh.client, await create(mesh))
@@ -156,7 +156,7 @@ async def test_what_holders_do_not_complete_another_does_by_itself(
 
 
 async def test_fifty_senders_through_both_keep_the_order_in_which_they_were_accepted(
-    mesh: ProcessMesh, other: Engram, provider: FakeOpenAI
+    mesh: ProcessMesh, other: Mnemesh, provider: FakeOpenAI
 ) -> None:
     agent, gate = await create(mesh), asyncio.Event()
     provider.script = lambda body: Reply(text=f"Answer to {texts(body)[-1]}", gates=[gate])
@@ -179,7 +179,7 @@ async def test_fifty_senders_through_both_keep_the_order_in_which_they_were_acce
 
 
 async def test_fifty_that_send_at_once_through_both_are_fifty_whole_turns(
-    mesh: ProcessMesh, other: Engram, provider: FakeOpenAI
+    mesh: ProcessMesh, other: Mnemesh, provider: FakeOpenAI
 ) -> None:
     agent = await create(mesh)
     provider.script = lambda body: Reply(text="Heard.")
@@ -200,7 +200,7 @@ async def test_fifty_that_send_at_once_through_both_are_fifty_whole_turns(
 
 
 async def test_a_model_call_on_the_other_is_cancelled_at_once(
-    mesh: ProcessMesh, other: Engram, provider: FakeOpenAI
+    mesh: ProcessMesh, other: Mnemesh, provider: FakeOpenAI
 ) -> None:
     agent, gate, asked = await create(mesh), asyncio.Event(), len(provider.requests)
     provider.script = lambda body: Reply(text="Never.", gates=[gate])

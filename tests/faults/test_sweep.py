@@ -12,17 +12,17 @@ from typing import Any, Final
 
 import pytest
 import pytest_asyncio
-from engram.recall.v1.messages_service_pb2 import ListMessagesRequest
-from engram.types.v1 import message_pb2
-from engram_client import Agent
-from engram_kit.errors import EngramError
-from engram_testkit.deaths import Deaths, Point
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Call, Reply
-from engram_testkit.forks import ForkServer
-from engram_testkit.processes import ProcessMesh
-from engram_testkit.stubs import ROOMS
-from engram_testkit.turns import assert_whole, turn, window_of
+from mnemesh.recall.v1.messages_service_pb2 import ListMessagesRequest
+from mnemesh.types.v1 import message_pb2
+from mnemesh_client import Agent
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_testkit.deaths import Deaths, Point
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.forks import ForkServer
+from mnemesh_testkit.processes import ProcessMesh
+from mnemesh_testkit.stubs import ROOMS
+from mnemesh_testkit.turns import assert_whole, turn, window_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
 
@@ -281,6 +281,6 @@ async def test_a_turn_survives_a_death_at_every_point(sweep: Sweep, kind: str, r
     for point in (await sweep.undisturbed(kind)).points[room][share :: SHARES[room]]:
         try:
             await sweep.survives(kind, point)
-        except (AssertionError, TimeoutError, EngramError) as error:
+        except (AssertionError, TimeoutError, MnemeshError) as error:
             failures.append(f"{point}: {error}")
     assert not failures, "\n".join(failures)

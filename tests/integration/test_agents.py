@@ -7,19 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from engram.agents.v1 import agents_service_pb2, runs_service_pb2
-from engram.archival.v1 import archives_service_pb2, passages_service_pb2
-from engram.blocks.v1 import blocks_pb2, blocks_service_pb2
-from engram.recall.v1 import messages_service_pb2
-from engram.tools.v1 import execution_service_pb2, tools_service_pb2
-from engram_client import Agent
-from engram_kit.errors import EngramError, NotFound, Unavailable
-from engram_kit.principal import Principal, as_principal
-from engram_testkit import faults
-from engram_testkit.fakes import script
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.mesh import REHEARSAL, Mesh
-from engram_testkit.turns import collect, turn
+from mnemesh.agents.v1 import agents_service_pb2, runs_service_pb2
+from mnemesh.archival.v1 import archives_service_pb2, passages_service_pb2
+from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2
+from mnemesh.recall.v1 import messages_service_pb2
+from mnemesh.tools.v1 import execution_service_pb2, tools_service_pb2
+from mnemesh_client import Agent
+from mnemesh_kit.errors import MnemeshError, NotFound, Unavailable
+from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_testkit import faults
+from mnemesh_testkit.fakes import script
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.mesh import REHEARSAL, Mesh
+from mnemesh_testkit.turns import collect, turn
 
 MEMORY = {"human": "The human.", "persona": "Kind."}
 STRANGER = Principal("org-11111111-1111-4111-8111-111111111111", "user-11111111-1111-4111-8111-111111111111")
@@ -34,7 +34,7 @@ async def test_a_creation_that_is_refused_leaves_nothing_behind(mesh: Mesh) -> N
         {"model": "nobody/knows"},
     )
     for broken in cases:
-        with pytest.raises(EngramError) as refused:
+        with pytest.raises(MnemeshError) as refused:
             await mesh.client.agents.create(**{"blocks": MEMORY, **broken}, request_id="again")
         assert refused.value.reason in {"NOT_FOUND", "ARCHIVE_NOT_FOUND", "BLOCK_LABEL_TAKEN", "MODEL_UNKNOWN"}, broken
         assert [agent.id async for agent in mesh.client.agents.list()] == []
@@ -58,7 +58,7 @@ async def test_a_creation_that_meets_an_absent_tier_is_finished_by_its_repetitio
     tool = await mesh.client.tools.create('def ping() -> str:\n    """Answers."""\n    return "pong"\n')
     given: dict[str, Any] = {"name": "ada", "blocks": MEMORY, "tools": [tool.name], "request_id": "birth-1"}
     mesh.proxies[room].inject(method, fault, times=100)
-    with pytest.raises(EngramError) as away:
+    with pytest.raises(MnemeshError) as away:
         await mesh.client.agents.create(**given)
     assert away.value.reason in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
     mesh.proxies[room].clear()
@@ -114,7 +114,7 @@ async def test_a_late_write_for_a_deleted_agent_is_refused(mesh: Mesh) -> None:
             messages_service_pb2.AppendMessagesRequest(agent_id=agent.id, messages=[_message()])
         ),
     ):
-        with pytest.raises(EngramError) as refused:
+        with pytest.raises(MnemeshError) as refused:
             await write()
         assert refused.value.reason == "ERASED"
 
@@ -199,7 +199,7 @@ async def test_another_organization_finds_nothing(mesh: Mesh) -> None:
     ]
     with as_principal(STRANGER):
         for ask in asked:
-            with pytest.raises(EngramError) as refused:
+            with pytest.raises(MnemeshError) as refused:
                 await ask()
             assert refused.value.code.name == "NOT_FOUND", refused.value
         outcomes = await mesh.client.runs.cancel(run.id)
@@ -235,7 +235,7 @@ async def _with_memories(mesh: Mesh) -> Agent:
 
 
 def _message() -> Any:
-    from engram.types.v1 import message_pb2
+    from mnemesh.types.v1 import message_pb2
 
     text = message_pb2.ContentPart(text=message_pb2.TextPart(text="Late."))
     return message_pb2.Message(

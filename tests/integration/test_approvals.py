@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engram.agents.v1 import agents_pb2, runs_pb2
-from engram.types.v1 import message_pb2
-from engram_client import Agent, approve, deny, returned
-from engram_kit.errors import FailedPrecondition, InvalidArgument
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Call, Reply
-from engram_testkit.mesh import Mesh
-from engram_testkit.turns import window_of
+from mnemesh.agents.v1 import agents_pb2, runs_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_client import Agent, approve, deny, returned
+from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.turns import window_of
 
 MODEL = "openai/fake-model"
 KEEP = "archival_memory_insert"

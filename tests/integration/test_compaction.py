@@ -6,17 +6,17 @@ from typing import Any
 
 import grpc
 import pytest
-from engram.agents.v1 import agents_pb2, agents_service_pb2, runs_pb2
-from engram.types.v1 import message_pb2
-from engram_client import Agent, text_of
-from engram_kit.errors import EngramError
-from engram_testkit.fakes import script
-from engram_testkit.fakes.anthropic import FakeAnthropic
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Call, Reply, Usage
-from engram_testkit.fakes.server import FakeProvider
-from engram_testkit.mesh import Mesh
-from engram_testkit.turns import assert_whole, stored, texts, turn, window_of
+from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, runs_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_client import Agent, text_of
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_testkit.fakes import script
+from mnemesh_testkit.fakes.anthropic import FakeAnthropic
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Call, Reply, Usage
+from mnemesh_testkit.fakes.server import FakeProvider
+from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.turns import assert_whole, stored, texts, turn, window_of
 
 SELF = agents_pb2.COMPACTION_MODE_SELF_COMPACT_ALL
 WORDS = "The weather was discussed at length, and so were the trains. " * 20
@@ -104,7 +104,7 @@ async def test_opted_in_clients_are_told_and_a_replay_tells_the_same(mesh: Mesh,
 
 async def test_by_hand_and_previewed(mesh: Mesh, provider: FakeProvider) -> None:
     agent = await create(mesh, provider)
-    with pytest.raises(EngramError) as refused:
+    with pytest.raises(MnemeshError) as refused:
         await agent.compact(dry_run=True)
     assert refused.value.reason == "NOTHING_TO_COMPACT"
     for number in range(5):
@@ -173,7 +173,7 @@ async def test_settings_change_with_the_agent(mesh: Mesh, provider: FakeProvider
     updated = (await stub.UpdateAgent(request)).agent
     assert updated.compaction_settings == changed
     wanted.compaction_settings.trigger_ratio = 3
-    with pytest.raises((EngramError, grpc.aio.AioRpcError)) as refused:
+    with pytest.raises((MnemeshError, grpc.aio.AioRpcError)) as refused:
         await stub.UpdateAgent(agents_service_pb2.UpdateAgentRequest(agent=wanted, update_mask=request.update_mask))
     assert "trigger_ratio" in str(refused.value)
     again = await stub.GetAgent(agents_service_pb2.GetAgentRequest(agent_id=agent.id))

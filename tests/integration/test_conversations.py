@@ -6,20 +6,20 @@ import asyncio
 from typing import Any
 
 import pytest
-from engram.agents.v1 import agents_pb2, agents_service_pb2, conversations_pb2, runs_pb2, runs_service_pb2
-from engram.agents.v1 import conversations_service_pb2 as rpc
-from engram.types.v1 import message_pb2, paging_pb2
-from engram_client import Agent
-from engram_kit.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound, Unimplemented
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Reply
-from engram_testkit.mesh import REHEARSAL, Mesh
-from engram_testkit.turns import assert_whole, turn
 from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, conversations_pb2, runs_pb2, runs_service_pb2
+from mnemesh.agents.v1 import conversations_service_pb2 as rpc
+from mnemesh.types.v1 import message_pb2, paging_pb2
+from mnemesh_client import Agent
+from mnemesh_kit.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound, Unimplemented
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.mesh import REHEARSAL, Mesh
+from mnemesh_testkit.turns import assert_whole, turn
 
 
 def conversations(mesh: Mesh) -> Any:
-    return mesh.stubs["engram.agents.v1.ConversationService"]
+    return mesh.stubs["mnemesh.agents.v1.ConversationService"]
 
 
 async def opened(mesh: Mesh, agent: Agent, **fields: Any) -> conversations_pb2.Conversation:

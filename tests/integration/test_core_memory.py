@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from engram.blocks.v1 import blocks_pb2
-from engram.types.v1 import message_pb2
-from engram_client import Agent
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Reply
-from engram_testkit.mesh import Mesh
-from engram_testkit.turns import texts, tool_texts, turn
+from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_client import Agent
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.turns import texts, tool_texts, turn
 
 MODEL = "openai/fake-model"
 

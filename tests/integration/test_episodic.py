@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engram.agents.v1 import agents_pb2
-from engram.recall.v1 import episodes_pb2, episodes_service_pb2
-from engram.types.v1 import message_pb2
-from engram_client import Agent, text_of
-from engram_kit.clock import SystemClock
-from engram_testkit.fakes.anthropic import FakeAnthropic
-from engram_testkit.fakes.memories import drawn
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Reply
-from engram_testkit.fakes.server import FakeProvider
-from engram_testkit.mesh import Mesh
-from engram_testkit.postgres import PostgresServer
-from engram_testkit.stubs import ROOMS
-from engram_testkit.turns import assert_whole, turn, window_of
 from google.protobuf.timestamp_pb2 import Timestamp
+from mnemesh.agents.v1 import agents_pb2
+from mnemesh.recall.v1 import episodes_pb2, episodes_service_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_client import Agent, text_of
+from mnemesh_kit.clock import SystemClock
+from mnemesh_testkit.fakes.anthropic import FakeAnthropic
+from mnemesh_testkit.fakes.memories import drawn
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.fakes.server import FakeProvider
+from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.postgres import PostgresServer
+from mnemesh_testkit.stubs import ROOMS
+from mnemesh_testkit.turns import assert_whole, turn, window_of
 
 WORDS = "The weather was discussed at length, and so were the trains. " * 20
 WINDOW = 7_000
@@ -145,7 +145,7 @@ async def facts(mesh: Mesh, agent: Agent, **asked: datetime) -> list[str]:
         times[name] = Timestamp()
         times[name].FromDatetime(at)
     filter_ = episodes_service_pb2.FactFilter(scopes=own(agent), **times)
-    response = await mesh.stubs["engram.recall.v1.EpisodeService"].ListFacts(
+    response = await mesh.stubs["mnemesh.recall.v1.EpisodeService"].ListFacts(
         episodes_service_pb2.ListFactsRequest(filter=filter_)
     )
     return [fact.text for fact in response.facts]
@@ -180,7 +180,7 @@ async def test_an_agent_searches_what_it_believed_in_june(
 
 async def test_what_was_believed_in_may(mesh: Mesh, provider: FakeProvider, calendar: Calendar) -> None:
     agent = await create(mesh, provider)
-    episodes = mesh.stubs["engram.recall.v1.EpisodeService"]
+    episodes = mesh.stubs["mnemesh.recall.v1.EpisodeService"]
     await talk(agent, "Remember: the boat is red.", *("Well.",) * 4)
     told = (await window_of(mesh.client, agent))[0]
     first = await agent.compact()
@@ -256,7 +256,7 @@ async def test_a_long_conversation_is_remembered_and_its_prompt_stays_cached(
         [request.body.get("response_format") or request.body.get("output_config") for request in drawings]
     )
     assert schema.count('"additionalProperties": false') == 3 * len(drawings)
-    bundle = await mesh.stubs["engram.recall.v1.EpisodeService"].GetMemoryBundle(
+    bundle = await mesh.stubs["mnemesh.recall.v1.EpisodeService"].GetMemoryBundle(
         episodes_service_pb2.GetMemoryBundleRequest(scopes=own(agent))
     )
     shown = re.findall(r"^\d\) (.*)$", head, re.MULTILINE)

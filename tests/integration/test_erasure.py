@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engram.archival.v1.archives_pb2 import Archive, Passage
-from engram.archival.v1.archives_service_pb2 import CreateArchiveRequest, DeleteArchiveRequest
-from engram.archival.v1.passages_service_pb2 import InsertPassagesRequest
-from engram.blocks.v1 import blocks_pb2
-from engram.blocks.v1 import blocks_service_pb2 as blocks_rpc
-from engram_kit.clock import FrozenClock
-from engram_kit.config import StartupError
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Reply
-from engram_testkit.mesh import EMBEDDER, Mesh
-from engram_testkit.stubs import ROOMS
-from engram_testkit.turns import turn
+from mnemesh.archival.v1.archives_pb2 import Archive, Passage
+from mnemesh.archival.v1.archives_service_pb2 import CreateArchiveRequest, DeleteArchiveRequest
+from mnemesh.archival.v1.passages_service_pb2 import InsertPassagesRequest
+from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh.blocks.v1 import blocks_service_pb2 as blocks_rpc
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.config import StartupError
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.mesh import EMBEDDER, Mesh
+from mnemesh_testkit.stubs import ROOMS
+from mnemesh_testkit.turns import turn
 
 CANARY = "canaryZq7xVw3"
 STAYS = "heronKp4tRs9"
@@ -35,10 +35,10 @@ async def maintained(directory: Path, clock: FrozenClock) -> dict[str, list[str]
     """What each room's maintenance reports."""
     reports = {}
     for room in ROOMS:
-        config = import_module(f"engram_{room}.config").Config(
+        config = import_module(f"mnemesh_{room}.config").Config(
             port=0, data_dir=str(directory), **({"embedder": EMBEDDER} if room in ("recall", "archival") else {})
         )
-        lines = import_module(f"engram_{room}.maintenance").maintain(config, clock=clock)
+        lines = import_module(f"mnemesh_{room}.maintenance").maintain(config, clock=clock)
         reports[room] = [line async for line in lines]
     return reports
 
@@ -106,6 +106,6 @@ async def test_no_byte_of_a_deleted_agent_is_left_in_any_room(tmp_path: Path, fa
 
 
 async def maintained_alone(room: str, directory: Path) -> None:
-    config = import_module(f"engram_{room}.config").Config(port=0, data_dir=str(directory))
-    async for line in import_module(f"engram_{room}.maintenance").maintain(config):
+    config = import_module(f"mnemesh_{room}.config").Config(port=0, data_dir=str(directory))
+    async for line in import_module(f"mnemesh_{room}.maintenance").maintain(config):
         raise AssertionError(line)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engram.agents.v1 import agents_service_pb2, identities_pb2
-from engram.agents.v1 import identities_service_pb2 as rpc
-from engram_client import Agent
-from engram_kit.errors import AlreadyExists, InvalidArgument, NotFound
-from engram_kit.ids import new_id
-from engram_testkit.mesh import REHEARSAL, Mesh
-from engram_testkit.turns import turn
 from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh.agents.v1 import agents_service_pb2, identities_pb2
+from mnemesh.agents.v1 import identities_service_pb2 as rpc
+from mnemesh_client import Agent
+from mnemesh_kit.errors import AlreadyExists, InvalidArgument, NotFound
+from mnemesh_kit.ids import new_id
+from mnemesh_testkit.mesh import REHEARSAL, Mesh
+from mnemesh_testkit.turns import turn
 
 BOTH = rpc.IdentityView(agent_ids=True, block_ids=True)
 
 
 def identities(mesh: Mesh) -> Any:
-    return mesh.stubs["engram.agents.v1.IdentityService"]
+    return mesh.stubs["mnemesh.agents.v1.IdentityService"]
 
 
 async def agent_of(mesh: Mesh) -> tuple[Agent, str]:
@@ -80,7 +80,7 @@ async def test_what_is_not_there_leaves_nothing_behind(mesh: Mesh) -> None:
     count = await identities(mesh).CountIdentities(rpc.CountIdentitiesRequest())
     assert count.count == 0
     with pytest.raises(NotFound):
-        await mesh.stubs["engram.agents.v1.AgentService"].CreateAgent(
+        await mesh.stubs["mnemesh.agents.v1.AgentService"].CreateAgent(
             agents_service_pb2.CreateAgentRequest(agent={"model": REHEARSAL, "identity_ids": [new_id("identity")]})
         )
 

@@ -2,7 +2,7 @@
 
 Two things are told. A summariser that folds carries one of them from each summary into the next, and drops the other,
 which only a search of the record finds. Most turns come in bulk, as an owner brings a conversation along; the turns
-between them are real, with a window that is too full. ENGRAM_NEEDLE_BULK=0 makes all of them real.
+between them are real, with a window that is too full. MNEMESH_NEEDLE_BULK=0 makes all of them real.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import os
 from typing import Any
 
 import pytest
-from engram.agents.v1 import agents_pb2
-from engram.recall.v1 import messages_service_pb2
-from engram.types.v1 import message_pb2
-from engram_client import Agent, text_of
-from engram_kit.ids import new_id
-from engram_testkit.fakes.memories import drawn
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Call, Reply
-from engram_testkit.mesh import Mesh
-from engram_testkit.turns import assert_whole, texts, turn, window_of
+from mnemesh.agents.v1 import agents_pb2
+from mnemesh.recall.v1 import messages_service_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_client import Agent, text_of
+from mnemesh_kit.ids import new_id
+from mnemesh_testkit.fakes.memories import drawn
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.turns import assert_whole, texts, turn, window_of
 
 TURNS = 3_000
-BULK = int(os.environ.get("ENGRAM_NEEDLE_BULK", "119"))
+BULK = int(os.environ.get("MNEMESH_NEEDLE_BULK", "119"))
 """Turns that come in bulk before each real one."""
 WINDOW = 12_000
 CARRIED = "the wine cellar opens with 4711."

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engram.agents.v1 import models_pb2, runs_service_pb2
-from engram.agents.v1 import models_service_pb2 as rpc
-from engram_kit.errors import EngramError
-from engram_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal
-from engram_testkit.fakes import script
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Call, Reply
-from engram_testkit.mesh import Mesh
-from engram_testkit.turns import turn
+from mnemesh.agents.v1 import models_pb2, runs_service_pb2
+from mnemesh.agents.v1 import models_service_pb2 as rpc
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal
+from mnemesh_testkit.fakes import script
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.turns import turn
 
 KEY = "canary/5b1d90-no=known+form_of-keys"
 OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", DEFAULT_PRINCIPAL.subject_id)
@@ -66,7 +66,7 @@ async def test_its_key_is_used_and_stands_nowhere(
 async def test_nobody_else_uses_it(mesh: Mesh) -> None:
     async with FakeOpenAI(["Hello."]) as fake:
         await register(mesh, fake)
-        with as_principal(OTHER), pytest.raises(EngramError) as refused:
+        with as_principal(OTHER), pytest.raises(MnemeshError) as refused:
             await create(mesh)
         assert refused.value.reason == "MODEL_UNKNOWN"
         assert not fake.requests
@@ -120,11 +120,11 @@ async def test_it_survives_a_restart_and_a_lost_key_is_named(mesh: Mesh, tmp_pat
 
 
 async def command(mesh: Mesh, *arguments: str, stdin: str = "") -> tuple[int | None, str, str]:
-    """Runs `engram providers …` as somebody does who has a shell."""
+    """Runs `mnemesh providers …` as somebody does who has a shell."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "engram_client",
+        "mnemesh_client",
         "--target",
         mesh.addresses["orchestrator"],
         "providers",

@@ -8,18 +8,18 @@ from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
-from engram_kit.config import ConfigError
-from engram_kit.errors import EngramError
-from engram_orchestrator.config import Config
-from engram_orchestrator.wiring import assemble
-from engram_testkit.distributions import install
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Reply
-from engram_testkit.mesh import Mesh
-from engram_testkit.turns import texts, tool_texts, turn
+from mnemesh_kit.config import ConfigError
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_orchestrator.config import Config
+from mnemesh_orchestrator.wiring import assemble
+from mnemesh_testkit.distributions import install
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.turns import texts, tool_texts, turn
 
 SOURCE = """
-from engram_orchestrator.processors import Refused
+from mnemesh_orchestrator.processors import Refused
 
 
 class Cards:
@@ -39,7 +39,7 @@ class Late:
     async def process(self, text, facts):
         return text
 """
-GROUPS = {"engram.input_processors": ("Cards", "Late"), "engram.tool_result_processors": ("Cards",)}
+GROUPS = {"mnemesh.input_processors": ("Cards", "Late"), "mnemesh.tool_result_processors": ("Cards",)}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ async def test_what_a_processor_takes_out_is_nowhere(tmp_path: Path, site: Path,
             ("Help me steal", "INPUT_REFUSED", "We do not help with that."),
             ("explode", "PROCESSOR_FAILED", "The server's processor cards failed; nothing of the input was stored."),
         ):
-            with pytest.raises(EngramError) as refused:
+            with pytest.raises(MnemeshError) as refused:
                 await turn(agent, words)
             assert (refused.value.reason, refused.value.message) == (reason, told)
             assert refused.value.metadata["processor"] == "cards"
@@ -81,5 +81,5 @@ async def test_what_a_processor_takes_out_is_nowhere(tmp_path: Path, site: Path,
 
 async def test_one_behind_memory_is_refused_at_start(tmp_path: Path, site: Path) -> None:
     config = Config(data_dir=str(tmp_path), port=0, input_processors=("late",))
-    with pytest.raises(ConfigError, match="ENGRAM_INPUT_PROCESSORS names 'late', whose order is 901"):
+    with pytest.raises(ConfigError, match="MNEMESH_INPUT_PROCESSORS names 'late', whose order is 901"):
         await assemble(config)

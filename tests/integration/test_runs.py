@@ -8,19 +8,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from engram.agents.v1 import agents_pb2, agents_service_pb2, runs_pb2, runs_service_pb2
-from engram.types.v1 import message_pb2
-from engram_client import Agent
-from engram_client.inputs import text_part
-from engram_kit.clock import FrozenClock
-from engram_kit.errors import Aborted, InvalidArgument
-from engram_testkit.fakes import script
-from engram_testkit.fakes.anthropic import FakeAnthropic
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Reply
-from engram_testkit.faults import Delay
-from engram_testkit.mesh import Mesh
-from engram_testkit.turns import assert_whole, collect, stored, texts, turn, window_of
+from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, runs_pb2, runs_service_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_client import Agent
+from mnemesh_client.inputs import text_part
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.errors import Aborted, InvalidArgument
+from mnemesh_testkit.fakes import script
+from mnemesh_testkit.fakes.anthropic import FakeAnthropic
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.faults import Delay
+from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.turns import assert_whole, collect, stored, texts, turn, window_of
 
 MODEL = "openai/fake-model"
 

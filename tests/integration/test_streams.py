@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from engram.agents.v1 import runs_pb2, runs_service_pb2
-from engram_client import Agent
-from engram_client.inputs import text_part
-from engram_testkit.fakes import script
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Call, Reply, Usage
-from engram_testkit.mesh import Mesh
+from mnemesh.agents.v1 import runs_pb2, runs_service_pb2
+from mnemesh_client import Agent
+from mnemesh_client.inputs import text_part
+from mnemesh_testkit.fakes import script
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Call, Reply, Usage
+from mnemesh_testkit.mesh import Mesh
 
 KINDS = {
     "tool_call": runs_pb2.EVENT_KIND_TOOL_CALL_MESSAGE,

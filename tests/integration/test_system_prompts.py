@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from engram.agents.v1 import agents_pb2, agents_service_pb2
-from engram.types.v1 import paging_pb2
-from engram_kit.errors import InvalidArgument, NotFound, PageTokenInvalid
-from engram_testkit.mesh import Mesh
 from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
+from mnemesh.types.v1 import paging_pb2
+from mnemesh_kit.errors import InvalidArgument, NotFound, PageTokenInvalid
+from mnemesh_testkit.mesh import Mesh
 
 BUILT_IN = [
     "letta_v1",
@@ -226,12 +226,12 @@ async def test_an_agent_changes_to_a_prompt_by_its_key(mesh: Mesh, files: Path) 
 
 async def test_the_command_line_shows_and_takes_prompts(mesh: Mesh, files: Path) -> None:
     (files / "pirate.txt").write_text("Arr [b]", encoding="utf-8")
-    targets = {f"ENGRAM_{room.upper()}_TARGET": address for room, address in mesh.addresses.items()}
-    environment = {"PATH": "", "ENGRAM_TARGET": mesh.addresses["orchestrator"], **targets}
+    targets = {f"MNEMESH_{room.upper()}_TARGET": address for room, address in mesh.addresses.items()}
+    environment = {"PATH": "", "MNEMESH_TARGET": mesh.addresses["orchestrator"], **targets}
 
     async def typed(*arguments: str) -> str:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "engram_client", *arguments), stdout=asyncio.subprocess.PIPE, env=environment
+            *(sys.executable, "-m", "mnemesh_client", *arguments), stdout=asyncio.subprocess.PIPE, env=environment
         )
         out, _ = await process.communicate()
         assert process.returncode == 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from engram_client import Agent
-from engram_testkit import faults
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Reply
-from engram_testkit.mesh import Mesh
-from engram_testkit.turns import Turn, assert_whole, collect, stored, turn, window_of
+from mnemesh_client import Agent
+from mnemesh_testkit import faults
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.turns import Turn, assert_whole, collect, stored, turn, window_of
 
 MODEL = "openai/fake-model"
 INSERT = Reply(tool_calls=[("archival_memory_insert", {"content": "The key is under the mat."})])

@@ -6,13 +6,13 @@ import os
 from typing import Any
 
 import pytest
-from engram.types.v1 import message_pb2
-from engram_client import Agent
-from engram_testkit.descendants import descendants
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Reply
-from engram_testkit.mesh import Mesh
-from engram_testkit.turns import assert_whole, texts, tool_texts, turn, window_of
+from mnemesh.types.v1 import message_pb2
+from mnemesh_client import Agent
+from mnemesh_testkit.descendants import descendants
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Reply
+from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.turns import assert_whole, texts, tool_texts, turn, window_of
 
 MODEL = "openai/fake-model"
 
@@ -80,7 +80,7 @@ async def test_a_custom_tool_runs_within_a_turn(mesh: Mesh, fake_openai: FakeOpe
 async def test_a_tool_sees_nothing_of_the_server(
     mesh: Mesh, fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ENGRAM_TEST_SECRET", "the-servers-secret")
+    monkeypatch.setenv("MNEMESH_TEST_SECRET", "the-servers-secret")
     agent = await create(mesh, ENVIRONMENT)
     fake_openai.script = [Reply(tool_calls=[("environment", {})]), "Nothing."]
     heard = await turn(agent, "Look around.")

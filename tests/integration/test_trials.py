@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from engram.agents.v1 import agents_service_pb2 as rpc
-from engram.agents.v1 import models_service_pb2, runs_pb2
-from engram.types.v1 import message_pb2
-from engram_kit.errors import NotFound
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.mesh import REHEARSAL, Mesh
+from mnemesh.agents.v1 import agents_service_pb2 as rpc
+from mnemesh.agents.v1 import models_service_pb2, runs_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_kit.errors import NotFound
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.mesh import REHEARSAL, Mesh
 
 ADD = '''
 def add(a: int, b: int) -> int:
@@ -65,8 +65,8 @@ async def test_a_preview_is_the_body_that_the_provider_gets(mesh: Mesh, fake_ope
 
 async def test_the_models_on_offer_are_listed(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     listed = (
-        await mesh.stubs["engram.agents.v1.ModelService"].ListModels(models_service_pb2.ListModelsRequest())
+        await mesh.stubs["mnemesh.agents.v1.ModelService"].ListModels(models_service_pb2.ListModelsRequest())
     ).models
     handles = [model.handle for model in listed]
     assert handles == sorted(handles)
-    assert {"engram/rehearsal", "openai/fake-model"} <= set(handles)
+    assert {"mnemesh/rehearsal", "openai/fake-model"} <= set(handles)

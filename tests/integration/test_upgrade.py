@@ -11,24 +11,24 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from engram.archival.v1.passages_service_pb2 import GetArchivalSummaryRequest
-from engram.blocks.v1 import blocks_pb2
-from engram.blocks.v1 import blocks_service_pb2 as blocks_rpc
-from engram.recall.v1.messages_service_pb2 import (
+from mnemesh.archival.v1.passages_service_pb2 import GetArchivalSummaryRequest
+from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh.blocks.v1 import blocks_service_pb2 as blocks_rpc
+from mnemesh.recall.v1.messages_service_pb2 import (
     SEARCH_MODE_TEXT,
     AppendMessagesRequest,
     ListMessagesRequest,
     SearchMessagesRequest,
 )
-from engram.types.v1 import message_pb2
-from engram.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
-from engram_kit.errors import EngramError
-from engram_kit.ids import new_id
-from engram_testkit.mesh import Mesh
-from engram_testkit.postgres import PostgresServer
-from engram_testkit.revisions import at_revision
-from engram_testkit.stubs import ROOMS
-from engram_testkit.turns import assert_whole, stored, turn
+from mnemesh.types.v1 import message_pb2
+from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.ids import new_id
+from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.postgres import PostgresServer
+from mnemesh_testkit.revisions import at_revision
+from mnemesh_testkit.stubs import ROOMS
+from mnemesh_testkit.turns import assert_whole, stored, turn
 
 ROWS = {room: json.loads((Path(__file__).parent / "first_version" / f"{room}.json").read_text()) for room in ROOMS}
 (GONE,) = (row["agent_id"] for row in ROWS["recall"]["agents"] if row["erased_at"])
@@ -45,7 +45,7 @@ async def directory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
         names = [await server.create_database() for _ in ROOMS]
         urls = {room: server.url(name) for room, name in zip(ROOMS, names, strict=True)}
     for room, url in urls.items():
-        await at_revision(url, f"engram_{room}", "0001", ROWS[room])
+        await at_revision(url, f"mnemesh_{room}", "0001", ROWS[room])
     yield urls
     for name in names:
         assert server is not None
@@ -74,7 +74,7 @@ async def test_a_mesh_of_the_first_version_goes_on_without_loss(directory: dict[
             assert_whole(rows)
             late = message_pb2.Message(id=new_id("message"), role=message_pb2.ROLE_USER)
             late.content.add().text.text = "late"
-            with pytest.raises(EngramError) as error:
+            with pytest.raises(MnemeshError) as error:
                 await mesh.stubs.messages.AppendMessages(AppendMessagesRequest(agent_id=GONE, messages=[late]))
             assert error.value.reason == "ERASED"
 

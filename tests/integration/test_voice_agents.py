@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Call, Reply
-from engram_testkit.mesh import Mesh
-from engram_testkit.turns import window_of
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Call, Reply
+from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.turns import window_of
 
 MODEL = "openai/fake-model"
 TRANSCRIPT = """(Older)

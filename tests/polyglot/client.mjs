@@ -12,19 +12,19 @@ const loader = require("@grpc/proto-loader");
 const [protos, orchestrator, blocks, recall] = process.argv.slice(2);
 const definition = loader.loadSync(
   [
-    "engram/agents/v1/agents_service.proto",
-    "engram/agents/v1/runs_service.proto",
-    "engram/blocks/v1/blocks_service.proto",
-    "engram/recall/v1/messages_service.proto",
+    "mnemesh/agents/v1/agents_service.proto",
+    "mnemesh/agents/v1/runs_service.proto",
+    "mnemesh/blocks/v1/blocks_service.proto",
+    "mnemesh/recall/v1/messages_service.proto",
   ],
   { includeDirs: [protos], keepCase: true, longs: Number, enums: String, oneofs: true, defaults: true },
 );
-const { engram } = grpc.loadPackageDefinition(definition);
+const { mnemesh } = grpc.loadPackageDefinition(definition);
 const plain = grpc.credentials.createInsecure();
-const agents = new engram.agents.v1.AgentService(orchestrator, plain);
-const runs = new engram.agents.v1.RunService(orchestrator, plain);
-const core = new engram.blocks.v1.BlockService(blocks, plain);
-const messages = new engram.recall.v1.MessageService(recall, plain);
+const agents = new mnemesh.agents.v1.AgentService(orchestrator, plain);
+const runs = new mnemesh.agents.v1.RunService(orchestrator, plain);
+const core = new mnemesh.blocks.v1.BlockService(blocks, plain);
+const messages = new mnemesh.recall.v1.MessageService(recall, plain);
 const clients = [agents, runs, core, messages];
 
 const deadline = () => ({ deadline: Date.now() + 30_000 });
@@ -79,7 +79,7 @@ async function refusal(agentId) {
 
 const { agent } = await ask(agents, "CreateAgent", {
   request_id: randomUUID(),
-  agent: { name: "from-node", type: "AGENT_TYPE_LETTA_V1", model: "engram/rehearsal" },
+  agent: { name: "from-node", type: "AGENT_TYPE_LETTA_V1", model: "mnemesh/rehearsal" },
   blocks: [{ label: "human", value: "" }],
 });
 const first = heard(await send(agent.id, "My name is Ada. Remember that the key is under the mat."));

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from engram_archival.config import Config
-from engram_archival.wiring import assemble
-from engram_kit.channels import Channels
-from engram_kit.ids import new_id
-from engram_kit.service import RunningServer
-from engram_testkit.suites.archival.calls import Archival
+from mnemesh_archival.config import Config
+from mnemesh_archival.wiring import assemble
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.service import RunningServer
+from mnemesh_testkit.suites.archival.calls import Archival
 
 
 @dataclass
@@ -46,7 +46,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def room(database_url: str, tmp_path: Path) -> AsyncIterator[Room]:
     """A running server."""
     config = Config(
-        port=0, data_dir=str(tmp_path), database_url=database_url, embedder="engram/hashing-256", log_level="error"
+        port=0, data_dir=str(tmp_path), database_url=database_url, embedder="mnemesh/hashing-256", log_level="error"
     )
     room = Room(config)
     await room.start()

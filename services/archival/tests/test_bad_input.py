@@ -7,15 +7,19 @@ from typing import Any
 
 import grpc
 import pytest
-from engram.archival.v1.archives_pb2 import Archive, Passage
-from engram.archival.v1.archives_service_pb2 import (
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mnemesh.archival.v1.archives_pb2 import Archive, Passage
+from mnemesh.archival.v1.archives_service_pb2 import (
     AttachArchiveRequest,
     CreateArchiveRequest,
     GetArchiveRequest,
     ListArchivesRequest,
     UpdateArchiveRequest,
 )
-from engram.archival.v1.passages_service_pb2 import (
+from mnemesh.archival.v1.passages_service_pb2 import (
     DeletePassageRequest,
     GetArchivalSummaryRequest,
     GetPassageRequest,
@@ -25,12 +29,8 @@ from engram.archival.v1.passages_service_pb2 import (
     SearchPassagesRequest,
     UpdatePassageRequest,
 )
-from engram_kit.errors import EngramError, InvalidArgument
-from engram_kit.ids import new_id
-from google.protobuf.field_mask_pb2 import FieldMask
-from google.protobuf.timestamp_pb2 import Timestamp
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from mnemesh_kit.errors import InvalidArgument, MnemeshError
+from mnemesh_kit.ids import new_id
 
 from .conftest import Room
 
@@ -129,7 +129,7 @@ async def test_a_bad_field_is_named(room: Room, request_: Any, field: str) -> No
 
 
 async def test_an_unknown_place_in_a_list_is_not_found(room: Room) -> None:
-    with pytest.raises(EngramError) as refused:
+    with pytest.raises(MnemeshError) as refused:
         await room.passages.ListPassages(ListPassagesRequest(after_id=PASSAGE))
     assert (refused.value.code, refused.value.metadata["field"]) == (grpc.StatusCode.NOT_FOUND, "after_id")
 

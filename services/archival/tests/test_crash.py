@@ -12,23 +12,23 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from engram.archival.v1.archives_pb2 import Passage
-from engram.archival.v1.archives_service_pb2 import DeleteArchiveRequest
-from engram.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
-from engram.archival.v1.passages_service_pb2 import (
+from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh.archival.v1.archives_pb2 import Passage
+from mnemesh.archival.v1.archives_service_pb2 import DeleteArchiveRequest
+from mnemesh.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
+from mnemesh.archival.v1.passages_service_pb2 import (
     DeletePassageRequest,
     InsertPassagesRequest,
     ListPassagesRequest,
     PassageFilter,
     UpdatePassageRequest,
 )
-from engram.archival.v1.passages_service_pb2_grpc import PassageServiceStub
-from engram_archival.finisher import Finisher
-from engram_archival.store.sql_ledger import SqlPassageLedger
-from engram_kit.channels import Channels
-from engram_kit.errors import EngramError
-from engram_kit.ids import new_id
-from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
+from mnemesh_archival.finisher import Finisher
+from mnemesh_archival.store.sql_ledger import SqlPassageLedger
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.ids import new_id
 
 from .conftest import Room
 
@@ -72,7 +72,7 @@ async def test_what_was_recorded_is_finished_at_the_next_start(
             room.passages.DeletePassage(DeletePassageRequest(passage_id=deleted)),
             room.archives.DeleteArchive(DeleteArchiveRequest(archive_id=archive)),
         ):
-            with pytest.raises(EngramError):
+            with pytest.raises(MnemeshError):
                 await call
         await room.stop()
     await room.start()
@@ -92,9 +92,9 @@ async def test_an_insert_that_lands_after_its_archive_was_deleted_is_undone(
     archive = await room.archive(agent)
     with monkeypatch.context() as dying:
         die_before(dying, room, "settle")
-        with pytest.raises(EngramError):
+        with pytest.raises(MnemeshError):
             await room.insert(archive, "half there")
-        with pytest.raises(EngramError):
+        with pytest.raises(MnemeshError):
             await room.archives.DeleteArchive(DeleteArchiveRequest(archive_id=archive))
         await room.stop()
     await room.start()
@@ -113,12 +113,15 @@ class Process:
     async def start(self) -> None:
         environment = {
             **os.environ,
-            "ENGRAM_DATA_DIR": str(self._data_dir),
-            "ENGRAM_ARCHIVAL_PORT": self.address.rpartition(":")[2] or "0",
-            "ENGRAM_EMBEDDER": "engram/hashing-256",
+            "MNEMESH_DATA_DIR": str(self._data_dir),
+            "MNEMESH_ARCHIVAL_PORT": self.address.rpartition(":")[2] or "0",
+            "MNEMESH_EMBEDDER": "mnemesh/hashing-256",
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "engram_archival"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            [sys.executable, "-m", "mnemesh_archival"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         assert self.process.stdout is not None
         line = b""
@@ -146,7 +149,7 @@ async def test_kill_9_under_load_loses_and_doubles_nothing(tmp_path: Path) -> No
 
     async def until_done(call: object, request: object) -> object:
         while True:
-            with suppress(EngramError):
+            with suppress(MnemeshError):
                 return await call(request)  # type: ignore[operator]
             await asyncio.sleep(0)
 
@@ -206,8 +209,8 @@ async def test_a_second_process_on_the_same_directory_gets_one_clear_line(tmp_pa
     second = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "engram_archival",
-        env={**os.environ, "ENGRAM_DATA_DIR": str(tmp_path), "ENGRAM_ARCHIVAL_PORT": "0"},
+        "mnemesh_archival",
+        env={**os.environ, "MNEMESH_DATA_DIR": str(tmp_path), "MNEMESH_ARCHIVAL_PORT": "0"},
         stderr=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
     )

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
-from engram_archival.days import matching, named
-from engram_archival.model import Place
+from mnemesh_archival.days import matching, named
+from mnemesh_archival.model import Place
 
 
 @pytest.mark.parametrize(

@@ -9,30 +9,30 @@ from typing import Any
 
 import grpc
 import pytest
-from engram.archival.v1 import archives_service_pb2, passages_service_pb2
-from engram.archival.v1.archives_pb2 import Archive, Passage
-from engram.archival.v1.archives_service_pb2 import (
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+from mnemesh.archival.v1 import archives_service_pb2, passages_service_pb2
+from mnemesh.archival.v1.archives_pb2 import Archive, Passage
+from mnemesh.archival.v1.archives_service_pb2 import (
     AttachArchiveRequest,
     CreateArchiveRequest,
     ListArchiveAgentsRequest,
     ListArchivesRequest,
     UpdateArchiveRequest,
 )
-from engram.archival.v1.passages_service_pb2 import (
+from mnemesh.archival.v1.passages_service_pb2 import (
     InsertPassagesRequest,
     ListPassagesRequest,
     PassageFilter,
     SearchPassagesRequest,
     UpdatePassageRequest,
 )
-from engram.types.v1.paging_pb2 import SORT_ORDER_ASCENDING, SORT_ORDER_DESCENDING
-from engram_kit.errors import EngramError
-from engram_kit.ids import new_id
-from engram_testkit.hostility import ANSWERS, Victim
-from google.protobuf.descriptor import MethodDescriptor
-from google.protobuf.field_mask_pb2 import FieldMask
-from google.protobuf.message import Message
-from google.protobuf.timestamp_pb2 import Timestamp
+from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING, SORT_ORDER_DESCENDING
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.ids import new_id
+from mnemesh_testkit.hostility import ANSWERS, Victim
 
 from .conftest import Room
 
@@ -86,7 +86,7 @@ def good_requests(target: Target) -> list[tuple[str, Any]]:
     )  # fmt: skip
     update = UpdatePassageRequest(passage=Passage(id=target.passage, text="new", tags=["u"], metadata="{}"))
     update.update_mask.paths.extend(["text", "tags", "metadata"])
-    archive = Archive(name="n", description="d", metadata="{}", embedder="engram/hashing-256")
+    archive = Archive(name="n", description="d", metadata="{}", embedder="mnemesh/hashing-256")
     changed = Archive(id=target.archive, name="n", description="d", metadata="{}")
     rename = UpdateArchiveRequest(archive=changed, update_mask=FieldMask(paths=["name", "description", "metadata"]))
     return [
@@ -131,13 +131,13 @@ async def test_bytes_that_are_no_request_are_the_callers_mistake(target: Target)
 async def outcome_of(call: Any, request: Message) -> grpc.StatusCode:
     try:
         await call(request)
-    except EngramError as error:
+    except MnemeshError as error:
         return error.code
     return grpc.StatusCode.OK
 
 
-async def refused(call: Any) -> EngramError:
-    with pytest.raises(EngramError) as error:
+async def refused(call: Any) -> MnemeshError:
+    with pytest.raises(MnemeshError) as error:
         await call
     return error.value
 

@@ -10,20 +10,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from engram.archival.v1.archives_pb2 import Archive, Passage
-from engram.archival.v1.archives_service_pb2 import DeleteArchiveRequest, UpdateArchiveRequest
-from engram.archival.v1.passages_service_pb2 import (
+from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh.archival.v1.archives_pb2 import Archive, Passage
+from mnemesh.archival.v1.archives_service_pb2 import DeleteArchiveRequest, UpdateArchiveRequest
+from mnemesh.archival.v1.passages_service_pb2 import (
     DeletePassageRequest,
     EraseAgentRequest,
     GetPassageRequest,
     UpdatePassageRequest,
 )
-from engram_archival.maintenance import maintain
-from engram_kit.clock import FrozenClock
-from engram_kit.errors import NotFound
-from engram_kit.ids import new_id
-from engram_kit.sql import Database
-from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh_archival.maintenance import maintain
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.errors import NotFound
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.sql import Database
 
 from .conftest import Room
 
@@ -80,15 +80,15 @@ async def test_no_byte_of_what_was_erased_is_left(room: Room, tmp_path: Path) ->
     report = await told(maintain(room.config))
     assert planted(tmp_path) == []
     assert report[0] == "recorded work that could not be finished: 0"
-    assert any("passages:engram/hashing-256: 1 points kept" in line for line in report)
+    assert any("passages:mnemesh/hashing-256: 1 points kept" in line for line in report)
     await room.start()
     assert await room.texts("kept") == ["kept"]
 
 
 async def test_postgresql_keeps_nothing_in_its_tables(postgres_url: str, tmp_path: Path) -> None:
-    from engram_archival.config import Config
+    from mnemesh_archival.config import Config
 
-    room = Room(Config(port=0, data_dir=str(tmp_path), database_url=postgres_url, embedder="engram/hashing-256"))
+    room = Room(Config(port=0, data_dir=str(tmp_path), database_url=postgres_url, embedder="mnemesh/hashing-256"))
     await room.start()
     await plant_and_erase(room)
     await room.stop()
@@ -132,9 +132,9 @@ async def test_it_refuses_while_the_service_runs(room: Room, tmp_path: Path) -> 
     run = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "engram_archival",
+        "mnemesh_archival",
         "maintain",
-        env={**os.environ, "ENGRAM_DATA_DIR": str(tmp_path)},
+        env={**os.environ, "MNEMESH_DATA_DIR": str(tmp_path)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -146,9 +146,9 @@ async def test_it_refuses_while_the_service_runs(room: Room, tmp_path: Path) -> 
     again = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "engram_archival",
+        "mnemesh_archival",
         "maintain",
-        env={**os.environ, "ENGRAM_DATA_DIR": str(tmp_path), "ENGRAM_ARCHIVAL_DATABASE_URL": room.config.database},
+        env={**os.environ, "MNEMESH_DATA_DIR": str(tmp_path), "MNEMESH_ARCHIVAL_DATABASE_URL": room.config.database},
         stdout=asyncio.subprocess.PIPE,
     )
     out, _ = await again.communicate()

@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import engram_archival
+import mnemesh_archival
 import pytest
 import sqlalchemy as sa
-from engram.archival.v1.archives_pb2 import Archive, Passage
-from engram.archival.v1.archives_service_pb2 import GetArchiveRequest, UpdateArchiveRequest
-from engram.archival.v1.passages_service_pb2 import DeletePassageRequest, PassageFilter
-from engram_archival.config import Config
-from engram_archival.store.tables import metadata
-from engram_kit.errors import EngramError
-from engram_kit.ids import new_id
-from engram_kit.principal import DEFAULT_PRINCIPAL
-from engram_kit.sql import Database
-from engram_retrieval.edge import EdgeIndex
-from engram_retrieval.index import Collection, Point, instant
-from engram_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh.archival.v1.archives_pb2 import Archive, Passage
+from mnemesh.archival.v1.archives_service_pb2 import GetArchiveRequest, UpdateArchiveRequest
+from mnemesh.archival.v1.passages_service_pb2 import DeletePassageRequest, PassageFilter
+from mnemesh_archival.config import Config
+from mnemesh_archival.store.tables import metadata
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL
+from mnemesh_kit.sql import Database
+from mnemesh_retrieval.edge import EdgeIndex
+from mnemesh_retrieval.index import Collection, Point, instant
+from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 
 from .conftest import Room
 from .test_reembedding import until_it_serves
@@ -39,7 +39,7 @@ async def test_the_migrations_make_the_tables_that_the_code_declares(tmp_path: P
     from alembic.migration import MigrationContext
 
     database = Database.open(f"sqlite:///{tmp_path / 'archival.db'}")
-    await database.migrate("engram_archival")
+    await database.migrate("mnemesh_archival")
     different = await database.read(lambda conn: compare_metadata(MigrationContext.configure(conn), metadata))
     await database.close()
     assert different == []
@@ -51,7 +51,7 @@ async def _first_version(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPat
     versions = Path("store") / "migrations" / "versions"
     (package / versions).mkdir(parents=True)
     (package / "__init__.py").touch()
-    source = Path(engram_archival.__file__).parent / versions / "0001_archives_and_passages.py"
+    source = Path(mnemesh_archival.__file__).parent / versions / "0001_archives_and_passages.py"
     shutil.copy(source, package / versions)
     monkeypatch.syspath_prepend(package.parent)
     database = Database.open(url)
@@ -108,7 +108,7 @@ async def test_what_the_first_version_stored_is_there(
         assert await room.texts("oak", filter=PassageFilter(agent_id=agent, tags=["tree"])) == ["an oak"]
         summary = await room.summary(agent)
         assert (summary.revision, summary.passage_count, list(summary.tags)) == (4, 1, ["tree"])
-        with pytest.raises(EngramError):
+        with pytest.raises(MnemeshError):
             await room.insert(archive, Passage(id=gone, text="back again"))
         change = Archive(id=archive, embedder=WORDLLAMA)
         await room.archives.UpdateArchive(
@@ -138,7 +138,7 @@ async def test_passages_of_earlier_versions_stand_in_the_order_of_their_times(
         for n, id_ in enumerate(ids)
     ]  # fmt: skip
     await database.write(lambda conn: conn.execute(table.insert(), rows))
-    await database.migrate("engram_archival")
+    await database.migrate("mnemesh_archival")
     stored = await database.read(
         lambda conn: conn.execute(sa.select(metadata.tables["passages"]).order_by(sa.text("position"))).all()
     )

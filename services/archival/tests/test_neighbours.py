@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
-from engram.archival.v1.archives_pb2 import Passage
-from engram.archival.v1.passages_service_pb2 import (
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.timestamp_pb2 import Timestamp
+from mnemesh.archival.v1.archives_pb2 import Passage
+from mnemesh.archival.v1.passages_service_pb2 import (
     PASSAGE_SEARCH_MODE_HYBRID,
     PASSAGE_SEARCH_MODE_TEXT,
     PASSAGE_SEARCH_MODE_VECTOR,
@@ -18,11 +20,9 @@ from engram.archival.v1.passages_service_pb2 import (
     SearchPassagesRequest,
     UpdatePassageRequest,
 )
-from engram_archival.store.tables import passages
-from engram_kit.ids import new_id
-from engram_kit.sql import Database
-from google.protobuf.field_mask_pb2 import FieldMask
-from google.protobuf.timestamp_pb2 import Timestamp
+from mnemesh_archival.store.tables import passages
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.sql import Database
 
 from .conftest import Room
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from engram.archival.v1 import archives_service_pb2 as registry
-from engram.archival.v1 import passages_service_pb2 as rpc
-from engram.archival.v1.archives_pb2 import Archive, Passage
-from engram.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
-from engram_archival.config import Config
-from engram_kit.ids import derive_id
-from engram_testkit.plans import PlannedEngine, Watch, grown, seen
+from mnemesh.archival.v1 import archives_service_pb2 as registry
+from mnemesh.archival.v1 import passages_service_pb2 as rpc
+from mnemesh.archival.v1.archives_pb2 import Archive, Passage
+from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
+from mnemesh_archival.config import Config
+from mnemesh_kit.ids import derive_id
+from mnemesh_testkit.plans import PlannedEngine, Watch, grown, seen
 
 from .conftest import Room
 
@@ -162,14 +162,14 @@ class Writes:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> PlannedEngine:
     if request.param == "sqlite":
-        return PlannedEngine("engram_archival", f"sqlite:///{tmp_path / 'archival.db'}", slack=2_000)
-    return PlannedEngine("engram_archival", str(request.getfixturevalue("postgres_url")), slack=300)
+        return PlannedEngine("mnemesh_archival", f"sqlite:///{tmp_path / 'archival.db'}", slack=2_000)
+    return PlannedEngine("mnemesh_archival", str(request.getfixturevalue("postgres_url")), slack=300)
 
 
 async def watched_twice(engine: PlannedEngine, tmp_path: Path) -> tuple[dict[str, Watch], dict[str, Watch]]:
     """Every call among few archives and among many."""
     await engine.prepare()
-    room = Room(Config(port=0, data_dir=str(tmp_path), database_url=engine.url, embedder="engram/hashing-256"))
+    room = Room(Config(port=0, data_dir=str(tmp_path), database_url=engine.url, embedder="mnemesh/hashing-256"))
     await room.start()
     writes, found = Writes(), []
     try:

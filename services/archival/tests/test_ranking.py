@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
-from engram_archival.model import Place
-from engram_archival.ranking import by_words, fused, rarities, strongest
-from engram_retrieval.index import WordMatch
+from mnemesh_archival.model import Place
+from mnemesh_archival.ranking import by_words, fused, rarities, strongest
+from mnemesh_retrieval.index import WordMatch
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OAK, TREE = 1, 2

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engram.archival.v1.archives_pb2 import Archive, Passage
-from engram.archival.v1.archives_service_pb2 import (
+from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh.archival.v1.archives_pb2 import Archive, Passage
+from mnemesh.archival.v1.archives_service_pb2 import (
     DeleteArchiveRequest,
     GetArchiveRequest,
     ListArchivesRequest,
     UpdateArchiveRequest,
 )
-from engram.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
-from engram.archival.v1.passages_service_pb2 import (
+from mnemesh.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
+from mnemesh.archival.v1.passages_service_pb2 import (
     PASSAGE_SEARCH_MODE_VECTOR,
     DeletePassageRequest,
     GetPassageRequest,
@@ -27,17 +28,16 @@ from engram.archival.v1.passages_service_pb2 import (
     SearchPassagesRequest,
     UpdatePassageRequest,
 )
-from engram.archival.v1.passages_service_pb2_grpc import PassageServiceStub
-from engram_archival.embedders import Embedders
-from engram_archival.errors import EmbedderAway
-from engram_archival.reembedding import Reembedder
-from engram_archival.store.sql_reembeddings import SqlReembeddingStore
-from engram_kit.channels import Channels
-from engram_retrieval.edge import EdgeIndex
-from engram_retrieval.filters import Match
-from engram_retrieval.index import Collection
-from engram_retrieval.registry import HASHING, WORDLLAMA, make_embedder
-from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
+from mnemesh_archival.embedders import Embedders
+from mnemesh_archival.errors import EmbedderAway
+from mnemesh_archival.reembedding import Reembedder
+from mnemesh_archival.store.sql_reembeddings import SqlReembeddingStore
+from mnemesh_kit.channels import Channels
+from mnemesh_retrieval.edge import EdgeIndex
+from mnemesh_retrieval.filters import Match
+from mnemesh_retrieval.index import Collection
+from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 
 from .conftest import Room
 from .test_crash import Process

@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engram.archival.v1.archives_pb2 import Archive, Passage
-from engram.archival.v1.archives_service_pb2 import GetArchiveRequest, UpdateArchiveRequest
-from engram.archival.v1.passages_service_pb2 import (
+from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh.archival.v1.archives_pb2 import Archive, Passage
+from mnemesh.archival.v1.archives_service_pb2 import GetArchiveRequest, UpdateArchiveRequest
+from mnemesh.archival.v1.passages_service_pb2 import (
     PASSAGE_SEARCH_MODE_TEXT,
     DeletePassageRequest,
     ListPassagesRequest,
     PassageFilter,
     UpdatePassageRequest,
 )
-from engram_archival.config import Config
-from engram_archival.maintenance import maintain
-from engram_kit.config import StartupError
-from engram_retrieval.registry import WORDLLAMA
-from engram_testkit.fakes.qdrant import standing_in
-from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh_archival.config import Config
+from mnemesh_archival.maintenance import maintain
+from mnemesh_kit.config import StartupError
+from mnemesh_retrieval.registry import WORDLLAMA
+from mnemesh_testkit.fakes.qdrant import standing_in
 
 from .conftest import Room
 
@@ -47,7 +47,7 @@ async def replicas(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[Roo
         shared = {**server, "database_url": postgres_url, "qdrant_prefix": f"test-{uuid.uuid4().hex}"}
         rooms = []
         for name in ("one", "two"):
-            config = Config(port=0, data_dir=str(tmp_path / name), embedder="engram/hashing-256", **shared)
+            config = Config(port=0, data_dir=str(tmp_path / name), embedder="mnemesh/hashing-256", **shared)
             room = Room(config)
             await room.start()
             stack.push_async_callback(room.stop)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engram.archival.v1.passages_service_pb2 import PassageFilter
+from mnemesh.archival.v1.passages_service_pb2 import PassageFilter
 
 from .conftest import Room
 

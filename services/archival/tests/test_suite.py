@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from engram_archival.config import Config
-from engram_archival.wiring import assemble
-from engram_testkit.fakes.qdrant import standing_in
-from engram_testkit.suites.archival import ArchivalSuite
-from engram_testkit.suites.tier import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
+from mnemesh_archival.config import Config
+from mnemesh_archival.wiring import assemble
+from mnemesh_testkit.fakes.qdrant import standing_in
+from mnemesh_testkit.suites.archival import ArchivalSuite
+from mnemesh_testkit.suites.tier import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
 
 QDRANT_URL = os.environ.get("QDRANT_URL", "")
 
 
 async def built(database_url: str, directories: pytest.TempPathFactory, **settings: Any) -> Parts:
     config = Config(
-        port=0, data_dir=str(directories.mktemp("archival")), database_url=database_url, embedder="engram/hashing-256",
+        port=0, data_dir=str(directories.mktemp("archival")), database_url=database_url, embedder="mnemesh/hashing-256",
         log_level="error", shutdown_grace_seconds=0, **settings,
     )  # fmt: skip
     return await assemble(config), config

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
-from engram.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
-from engram_blocks.config import Config
-from engram_blocks.wiring import assemble
-from engram_kit.channels import Channels
-from engram_kit.clock import FrozenClock
-from engram_kit.ids import SequentialIds
-from engram_kit.service import RunningServer
+from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
+from mnemesh_blocks.config import Config
+from mnemesh_blocks.wiring import assemble
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.ids import SequentialIds
+from mnemesh_kit.service import RunningServer
 
 if TYPE_CHECKING:
-    from engram.blocks.v1.blocks_service_pb2_grpc import BlockServiceAsyncStub
+    from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceAsyncStub
 
 
 @pytest_asyncio.fixture

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from engram.blocks.v1 import blocks_pb2
-from engram_blocks.convert import messages
-from engram_blocks.model import AgentAuthor, Block, OwnerAuthor, Provenance
-from engram_kit.principal import Principal, as_principal
 from hypothesis import given
 from hypothesis import strategies as st
+from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh_blocks.convert import messages
+from mnemesh_blocks.model import AgentAuthor, Block, OwnerAuthor, Provenance
+from mnemesh_kit.principal import Principal, as_principal
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 text = st.text(st.characters(codec="utf-8"), max_size=30)

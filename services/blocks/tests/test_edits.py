@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from engram_blocks.edits import Append, Edit, InsertLine, Patch, ReplaceAll, ReplaceUnique, Rethink
-from engram_kit.errors import EngramError
+from mnemesh_blocks.edits import Append, Edit, InsertLine, Patch, ReplaceAll, ReplaceUnique, Rethink
+from mnemesh_kit.errors import MnemeshError
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_tabs_in_the_text_to_replace_are_literal() -> None:
     assert ReplaceUnique("\tx", "y").apply("\tx\n        x", "notes") == "y\n        x"
 
 
-def _refusal(edit: Edit, value: str) -> EngramError:
-    with pytest.raises(EngramError) as refused:
+def _refusal(edit: Edit, value: str) -> MnemeshError:
+    with pytest.raises(MnemeshError) as refused:
         edit.apply(value, "notes")
     return refused.value
 

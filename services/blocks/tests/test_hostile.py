@@ -7,13 +7,13 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from engram.blocks.v1 import blocks_pb2 as pb
-from engram.blocks.v1 import blocks_service_pb2
-from engram.blocks.v1 import blocks_service_pb2 as rpc
-from engram.types.v1 import paging_pb2
-from engram_kit.ids import new_id
-from engram_testkit.hostility import Victim
 from google.protobuf.descriptor import MethodDescriptor
+from mnemesh.blocks.v1 import blocks_pb2 as pb
+from mnemesh.blocks.v1 import blocks_service_pb2
+from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
+from mnemesh.types.v1 import paging_pb2
+from mnemesh_kit.ids import new_id
+from mnemesh_testkit.hostility import Victim
 
 METHODS: list[MethodDescriptor] = list(blocks_service_pb2.DESCRIPTOR.services_by_name["BlockService"].methods)
 BY_NAME = {method.name: method for method in METHODS}

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from engram.blocks.v1 import blocks_pb2 as pb
-from engram.blocks.v1 import blocks_service_pb2 as rpc
-from engram.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
-from engram_blocks.config import Config
-from engram_blocks.maintenance import maintain
-from engram_blocks.wiring import assemble
-from engram_kit.channels import Channels
-from engram_kit.clock import FrozenClock
-from engram_kit.config import StartupError
-from engram_kit.errors import FailedPrecondition
-from engram_kit.ids import new_id
-from engram_kit.service import RunningServer
-from engram_kit.sql import Database
+from mnemesh.blocks.v1 import blocks_pb2 as pb
+from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
+from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
+from mnemesh_blocks.config import Config
+from mnemesh_blocks.maintenance import maintain
+from mnemesh_blocks.wiring import assemble
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.config import StartupError
+from mnemesh_kit.errors import FailedPrecondition
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.service import RunningServer
+from mnemesh_kit.sql import Database
 
 CANARY = "canaryZq7xVw3"
 DAY = 86_400

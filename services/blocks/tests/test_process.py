@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from engram.blocks.v1 import blocks_pb2 as pb
-from engram.blocks.v1 import blocks_service_pb2 as rpc
-from engram.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
-from engram_kit.channels import Channels
-from engram_kit.errors import EngramError
-from engram_kit.ids import new_id
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from mnemesh.blocks.v1 import blocks_pb2 as pb
+from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
+from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.ids import new_id
 
 
 @asynccontextmanager
 async def process(data_dir: Path, **env: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    settings = {"ENGRAM_BLOCKS_PORT": "0", "ENGRAM_DATA_DIR": str(data_dir), **env}
+    settings = {"MNEMESH_BLOCKS_PORT": "0", "MNEMESH_DATA_DIR": str(data_dir), **env}
     started = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "engram_blocks", env={**os.environ, **settings}, stderr=asyncio.subprocess.PIPE
+        sys.executable, "-m", "mnemesh_blocks", env={**os.environ, **settings}, stderr=asyncio.subprocess.PIPE
     )
     try:
         yield started
@@ -51,7 +51,7 @@ async def test_it_serves_and_stops_in_order(tmp_path: Path) -> None:
         address = await address_of(running)
         async with grpc.aio.insecure_channel(address) as channel:
             check = health_pb2_grpc.HealthStub(channel).Check
-            for service in ("", "engram.blocks.v1.BlockService"):
+            for service in ("", "mnemesh.blocks.v1.BlockService"):
                 answer = await check(health_pb2.HealthCheckRequest(service=service), timeout=5)
                 assert answer.status == health_pb2.HealthCheckResponse.SERVING
         running.send_signal(signal.SIGTERM)
@@ -90,7 +90,7 @@ class Writer:
                 done += 1
                 if done == enough:
                     written.set()
-        except (grpc.aio.AioRpcError, EngramError):
+        except (grpc.aio.AioRpcError, MnemeshError):
             return
 
     async def _write(self, stub: Any, edit: rpc.EditBlockRequest) -> None:
@@ -153,11 +153,11 @@ async def refusal(data_dir: Path, **env: str) -> str:
 async def test_what_keeps_it_from_starting_is_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        line = await refusal(tmp_path, ENGRAM_BLOCKS_PORT=port)
+        line = await refusal(tmp_path, MNEMESH_BLOCKS_PORT=port)
         assert port in line
-        assert "ENGRAM_BLOCKS_PORT" in line
+        assert "MNEMESH_BLOCKS_PORT" in line
     (tmp_path / "file").touch()
     assert "cannot be written" in await refusal(tmp_path / "file" / "below")
-    assert "ENGRAM_BLOCKS_PORT" in await refusal(tmp_path, ENGRAM_BLOCKS_PORT="many")
-    assert "ENGRAM_AUTH_KEY_FILE" in await refusal(tmp_path, ENGRAM_HOST="0.0.0.0")
-    assert "database" in await refusal(tmp_path, ENGRAM_BLOCKS_DATABASE_URL="mysql://x/y")
+    assert "MNEMESH_BLOCKS_PORT" in await refusal(tmp_path, MNEMESH_BLOCKS_PORT="many")
+    assert "MNEMESH_AUTH_KEY_FILE" in await refusal(tmp_path, MNEMESH_HOST="0.0.0.0")
+    assert "database" in await refusal(tmp_path, MNEMESH_BLOCKS_DATABASE_URL="mysql://x/y")

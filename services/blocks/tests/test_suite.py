@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import pytest_asyncio
-from engram_blocks.config import Config
-from engram_blocks.wiring import assemble
-from engram_testkit.suites.blocks import BlocksSuite
-from engram_testkit.suites.tier import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
+from mnemesh_blocks.config import Config
+from mnemesh_blocks.wiring import assemble
+from mnemesh_testkit.suites.blocks import BlocksSuite
+from mnemesh_testkit.suites.tier import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
 
 
 class Blocks(BlocksSuite):

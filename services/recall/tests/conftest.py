@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from engram.recall.v1.episodes_service_pb2_grpc import EpisodeServiceStub
-from engram.recall.v1.messages_service_pb2_grpc import MessageServiceStub
-from engram.recall.v1.traces_service_pb2_grpc import TraceServiceStub
-from engram_kit.channels import Channels
-from engram_kit.clock import FrozenClock
-from engram_kit.service import RunningServer
-from engram_recall.config import Config
-from engram_recall.wiring import assemble
-from engram_retrieval.registry import HASHING
+from mnemesh.recall.v1.episodes_service_pb2_grpc import EpisodeServiceStub
+from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
+from mnemesh.recall.v1.traces_service_pb2_grpc import TraceServiceStub
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.service import RunningServer
+from mnemesh_recall.config import Config
+from mnemesh_recall.wiring import assemble
+from mnemesh_retrieval.registry import HASHING
 
 Serve = Callable[..., AbstractAsyncContextManager[Any]]
 

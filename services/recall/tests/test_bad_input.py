@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engram.recall.v1 import contexts_pb2
-from engram.recall.v1 import messages_service_pb2 as rpc
-from engram.types.v1 import message_pb2 as pb
-from engram_kit.errors import EngramError, InvalidArgument
-from engram_kit.ids import new_id
+from mnemesh.recall.v1 import contexts_pb2
+from mnemesh.recall.v1 import messages_service_pb2 as rpc
+from mnemesh.types.v1 import message_pb2 as pb
+from mnemesh_kit.errors import InvalidArgument, MnemeshError
+from mnemesh_kit.ids import new_id
 
 AGENT, CONVERSATION = new_id("agent"), new_id("conv")
 LEASE = contexts_pb2.WriterLease(run_id=new_id("run"), epoch=1)
@@ -45,8 +45,8 @@ def append(*messages: pb.Message, **more: Any) -> rpc.AppendMessagesRequest:
     return rpc.AppendMessagesRequest(**{"agent_id": AGENT, "messages": messages, **more})
 
 
-async def refused(call: Any) -> EngramError:
-    with pytest.raises(EngramError) as error:
+async def refused(call: Any) -> MnemeshError:
+    with pytest.raises(MnemeshError) as error:
         await call
     return error.value
 

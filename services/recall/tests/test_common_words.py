@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engram.recall.v1 import messages_service_pb2 as rpc
-from engram.types.v1 import message_pb2 as pb
-from engram_kit.ids import derive_id
-from engram_recall.store.words import postgresql, ranking
+from mnemesh.recall.v1 import messages_service_pb2 as rpc
+from mnemesh.types.v1 import message_pb2 as pb
+from mnemesh_kit.ids import derive_id
+from mnemesh_recall.store.words import postgresql, ranking
 
 
 async def say(recall: Any, agent: str, word: str, times: int) -> None:

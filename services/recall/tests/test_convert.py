@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from engram.types.v1 import message_pb2 as pb
-from engram_kit.errors import InvalidArgument
-from engram_recall.convert import messages as convert
-from engram_recall.messages.model import Message
-from engram_recall.store.codec import COLUMNS, to_message, to_row
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
+from mnemesh.types.v1 import message_pb2 as pb
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_recall.convert import messages as convert
+from mnemesh_recall.messages.model import Message
+from mnemesh_recall.store.codec import COLUMNS, to_message, to_row
 
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
 maybe = st.none() | text

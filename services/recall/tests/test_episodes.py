@@ -8,15 +8,15 @@ from typing import Any
 
 import grpc
 import pytest
-from engram.recall.v1 import contexts_pb2, episodes_pb2
-from engram.recall.v1 import episodes_service_pb2 as rpc
-from engram.recall.v1 import messages_service_pb2 as messages
-from engram.types.v1 import message_pb2, paging_pb2
-from engram_kit.clock import FrozenClock
-from engram_kit.errors import EngramError, FailedPrecondition, InvalidArgument, NotFound
-from engram_kit.ids import new_id
-from engram_kit.principal import Principal, as_principal
 from google.protobuf.timestamp_pb2 import Timestamp
+from mnemesh.recall.v1 import contexts_pb2, episodes_pb2
+from mnemesh.recall.v1 import episodes_service_pb2 as rpc
+from mnemesh.recall.v1 import messages_service_pb2 as messages
+from mnemesh.types.v1 import message_pb2, paging_pb2
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.errors import FailedPrecondition, InvalidArgument, MnemeshError, NotFound
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.principal import Principal, as_principal
 
 AGENT, PEER, CONVERSATION = new_id("agent"), new_id("agent"), new_id("conv")
 MINE, TEAM = episodes_pb2.MemoryScope(agent_id=AGENT), episodes_pb2.MemoryScope(name="team/support")
@@ -72,8 +72,8 @@ async def open_window(recall: Any, *texts: str, agent: str = AGENT, conversation
     return [row.id for row in rows]
 
 
-async def refused(call: Any) -> EngramError:
-    with pytest.raises(EngramError) as error:
+async def refused(call: Any) -> MnemeshError:
+    with pytest.raises(MnemeshError) as error:
         await call
     return error.value
 
@@ -186,7 +186,7 @@ async def test_of_many_that_supersede_one_fact_at_once_one_wins(recall: Any) -> 
         *(supersede(recall, old, f"Likes drink {number}") for number in range(8)), return_exceptions=True
     )
     won = [result for result in results if not isinstance(result, BaseException)]
-    lost = [result for result in results if isinstance(result, EngramError)]
+    lost = [result for result in results if isinstance(result, MnemeshError)]
     assert (len(won), len(lost)) == (1, 7)
     assert {error.reason for error in lost} == {"FACT_CLOSED"}
     assert await held(recall) == [won[0].fact.text]

@@ -8,7 +8,8 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from engram.recall.v1 import (
+from google.protobuf.descriptor import MethodDescriptor
+from mnemesh.recall.v1 import (
     contexts_pb2,
     episodes_pb2,
     episodes_service_pb2,
@@ -16,13 +17,12 @@ from engram.recall.v1 import (
     traces_pb2,
     traces_service_pb2,
 )
-from engram.recall.v1 import messages_service_pb2 as rpc
-from engram.types.v1 import message_pb2 as pb
-from engram.types.v1 import paging_pb2
-from engram_kit.ids import new_id
-from engram_testkit.contract import hostile_request, spoiled
-from engram_testkit.hostility import ANSWERS, RAW, Victim
-from google.protobuf.descriptor import MethodDescriptor
+from mnemesh.recall.v1 import messages_service_pb2 as rpc
+from mnemesh.types.v1 import message_pb2 as pb
+from mnemesh.types.v1 import paging_pb2
+from mnemesh_kit.ids import new_id
+from mnemesh_testkit.contract import hostile_request, spoiled
+from mnemesh_testkit.hostility import ANSWERS, RAW, Victim
 
 METHODS: list[MethodDescriptor] = [
     *messages_service_pb2.DESCRIPTOR.services_by_name["MessageService"].methods,
@@ -254,7 +254,7 @@ async def test_one_spoiled_record_spoils_the_import_and_nothing_else(target: Tar
             traces_service_pb2.TraceRecord(episode=episode),
         )
     ]
-    path = "/engram.recall.v1.TraceService/ImportTraces"
+    path = "/mnemesh.recall.v1.TraceService/ImportTraces"
     before = await target.stored()
     for request in (traces_service_pb2.ImportTracesRequest(request_id="r", header=header), *good):
         for where, broken in spoiled(request):

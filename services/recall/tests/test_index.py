@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from engram.recall.v1 import messages_service_pb2 as rpc
-from engram.types.v1 import message_pb2 as pb
-from engram_kit.clock import FrozenClock
-from engram_kit.ids import RandomIds, new_id
-from engram_kit.sql import Database
-from engram_recall.indexer import Indexer, MessageVectors
-from engram_recall.messages import search
-from engram_recall.messages.commands import Batch, MessageSearch, SearchMode, SearchScope
-from engram_recall.messages.model import Message, Role, TextPart
-from engram_recall.messages.search import MessageFinder
-from engram_recall.store.sql import SqlRecallStore
-from engram_retrieval.blocks import BlockIndex
-from engram_retrieval.filters import EVERYTHING
-from engram_retrieval.registry import HASHING, WORDLLAMA, make_embedder
+from mnemesh.recall.v1 import messages_service_pb2 as rpc
+from mnemesh.types.v1 import message_pb2 as pb
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.ids import RandomIds, new_id
+from mnemesh_kit.sql import Database
+from mnemesh_recall.indexer import Indexer, MessageVectors
+from mnemesh_recall.messages import search
+from mnemesh_recall.messages.commands import Batch, MessageSearch, SearchMode, SearchScope
+from mnemesh_recall.messages.model import Message, Role, TextPart
+from mnemesh_recall.messages.search import MessageFinder
+from mnemesh_recall.store.sql import SqlRecallStore
+from mnemesh_retrieval.blocks import BlockIndex
+from mnemesh_retrieval.filters import EVERYTHING
+from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 
 AGENT = new_id("agent")
 
@@ -38,7 +38,7 @@ class Rig:
 @pytest_asyncio.fixture
 async def rig(tmp_path: Path, clock: FrozenClock) -> Any:
     database = Database.open(f"sqlite:///{tmp_path / 'recall.db'}")
-    await database.migrate("engram_recall")
+    await database.migrate("mnemesh_recall")
     index = await BlockIndex.open(tmp_path / "index")
     vectors = MessageVectors(index, make_embedder(HASHING))
     rig = Rig(SqlRecallStore(database, clock, RandomIds()), vectors, database)

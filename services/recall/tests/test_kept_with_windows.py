@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engram.recall.v1 import contexts_pb2, episodes_pb2
-from engram.recall.v1 import episodes_service_pb2 as rpc
-from engram.recall.v1 import messages_service_pb2 as messages
-from engram.types.v1 import message_pb2
-from engram_kit.clock import FrozenClock
-from engram_kit.errors import EngramError, InvalidArgument
-from engram_kit.ids import new_id
+from mnemesh.recall.v1 import contexts_pb2, episodes_pb2
+from mnemesh.recall.v1 import episodes_service_pb2 as rpc
+from mnemesh.recall.v1 import messages_service_pb2 as messages
+from mnemesh.types.v1 import message_pb2
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.errors import InvalidArgument, MnemeshError
+from mnemesh_kit.ids import new_id
 
 from .test_episodes import AGENT, CONVERSATION, DAY, MINE, TEAM, held, learn, open_window, refused, supersede
 
@@ -138,7 +138,7 @@ async def test_a_memory_that_is_refused_leaves_the_window_as_it_was(recall: Any,
 )
 async def test_what_cannot_be_kept_is_refused_by_its_field(recall: Any, commit: Commit, field: str) -> None:
     request = await replacing(recall, memory("good", added("Ada sails")), commit)
-    error: EngramError = await refused(recall.ReplaceContext(request))
+    error: MnemeshError = await refused(recall.ReplaceContext(request))
     assert isinstance(error, InvalidArgument)
     assert error.field == field
     assert (await kept(recall), await held(recall)) == ([], [])

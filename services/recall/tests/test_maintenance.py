@@ -13,28 +13,28 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from engram.recall.v1 import episodes_pb2, traces_pb2, traces_service_pb2
-from engram.recall.v1 import episodes_service_pb2 as memories
-from engram.recall.v1 import messages_service_pb2 as rpc
-from engram.types.v1 import message_pb2 as pb
-from engram_kit.clock import FrozenClock
-from engram_kit.ids import RandomIds, new_id
-from engram_kit.principal import DEFAULT_PRINCIPAL
-from engram_kit.sql import Database
-from engram_recall.config import Config
-from engram_recall.errors import EmbedderAway
-from engram_recall.indexer import Indexer, MessageVectors
-from engram_recall.maintenance import maintain
-from engram_recall.messages.commands import Batch
-from engram_recall.messages.model import Message, Role, TextPart
-from engram_recall.messages.retention import Retention
-from engram_recall.store.sql import SqlRecallStore
-from engram_retrieval.blocks import BlockIndex
-from engram_retrieval.embedder import Vector
-from engram_retrieval.embedders.hashing import HashingEmbedder
-from engram_retrieval.errors import EmbedderUnavailable
-from engram_retrieval.registry import HASHING
 from google.protobuf.timestamp_pb2 import Timestamp
+from mnemesh.recall.v1 import episodes_pb2, traces_pb2, traces_service_pb2
+from mnemesh.recall.v1 import episodes_service_pb2 as memories
+from mnemesh.recall.v1 import messages_service_pb2 as rpc
+from mnemesh.types.v1 import message_pb2 as pb
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.ids import RandomIds, new_id
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL
+from mnemesh_kit.sql import Database
+from mnemesh_recall.config import Config
+from mnemesh_recall.errors import EmbedderAway
+from mnemesh_recall.indexer import Indexer, MessageVectors
+from mnemesh_recall.maintenance import maintain
+from mnemesh_recall.messages.commands import Batch
+from mnemesh_recall.messages.model import Message, Role, TextPart
+from mnemesh_recall.messages.retention import Retention
+from mnemesh_recall.store.sql import SqlRecallStore
+from mnemesh_retrieval.blocks import BlockIndex
+from mnemesh_retrieval.embedder import Vector
+from mnemesh_retrieval.embedders.hashing import HashingEmbedder
+from mnemesh_retrieval.errors import EmbedderUnavailable
+from mnemesh_retrieval.registry import HASHING
 
 CANARY = "canaryZq7xVw3"
 
@@ -137,7 +137,7 @@ async def test_no_byte_of_what_was_erased_is_left(serve: Any, tmp_path: Path, cl
     report = await told(maintain(Config(port=0, data_dir=str(tmp_path), embedder=HASHING), clock=clock))
     assert planted(tmp_path) == []
     assert any(line.startswith("recall.db: ") for line in report)
-    assert any("messages.2.engram/hashing-256: 3 points kept" in line for line in report)
+    assert any("messages.2.mnemesh/hashing-256: 3 points kept" in line for line in report)
     async with serve() as recall:
         for mode in (rpc.SEARCH_MODE_TEXT, rpc.SEARCH_MODE_VECTOR):
             asked = rpc.SearchMessagesRequest(query="harmless", agent_id=kept, mode=mode)
@@ -169,9 +169,9 @@ async def test_it_refuses_while_the_service_runs(serve: Any, tmp_path: Path) -> 
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "engram_recall",
+            "mnemesh_recall",
             *arguments,
-            env={**os.environ, "ENGRAM_DATA_DIR": str(tmp_path), "ENGRAM_EMBEDDER": HASHING},
+            env={**os.environ, "MNEMESH_DATA_DIR": str(tmp_path), "MNEMESH_EMBEDDER": HASHING},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -278,7 +278,7 @@ async def test_the_lag_of_the_index_is_told(tmp_path: Path) -> None:
 
     clock = FrozenClock(datetime(2026, 1, 1, tzinfo=UTC))
     database = Database.open(f"sqlite:///{tmp_path / 'recall.db'}")
-    await database.migrate("engram_recall")
+    await database.migrate("mnemesh_recall")
     index, embedder = await BlockIndex.open(tmp_path / "index"), Away()
     store = SqlRecallStore(database, clock, RandomIds())
     indexer = Indexer(store, MessageVectors(index, embedder), clock)

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from engram_kit.clock import FrozenClock
-from engram_kit.ids import SequentialIds, new_id
-from engram_kit.sql import Database
-from engram_recall.episodes.commands import FactFilter, MemorySearch, NewFact
-from engram_recall.episodes.model import Fact, Scope, ScopeKind
-from engram_recall.episodes.search import MemoryFinder
-from engram_recall.episodes.vectors import MemoryFollower, MemoryVectors
-from engram_recall.errors import EmbedderAway
-from engram_recall.messages.commands import SearchMode
-from engram_recall.store.episodes.sql import SqlMemoryStore
-from engram_retrieval.blocks import BlockIndex
-from engram_retrieval.embedder import Vector
-from engram_retrieval.embedders.hashing import HashingEmbedder
-from engram_retrieval.errors import EmbedderUnavailable
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.ids import SequentialIds, new_id
+from mnemesh_kit.sql import Database
+from mnemesh_recall.episodes.commands import FactFilter, MemorySearch, NewFact
+from mnemesh_recall.episodes.model import Fact, Scope, ScopeKind
+from mnemesh_recall.episodes.search import MemoryFinder
+from mnemesh_recall.episodes.vectors import MemoryFollower, MemoryVectors
+from mnemesh_recall.errors import EmbedderAway
+from mnemesh_recall.messages.commands import SearchMode
+from mnemesh_recall.store.episodes.sql import SqlMemoryStore
+from mnemesh_retrieval.blocks import BlockIndex
+from mnemesh_retrieval.embedder import Vector
+from mnemesh_retrieval.embedders.hashing import HashingEmbedder
+from mnemesh_retrieval.errors import EmbedderUnavailable
 
 ORG = new_id("org")
 TEAM = Scope(ScopeKind.NAME, "team")
@@ -40,7 +40,7 @@ class Leaving(HashingEmbedder):
 @pytest_asyncio.fixture
 async def store(tmp_path: Path, clock: FrozenClock) -> AsyncIterator[SqlMemoryStore]:
     database = Database.open(f"sqlite:///{tmp_path / 'recall.db'}")
-    await database.migrate("engram_recall")
+    await database.migrate("mnemesh_recall")
     yield SqlMemoryStore(database, clock, SequentialIds())
     await database.close()
 

@@ -9,22 +9,22 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import engram_recall
+import mnemesh_recall
 import sqlalchemy as sa
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
-from engram.recall.v1 import messages_service_pb2 as rpc
-from engram.recall.v1 import traces_service_pb2
-from engram.types.v1 import message_pb2 as pb
-from engram_kit.ids import new_id
-from engram_kit.principal import DEFAULT_PRINCIPAL
-from engram_kit.sql import Database
-from engram_recall.messages.points import collection
-from engram_retrieval.edge import EdgeIndex
-from engram_retrieval.registry import HASHING
+from mnemesh.recall.v1 import messages_service_pb2 as rpc
+from mnemesh.recall.v1 import traces_service_pb2
+from mnemesh.types.v1 import message_pb2 as pb
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL
+from mnemesh_kit.sql import Database
+from mnemesh_recall.messages.points import collection
+from mnemesh_retrieval.edge import EdgeIndex
+from mnemesh_retrieval.registry import HASHING
 
 ORG = DEFAULT_PRINCIPAL.organization_id
-FIRST = Path(engram_recall.__file__).parent / "store" / "migrations" / "versions" / "0001_recall.py"
+FIRST = Path(mnemesh_recall.__file__).parent / "store" / "migrations" / "versions" / "0001_recall.py"
 AGENT, CONVERSATION = new_id("agent"), new_id("conv")
 NOW = "2026-01-10 12:00:00.000000"
 SAID = ("prompt", "I play the guitar", "Do you practise daily?", "Only on Sundays")

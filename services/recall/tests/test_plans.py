@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
-from engram.recall.v1 import messages_service_pb2 as rpc
-from engram.types.v1 import message_pb2 as pb
-from engram_kit.ids import derive_id, new_id
-from engram_kit.sql import Database
-from engram_testkit.plans import PlannedEngine, Watch, grown, seen
+from mnemesh.recall.v1 import messages_service_pb2 as rpc
+from mnemesh.types.v1 import message_pb2 as pb
+from mnemesh_kit.ids import derive_id, new_id
+from mnemesh_kit.sql import Database
+from mnemesh_testkit.plans import PlannedEngine, Watch, grown, seen
 
 EACH: Final = 60
 FEW, MANY = 3, 40
@@ -209,8 +209,8 @@ class Writes:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> PlannedEngine:
     if request.param == "sqlite":
-        return PlannedEngine("engram_recall", f"sqlite:///{tmp_path / 'recall.db'}", slack=2_000)
-    return PlannedEngine("engram_recall", str(request.getfixturevalue("postgres_url")), slack=300)
+        return PlannedEngine("mnemesh_recall", f"sqlite:///{tmp_path / 'recall.db'}", slack=2_000)
+    return PlannedEngine("mnemesh_recall", str(request.getfixturevalue("postgres_url")), slack=300)
 
 
 async def watched_twice(

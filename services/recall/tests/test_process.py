@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from engram.recall.v1 import contexts_pb2, episodes_service_pb2, episodes_service_pb2_grpc, traces_service_pb2
-from engram.recall.v1 import messages_service_pb2 as rpc
-from engram.recall.v1.messages_service_pb2_grpc import MessageServiceStub
-from engram.recall.v1.traces_service_pb2_grpc import TraceServiceStub
-from engram.types.v1 import message_pb2 as pb
-from engram_kit.channels import Channels
-from engram_kit.errors import EngramError
-from engram_kit.ids import new_id
-from engram_retrieval.registry import HASHING
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from mnemesh.recall.v1 import contexts_pb2, episodes_service_pb2, episodes_service_pb2_grpc, traces_service_pb2
+from mnemesh.recall.v1 import messages_service_pb2 as rpc
+from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
+from mnemesh.recall.v1.traces_service_pb2_grpc import TraceServiceStub
+from mnemesh.types.v1 import message_pb2 as pb
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.ids import new_id
+from mnemesh_retrieval.registry import HASHING
 
 
 @asynccontextmanager
 async def process(data_dir: Path, **env: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    settings = {"ENGRAM_RECALL_PORT": "0", "ENGRAM_DATA_DIR": str(data_dir), "ENGRAM_EMBEDDER": HASHING, **env}
+    settings = {"MNEMESH_RECALL_PORT": "0", "MNEMESH_DATA_DIR": str(data_dir), "MNEMESH_EMBEDDER": HASHING, **env}
     started = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "engram_recall", env={**os.environ, **settings}, stderr=asyncio.subprocess.PIPE
+        sys.executable, "-m", "mnemesh_recall", env={**os.environ, **settings}, stderr=asyncio.subprocess.PIPE
     )
     try:
         yield started
@@ -66,7 +66,7 @@ async def test_it_serves_and_stops_in_order(tmp_path: Path) -> None:
         address = await address_of(running)
         async with grpc.aio.insecure_channel(address) as channel:
             health: Any = health_pb2_grpc.HealthStub(channel)
-            for service in ("", *(f"engram.recall.v1.{name}Service" for name in ("Message", "Trace", "Episode"))):
+            for service in ("", *(f"mnemesh.recall.v1.{name}Service" for name in ("Message", "Trace", "Episode"))):
                 answer = await health.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
                 assert answer.status == health_pb2.HealthCheckResponse.SERVING
             episodes = episodes_service_pb2_grpc.EpisodeServiceStub(channel)
@@ -79,8 +79,8 @@ async def test_it_serves_and_stops_in_order(tmp_path: Path) -> None:
 
 
 async def test_what_keeps_it_from_starting_is_one_line(tmp_path: Path) -> None:
-    assert "ENGRAM_EMBEDDER" in await refusal(tmp_path, ENGRAM_EMBEDDER="nobody/knows")
-    assert "database" in await refusal(tmp_path, ENGRAM_RECALL_DATABASE_URL="mysql://x/y")
+    assert "MNEMESH_EMBEDDER" in await refusal(tmp_path, MNEMESH_EMBEDDER="nobody/knows")
+    assert "database" in await refusal(tmp_path, MNEMESH_RECALL_DATABASE_URL="mysql://x/y")
 
 
 class Writer:
@@ -113,7 +113,7 @@ class Writer:
                 done += 1
                 if done == enough:
                     written.set()
-        except (grpc.aio.AioRpcError, EngramError):
+        except (grpc.aio.AioRpcError, MnemeshError):
             return
 
     def _next(self) -> rpc.CommitStepRequest:

@@ -17,27 +17,27 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from engram.recall.v1 import messages_service_pb2 as rpc
-from engram.types.v1 import message_pb2 as pb
-from engram_kit.clock import FrozenClock
-from engram_kit.config import StartupError
-from engram_kit.ids import RandomIds, new_id
-from engram_kit.principal import DEFAULT_PRINCIPAL
-from engram_kit.sql import Database
-from engram_recall.config import Config
-from engram_recall.indexer import HOLD, Indexer, MessageVectors
-from engram_recall.maintenance import maintain, rebuild
-from engram_recall.messages.commands import Batch
-from engram_recall.messages.model import Message, Role, TextPart
-from engram_recall.messages.retention import Retention
-from engram_recall.store.sql import SqlRecallStore
-from engram_recall.wiring import assemble, open_index
-from engram_retrieval.embedder import Vector
-from engram_retrieval.embedders.hashing import HashingEmbedder
-from engram_retrieval.filters import EVERYTHING
-from engram_retrieval.index import Collection, SearchMode, SearchQuery, VectorIndex
-from engram_retrieval.registry import HASHING
-from engram_testkit.fakes.qdrant import StandIn, standing_in
+from mnemesh.recall.v1 import messages_service_pb2 as rpc
+from mnemesh.types.v1 import message_pb2 as pb
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.config import StartupError
+from mnemesh_kit.ids import RandomIds, new_id
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL
+from mnemesh_kit.sql import Database
+from mnemesh_recall.config import Config
+from mnemesh_recall.indexer import HOLD, Indexer, MessageVectors
+from mnemesh_recall.maintenance import maintain, rebuild
+from mnemesh_recall.messages.commands import Batch
+from mnemesh_recall.messages.model import Message, Role, TextPart
+from mnemesh_recall.messages.retention import Retention
+from mnemesh_recall.store.sql import SqlRecallStore
+from mnemesh_recall.wiring import assemble, open_index
+from mnemesh_retrieval.embedder import Vector
+from mnemesh_retrieval.embedders.hashing import HashingEmbedder
+from mnemesh_retrieval.filters import EVERYTHING
+from mnemesh_retrieval.index import Collection, SearchMode, SearchQuery, VectorIndex
+from mnemesh_retrieval.registry import HASHING
+from mnemesh_testkit.fakes.qdrant import StandIn, standing_in
 
 ORG = DEFAULT_PRINCIPAL.organization_id
 Settings = Callable[..., Config]
@@ -156,7 +156,7 @@ async def rigs(settings: Settings, clock: FrozenClock) -> AsyncIterator[tuple[Ri
             config = settings(name)
             database = Database.open(config.database)
             stack.push_async_callback(database.close)
-            await database.migrate("engram_recall")
+            await database.migrate("mnemesh_recall")
             index = await open_index(config)
             stack.push_async_callback(index.close)
             made.append(Rig(SqlRecallStore(database, clock, RandomIds()), index, clock, name))

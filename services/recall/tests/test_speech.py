@@ -8,11 +8,11 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from engram_kit.errors import InvalidArgument
-from engram_recall.dates import end_bound, start_bound, time_zone
-from engram_recall.language.words import indexed, terms
-from engram_recall.messages.model import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
-from engram_recall.messages.speech import speech
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_recall.dates import end_bound, start_bound, time_zone
+from mnemesh_recall.language.words import indexed, terms
+from mnemesh_recall.messages.model import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
+from mnemesh_recall.messages.speech import speech
 
 
 def message(role: Role, text: str = "", **more: Any) -> Message:

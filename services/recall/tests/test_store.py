@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from engram_kit.sql import Database
+from mnemesh_kit.sql import Database
 
 
 async def test_the_migrations_make_the_tables_that_the_code_declares(database_url: str) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
-    from engram_recall.store.tables import metadata
+    from mnemesh_recall.store.tables import metadata
 
     database = Database.open(database_url)
-    await database.migrate("engram_recall")
+    await database.migrate("mnemesh_recall")
 
     def differences(conn: sa.Connection) -> list[object]:
         # The word index is each engine's own, and no table of SQLAlchemy's.

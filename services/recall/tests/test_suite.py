@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import pytest_asyncio
-from engram_recall.config import Config
-from engram_recall.wiring import assemble
-from engram_retrieval.registry import HASHING
-from engram_testkit.suites.recall import RecallSuite
-from engram_testkit.suites.tier import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
+from mnemesh_recall.config import Config
+from mnemesh_recall.wiring import assemble
+from mnemesh_retrieval.registry import HASHING
+from mnemesh_testkit.suites.recall import RecallSuite
+from mnemesh_testkit.suites.tier import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
 
 
 class Recall(RecallSuite):

@@ -9,16 +9,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from engram.recall.v1 import episodes_pb2, traces_pb2
-from engram.recall.v1 import episodes_service_pb2 as memories
-from engram.recall.v1 import messages_service_pb2 as rpc
-from engram.recall.v1 import traces_service_pb2 as traces
-from engram.types.v1 import message_pb2 as pb
-from engram.types.v1 import paging_pb2
-from engram_kit.errors import AlreadyExists, EngramError, InvalidArgument, NotFound
-from engram_kit.ids import derive_id, new_id
-from engram_kit.principal import Principal, as_principal
 from google.protobuf.timestamp_pb2 import Timestamp
+from mnemesh.recall.v1 import episodes_pb2, traces_pb2
+from mnemesh.recall.v1 import episodes_service_pb2 as memories
+from mnemesh.recall.v1 import messages_service_pb2 as rpc
+from mnemesh.recall.v1 import traces_service_pb2 as traces
+from mnemesh.types.v1 import message_pb2 as pb
+from mnemesh.types.v1 import paging_pb2
+from mnemesh_kit.errors import AlreadyExists, InvalidArgument, MnemeshError, NotFound
+from mnemesh_kit.ids import derive_id, new_id
+from mnemesh_kit.principal import Principal, as_principal
 
 AGENT, PEER = new_id("agent"), new_id("agent")
 MAIN, SIDE = derive_id("conv", AGENT), new_id("conv")
@@ -91,8 +91,8 @@ async def take_in(recall: Any, records: list[traces.TraceRecord], **more: Any) -
     return await recall.traces.ImportTraces(parts(records, **more))  # type: ignore[no-any-return]
 
 
-async def refused(call: Any) -> EngramError:
-    with pytest.raises(EngramError) as error:
+async def refused(call: Any) -> MnemeshError:
+    with pytest.raises(MnemeshError) as error:
         await call
     return error.value
 
@@ -471,6 +471,6 @@ async def test_what_cannot_be_meant_is_refused_by_its_field(recall: Any) -> None
     ):
         error = await refused(call)
         assert (type(error), error.field) == (InvalidArgument, field)
-    with pytest.raises(EngramError) as refusal:
+    with pytest.raises(MnemeshError) as refusal:
         await exported(recall, record_types=[0])
     assert refusal.value.field == "record_types"

@@ -11,14 +11,14 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from engram.tools.v1.execution_service_pb2_grpc import ExecutionServiceStub
-from engram.tools.v1.mcp_servers_service_pb2_grpc import McpServerServiceStub
-from engram.tools.v1.tools_service_pb2_grpc import ToolServiceStub
-from engram_kit.service import RunningServer
-from engram_tools.config import Config
-from engram_tools.sandbox import Level, Outcome, Sandbox, SandboxSettings, Task
-from engram_tools.sandbox.inside import plan as layer
-from engram_tools.wiring import assemble
+from mnemesh.tools.v1.execution_service_pb2_grpc import ExecutionServiceStub
+from mnemesh.tools.v1.mcp_servers_service_pb2_grpc import McpServerServiceStub
+from mnemesh.tools.v1.tools_service_pb2_grpc import ToolServiceStub
+from mnemesh_kit.service import RunningServer
+from mnemesh_tools.config import Config
+from mnemesh_tools.sandbox import Level, Outcome, Sandbox, SandboxSettings, Task
+from mnemesh_tools.sandbox.inside import plan as layer
+from mnemesh_tools.wiring import assemble
 
 _WITHOUT_NAMESPACES = {layer.LANDLOCK, layer.SECCOMP} | ({layer.OWN_UID} if os.geteuid() == 0 else set())
 PROFILES = {"all layers": None, "no namespaces": _WITHOUT_NAMESPACES}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engram_tools.errors import ToolArgumentsInvalid
-from engram_tools.schema import coerce
+from mnemesh_tools.errors import ToolArgumentsInvalid
+from mnemesh_tools.schema import coerce
 
 INTEGERS = {"type": "array", "items": {"type": "integer"}}
 

@@ -10,19 +10,19 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from engram.tools.v1 import tools_pb2
-from engram.tools.v1 import tools_service_pb2 as pb
-from engram_kit.clock import SystemClock
-from engram_kit.ids import RandomIds
-from engram_kit.paging import PageQuery
-from engram_kit.principal import Principal, as_principal
-from engram_kit.sql import Database
-from engram_tools.builtins import Builtins
-from engram_tools.definition import settled
-from engram_tools.errors import ToolNameTaken
-from engram_tools.model import Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
-from engram_tools.service import ToolService
-from engram_tools.store.sql import SqlToolStore
+from mnemesh.tools.v1 import tools_pb2
+from mnemesh.tools.v1 import tools_service_pb2 as pb
+from mnemesh_kit.clock import SystemClock
+from mnemesh_kit.ids import RandomIds
+from mnemesh_kit.paging import PageQuery
+from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.sql import Database
+from mnemesh_tools.builtins import Builtins
+from mnemesh_tools.definition import settled
+from mnemesh_tools.errors import ToolNameTaken
+from mnemesh_tools.model import Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
+from mnemesh_tools.service import ToolService
+from mnemesh_tools.store.sql import SqlToolStore
 
 OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", "user-00000000-0000-4000-8000-00000000000b")
 OWN = ToolSpec(source_code='def speak():\n    """Mine."""\n')
@@ -41,7 +41,7 @@ def release(name: str, **descriptions: str) -> Builtins:
 async def database(database_url: str) -> AsyncIterator[Database]:
     """A migrated database on each engine."""
     opened = Database.open(database_url)
-    await opened.migrate("engram_tools")
+    await opened.migrate("mnemesh_tools")
     yield opened
     await opened.close()
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import grpc
 import pytest
-from engram.tools.v1 import execution_service_pb2 as pb
-from engram.tools.v1 import tools_pb2, tools_service_pb2
-from engram_kit.errors import EngramError, from_rpc_error
 from google.protobuf.duration_pb2 import Duration
+from mnemesh.tools.v1 import execution_service_pb2 as pb
+from mnemesh.tools.v1 import tools_pb2, tools_service_pb2
+from mnemesh_kit.errors import MnemeshError, from_rpc_error
 
 REPEAT = '''def repeat(text: str, times: int = 2) -> str:
     """Repeats.
@@ -38,7 +38,7 @@ def _ad_hoc(source: str, arguments: str = "", **fields: Any) -> pb.ExecuteToolRe
     return pb.ExecuteToolRequest(ad_hoc=tool, arguments=arguments, **fields)
 
 
-async def _refused(call: Awaitable[Any]) -> EngramError:
+async def _refused(call: Awaitable[Any]) -> MnemeshError:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return from_rpc_error(caught.value)

@@ -16,9 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import engram_tools.sandbox
+import mnemesh_tools.sandbox
 import pytest
-from engram_tools.sandbox import (
+from mnemesh_tools.sandbox import (
     Isolation,
     Level,
     Outcome,
@@ -29,12 +29,12 @@ from engram_tools.sandbox import (
     Task,
     process,
 )
-from engram_tools.sandbox.inside import plan as layer
-from engram_tools.sandbox.isolation import find
-from engram_tools.sandbox.task import AgentView
+from mnemesh_tools.sandbox.inside import plan as layer
+from mnemesh_tools.sandbox.isolation import find
+from mnemesh_tools.sandbox.task import AgentView
 
 Run = Callable[..., Coroutine[Any, Any, Outcome]]
-MARK = "engram_sandbox_test_mark"
+MARK = "mnemesh_sandbox_test_mark"
 
 
 def _source(body: str, parameters: str = "") -> str:
@@ -510,15 +510,15 @@ def test_an_ordinary_user_can_run_tools_too() -> None:
     python = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3") if Path(path).exists()), None)
     if python is None:
         pytest.skip("this machine has no interpreter that an ordinary user can run")
-    place = Path(tempfile.mkdtemp(prefix="engram-copy-"))
+    place = Path(tempfile.mkdtemp(prefix="mnemesh-copy-"))
     place.chmod(0o755)
     try:
-        package = place / "engram_tools"
-        shutil.copytree(Path(engram_tools.sandbox.__file__).parent, package / "sandbox")
+        package = place / "mnemesh_tools"
+        shutil.copytree(Path(mnemesh_tools.sandbox.__file__).parent, package / "sandbox")
         (package / "__init__.py").touch()
         script = textwrap.dedent("""
             import asyncio, json
-            from engram_tools.sandbox import Sandbox, SandboxSettings, Level, Task
+            from mnemesh_tools.sandbox import Sandbox, SandboxSettings, Level, Task
             async def main():
                 box = await Sandbox.open(SandboxSettings(minimum=Level.MINIMAL))
                 if box.isolation.level is Level.NONE:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engram_tools.errors import ToolSourceInvalid
-from engram_tools.schema import from_source
+from mnemesh_tools.errors import ToolSourceInvalid
+from mnemesh_tools.schema import from_source
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 

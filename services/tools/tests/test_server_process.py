@@ -14,9 +14,9 @@ from typing import Any
 
 import grpc
 import pytest
-from engram.tools.v1 import execution_service_pb2 as pb
-from engram.tools.v1.execution_service_pb2_grpc import ExecutionServiceStub
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from mnemesh.tools.v1 import execution_service_pb2 as pb
+from mnemesh.tools.v1.execution_service_pb2_grpc import ExecutionServiceStub
 
 SECRET = "sk-of-the-server"
 SEARCH = f"""def search(pid, directory):
@@ -37,12 +37,12 @@ def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server with a secret in its environment, and its address."""
     env = {
         **os.environ,
-        "ENGRAM_TOOLS_PORT": "0",
-        "ENGRAM_DATA_DIR": str(tmp_path / "data"),
-        "ENGRAM_TOOLS_MIN_SANDBOX": "minimal",
+        "MNEMESH_TOOLS_PORT": "0",
+        "MNEMESH_DATA_DIR": str(tmp_path / "data"),
+        "MNEMESH_TOOLS_MIN_SANDBOX": "minimal",
         "OPENAI_API_KEY": SECRET,
     }
-    command = [sys.executable, "-m", "engram_tools"]
+    command = [sys.executable, "-m", "mnemesh_tools"]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         lines = []
@@ -61,7 +61,7 @@ def test_life_of_the_server(server: tuple[subprocess.Popen[str], str], tmp_path:
     process, address = server
     with grpc.insecure_channel(address) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
-        for name in ("", "engram.tools.v1.ToolService", "engram.tools.v1.ExecutionService"):
+        for name in ("", "mnemesh.tools.v1.ToolService", "mnemesh.tools.v1.ExecutionService"):
             answer = health.Check(health_pb2.HealthCheckRequest(service=name))
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
         schema = '{"type": "object", "properties": {"pid": {}, "directory": {}}}'
@@ -107,10 +107,10 @@ def test_tools_die_with_the_server(server: tuple[subprocess.Popen[str], str]) ->
 
 def test_a_bad_setting_is_one_line(tmp_path: Path) -> None:
     """And the exit code says that it could not start."""
-    env = {**os.environ, "ENGRAM_DATA_DIR": str(tmp_path), "ENGRAM_TOOLS_MIN_SANDBOX": "none"}
+    env = {**os.environ, "MNEMESH_DATA_DIR": str(tmp_path), "MNEMESH_TOOLS_MIN_SANDBOX": "none"}
     done = subprocess.run(
-        [sys.executable, "-m", "engram_tools"], env=env, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-m", "mnemesh_tools"], env=env, capture_output=True, text=True, timeout=30, check=False
     )
     assert done.returncode == 2
-    assert "ENGRAM_TOOLS_MIN_SANDBOX" in done.stderr
+    assert "MNEMESH_TOOLS_MIN_SANDBOX" in done.stderr
     assert len(done.stderr.splitlines()) == 1

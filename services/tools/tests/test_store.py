@@ -9,16 +9,16 @@ import pytest_asyncio
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from engram_kit.clock import SystemClock
-from engram_kit.ids import RandomIds
-from engram_kit.paging import PageQuery
-from engram_kit.principal import Principal, as_principal
-from engram_kit.sql import Database
-from engram_tools.errors import ToolNotFound
-from engram_tools.model import ToolFilter, ToolOrder, ToolSpec
-from engram_tools.service import ToolService
-from engram_tools.store.sql import SqlToolStore
-from engram_tools.store.tables import metadata
+from mnemesh_kit.clock import SystemClock
+from mnemesh_kit.ids import RandomIds
+from mnemesh_kit.paging import PageQuery
+from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.sql import Database
+from mnemesh_tools.errors import ToolNotFound
+from mnemesh_tools.model import ToolFilter, ToolOrder, ToolSpec
+from mnemesh_tools.service import ToolService
+from mnemesh_tools.store.sql import SqlToolStore
+from mnemesh_tools.store.tables import metadata
 
 SPEC = ToolSpec(source_code='def f():\n    """F."""\n', tags=("t",))
 OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", "user-00000000-0000-4000-8000-00000000000b")
@@ -28,7 +28,7 @@ OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", "user-00000000-000
 async def database(database_url: str) -> AsyncIterator[Database]:
     """A migrated database on each engine."""
     opened = Database.open(database_url)
-    await opened.migrate("engram_tools")
+    await opened.migrate("mnemesh_tools")
     yield opened
     await opened.close()
 

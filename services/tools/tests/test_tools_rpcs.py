@@ -9,12 +9,12 @@ from typing import Any
 
 import grpc
 import pytest
-from engram.tools.v1 import mcp_servers_service_pb2 as mcp
-from engram.tools.v1 import tools_pb2
-from engram.tools.v1 import tools_service_pb2 as pb
-from engram.types.v1 import paging_pb2
-from engram_kit.errors import EngramError, from_rpc_error
 from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh.tools.v1 import mcp_servers_service_pb2 as mcp
+from mnemesh.tools.v1 import tools_pb2
+from mnemesh.tools.v1 import tools_service_pb2 as pb
+from mnemesh.types.v1 import paging_pb2
+from mnemesh_kit.errors import MnemeshError, from_rpc_error
 
 UNKNOWN: Any = 9
 ROLL = '''def roll(sides: int) -> int:
@@ -31,7 +31,7 @@ def _source(name: str, text: str = "Does it.") -> str:
     return f'def {name}():\n    """{text}"""\n    return 1\n'
 
 
-async def _refused(call: Awaitable[Any]) -> EngramError:
+async def _refused(call: Awaitable[Any]) -> MnemeshError:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return from_rpc_error(caught.value)

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from engram_kit.clock import FrozenClock
-from engram_kit.errors import EngramError
-from engram_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
-from engram_orchestrator.model.episodes import MemoryHits, MemoryScope
-from engram_orchestrator.model.memory import Block, CoreMemory, MessageHit, PassageHit
-from engram_orchestrator.ports import AgentAuthor, BlockEdit
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
+from mnemesh_orchestrator.model.episodes import MemoryHits, MemoryScope
+from mnemesh_orchestrator.model.memory import Block, CoreMemory, MessageHit, PassageHit
+from mnemesh_orchestrator.ports import AgentAuthor, BlockEdit
 
 NOW = datetime(2026, 1, 20, 12, 0, tzinfo=UTC)
 
@@ -21,7 +21,7 @@ class Tiers:
     """Stands for all three tiers; `asked` holds the calls in order, `refusal` is raised by every one."""
 
     asked: list[tuple[Any, ...]] = field(default_factory=list)
-    refusal: EngramError | None = None
+    refusal: MnemeshError | None = None
     core: CoreMemory = field(default_factory=lambda: CoreMemory("agent-1", 1))
     hits: tuple[Any, ...] = ()
     memories: MemoryHits = field(default_factory=MemoryHits)

@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from engram_orchestrator.builtin.arguments import Arguments, ParseFailure, check, parse, storable
-from engram_orchestrator.builtin.schemas import BUILTIN_SCHEMAS, with_heartbeat, with_thinking
-from engram_orchestrator.model.models import ToolSchema
 from hypothesis import given
 from hypothesis import strategies as st
+from mnemesh_orchestrator.builtin.arguments import Arguments, ParseFailure, check, parse, storable
+from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS, with_heartbeat, with_thinking
+from mnemesh_orchestrator.model.models import ToolSchema
 
 REPLACE = BUILTIN_SCHEMAS["memory_replace"]
 SEARCH = BUILTIN_SCHEMAS["conversation_search"]

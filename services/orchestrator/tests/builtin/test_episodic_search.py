@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from engram_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
-from engram_orchestrator.model.episodes import Episode, Fact, MemoryHits, MemoryScope
+from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
+from mnemesh_orchestrator.model.episodes import Episode, Fact, MemoryHits, MemoryScope
 
 from .conftest import NOW, Tiers
 

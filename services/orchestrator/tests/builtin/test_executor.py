@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from engram_kit import errors
-from engram_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
-from engram_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
-from engram_orchestrator.builtin.search import time_ago
-from engram_orchestrator.model.memory import Block, CoreMemory, MessageHit, PassageHit
-from engram_orchestrator.model.messages import Message, ReasoningPart, Role, TextPart
-from engram_orchestrator.ports import (
+from mnemesh_kit import errors
+from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
+from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
+from mnemesh_orchestrator.builtin.search import time_ago
+from mnemesh_orchestrator.model.memory import Block, CoreMemory, MessageHit, PassageHit
+from mnemesh_orchestrator.model.messages import Message, ReasoningPart, Role, TextPart
+from mnemesh_orchestrator.ports import (
     AgentAuthor,
     Append,
     BlockEdit,
@@ -32,7 +32,7 @@ EDITED = (
 )
 
 
-def remote(kind: type[errors.EngramError], reason: str, **metadata: str) -> errors.EngramError:
+def remote(kind: type[errors.MnemeshError], reason: str, **metadata: str) -> errors.MnemeshError:
     """An error as it comes back from another room."""
     error = kind("What the room says.", **metadata)
     error.reason = reason
@@ -202,7 +202,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("name", "given", "error", "text"), REFUSALS, ids=lambda value: getattr(value, "reason", None))
 async def test_what_a_tier_refuses_is_told_to_the_model(
-    tools: BuiltinTools, tiers: Any, call: Make, name: str, given: dict[str, Any], error: errors.EngramError, text: str
+    tools: BuiltinTools, tiers: Any, call: Make, name: str, given: dict[str, Any], error: errors.MnemeshError, text: str
 ) -> None:
     tiers.refusal = error
     result = await tools.execute(call(name, given))
@@ -213,7 +213,7 @@ async def test_what_a_tier_refuses_is_told_to_the_model(
 @pytest.mark.parametrize("kind", [errors.Unavailable, errors.DeadlineExceeded, errors.Internal])
 @pytest.mark.parametrize("name", ["memory_replace", "conversation_search", "archival_memory_insert"])
 async def test_a_tier_that_is_away_is_not_an_answer(
-    tools: BuiltinTools, tiers: Any, call: Make, kind: type[errors.EngramError], name: str
+    tools: BuiltinTools, tiers: Any, call: Make, kind: type[errors.MnemeshError], name: str
 ) -> None:
     given = {"memory_replace": REPLACE_ARGUMENTS, "conversation_search": {"query": "x"}}.get(name, {"content": "x"})
     tiers.refusal = kind("away")

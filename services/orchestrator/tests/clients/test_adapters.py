@@ -6,27 +6,27 @@ from typing import Any
 
 import grpc
 import pytest
-from engram.archival.v1 import archives_service_pb2 as archives
-from engram.archival.v1 import archives_service_pb2_grpc, passages_service_pb2_grpc
-from engram.archival.v1 import passages_service_pb2 as passages
-from engram.blocks.v1 import blocks_pb2, blocks_service_pb2_grpc
-from engram.blocks.v1 import blocks_service_pb2 as blocks
-from engram.recall.v1 import contexts_pb2, messages_service_pb2_grpc
-from engram.recall.v1 import messages_service_pb2 as recall
-from engram.tools.v1 import execution_service_pb2 as execution
-from engram.tools.v1 import execution_service_pb2_grpc, tools_pb2, tools_service_pb2_grpc
-from engram.tools.v1 import tools_service_pb2 as tools
-from engram.types.v1 import message_pb2
-from engram_kit.channels import Channels
-from engram_kit.errors import FailedPrecondition, Unavailable, to_trailers
-from engram_orchestrator.clients.archival import ArchivalClient
-from engram_orchestrator.clients.blocks import BlocksClient
-from engram_orchestrator.clients.recall import RecallClient
-from engram_orchestrator.clients.tools import ToolsClient
-from engram_orchestrator.errors import REMOTE, LeaseLost
-from engram_orchestrator.model.memory import ArchivalSummary, Block
-from engram_orchestrator.model.messages import Message, Role, TextPart
-from engram_orchestrator.ports import (
+from mnemesh.archival.v1 import archives_service_pb2 as archives
+from mnemesh.archival.v1 import archives_service_pb2_grpc, passages_service_pb2_grpc
+from mnemesh.archival.v1 import passages_service_pb2 as passages
+from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2_grpc
+from mnemesh.blocks.v1 import blocks_service_pb2 as blocks
+from mnemesh.recall.v1 import contexts_pb2, messages_service_pb2_grpc
+from mnemesh.recall.v1 import messages_service_pb2 as recall
+from mnemesh.tools.v1 import execution_service_pb2 as execution
+from mnemesh.tools.v1 import execution_service_pb2_grpc, tools_pb2, tools_service_pb2_grpc
+from mnemesh.tools.v1 import tools_service_pb2 as tools
+from mnemesh.types.v1 import message_pb2
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.errors import FailedPrecondition, Unavailable, to_trailers
+from mnemesh_orchestrator.clients.archival import ArchivalClient
+from mnemesh_orchestrator.clients.blocks import BlocksClient
+from mnemesh_orchestrator.clients.recall import RecallClient
+from mnemesh_orchestrator.clients.tools import ToolsClient
+from mnemesh_orchestrator.errors import REMOTE, LeaseLost
+from mnemesh_orchestrator.model.memory import ArchivalSummary, Block
+from mnemesh_orchestrator.model.messages import Message, Role, TextPart
+from mnemesh_orchestrator.ports import (
     AgentAuthor,
     Append,
     BlockEdit,

@@ -2,14 +2,16 @@
 
 from datetime import UTC, datetime
 
-from engram.types.v1 import message_pb2 as pb
-from engram_orchestrator.convert.messages import (
+from hypothesis import given
+from hypothesis import strategies as st
+from mnemesh.types.v1 import message_pb2 as pb
+from mnemesh_orchestrator.convert.messages import (
     message_from_proto,
     message_to_proto,
     tool_return_from_proto,
     usage_to_proto,
 )
-from engram_orchestrator.model.messages import (
+from mnemesh_orchestrator.model.messages import (
     ImagePart,
     Message,
     OmittedReasoningPart,
@@ -23,8 +25,6 @@ from engram_orchestrator.model.messages import (
     ToolStatus,
     Usage,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 texts = st.text(max_size=20)
 maybe = st.none() | texts

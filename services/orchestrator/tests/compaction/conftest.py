@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from engram_orchestrator.compaction.transcript import SUMMARY_NOTE
-from engram_orchestrator.llm.port import LlmAnswer, LlmRequest
-from engram_orchestrator.model.agents import Agent, AgentType
-from engram_orchestrator.model.messages import Message, Role, Usage
-from engram_orchestrator.model.models import ModelSettings
-from engram_testkit.fakes.memories import drawn
+from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE
+from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
+from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.messages import Message, Role, Usage
+from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_testkit.fakes.memories import drawn
 
 from ..support.model import Item, call, say
 from ..support.world import Process, World

@@ -4,10 +4,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from engram_orchestrator.compaction.tokens import records, schemas_tokens, tokenizer
-from engram_orchestrator.loop.turn import prompt_limit
-from engram_orchestrator.model.agents import AgentType, CompactionSettings
-from engram_orchestrator.model.messages import (
+from mnemesh_orchestrator.compaction.tokens import records, schemas_tokens, tokenizer
+from mnemesh_orchestrator.loop.turn import prompt_limit
+from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings
+from mnemesh_orchestrator.model.messages import (
     ContentPart,
     ImagePart,
     Message,
@@ -17,7 +17,7 @@ from engram_orchestrator.model.messages import (
     ToolReturn,
     ToolStatus,
 )
-from engram_orchestrator.model.models import ModelSettings, ToolSchema
+from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema
 
 from ..support.world import ME, Process, World, require_valid
 from .conftest import LONG, SMALL, Speaker, small_agent, talk

@@ -3,16 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from engram_kit.errors import NotFound, RequestIdReused
-from engram_kit.idempotency import RequestKey
-from engram_orchestrator.compaction.transcript import CLIPPED, SUMMARY_NOTE
-from engram_orchestrator.errors import ConversationBusy, NothingToCompact
-from engram_orchestrator.llm.errors import ModelUnknown
-from engram_orchestrator.model.agents import Agent, AgentType, CompactionSettings
-from engram_orchestrator.model.compaction import CompactionResult
-from engram_orchestrator.model.messages import Role
-from engram_orchestrator.model.runs import OnBusy
-from engram_orchestrator.prompt.packaging import system_alert
+from mnemesh_kit.errors import NotFound, RequestIdReused
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_orchestrator.compaction.transcript import CLIPPED, SUMMARY_NOTE
+from mnemesh_orchestrator.errors import ConversationBusy, NothingToCompact
+from mnemesh_orchestrator.llm.errors import ModelUnknown
+from mnemesh_orchestrator.model.agents import Agent, AgentType, CompactionSettings
+from mnemesh_orchestrator.model.compaction import CompactionResult
+from mnemesh_orchestrator.model.messages import Role
+from mnemesh_orchestrator.model.runs import OnBusy
+from mnemesh_orchestrator.prompt.packaging import system_alert
 
 from ..support.faults import Death
 from ..support.model import Held, call, say
@@ -54,7 +54,7 @@ async def test_ten_messages_lose_three(world: World, process: Process, speaker: 
 
 
 async def test_the_summary_is_shown_as_an_alert(world: World, process: Process, speaker: Speaker) -> None:
-    from engram_orchestrator.llm.openai_chat.render import render_body
+    from mnemesh_orchestrator.llm.openai_chat.render import render_body
 
     agent = await small_agent(world, process, time_zone="America/Los_Angeles")
     await talk(process, agent, 5, "Hello")

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engram_kit.paging import PageQuery
-from engram_orchestrator.model.agents import Agent, AgentType
-from engram_orchestrator.model.messages import Role
-from engram_orchestrator.model.runs import RunStatus, StopReason
-from engram_orchestrator.store.base import RunFilter
+from mnemesh_kit.paging import PageQuery
+from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.messages import Role
+from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_orchestrator.store.base import RunFilter
 
 from ..support.faults import Death, Faults
 from ..support.world import ME, Process, World, dead, kinds, opened, require_valid

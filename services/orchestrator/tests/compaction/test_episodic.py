@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engram_kit.errors import InvalidArgument, PermissionDenied, Unimplemented
-from engram_kit.idempotency import RequestKey
-from engram_orchestrator.compaction.snapshot import EPISODIC_HEADING
-from engram_orchestrator.errors import NothingToCompact
-from engram_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
-from engram_orchestrator.llm.port import LlmRequest
-from engram_orchestrator.model.agents import Agent, AgentType, CompactionSettings
-from engram_orchestrator.model.approvals import open_request
-from engram_orchestrator.model.messages import ApprovalDecision, Approve, Role
-from engram_orchestrator.model.rules import RequiresApproval
-from engram_orchestrator.model.runs import RunStatus, StopReason
-from engram_testkit.fakes.memories import drawn
+from mnemesh_kit.errors import InvalidArgument, PermissionDenied, Unimplemented
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_orchestrator.compaction.snapshot import EPISODIC_HEADING
+from mnemesh_orchestrator.errors import NothingToCompact
+from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
+from mnemesh_orchestrator.llm.port import LlmRequest
+from mnemesh_orchestrator.model.agents import Agent, AgentType, CompactionSettings
+from mnemesh_orchestrator.model.approvals import open_request
+from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, Role
+from mnemesh_orchestrator.model.rules import RequiresApproval
+from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_testkit.fakes.memories import drawn
 
 from ..support.faults import Death, Faults
 from ..support.model import Item, call, say
@@ -119,7 +119,7 @@ async def test_a_fact_that_is_contradicted_gives_way(world: World, process: Proc
 
 
 def test_the_mode_starts_at_four_fifths() -> None:
-    from engram_orchestrator.compaction.modes import trigger_ratio
+    from mnemesh_orchestrator.compaction.modes import trigger_ratio
 
     assert trigger_ratio(EPISODIC) == 0.8
     assert trigger_ratio(CompactionSettings("episodic", trigger_ratio=0.5)) == 0.5

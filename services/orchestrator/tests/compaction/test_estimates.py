@@ -4,10 +4,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from engram_orchestrator.compaction.gauge import Gauge
-from engram_orchestrator.compaction.tokens import Corrections
-from engram_orchestrator.model.agents import Agent, AgentType, Correction
-from engram_orchestrator.usecases.windows import WindowReport
+from mnemesh_orchestrator.compaction.gauge import Gauge
+from mnemesh_orchestrator.compaction.tokens import Corrections
+from mnemesh_orchestrator.model.agents import Agent, AgentType, Correction
+from mnemesh_orchestrator.usecases.windows import WindowReport
 
 from ..support.world import ME, Process, World
 from .conftest import LONG, SMALL, Speaker, is_summary_request, small_agent, talk

@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 
-from engram_orchestrator.compaction.stages import MOST_PARTS
-from engram_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
-from engram_orchestrator.model.runs import StopReason
+from mnemesh_orchestrator.compaction.stages import MOST_PARTS
+from mnemesh_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
+from mnemesh_orchestrator.model.runs import StopReason
 
 from ..support.world import Process, World, require_valid
 from .conftest import LONG, Speaker, roles, small_agent

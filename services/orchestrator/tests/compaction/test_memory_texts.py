@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from engram_orchestrator.compaction.extraction import Material, commits_of, problem_of
-from engram_orchestrator.compaction.planner import Sizes, turns
-from engram_orchestrator.compaction.snapshot import snapshot, with_commits
-from engram_orchestrator.model.episodes import (
+from mnemesh_orchestrator.compaction.extraction import Material, commits_of, problem_of
+from mnemesh_orchestrator.compaction.planner import Sizes, turns
+from mnemesh_orchestrator.compaction.snapshot import snapshot, with_commits
+from mnemesh_orchestrator.model.episodes import (
     Change,
     Episode,
     EpisodeCommit,
@@ -19,8 +19,8 @@ from engram_orchestrator.model.episodes import (
     MemoryScope,
     NewEpisode,
 )
-from engram_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
-from engram_orchestrator.prompt.packaging import heartbeat
+from mnemesh_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
+from mnemesh_orchestrator.prompt.packaging import heartbeat
 
 NOW = datetime(2026, 5, 1, 9, 30, tzinfo=UTC)
 SCOPE = MemoryScope("agent-1")

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from engram_orchestrator.compaction.transcript import CLIPPED
-from engram_orchestrator.llm.errors import (
+from mnemesh_orchestrator.compaction.transcript import CLIPPED
+from mnemesh_orchestrator.llm.errors import (
     ContextOverflow,
     ModelUnknown,
     ProviderAuth,
@@ -16,11 +16,11 @@ from engram_orchestrator.llm.errors import (
     ProviderTimeout,
     ProviderUnavailable,
 )
-from engram_orchestrator.llm.port import LlmRequest
-from engram_orchestrator.model.agents import AgentType, CompactionSettings
-from engram_orchestrator.model.messages import Role
-from engram_orchestrator.model.models import ModelInfo, ModelSettings
-from engram_orchestrator.model.runs import StopReason
+from mnemesh_orchestrator.llm.port import LlmRequest
+from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings
+from mnemesh_orchestrator.model.messages import Role
+from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
+from mnemesh_orchestrator.model.runs import StopReason
 
 from ..support.model import Held, Item, OneOffer, ScriptedModel, call, say
 from ..support.world import ME, Process, World, require_valid

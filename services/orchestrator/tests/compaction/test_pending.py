@@ -1,12 +1,12 @@
 """Calls that wait for a person, in windows that are made smaller meanwhile."""
 
 import pytest
-from engram_orchestrator.llm.port import LlmRequest
-from engram_orchestrator.model.agents import AgentType, CompactionSettings
-from engram_orchestrator.model.approvals import open_request
-from engram_orchestrator.model.messages import ApprovalDecision, Approve
-from engram_orchestrator.model.rules import RequiresApproval
-from engram_orchestrator.model.runs import StopReason
+from mnemesh_orchestrator.llm.port import LlmRequest
+from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings
+from mnemesh_orchestrator.model.approvals import open_request
+from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve
+from mnemesh_orchestrator.model.rules import RequiresApproval
+from mnemesh_orchestrator.model.runs import StopReason
 
 from ..support.model import Item, call, say
 from ..support.world import ME, World, require_valid

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
-from engram_orchestrator.compaction.planner import (
+from hypothesis import given
+from hypothesis import strategies as st
+from mnemesh_orchestrator.compaction.planner import (
     Plan,
     Planner,
     Sizes,
@@ -15,9 +17,7 @@ from engram_orchestrator.compaction.planner import (
     whole,
     within_turn,
 )
-from engram_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
-from hypothesis import given
-from hypothesis import strategies as st
+from mnemesh_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 NOW = datetime(2026, 1, 20, tzinfo=UTC)
 

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from engram_orchestrator.llm.anthropic_messages.render import render_body as anthropic
-from engram_orchestrator.llm.openai_chat.render import render_body as openai_chat
-from engram_orchestrator.llm.openai_responses.render import render_body as openai_responses
-from engram_orchestrator.llm.port import LlmRequest
-from engram_orchestrator.llm.wire import encode_body
-from engram_orchestrator.model.agents import AgentType, CompactionSettings
-from engram_orchestrator.model.models import ResponseFormat
-from engram_orchestrator.model.rules import RunFirst
+from mnemesh_orchestrator.llm.anthropic_messages.render import render_body as anthropic
+from mnemesh_orchestrator.llm.openai_chat.render import render_body as openai_chat
+from mnemesh_orchestrator.llm.openai_responses.render import render_body as openai_responses
+from mnemesh_orchestrator.llm.port import LlmRequest
+from mnemesh_orchestrator.llm.wire import encode_body
+from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings
+from mnemesh_orchestrator.model.models import ResponseFormat
+from mnemesh_orchestrator.model.rules import RunFirst
 
 from ..support.model import Item, call, say, together
 from ..support.world import ME, Process, World

@@ -6,16 +6,16 @@ import re
 from collections.abc import Sequence
 
 import pytest
-from engram_kit.clock import FrozenClock
-from engram_orchestrator.compaction.port import NoSummary
-from engram_orchestrator.compaction.stages import LEAST_ROOM, MOST_PARTS, Stages
-from engram_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
-from engram_orchestrator.llm.port import LlmRequest
-from engram_orchestrator.model.agents import Agent, CompactionSettings
-from engram_orchestrator.model.messages import Role
-from engram_orchestrator.model.models import ModelSettings
 from hypothesis import given
 from hypothesis import strategies as st
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_orchestrator.compaction.port import NoSummary
+from mnemesh_orchestrator.compaction.stages import LEAST_ROOM, MOST_PARTS, Stages
+from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
+from mnemesh_orchestrator.llm.port import LlmRequest
+from mnemesh_orchestrator.model.agents import Agent, CompactionSettings
+from mnemesh_orchestrator.model.messages import Role
+from mnemesh_orchestrator.model.models import ModelSettings
 
 from ..support.faults import Death, Faults
 from ..support.model import Item, say

@@ -10,17 +10,17 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from engram_orchestrator.compaction.modes import MODES
-from engram_orchestrator.compaction.tokens import Tokenizer, schemas_tokens
-from engram_orchestrator.llm.anthropic_messages.render import render_body as anthropic
-from engram_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
-from engram_orchestrator.llm.openai_chat.render import render_body as openai_chat
-from engram_orchestrator.llm.openai_responses.render import render_body as openai_responses
-from engram_orchestrator.llm.port import LlmRequest
-from engram_orchestrator.model.agents import Agent, CompactionSettings
-from engram_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
-from engram_orchestrator.model.runs import StopReason
-from engram_orchestrator.prompt.packaging import event_type
+from mnemesh_orchestrator.compaction.modes import MODES
+from mnemesh_orchestrator.compaction.tokens import Tokenizer, schemas_tokens
+from mnemesh_orchestrator.llm.anthropic_messages.render import render_body as anthropic
+from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
+from mnemesh_orchestrator.llm.openai_chat.render import render_body as openai_chat
+from mnemesh_orchestrator.llm.openai_responses.render import render_body as openai_responses
+from mnemesh_orchestrator.llm.port import LlmRequest
+from mnemesh_orchestrator.model.agents import Agent, CompactionSettings
+from mnemesh_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
+from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_orchestrator.prompt.packaging import event_type
 
 from ..support.model import Item, call, say
 from ..support.world import Process, World, require_valid

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from engram_orchestrator.compaction.modes import trigger_tokens
-from engram_orchestrator.llm.errors import ContextOverflow
-from engram_orchestrator.llm.port import LlmRequest
-from engram_orchestrator.model.agents import AgentType, CompactionSettings, PromptPolicy
-from engram_orchestrator.model.events import Compacted, Shown
-from engram_orchestrator.model.messages import Role
-from engram_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_orchestrator.compaction.modes import trigger_tokens
+from mnemesh_orchestrator.llm.errors import ContextOverflow
+from mnemesh_orchestrator.llm.port import LlmRequest
+from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings, PromptPolicy
+from mnemesh_orchestrator.model.events import Compacted, Shown
+from mnemesh_orchestrator.model.messages import Role
+from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 
 from ..support.model import Item, call, say
 from ..support.world import ME, Process, World, kinds, require_valid, told

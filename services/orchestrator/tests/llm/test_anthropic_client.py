@@ -5,14 +5,14 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
-from engram_orchestrator.llm import errors
-from engram_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
-from engram_orchestrator.llm.attempts import CallLimits
-from engram_orchestrator.llm.port import FinishReason, LlmAnswer, LlmEvent, ReasoningDelta, TextDelta, ToolCallDelta
-from engram_orchestrator.model import messages as model
-from engram_orchestrator.model.messages import ReasoningPart, RedactedReasoningPart, TextPart
-from engram_testkit.fakes.anthropic import FakeAnthropic
-from engram_testkit.fakes.script import (
+from mnemesh_orchestrator.llm import errors
+from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
+from mnemesh_orchestrator.llm.attempts import CallLimits
+from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, LlmEvent, ReasoningDelta, TextDelta, ToolCallDelta
+from mnemesh_orchestrator.model import messages as model
+from mnemesh_orchestrator.model.messages import ReasoningPart, RedactedReasoningPart, TextPart
+from mnemesh_testkit.fakes.anthropic import FakeAnthropic
+from mnemesh_testkit.fakes.script import (
     Call,
     Fault,
     Reply,

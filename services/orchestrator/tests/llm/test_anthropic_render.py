@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engram_orchestrator.llm.anthropic_messages.render import CLOSING, OPENING, render_body
-from engram_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
-from engram_orchestrator.llm.wire import encode_body
-from engram_orchestrator.model.messages import (
+from mnemesh_orchestrator.llm.anthropic_messages.render import CLOSING, OPENING, render_body
+from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
+from mnemesh_orchestrator.llm.wire import encode_body
+from mnemesh_orchestrator.model.messages import (
     ImagePart,
     OmittedReasoningPart,
     ReasoningPart,
@@ -17,7 +17,7 @@ from engram_orchestrator.model.messages import (
     ToolReturn,
     ToolStatus,
 )
-from engram_orchestrator.model.models import ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
 
 from .windows import CLAUDE, REQUIRED, ask, called, hello, message, returned, tool
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 import pytest
-from engram_orchestrator.llm.diagnosis import diagnose, retry_after_seconds
-from engram_orchestrator.model.runs import StopReason
-from engram_orchestrator.runs.outcomes import failure
+from mnemesh_orchestrator.llm.diagnosis import diagnose, retry_after_seconds
+from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_orchestrator.runs.outcomes import failure
 
 REFUSALS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "refusals.json").read_text())
 

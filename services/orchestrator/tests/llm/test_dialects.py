@@ -5,20 +5,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engram_kit.config import ConfigError
-from engram_orchestrator.config import Config
-from engram_orchestrator.llm.dialects import DIALECTS, Api
-from engram_orchestrator.llm.openai_chat import OpenAiChatClient
-from engram_orchestrator.llm.openai_chat.render import render_body
-from engram_orchestrator.llm.openai_responses import OpenAiResponsesClient
-from engram_orchestrator.llm.port import ToolChoice, ToolChoiceKind
-from engram_orchestrator.llm.provider import make_client
-from engram_orchestrator.llm.registry import Providers
-from engram_orchestrator.llm.settings import LlmSettings, ProviderSettings
-from engram_orchestrator.model.messages import OmittedReasoningPart, ReasoningPart, Role, TextPart
-from engram_orchestrator.model.models import ModelSettings, ResponseFormat
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import Reply, raw_stream
+from mnemesh_kit.config import ConfigError
+from mnemesh_orchestrator.config import Config
+from mnemesh_orchestrator.llm.dialects import DIALECTS, Api
+from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
+from mnemesh_orchestrator.llm.openai_chat.render import render_body
+from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
+from mnemesh_orchestrator.llm.port import ToolChoice, ToolChoiceKind
+from mnemesh_orchestrator.llm.provider import make_client
+from mnemesh_orchestrator.llm.registry import Providers
+from mnemesh_orchestrator.llm.settings import LlmSettings, ProviderSettings
+from mnemesh_orchestrator.model.messages import OmittedReasoningPart, ReasoningPart, Role, TextPart
+from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import Reply, raw_stream
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -34,11 +34,11 @@ def configured(**env: str) -> dict[str, ProviderSettings]:
 
 
 @pytest.mark.parametrize("dialect", [each for each in DIALECTS.values() if each.key_variables], ids=lambda d: d.type)
-def test_every_vendor_is_configured_by_its_own_variables_and_by_engrams(dialect: Any) -> None:
-    place = {f"ENGRAM_{dialect.type.upper()}_BASE_URL": "http://there/v1"}
+def test_every_vendor_is_configured_by_its_own_variables_and_by_mnemeshs(dialect: Any) -> None:
+    place = {f"MNEMESH_{dialect.type.upper()}_BASE_URL": "http://there/v1"}
     usual = configured(**{dialect.key_variables[0]: "usual"}, **place)[dialect.type]
     assert (usual.api_key, usual.dialect.api) == ("usual", dialect.api)
-    own = configured(**{dialect.key_variables[0]: "usual", f"ENGRAM_{dialect.type.upper()}_API_KEY": "own"}, **place)
+    own = configured(**{dialect.key_variables[0]: "usual", f"MNEMESH_{dialect.type.upper()}_API_KEY": "own"}, **place)
     assert own[dialect.type].api_key == "own"
     if dialect.url_variables:
         moved = configured(**{dialect.key_variables[0]: "k", dialect.url_variables[0]: "http://elsewhere/v1"})
@@ -87,11 +87,11 @@ async def test_azure_wants_its_key_in_a_header_and_its_dated_api_the_deployment_
 
 
 def test_the_api_is_a_setting() -> None:
-    chosen = configured(OPENAI_API_KEY="k", ENGRAM_OPENAI_API="openai_responses")["openai"]
+    chosen = configured(OPENAI_API_KEY="k", MNEMESH_OPENAI_API="openai_responses")["openai"]
     assert isinstance(make_client(chosen, LlmSettings().limits), OpenAiResponsesClient)
     model, client = Providers(LlmSettings(providers=(chosen,))).resolve("openai/gpt-5")
     assert (model.api, type(client)) == (Api.RESPONSES, OpenAiResponsesClient)
-    vllm = configured(VLLM_API_BASE="http://x:8000", ENGRAM_VLLM_API="openai_responses")["vllm"]
+    vllm = configured(VLLM_API_BASE="http://x:8000", MNEMESH_VLLM_API="openai_responses")["vllm"]
     assert isinstance(make_client(vllm, LlmSettings().limits), OpenAiResponsesClient)
 
 
@@ -221,11 +221,11 @@ async def test_a_turn_with_a_vendor_goes_over_its_wire() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("ENGRAM_CONTEXT_WINDOWS", "vllm/m"),
-        ("ENGRAM_CONTEXT_WINDOWS", "m=4096"),
-        ("ENGRAM_CONTEXT_WINDOWS", "vllm/m=0"),
-        ("ENGRAM_OPENAI_API", "soap"),
-        ("ENGRAM_VLLM_API", "soap"),
+        ("MNEMESH_CONTEXT_WINDOWS", "vllm/m"),
+        ("MNEMESH_CONTEXT_WINDOWS", "m=4096"),
+        ("MNEMESH_CONTEXT_WINDOWS", "vllm/m=0"),
+        ("MNEMESH_OPENAI_API", "soap"),
+        ("MNEMESH_VLLM_API", "soap"),
     ],
 )
 def test_a_setting_that_cannot_be_meant_stops_the_start(name: str, value: str) -> None:
@@ -235,7 +235,7 @@ def test_a_setting_that_cannot_be_meant_stops_the_start(name: str, value: str) -
 
 def test_windows_and_patience_are_settings() -> None:
     given = Config.from_env(
-        {"ENGRAM_CONTEXT_WINDOWS": "vllm/a=4096, ollama/b:7b=8192", "ENGRAM_PROVIDER_RETRY_SECONDS": "5"}
+        {"MNEMESH_CONTEXT_WINDOWS": "vllm/a=4096, ollama/b:7b=8192", "MNEMESH_PROVIDER_RETRY_SECONDS": "5"}
     ).language_models
     assert given.context_windows == {"vllm/a": 4096, "ollama/b:7b": 8192}
     assert given.limits.retry_budget_seconds == 5.0

@@ -1,8 +1,8 @@
 """Answers in a form that no parser was made for."""
 
 import pytest
-from engram_orchestrator.llm.formats import text_problem
-from engram_orchestrator.model.models import ResponseFormat
+from mnemesh_orchestrator.llm.formats import text_problem
+from mnemesh_orchestrator.model.models import ResponseFormat
 
 ANYTHING = ResponseFormat("json_schema", "thing", '{"properties": {"a": {"type": "number"}}}')
 

@@ -1,6 +1,6 @@
 """Whole requests of every renderer, byte for byte, and prefixes that stay as a window grows.
 
-`ENGRAM_GOLDEN=write` writes the files anew; their diff is then what a provider's prefix cache would notice.
+`MNEMESH_GOLDEN=write` writes the files anew; their diff is then what a provider's prefix cache would notice.
 """
 
 import os
@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from engram_orchestrator.builtin.schemas import with_heartbeat, with_thinking
-from engram_orchestrator.llm import anthropic_messages, openai_chat, openai_responses
-from engram_orchestrator.llm.dialects import Api
-from engram_orchestrator.llm.port import LlmRequest
-from engram_orchestrator.llm.render_cache import RenderCache
-from engram_orchestrator.llm.wire import encode_body
-from engram_orchestrator.model.messages import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mnemesh_orchestrator.builtin.schemas import with_heartbeat, with_thinking
+from mnemesh_orchestrator.llm import anthropic_messages, openai_chat, openai_responses
+from mnemesh_orchestrator.llm.dialects import Api
+from mnemesh_orchestrator.llm.port import LlmRequest
+from mnemesh_orchestrator.llm.render_cache import RenderCache
+from mnemesh_orchestrator.llm.wire import encode_body
+from mnemesh_orchestrator.model.messages import (
     ContentPart,
     ImagePart,
     Message,
@@ -29,10 +31,8 @@ from engram_orchestrator.model.messages import (
     ToolReturn,
     ToolStatus,
 )
-from engram_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
-from engram_orchestrator.prompt.packaging import heartbeat
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
+from mnemesh_orchestrator.prompt.packaging import heartbeat
 
 from .windows import CLAUDE, NOON, OPENAI, REQUIRED, THINKER, ZONE, ask, message, served_by, tool
 
@@ -152,7 +152,7 @@ def test_a_request_is_the_same_to_the_byte(name: str, make: object) -> None:
     body = rendered(request, cache)
     assert rendered(request, cache) == body == rendered(request), "whether or not it was rendered before"
     file = GOLDEN / f"{make.__name__}-{name}.json"  # type: ignore[attr-defined]
-    if os.environ.get("ENGRAM_GOLDEN") == "write":
+    if os.environ.get("MNEMESH_GOLDEN") == "write":
         file.write_bytes(body + b"\n")
     assert body + b"\n" == file.read_bytes()
 

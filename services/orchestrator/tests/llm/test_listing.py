@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from engram_orchestrator.llm.registry import Providers
-from engram_orchestrator.llm.settings import LlmSettings
-from engram_orchestrator.model.models import FigureSource
-from engram_testkit.fakes.openai import FakeOpenAI
+from mnemesh_orchestrator.llm.registry import Providers
+from mnemesh_orchestrator.llm.settings import LlmSettings
+from mnemesh_orchestrator.model.models import FigureSource
+from mnemesh_testkit.fakes.openai import FakeOpenAI
 
 from .windows import at
 

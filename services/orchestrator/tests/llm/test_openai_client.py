@@ -7,12 +7,12 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from engram_orchestrator.llm import errors
-from engram_orchestrator.llm.attempts import CallLimits
-from engram_orchestrator.llm.dialects import Listing
-from engram_orchestrator.llm.listing import served_models
-from engram_orchestrator.llm.openai_chat import OpenAiChatClient
-from engram_orchestrator.llm.port import (
+from mnemesh_orchestrator.llm import errors
+from mnemesh_orchestrator.llm.attempts import CallLimits
+from mnemesh_orchestrator.llm.dialects import Listing
+from mnemesh_orchestrator.llm.listing import served_models
+from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
+from mnemesh_orchestrator.llm.port import (
     FinishReason,
     LlmAnswer,
     LlmEvent,
@@ -20,11 +20,11 @@ from engram_orchestrator.llm.port import (
     TextDelta,
     ToolCallDelta,
 )
-from engram_orchestrator.model import messages as model
-from engram_orchestrator.model.messages import ReasoningPart, TextPart
-from engram_orchestrator.model.models import ModelSettings
-from engram_testkit.fakes.openai import FakeOpenAI
-from engram_testkit.fakes.script import (
+from mnemesh_orchestrator.model import messages as model
+from mnemesh_orchestrator.model.messages import ReasoningPart, TextPart
+from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_testkit.fakes.openai import FakeOpenAI
+from mnemesh_testkit.fakes.script import (
     Call,
     Fault,
     Reply,

@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engram_orchestrator.llm.errors import ProviderOptionsInvalid
-from engram_orchestrator.llm.openai_chat.render import render_body
-from engram_orchestrator.llm.port import ToolChoice, ToolChoiceKind
-from engram_orchestrator.llm.render_cache import RenderCache
-from engram_orchestrator.llm.wire import encode_body
-from engram_orchestrator.model.messages import ImagePart, ReasoningPart, Role, ToolCall, ToolReturn, ToolStatus
-from engram_orchestrator.model.models import ModelSettings, ResponseFormat
-from engram_orchestrator.prompt.packaging import heartbeat
+from mnemesh_orchestrator.llm.errors import ProviderOptionsInvalid
+from mnemesh_orchestrator.llm.openai_chat.render import render_body
+from mnemesh_orchestrator.llm.port import ToolChoice, ToolChoiceKind
+from mnemesh_orchestrator.llm.render_cache import RenderCache
+from mnemesh_orchestrator.llm.wire import encode_body
+from mnemesh_orchestrator.model.messages import ImagePart, ReasoningPart, Role, ToolCall, ToolReturn, ToolStatus
+from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
+from mnemesh_orchestrator.prompt.packaging import heartbeat
 
 from .windows import NOON, OPENAI, REQUIRED, ZONE, ask, called, hello, message, returned, tool
 

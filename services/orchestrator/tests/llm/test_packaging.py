@@ -4,8 +4,8 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from engram_orchestrator.model.messages import ToolStatus
-from engram_orchestrator.prompt.packaging import (
+from mnemesh_orchestrator.model.messages import ToolStatus
+from mnemesh_orchestrator.prompt.packaging import (
     event_type,
     heartbeat,
     login_event,

@@ -4,10 +4,10 @@ import subprocess
 import sys
 
 import pytest
-from engram_orchestrator.llm.errors import ModelUnknown
-from engram_orchestrator.llm.registry import Providers
-from engram_orchestrator.llm.settings import LlmSettings, ProviderSettings
-from engram_testkit.fakes.openai import FakeOpenAI
+from mnemesh_orchestrator.llm.errors import ModelUnknown
+from mnemesh_orchestrator.llm.registry import Providers
+from mnemesh_orchestrator.llm.settings import LlmSettings, ProviderSettings
+from mnemesh_testkit.fakes.openai import FakeOpenAI
 
 from .windows import at, everything, hello
 
@@ -18,14 +18,14 @@ OPENAI, ANTHROPIC = at(None, api_key="k"), at(None, "anthropic", api_key="k")
 @pytest.mark.parametrize(
     ("providers", "default", "handle"),
     [
-        ((), None, "engram/rehearsal"),
+        ((), None, "mnemesh/rehearsal"),
         ((OPENAI,), None, "openai/gpt-4.1"),
         ((ANTHROPIC,), None, "anthropic/claude-sonnet-4-5"),
         ((ANTHROPIC, OPENAI), None, "openai/gpt-4.1"),
         ((at(LOCAL),), None, "openai/gpt-4.1"),
         ((at("http://x", "anthropic"),), None, "anthropic/claude-sonnet-4-5"),
         ((at(LOCAL),), "openai/llama3", "openai/llama3"),
-        ((at(LOCAL, "ollama"),), None, "engram/rehearsal"),
+        ((at(LOCAL, "ollama"),), None, "mnemesh/rehearsal"),
     ],
 )
 async def test_the_default_follows_what_is_configured(
@@ -43,7 +43,7 @@ async def test_a_compatible_server_without_a_key_names_its_models_and_answers() 
         providers = Providers(LlmSettings(providers=(at(fake.base_url),)))
         assert await providers.default_handle() == "openai/meta/llama3"
         listed = {model.handle: model for model in await providers.list_models()}
-        assert set(listed) == {"engram/rehearsal", "openai/meta/llama3", "openai/qwen"}
+        assert set(listed) == {"mnemesh/rehearsal", "openai/meta/llama3", "openai/qwen"}
         model, client = providers.resolve("openai/meta/llama3")
         assert (model.provider_model, model.context_window) == ("meta/llama3", 32_000)
         await everything(client, hello(model))
@@ -80,9 +80,9 @@ def test_windows_are_known_by_name(handle: str, window: int) -> None:
     assert Providers(settings).resolve(handle)[0].context_window == window
 
 
-@pytest.mark.parametrize("handle", ["", "gpt-4o", "openai/", "openai/gpt-4o", "engram/other", "nobody/x"])
+@pytest.mark.parametrize("handle", ["", "gpt-4o", "openai/", "openai/gpt-4o", "mnemesh/other", "nobody/x"])
 def test_an_unknown_handle_says_what_is_configured(handle: str) -> None:
-    with pytest.raises(ModelUnknown, match="configured: engram") as caught:
+    with pytest.raises(ModelUnknown, match="configured: mnemesh") as caught:
         Providers(LlmSettings()).resolve(handle)
     assert (caught.value.reason, caught.value.metadata["model"]) == ("MODEL_UNKNOWN", handle)
 
@@ -97,8 +97,8 @@ def test_no_key_shows_in_what_is_told_of_a_model_or_of_the_settings() -> None:
 def test_sdks_are_imported_when_first_used_and_not_before() -> None:
     program = """
 import asyncio, sys
-from engram_orchestrator.llm.registry import Providers
-from engram_orchestrator.llm.settings import LlmSettings, ProviderSettings
+from mnemesh_orchestrator.llm.registry import Providers
+from mnemesh_orchestrator.llm.settings import LlmSettings, ProviderSettings
 both = tuple(ProviderSettings(name=name, type=name, api_key="k") for name in ("openai", "anthropic"))
 providers = Providers(LlmSettings(providers=both))
 asyncio.run(providers.list_models())

@@ -5,16 +5,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from engram_orchestrator.llm.port import AnsweredCall, TextDelta, ToolCallDelta, ToolChoice, ToolChoiceKind
-from engram_orchestrator.llm.registry import Providers
-from engram_orchestrator.llm.settings import LlmSettings
-from engram_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
-from engram_orchestrator.model.models import ToolSchema
-from engram_orchestrator.prompt.packaging import heartbeat
+from mnemesh_orchestrator.llm.port import AnsweredCall, TextDelta, ToolCallDelta, ToolChoice, ToolChoiceKind
+from mnemesh_orchestrator.llm.registry import Providers
+from mnemesh_orchestrator.llm.settings import LlmSettings
+from mnemesh_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
+from mnemesh_orchestrator.model.models import ToolSchema
+from mnemesh_orchestrator.prompt.packaging import heartbeat
 
 from .windows import NOON, REQUIRED, ZONE, ask, everything, message, tool
 
-REHEARSAL, CLIENT = Providers(LlmSettings()).resolve("engram/rehearsal")
+REHEARSAL, CLIENT = Providers(LlmSettings()).resolve("mnemesh/rehearsal")
 
 CORE = (
     tool("core_memory_append", ["label", "content"], label="string", content="string"),
@@ -168,7 +168,7 @@ async def test_every_reply_says_first_that_it_is_no_language_model(v2: bool) -> 
     agent = Agent(v2=v2)
     for said in ("Hello!", "My name is Ada.", "What is my name?"):
         first_line = (await agent.hear(said)).split("\n")[0]
-        assert first_line.startswith("[engram/rehearsal: this is not a language model.")
+        assert first_line.startswith("[mnemesh/rehearsal: this is not a language model.")
 
 
 @both_policies

@@ -4,13 +4,13 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
-from engram_orchestrator.llm import errors
-from engram_orchestrator.llm.openai_responses import OpenAiResponsesClient, render_body
-from engram_orchestrator.llm.port import FinishReason, LlmEvent, ReasoningDelta, TextDelta, ToolCallDelta
-from engram_orchestrator.model import messages as model
-from engram_orchestrator.model.messages import ReasoningPart, SummarizedReasoningPart, TextPart
-from engram_testkit.fakes.openai_responses import FakeResponses
-from engram_testkit.fakes.script import (
+from mnemesh_orchestrator.llm import errors
+from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient, render_body
+from mnemesh_orchestrator.llm.port import FinishReason, LlmEvent, ReasoningDelta, TextDelta, ToolCallDelta
+from mnemesh_orchestrator.model import messages as model
+from mnemesh_orchestrator.model.messages import ReasoningPart, SummarizedReasoningPart, TextPart
+from mnemesh_testkit.fakes.openai_responses import FakeResponses
+from mnemesh_testkit.fakes.script import (
     Call,
     Fault,
     Reply,

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from engram_kit.config import ConfigError
-from engram_orchestrator.errors import SecretsKeyMissing, SecretUnreadable
-from engram_orchestrator.sealing import SecretBox
+from mnemesh_kit.config import ConfigError
+from mnemesh_orchestrator.errors import SecretsKeyMissing, SecretUnreadable
+from mnemesh_orchestrator.sealing import SecretBox
 
 OLD, NEW = "the-old-key-" + "0" * 32, "the-new-key-" + "1" * 32
 SECRET = "sk-canary-0123456789"

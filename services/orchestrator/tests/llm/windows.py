@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from engram_orchestrator.llm.dialects import Api
-from engram_orchestrator.llm.port import LlmAnswer, LlmClient, LlmEvent, LlmRequest, ToolChoice, ToolChoiceKind
-from engram_orchestrator.llm.settings import ProviderSettings
-from engram_orchestrator.model.messages import (
+from mnemesh_orchestrator.llm.dialects import Api
+from mnemesh_orchestrator.llm.port import LlmAnswer, LlmClient, LlmEvent, LlmRequest, ToolChoice, ToolChoiceKind
+from mnemesh_orchestrator.llm.settings import ProviderSettings
+from mnemesh_orchestrator.model.messages import (
     ContentPart,
     Message,
     Role,
@@ -16,7 +16,7 @@ from engram_orchestrator.model.messages import (
     ToolReturn,
     ToolStatus,
 )
-from engram_orchestrator.model.models import ModelInfo, ModelSettings, ToolSchema
+from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ToolSchema
 
 NOON = datetime(2026, 1, 20, 22, 13, 45, tzinfo=UTC)
 ZONE = "America/Los_Angeles"

@@ -1,8 +1,8 @@
 """The table of agent types: what an agent begins with."""
 
 import pytest
-from engram_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
-from engram_orchestrator.model.agent_types import (
+from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
+from mnemesh_orchestrator.model.agent_types import (
     AGENT_TYPES,
     CONTINUING_TOOLS,
     TERMINAL_TOOLS,
@@ -11,8 +11,8 @@ from engram_orchestrator.model.agent_types import (
     base_rules_by_default,
     shows_line_numbers,
 )
-from engram_orchestrator.model.agents import AgentType
-from engram_orchestrator.model.rules import ContinueLoop, ExitLoop
+from mnemesh_orchestrator.model.agents import AgentType
+from mnemesh_orchestrator.model.rules import ContinueLoop, ExitLoop
 
 
 def test_every_type_has_a_row() -> None:
@@ -53,7 +53,7 @@ def test_letta_v1_speaks_plainly() -> None:
         ("anthropic/claude-4-sonnet", False),
         ("google_ai/gemini-2.5-pro", False),
         ("google_ai/gemini-2.5-flash", True),
-        ("engram/rehearsal", True),
+        ("mnemesh/rehearsal", True),
     ],
 )
 def test_whether_base_rules_are_added_depends_on_the_model(model: str, expected: bool) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engram_kit.idempotency import RequestKey
-from engram_kit.paging import PageQuery
-from engram_orchestrator.llm.port import LlmAnswer, LlmRequest
-from engram_orchestrator.loop.custom import INTERRUPTED
-from engram_orchestrator.model.agents import Agent, AgentType
-from engram_orchestrator.model.events import RunEvent, Shown
-from engram_orchestrator.model.messages import (
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.paging import PageQuery
+from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
+from mnemesh_orchestrator.loop.custom import INTERRUPTED
+from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.events import RunEvent, Shown
+from mnemesh_orchestrator.model.messages import (
     ApprovalDecision,
     Approve,
     ClientReturn,
@@ -23,9 +23,9 @@ from engram_orchestrator.model.messages import (
     ToolCall,
     ToolStatus,
 )
-from engram_orchestrator.model.rules import RequiresApproval
-from engram_orchestrator.model.runs import ClientTool, InputMessage, RunConfig, RunStatus, StopReason
-from engram_orchestrator.store.base import ApprovalFilter, RunFilter
+from mnemesh_orchestrator.model.rules import RequiresApproval
+from mnemesh_orchestrator.model.runs import ClientTool, InputMessage, RunConfig, RunStatus, StopReason
+from mnemesh_orchestrator.store.base import ApprovalFilter, RunFilter
 
 from ..support.faults import Death, Faults
 from ..support.model import by_place, call, say, together

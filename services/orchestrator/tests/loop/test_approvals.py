@@ -5,19 +5,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engram_kit.errors import EngramError
-from engram_kit.idempotency import RequestKey
-from engram_kit.paging import PageQuery
-from engram_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
-from engram_orchestrator.model.agents import Agent, AgentType
-from engram_orchestrator.model.approvals import open_request
-from engram_orchestrator.model.events import RunEvent, Shown, Stopped
-from engram_orchestrator.model.messages import ApprovalDecision, Approve, Deny, Role, ToolStatus
-from engram_orchestrator.model.rules import ConstrainChildTools, RequiresApproval, RunFirst
-from engram_orchestrator.model.runs import RunConfig, RunStatus, StopReason
-from engram_orchestrator.store.base import ApprovalFilter, RunFilter
-from engram_orchestrator.usecases.conversations import ConversationDraft
-from engram_orchestrator.usecases.runs import CancelOutcome
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.paging import PageQuery
+from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
+from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.approvals import open_request
+from mnemesh_orchestrator.model.events import RunEvent, Shown, Stopped
+from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, Deny, Role, ToolStatus
+from mnemesh_orchestrator.model.rules import ConstrainChildTools, RequiresApproval, RunFirst
+from mnemesh_orchestrator.model.runs import RunConfig, RunStatus, StopReason
+from mnemesh_orchestrator.store.base import ApprovalFilter, RunFilter
+from mnemesh_orchestrator.usecases.conversations import ConversationDraft
+from mnemesh_orchestrator.usecases.runs import CancelOutcome
 
 from ..support.model import Held, call, say, together
 from ..support.world import ME, Process, World, kinds, lines, require_valid, told
@@ -312,7 +312,7 @@ async def test_the_agents_switch_overrides_rules_and_defaults(world: World, proc
     agent = await process.agents.attach_tool(ME, None, agent.id, None, "memory_insert")
     assert agent.tool("memory_insert") is not None
     assert agent.tool("memory_insert").requires_approval is True  # type: ignore[union-attr]
-    with pytest.raises(EngramError, match="no tool nothing"):
+    with pytest.raises(MnemeshError, match="no tool nothing"):
         await process.agents.set_tool_approval(ME, None, agent.id, "nothing", requires=True)
 
 
@@ -422,7 +422,7 @@ async def test_a_conversation_and_an_agent_are_deleted_with_what_waits(world: Wo
     await process.conversations.delete(ME, None, thread.id)
     assert await pending(process, agent) == shown(first, "approval_request").message_id
     await process.birth.delete(ME, agent.id)
-    with pytest.raises(EngramError):
+    with pytest.raises(MnemeshError):
         await process.answer(agent, *approve(*asked(first)))
     assert await process.approvals._store.pending(ApprovalFilter()) == ()
 

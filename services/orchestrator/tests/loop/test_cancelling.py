@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from engram_kit.ids import new_id
-from engram_orchestrator.model.agents import Agent
-from engram_orchestrator.model.runs import Run, RunStatus, StopReason
-from engram_orchestrator.store.base import RunFilter
-from engram_orchestrator.usecases.runs import CancelOutcome
+from mnemesh_kit.ids import new_id
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.runs import Run, RunStatus, StopReason
+from mnemesh_orchestrator.store.base import RunFilter
+from mnemesh_orchestrator.usecases.runs import CancelOutcome
 
 from ..support.faults import Death, Faults
 from ..support.model import Held, by_place, call, say, together

@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from engram_kit.errors import InvalidArgument
-from engram_orchestrator.model.agents import AgentType
-from engram_orchestrator.model.messages import ApprovalDecision, Approve, ClientReturn, ToolStatus
-from engram_orchestrator.model.runs import ClientTool, RunConfig, StopReason
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_orchestrator.model.agents import AgentType
+from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, ClientReturn, ToolStatus
+from mnemesh_orchestrator.model.runs import ClientTool, RunConfig, StopReason
 
 from ..support.model import call, raw_call, say, together
 from ..support.world import ME, Process, World, kinds, lines, require_valid

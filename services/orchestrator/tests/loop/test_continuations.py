@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from engram_kit.errors import InvalidArgument
-from engram_orchestrator.model.agents import Agent, AgentType
-from engram_orchestrator.model.messages import ApprovalDecision, Approve, Deny, Role
-from engram_orchestrator.model.rules import ExitLoop
-from engram_orchestrator.model.runs import StopReason
-from engram_orchestrator.prompt.packaging import NON_USER_MSG_PREFIX, event_type
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, Deny, Role
+from mnemesh_orchestrator.model.rules import ExitLoop
+from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_orchestrator.prompt.packaging import NON_USER_MSG_PREFIX, event_type
 
 from ..support.faults import Death, Faults
 from ..support.model import by_place, call, say, together

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engram_kit.idempotency import RequestKey
-from engram_kit.paging import PageQuery
-from engram_orchestrator.llm.port import FinishReason
-from engram_orchestrator.loop.execution import INTERRUPTED
-from engram_orchestrator.model.agents import Agent, AgentType
-from engram_orchestrator.model.events import Accepted, RunEvent
-from engram_orchestrator.model.messages import TextPart, ToolStatus
-from engram_orchestrator.model.runs import InputMessage, RunConfig, RunStatus, StopReason
-from engram_orchestrator.store.base import RunFilter, StepFilter
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.paging import PageQuery
+from mnemesh_orchestrator.llm.port import FinishReason
+from mnemesh_orchestrator.loop.execution import INTERRUPTED
+from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.events import Accepted, RunEvent
+from mnemesh_orchestrator.model.messages import TextPart, ToolStatus
+from mnemesh_orchestrator.model.runs import InputMessage, RunConfig, RunStatus, StopReason
+from mnemesh_orchestrator.store.base import RunFilter, StepFilter
 
 from ..support.faults import Death, Faults
 from ..support.model import by_place, call, say, together

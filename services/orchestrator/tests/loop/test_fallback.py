@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engram_kit.paging import PageQuery
-from engram_orchestrator.llm.errors import (
+from mnemesh_kit.paging import PageQuery
+from mnemesh_orchestrator.llm.errors import (
     ContextOverflow,
     ModelUnknown,
     ProviderAuth,
@@ -18,13 +18,13 @@ from engram_orchestrator.llm.errors import (
     ProviderTimeout,
     ProviderUnavailable,
 )
-from engram_orchestrator.llm.port import LlmAnswer, LlmRequest
-from engram_orchestrator.model.agents import Agent, AgentType
-from engram_orchestrator.model.creation import AgentDraft
-from engram_orchestrator.model.events import StepStarted
-from engram_orchestrator.model.models import ModelSettings
-from engram_orchestrator.model.runs import RunStatus, StopReason
-from engram_orchestrator.store.base import StepFilter
+from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
+from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.creation import AgentDraft
+from mnemesh_orchestrator.model.events import StepStarted
+from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_orchestrator.store.base import StepFilter
 
 from ..support.faults import Death, Faults
 from ..support.model import HANDLE, Cut, Item, by_place, call, say

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from engram_orchestrator.llm.port import ToolChoiceKind
-from engram_orchestrator.model.agents import Agent, AgentType
-from engram_orchestrator.model.events import Shown
-from engram_orchestrator.model.messages import Message, Role, TextPart
-from engram_orchestrator.model.rules import (
+from mnemesh_orchestrator.llm.port import ToolChoiceKind
+from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.events import Shown
+from mnemesh_orchestrator.model.messages import Message, Role, TextPart
+from mnemesh_orchestrator.model.rules import (
     ConstrainChildTools,
     ContinueLoop,
     ExitLoop,
@@ -15,7 +15,7 @@ from engram_orchestrator.model.rules import (
     RequiredBeforeExit,
     ToolRule,
 )
-from engram_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 
 from ..support.model import call, raw_call, say, together
 from ..support.world import Process, World, deltas, kinds, lines, require_valid, told

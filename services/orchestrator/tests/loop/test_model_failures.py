@@ -1,7 +1,7 @@
 """A model that refuses, breaks off, or answers nonsense: a precise stop reason, and nothing kept of the step."""
 
 import pytest
-from engram_orchestrator.llm.errors import (
+from mnemesh_orchestrator.llm.errors import (
     ContextOverflow,
     ProviderAuth,
     ProviderBadAnswer,
@@ -13,8 +13,8 @@ from engram_orchestrator.llm.errors import (
     ProviderTimeout,
     ProviderUnavailable,
 )
-from engram_orchestrator.model.events import Failed, StepStarted
-from engram_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_orchestrator.model.events import Failed, StepStarted
+from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 
 from ..support.model import Cut, call, say
 from ..support.world import ME, Process, World, deltas, kinds, lines, told

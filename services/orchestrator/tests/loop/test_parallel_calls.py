@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from engram_orchestrator.model.memory import ToolResult
-from engram_orchestrator.model.models import ModelSettings
-from engram_orchestrator.model.rules import RunFirst
+from mnemesh_orchestrator.model.memory import ToolResult
+from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.rules import RunFirst
 
 from ..support.model import call, say, together
 from ..support.world import Process, World, lines, require_valid

@@ -1,13 +1,13 @@
 """V3: plain text ends a turn, and a tool call makes it go on."""
 
 import pytest
-from engram_kit.paging import PageQuery
-from engram_orchestrator.llm.port import FinishReason
-from engram_orchestrator.model.messages import ToolStatus
-from engram_orchestrator.model.models import ModelSettings
-from engram_orchestrator.model.rules import ExitLoop, RequiredBeforeExit
-from engram_orchestrator.model.runs import RunStatus, StopReason
-from engram_orchestrator.store.base import StepFilter
+from mnemesh_kit.paging import PageQuery
+from mnemesh_orchestrator.llm.port import FinishReason
+from mnemesh_orchestrator.model.messages import ToolStatus
+from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.rules import ExitLoop, RequiredBeforeExit
+from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_orchestrator.store.base import StepFilter
 
 from ..support.model import call, raw_call, say, together
 from ..support.world import ME, Process, World, kinds, lines, require_valid

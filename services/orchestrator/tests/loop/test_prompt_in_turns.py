@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from engram_orchestrator.model.agents import AgentType, PromptPolicy
-from engram_orchestrator.model.messages import Role, TextPart
-from engram_orchestrator.model.models import ModelSettings, ResponseFormat
-from engram_orchestrator.model.runs import InputMessage, RunConfig, RunStatus, StopReason
+from mnemesh_orchestrator.model.agents import AgentType, PromptPolicy
+from mnemesh_orchestrator.model.messages import Role, TextPart
+from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.runs import InputMessage, RunConfig, RunStatus, StopReason
 
 from ..support.model import call, say
 from ..support.world import ME, Process, World, lines

@@ -1,9 +1,11 @@
 """The rules solver: each rule by itself, and all of them against a model that is written down from their meaning."""
 
 import pytest
-from engram_kit.errors import InvalidArgument
-from engram_orchestrator.loop.rules import OutputUnmapped, Prefilled, RulesSolver
-from engram_orchestrator.model.rules import (
+from hypothesis import given
+from hypothesis import strategies as st
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_orchestrator.loop.rules import OutputUnmapped, Prefilled, RulesSolver
+from mnemesh_orchestrator.model.rules import (
     ChildArguments,
     Conditional,
     ConditionalOutcome,
@@ -18,8 +20,6 @@ from engram_orchestrator.model.rules import (
     ToolRule,
     checked_rules,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 ALL = ("a", "b", "c", "d")
 

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from engram_orchestrator.llm.port import LlmRequest, ToolChoiceKind
-from engram_orchestrator.model.agents import Agent
-from engram_orchestrator.model.messages import ToolStatus
-from engram_orchestrator.model.models import ModelSettings
-from engram_orchestrator.model.rules import (
+from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.messages import ToolStatus
+from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.rules import (
     ChildArguments,
     Conditional,
     ConditionalOutcome,
@@ -17,7 +17,7 @@ from engram_orchestrator.model.rules import (
     RunFirst,
     ToolRule,
 )
-from engram_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 
 from ..support.model import call, say, together
 from ..support.world import Process, World, lines, require_valid

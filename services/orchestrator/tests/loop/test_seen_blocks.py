@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engram_orchestrator.llm.port import LlmAnswer, LlmRequest
-from engram_orchestrator.model.agents import Agent
-from engram_orchestrator.model.creation import NewBlock
-from engram_orchestrator.model.messages import ToolReturn
-from engram_orchestrator.model.runs import RunStatus
+from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.creation import NewBlock
+from mnemesh_orchestrator.model.messages import ToolReturn
+from mnemesh_orchestrator.model.runs import RunStatus
 
 from ..support.faults import Death, Faults
 from ..support.model import by_place, call, say, together

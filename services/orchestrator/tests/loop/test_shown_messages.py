@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from engram_orchestrator.convert.events import event_to_proto
-from engram_orchestrator.model.events import RunEvent, Shown
-from engram_orchestrator.model.messages import (
+from mnemesh_orchestrator.convert.events import event_to_proto
+from mnemesh_orchestrator.model.events import RunEvent, Shown
+from mnemesh_orchestrator.model.messages import (
     ApprovalDecision,
     Approve,
     ContentPart,
@@ -15,7 +15,7 @@ from engram_orchestrator.model.messages import (
     SummarizedReasoningPart,
     TextPart,
 )
-from engram_orchestrator.model.rules import RequiresApproval
+from mnemesh_orchestrator.model.rules import RequiresApproval
 
 from ..support.model import call, say, together
 from ..support.world import Process, World, told

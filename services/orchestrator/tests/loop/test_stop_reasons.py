@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pytest
-from engram_orchestrator.llm.errors import ContextOverflow, ProviderAuth, ProviderBadAnswer, ProviderPaymentRequired
-from engram_orchestrator.llm.port import FinishReason
-from engram_orchestrator.model.agents import AgentType
-from engram_orchestrator.model.creation import NewBlock
-from engram_orchestrator.model.events import Stopped
-from engram_orchestrator.model.models import ModelSettings
-from engram_orchestrator.model.rules import ExitLoop, RequiresApproval, RunFirst
-from engram_orchestrator.model.runs import RunStatus, StopReason
-from engram_orchestrator.store.base import RunFilter
+from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderAuth, ProviderBadAnswer, ProviderPaymentRequired
+from mnemesh_orchestrator.llm.port import FinishReason
+from mnemesh_orchestrator.model.agents import AgentType
+from mnemesh_orchestrator.model.creation import NewBlock
+from mnemesh_orchestrator.model.events import Stopped
+from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.rules import ExitLoop, RequiresApproval, RunFirst
+from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_orchestrator.store.base import RunFilter
 
 from ..support.model import Held, Item, call, say
 from ..support.world import ME, Process, World, require_valid, told

@@ -4,16 +4,16 @@ import json
 from typing import Any
 
 import pytest
-from engram.agents.v1 import agents_pb2 as pb
-from engram_kit.errors import InvalidArgument
-from engram_orchestrator.convert.settings import format_from_proto
-from engram_orchestrator.llm.formats import demand, schema_problem
-from engram_orchestrator.model.agents import AgentType
-from engram_orchestrator.model.events import Shown, StepStarted
-from engram_orchestrator.model.messages import ApprovalDecision, Approve, TextPart
-from engram_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
-from engram_orchestrator.model.rules import RequiresApproval
-from engram_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh.agents.v1 import agents_pb2 as pb
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_orchestrator.convert.settings import format_from_proto
+from mnemesh_orchestrator.llm.formats import demand, schema_problem
+from mnemesh_orchestrator.model.agents import AgentType
+from mnemesh_orchestrator.model.events import Shown, StepStarted
+from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, TextPart
+from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.rules import RequiresApproval
+from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 
 from ..support.model import USAGE, call, raw_call, say
 from ..support.world import Process, World, kinds, lines, told

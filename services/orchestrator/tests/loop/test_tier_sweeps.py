@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engram_orchestrator.model.agents import Agent, AgentType
-from engram_orchestrator.model.runs import RunStatus
+from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.runs import RunStatus
 
 from ..support.faults import Faults
 from ..support.model import by_place

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engram_orchestrator.loop.tiers import RESTART_SECONDS
-from engram_orchestrator.model.agents import AgentType
-from engram_orchestrator.model.memory import ToolResult
-from engram_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_orchestrator.loop.tiers import RESTART_SECONDS
+from mnemesh_orchestrator.model.agents import AgentType
+from mnemesh_orchestrator.model.memory import ToolResult
+from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 
 from ..support.model import call, raw_call, say, together
 from ..support.world import Process, World, kinds, lines, require_valid

@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from engram_orchestrator.llm.port import LlmAnswer
-from engram_orchestrator.model.agents import AgentType
-from engram_orchestrator.model.events import Delta, RunEvent, Shown, StepStarted
-from engram_orchestrator.model.messages import ReasoningPart, TextPart
-from engram_orchestrator.model.models import ModelSettings
-from engram_orchestrator.model.rules import RequiresApproval, RunFirst
+from mnemesh_orchestrator.llm.port import LlmAnswer
+from mnemesh_orchestrator.model.agents import AgentType
+from mnemesh_orchestrator.model.events import Delta, RunEvent, Shown, StepStarted
+from mnemesh_orchestrator.model.messages import ReasoningPart, TextPart
+from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.rules import RequiresApproval, RunFirst
 
 from ..support.model import Cut, call, say, together
 from ..support.world import Process, World, deltas, told

@@ -5,13 +5,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from engram_orchestrator.loop.custom import INTERRUPTED
-from engram_orchestrator.model.agents import Agent
-from engram_orchestrator.model.events import RunEvent, Shown
-from engram_orchestrator.model.messages import ApprovalDecision, Approve, Deny
-from engram_orchestrator.model.rules import RequiresApproval
-from engram_orchestrator.model.runs import Run, RunStatus, StopReason
-from engram_orchestrator.store.base import RunFilter
+from mnemesh_orchestrator.loop.custom import INTERRUPTED
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.events import RunEvent, Shown
+from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, Deny
+from mnemesh_orchestrator.model.rules import RequiresApproval
+from mnemesh_orchestrator.model.runs import Run, RunStatus, StopReason
+from mnemesh_orchestrator.store.base import RunFilter
 
 from ..support.faults import Death, Faults
 from ..support.model import call, say, together

@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from engram_orchestrator.builtin.voice import transcript
-from engram_orchestrator.llm.port import LlmRequest, ToolChoiceKind
-from engram_orchestrator.model.agents import AgentType
-from engram_orchestrator.model.events import Stopped
-from engram_orchestrator.model.messages import Role, ToolStatus
-from engram_orchestrator.model.runs import StopReason
+from mnemesh_orchestrator.builtin.voice import transcript
+from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
+from mnemesh_orchestrator.model.agents import AgentType
+from mnemesh_orchestrator.model.events import Stopped
+from mnemesh_orchestrator.model.messages import Role, ToolStatus
+from mnemesh_orchestrator.model.runs import StopReason
 
 from ..support.model import call
 from ..support.world import Process, World, lines, require_valid, told

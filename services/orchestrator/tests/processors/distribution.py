@@ -5,7 +5,7 @@ SOURCE = '''
 
 import asyncio
 
-from engram_orchestrator.processors import InputFacts, Refused, ToolResultFacts
+from mnemesh_orchestrator.processors import InputFacts, Refused, ToolResultFacts
 
 SEEN = []
 
@@ -106,4 +106,4 @@ class Unmakeable:
 '''
 INPUTS = ("Redact", "Stamp", "Gate", "Broken", "Slow", "Empty", "Late", "Unordered", "Blocking", "Unmakeable")
 RESULTS = ("Shorten", "Shout", "Broken", "Slow")
-GROUPS = {"engram.input_processors": (*INPUTS, "Gone"), "engram.tool_result_processors": RESULTS}
+GROUPS = {"mnemesh.input_processors": (*INPUTS, "Gone"), "mnemesh.tool_result_processors": RESULTS}

@@ -5,17 +5,17 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from engram_kit.idempotency import RequestKey
-from engram_kit.paging import PageQuery
-from engram_orchestrator.errors import InputRefused, ProcessorFailed
-from engram_orchestrator.model.agents import Agent
-from engram_orchestrator.model.messages import ApprovalDecision, ClientReturn, TextPart, ToolStatus
-from engram_orchestrator.model.rules import Conditional, ConditionalOutcome
-from engram_orchestrator.model.runs import ClientTool, InputMessage, Run, RunConfig, RunStatus, StopReason
-from engram_orchestrator.processors.chain import Processors
-from engram_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
-from engram_orchestrator.processors.port import InputFacts, ToolResultFacts
-from engram_orchestrator.store.base import RunFilter
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.paging import PageQuery
+from mnemesh_orchestrator.errors import InputRefused, ProcessorFailed
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.messages import ApprovalDecision, ClientReturn, TextPart, ToolStatus
+from mnemesh_orchestrator.model.rules import Conditional, ConditionalOutcome
+from mnemesh_orchestrator.model.runs import ClientTool, InputMessage, Run, RunConfig, RunStatus, StopReason
+from mnemesh_orchestrator.processors.chain import Processors
+from mnemesh_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
+from mnemesh_orchestrator.processors.port import InputFacts, ToolResultFacts
+from mnemesh_orchestrator.store.base import RunFilter
 from structlog.testing import capture_logs
 
 from ..support.faults import Death, Faults

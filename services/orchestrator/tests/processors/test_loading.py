@@ -4,13 +4,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from engram_kit.config import ConfigError
-from engram_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
-from engram_testkit.distributions import install
+from mnemesh_kit.config import ConfigError
+from mnemesh_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
+from mnemesh_testkit.distributions import install
 
 from .distribution import GROUPS, SOURCE
 
-SETTING = "ENGRAM_INPUT_PROCESSORS"
+SETTING = "MNEMESH_INPUT_PROCESSORS"
 
 
 def names(group: str, *wanted: str) -> list[str]:
@@ -32,7 +32,10 @@ def test_they_come_by_their_order_whatever_the_setting_says(shop: ModuleType) ->
         ("blocking", "which has no process() that can be awaited"),
         ("unmakeable", "which cannot be made: TypeError"),
         ("gone", "which cannot be made: AttributeError"),
-        ("shout", "which no installed package brings in engram.input_processors (known: blocking, broken, empty, gate"),
+        (
+            "shout",
+            "which no installed package brings in mnemesh.input_processors (known: blocking, broken, empty, gate",
+        ),
     ],
 )
 def test_what_cannot_be_switched_on_is_one_line_that_names_it(shop: ModuleType, name: str, words: str) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from engram_orchestrator.loop.rules import RulesSolver
-from engram_orchestrator.model.memory import Block, CoreMemory
-from engram_orchestrator.model.rules import (
+from hypothesis import given
+from hypothesis import strategies as st
+from mnemesh_orchestrator.loop.rules import RulesSolver
+from mnemesh_orchestrator.model.memory import Block, CoreMemory
+from mnemesh_orchestrator.model.rules import (
     Conditional,
     ConditionalOutcome,
     ConstrainChildTools,
@@ -22,9 +24,7 @@ from engram_orchestrator.model.rules import (
     RequiresApproval,
     RunFirst,
 )
-from engram_orchestrator.prompt.assembly import compose, memory_section, metadata_section, shows
-from hypothesis import given
-from hypothesis import strategies as st
+from mnemesh_orchestrator.prompt.assembly import compose, memory_section, metadata_section, shows
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from engram_kit.errors import NotFound
-from engram_orchestrator.model.agent_types import AGENT_TYPES
-from engram_orchestrator.prompt.prompts import Prompts, SystemPrompt
+from mnemesh_kit.errors import NotFound
+from mnemesh_orchestrator.model.agent_types import AGENT_TYPES
+from mnemesh_orchestrator.prompt.prompts import Prompts, SystemPrompt
 
 BUILTIN = (
     "letta_v1",

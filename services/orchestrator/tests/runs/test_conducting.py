@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from engram_kit.errors import NotFound
-from engram_orchestrator.errors import ConversationBusy, RunEnded, RunUnderWay
-from engram_orchestrator.llm.errors import ProviderRefused
-from engram_orchestrator.model.events import Accepted
-from engram_orchestrator.model.messages import Role
-from engram_orchestrator.model.runs import OnBusy, RunStatus
+from mnemesh_kit.errors import NotFound
+from mnemesh_orchestrator.errors import ConversationBusy, RunEnded, RunUnderWay
+from mnemesh_orchestrator.llm.errors import ProviderRefused
+from mnemesh_orchestrator.model.events import Accepted
+from mnemesh_orchestrator.model.messages import Role
+from mnemesh_orchestrator.model.runs import OnBusy, RunStatus
 
 from ..support.faults import Faults
 from ..support.model import Held, by_place, call, say

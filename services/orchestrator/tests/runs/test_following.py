@@ -4,14 +4,14 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
-from engram_kit.clock import FrozenClock
-from engram_kit.errors import NotFound
-from engram_kit.ids import new_id
-from engram_kit.principal import Principal
-from engram_orchestrator.loop.hub import EventHub
-from engram_orchestrator.model.events import Accepted, Keepalive, RunEvent, Shown, StepStarted
-from engram_orchestrator.model.messages import TextPart
-from engram_orchestrator.model.runs import InputMessage, RunConfig
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.errors import NotFound
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.principal import Principal
+from mnemesh_orchestrator.loop.hub import EventHub
+from mnemesh_orchestrator.model.events import Accepted, Keepalive, RunEvent, Shown, StepStarted
+from mnemesh_orchestrator.model.messages import TextPart
+from mnemesh_orchestrator.model.runs import InputMessage, RunConfig
 
 from ..support.model import Held, call, say
 from ..support.world import ME, Process, World, kinds, told

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from engram_kit.config import StartupError
-from engram_orchestrator.runs.owner import Owner
+from mnemesh_kit.config import StartupError
+from mnemesh_orchestrator.runs.owner import Owner
 
 
 async def test_the_next_process_has_the_same_name(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ async def test_two_at_once_never_have_the_same_name(tmp_path: Path) -> None:
     second = Owner(path, alone=False)
     assert second.name != first.name
     await second.close()
-    with pytest.raises(StartupError, match="ENGRAM_DATA_DIR"):
+    with pytest.raises(StartupError, match="MNEMESH_DATA_DIR"):
         Owner(path, alone=True)
     await first.close()
     third = Owner(path, alone=False)

@@ -3,12 +3,12 @@
 import asyncio
 
 import pytest
-from engram_orchestrator.errors import ConversationBusy
-from engram_orchestrator.model.events import Accepted, RunEvent
-from engram_orchestrator.model.messages import TextPart
-from engram_orchestrator.model.runs import InputMessage, OnBusy, RunConfig, RunStatus
-from engram_orchestrator.store.base import RunFilter
-from engram_orchestrator.usecases.runs import CancelOutcome
+from mnemesh_orchestrator.errors import ConversationBusy
+from mnemesh_orchestrator.model.events import Accepted, RunEvent
+from mnemesh_orchestrator.model.messages import TextPart
+from mnemesh_orchestrator.model.runs import InputMessage, OnBusy, RunConfig, RunStatus
+from mnemesh_orchestrator.store.base import RunFilter
+from mnemesh_orchestrator.usecases.runs import CancelOutcome
 
 from ..support.faults import Faults
 from ..support.model import Held, by_place, call, say

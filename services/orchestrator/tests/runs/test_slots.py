@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from engram_kit.deadline import set_remaining
-from engram_kit.errors import Unavailable
-from engram_kit.ids import new_id
-from engram_kit.paging import PageQuery
-from engram_orchestrator.errors import ConversationBusy, LeaseLost, NothingToCompact
-from engram_orchestrator.model.agents import Agent
-from engram_orchestrator.model.runs import OnBusy, Run, RunStatus
-from engram_orchestrator.store.base import ConversationFilter
-from engram_orchestrator.store.tables import slot_waits
+from mnemesh_kit.deadline import set_remaining
+from mnemesh_kit.errors import Unavailable
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.paging import PageQuery
+from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost, NothingToCompact
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.runs import OnBusy, Run, RunStatus
+from mnemesh_orchestrator.store.base import ConversationFilter
+from mnemesh_orchestrator.store.tables import slot_waits
 
 from ..support.model import Held, say
 from ..support.world import ME, Process, World, kinds, lines

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from engram_orchestrator.model.events import Delta, Keepalive, RunEvent, StepStarted
+from mnemesh_orchestrator.model.events import Delta, Keepalive, RunEvent, StepStarted
 
 from ..support.model import Cut, Held, call, say, together
 from ..support.world import Process, World, dead, deltas, kinds

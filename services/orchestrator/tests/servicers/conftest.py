@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest_asyncio
-from engram.agents.v1.agents_service_pb2_grpc import AgentServiceStub
-from engram.agents.v1.conversations_service_pb2_grpc import ConversationServiceStub
-from engram.agents.v1.models_service_pb2_grpc import ModelServiceStub
-from engram.agents.v1.runs_service_pb2_grpc import RunServiceStub
-from engram_kit.channels import Channels
-from engram_kit.clock import FrozenClock
-from engram_kit.service import RunningServer
-from engram_orchestrator.config import Config
-from engram_orchestrator.wiring import assemble
+from mnemesh.agents.v1.agents_service_pb2_grpc import AgentServiceStub
+from mnemesh.agents.v1.conversations_service_pb2_grpc import ConversationServiceStub
+from mnemesh.agents.v1.models_service_pb2_grpc import ModelServiceStub
+from mnemesh.agents.v1.runs_service_pb2_grpc import RunServiceStub
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.service import RunningServer
+from mnemesh_orchestrator.config import Config
+from mnemesh_orchestrator.wiring import assemble
 
 if TYPE_CHECKING:
     import grpc
-    from engram.agents.v1.agents_service_pb2_grpc import AgentServiceAsyncStub
-    from engram.agents.v1.conversations_service_pb2_grpc import ConversationServiceAsyncStub
-    from engram.agents.v1.models_service_pb2_grpc import ModelServiceAsyncStub
-    from engram.agents.v1.runs_service_pb2_grpc import RunServiceAsyncStub
+    from mnemesh.agents.v1.agents_service_pb2_grpc import AgentServiceAsyncStub
+    from mnemesh.agents.v1.conversations_service_pb2_grpc import ConversationServiceAsyncStub
+    from mnemesh.agents.v1.models_service_pb2_grpc import ModelServiceAsyncStub
+    from mnemesh.agents.v1.runs_service_pb2_grpc import RunServiceAsyncStub
 
 
 @dataclass

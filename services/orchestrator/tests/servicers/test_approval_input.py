@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engram.agents.v1 import agents_service_pb2 as A  # noqa: N812
-from engram.agents.v1 import runs_pb2, runs_service_pb2
-from engram.types.v1 import message_pb2
-from engram_kit.errors import InvalidArgument, NotFound
-from engram_kit.ids import derive_id
+from mnemesh.agents.v1 import agents_service_pb2 as A  # noqa: N812
+from mnemesh.agents.v1 import runs_pb2, runs_service_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_kit.errors import InvalidArgument, NotFound
+from mnemesh_kit.ids import derive_id
 
 if TYPE_CHECKING:
     from .conftest import Wire

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engram.agents.v1 import (
+from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh.agents.v1 import (
     agents_pb2,
     agents_service_pb2,
     conversations_service_pb2,
@@ -14,12 +15,11 @@ from engram.agents.v1 import (
     runs_pb2,
     runs_service_pb2,
 )
-from engram.agents.v1.groups_service_pb2_grpc import GroupServiceStub
-from engram.blocks.v1 import blocks_pb2
-from engram.types.v1 import message_pb2
-from engram_kit.errors import InvalidArgument, NotFound, Unimplemented
-from engram_kit.ids import derive_id
-from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh.agents.v1.groups_service_pb2_grpc import GroupServiceStub
+from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh.types.v1 import message_pb2
+from mnemesh_kit.errors import InvalidArgument, NotFound, Unimplemented
+from mnemesh_kit.ids import derive_id
 
 if TYPE_CHECKING:
     from .conftest import Wire
@@ -367,7 +367,7 @@ async def test_a_model_that_nobody_serves(wire: Wire) -> None:
         )
     assert raised.value.reason == "MODEL_UNKNOWN"
     found = await wire.models.GetModel(models_service_pb2.GetModelRequest())
-    assert found.model.handle == "engram/rehearsal"
+    assert found.model.handle == "mnemesh/rehearsal"
 
 
 async def test_runs_that_are_not_there_are_cancelled_by_saying_so(wire: Wire) -> None:

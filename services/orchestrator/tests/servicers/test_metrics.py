@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 from urllib.request import urlopen
 
-from engram_kit.service import RunningServer
-from engram_orchestrator.config import Config
-from engram_orchestrator.wiring import assemble
+from mnemesh_kit.service import RunningServer
+from mnemesh_orchestrator.config import Config
+from mnemesh_orchestrator.wiring import assemble
 
 
 async def test_the_error_of_estimates_is_served(tmp_path: Path, unused_tcp_port: int) -> None:
@@ -19,4 +19,4 @@ async def test_the_error_of_estimates_is_served(tmp_path: Path, unused_tcp_port:
         response.close()
     finally:
         await server.stop()
-    assert "engram_prompt_estimate_error 0.0" in lines
+    assert "mnemesh_prompt_estimate_error 0.0" in lines

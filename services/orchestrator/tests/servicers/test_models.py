@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engram.agents.v1 import models_pb2
-from engram.agents.v1 import models_service_pb2 as rpc
-from engram_kit.paging import PageQuery, page_of
-from engram_orchestrator.model.models import ModelInfo, ModelSettings
+from mnemesh.agents.v1 import models_pb2
+from mnemesh.agents.v1 import models_service_pb2 as rpc
+from mnemesh_kit.paging import PageQuery, page_of
+from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
 
 if TYPE_CHECKING:
     from .conftest import Wire
@@ -46,9 +46,9 @@ def test_models_around_a_model() -> None:
     ("filters", "found"),
     [
         ({}, True),
-        ({"providers": ["engram", "openai"]}, True),
+        ({"providers": ["mnemesh", "openai"]}, True),
         ({"providers": ["openai"]}, False),
-        ({"provider_types": ["engram"]}, True),
+        ({"provider_types": ["mnemesh"]}, True),
         ({"provider_types": ["anthropic"]}, False),
         ({"provider_categories": [models_pb2.PROVIDER_CATEGORY_BASE]}, True),
         ({"provider_categories": [models_pb2.PROVIDER_CATEGORY_BYOK]}, False),
@@ -60,7 +60,7 @@ def test_models_around_a_model() -> None:
 )
 async def test_filters(wire: Wire, filters: dict[str, Any], *, found: bool) -> None:
     answer = await wire.models.ListModels(rpc.ListModelsRequest(**filters))
-    assert [model.handle for model in answer.models] == (["engram/rehearsal"] if found else [])
+    assert [model.handle for model in answer.models] == (["mnemesh/rehearsal"] if found else [])
     assert not answer.next_page_token
 
 

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
-from engram.agents.v1 import models_pb2 as pb
-from engram.agents.v1 import models_service_pb2 as rpc
-from engram.agents.v1.models_service_pb2_grpc import ModelServiceStub
-from engram_kit.channels import Channels
-from engram_kit.clock import FrozenClock
-from engram_kit.errors import EngramError
-from engram_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal
-from engram_kit.service import RunningServer
-from engram_orchestrator.config import Config
-from engram_orchestrator.wiring import assemble
-from engram_testkit.fakes.anthropic import FakeAnthropic
-from engram_testkit.fakes.openai import FakeOpenAI
+from mnemesh.agents.v1 import models_pb2 as pb
+from mnemesh.agents.v1 import models_service_pb2 as rpc
+from mnemesh.agents.v1.models_service_pb2_grpc import ModelServiceStub
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal
+from mnemesh_kit.service import RunningServer
+from mnemesh_orchestrator.config import Config
+from mnemesh_orchestrator.wiring import assemble
+from mnemesh_testkit.fakes.anthropic import FakeAnthropic
+from mnemesh_testkit.fakes.openai import FakeOpenAI
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 if TYPE_CHECKING:
-    from engram.agents.v1.models_service_pb2_grpc import ModelServiceAsyncStub
+    from mnemesh.agents.v1.models_service_pb2_grpc import ModelServiceAsyncStub
 
 PATIENCE = 60.0
 KEY = "canary/8f3e71-not=a+known_form"
@@ -116,7 +116,7 @@ class OnEitherEngine:
             assert made.HasField("last_refresh_time")
             assert not made.HasField("last_refresh_error")
             assert (await models.GetProvider(rpc.GetProviderRequest(provider_id=made.id))).provider == made
-            assert await handles(models) == ["engram/rehearsal", "mine/large", "mine/small"]
+            assert await handles(models) == ["mnemesh/rehearsal", "mine/large", "mine/small"]
             assert await handles(models, provider_categories=[pb.PROVIDER_CATEGORY_BYOK]) == [
                 "mine/large",
                 "mine/small",
@@ -136,14 +136,14 @@ class OnEitherEngine:
             asked = len(fake.heard)
             assert (await models.UpdateProvider(off)).provider.disabled
             assert len(fake.heard) == asked, "nothing that concerns its models was changed"
-            assert await handles(models) == ["engram/rehearsal"]
-            with pytest.raises(EngramError) as refused:
+            assert await handles(models) == ["mnemesh/rehearsal"]
+            with pytest.raises(MnemeshError) as refused:
                 await named(models, "mine/large")
             assert refused.value.reason == "MODEL_UNKNOWN"
 
             for _ in range(2):
                 await models.DeleteProvider(rpc.DeleteProviderRequest(provider_id=made.id))
-            with pytest.raises(EngramError) as gone:
+            with pytest.raises(MnemeshError) as gone:
                 await models.GetProvider(rpc.GetProviderRequest(provider_id=made.id))
             assert gone.value.reason == "NOT_FOUND"
 
@@ -152,14 +152,14 @@ class OnEitherEngine:
             first = await create(models, a_provider(fake), request_id="once")
             assert await create(models, a_provider(fake), request_id="once") == first
             assert len(fake.heard) == 1
-            with pytest.raises(EngramError) as reused:
+            with pytest.raises(MnemeshError) as reused:
                 await create(models, a_provider(fake), "another-key", request_id="once")
             assert reused.value.reason == "REQUEST_ID_REUSED"
-            with pytest.raises(EngramError) as taken:
+            with pytest.raises(MnemeshError) as taken:
                 await create(models, a_provider(fake))
             assert taken.value.reason == "ALREADY_EXISTS"
-            with pytest.raises(EngramError) as reserved:
-                await create(models, a_provider(fake, "engram"))
+            with pytest.raises(MnemeshError) as reserved:
+                await create(models, a_provider(fake, "mnemesh"))
             assert reserved.value.reason == "ALREADY_EXISTS"
 
     async def test_nobody_else_has_a_part_of_it(self, models: ModelServiceAsyncStub) -> None:
@@ -175,14 +175,14 @@ class OnEitherEngine:
                     models.CheckProvider(rpc.CheckProviderRequest(provider_id=made.id)),
                 ]
                 for call in asked:
-                    with pytest.raises(EngramError) as missing:
+                    with pytest.raises(MnemeshError) as missing:
                         await call
                     assert missing.value.reason == "NOT_FOUND"
                 await models.DeleteProvider(rpc.DeleteProviderRequest(provider_id=made.id))
                 listed = (await models.ListProviders(rpc.ListProvidersRequest())).providers
-                assert [provider.name for provider in listed] == ["engram"]
-                assert await handles(models) == ["engram/rehearsal"]
-                with pytest.raises(EngramError) as unknown:
+                assert [provider.name for provider in listed] == ["mnemesh"]
+                assert await handles(models) == ["mnemesh/rehearsal"]
+                with pytest.raises(MnemeshError) as unknown:
                     await named(models, "mine/fake-model")
                 assert unknown.value.reason == "MODEL_UNKNOWN"
                 assert "mine" not in unknown.value.message.partition("configured:")[2]
@@ -225,13 +225,13 @@ class OnEitherEngine:
             )
             assert '"temperature": 0.25' in changed.default_settings
             assert await named(models, "mine/fake-model") == changed
-            assert await handles(models, hidden=False) == ["engram/rehearsal"]
+            assert await handles(models, hidden=False) == ["mnemesh/rehearsal"]
             with as_principal(OTHER):
-                rehearsal = await named(models, "engram/rehearsal")
-            assert (await update(handle="engram/rehearsal", context_window=5_000)).context_window == 5_000
+                rehearsal = await named(models, "mnemesh/rehearsal")
+            assert (await update(handle="mnemesh/rehearsal", context_window=5_000)).context_window == 5_000
             with as_principal(OTHER):
-                assert await named(models, "engram/rehearsal") == rehearsal
-            able = await update(handle="engram/rehearsal", capabilities=pb.ModelCapabilities(image_input=True))
+                assert await named(models, "mnemesh/rehearsal") == rehearsal
+            able = await update(handle="mnemesh/rehearsal", capabilities=pb.ModelCapabilities(image_input=True))
             assert able.capabilities == pb.ModelCapabilities(image_input=True)
             back = await update(
                 display_name="",
@@ -253,7 +253,7 @@ class OnEitherEngine:
                 ({"endpoint": "http://x"}, "update_mask"),
                 ({}, "update_mask"),
             ):
-                with pytest.raises(EngramError) as refused:
+                with pytest.raises(MnemeshError) as refused:
                     await update(**fields)
                 assert refused.value.reason == ("MODEL_UNKNOWN" if field is None else "INVALID_ARGUMENT")
                 assert refused.value.field == field
@@ -270,11 +270,11 @@ class OnEitherEngine:
             assert await models.RefreshProvider(request) == answer
             assert len(fake.heard) == asked
             fake.key = "changed-there"
-            with pytest.raises(EngramError) as refused:
+            with pytest.raises(MnemeshError) as refused:
                 await models.RefreshProvider(rpc.RefreshProviderRequest(provider_id=made.id))
             assert refused.value.reason == "PROVIDER_AUTH"
             assert (await models.GetProvider(rpc.GetProviderRequest(provider_id=made.id))).provider == answer.provider
-        with pytest.raises(EngramError) as away:
+        with pytest.raises(MnemeshError) as away:
             await models.RefreshProvider(rpc.RefreshProviderRequest(provider_id=made.id))
         assert away.value.reason == "PROVIDER_UNAVAILABLE"
         assert await handles(models, providers=["mine"]) == ["mine/kept", "mine/new"]
@@ -296,10 +296,10 @@ class TestOnPostgres(OnEitherEngine):
 
     async def test_without_a_key_file_no_key_is_stored(self, tmp_path: Path, postgres_url: str) -> None:
         async with served(settings(tmp_path, database_url=postgres_url)) as models, Guarded() as fake:
-            with pytest.raises(EngramError) as refused:
+            with pytest.raises(MnemeshError) as refused:
                 await create(models, a_provider(fake))
             assert refused.value.reason == "FAILED_PRECONDITION"
-            assert "ENGRAM_SECRETS_KEY_FILE" in refused.value.message
+            assert "MNEMESH_SECRETS_KEY_FILE" in refused.value.message
             assert not fake.heard
             bare = rpc.CreateProviderRequest(provider=a_provider(fake))
             assert not (await models.CreateProvider(bare)).provider.has_api_key
@@ -312,15 +312,15 @@ class TestOnPostgres(OnEitherEngine):
         config = settings(tmp_path / "a", database_url=postgres_url, secrets_key_file=str(key_file))
         twin = settings(tmp_path / "b", database_url=postgres_url, secrets_key_file=str(key_file))
         async with served(config) as here, served(twin) as there, Guarded() as fake:
-            assert await handles(there) == ["engram/rehearsal"]
+            assert await handles(there) == ["mnemesh/rehearsal"]
             made = await create(here, a_provider(fake))
             async with asyncio.timeout(PATIENCE):
-                while await handles(there) == ["engram/rehearsal"]:
+                while await handles(there) == ["mnemesh/rehearsal"]:
                     await asyncio.sleep(0.05)
             assert (await there.GetProvider(rpc.GetProviderRequest(provider_id=made.id))).provider == made
             await here.DeleteProvider(rpc.DeleteProviderRequest(provider_id=made.id))
             async with asyncio.timeout(PATIENCE):
-                while await handles(there) != ["engram/rehearsal"]:
+                while await handles(there) != ["mnemesh/rehearsal"]:
                     await asyncio.sleep(0.05)
 
 
@@ -358,7 +358,7 @@ async def html(request: Request) -> Response:
 async def test_a_check_says_what_is_wrong(alone: ModelServiceAsyncStub, answer: Any, reason: str) -> None:
     async with FakeOpenAI(routes=[Route("/elsewhere/v1/models", answer)]) as fake:
         place = pb.Provider(type="openai_compatible", base_url=f"{fake.origin}/elsewhere")
-        with pytest.raises(EngramError) as refused:
+        with pytest.raises(MnemeshError) as refused:
             await alone.CheckProvider(rpc.CheckProviderRequest(provider=place, credentials=a_key()))
         assert refused.value.reason == reason
         assert KEY not in str(refused.value.message) + str(refused.value.metadata)
@@ -369,16 +369,16 @@ async def test_a_check_lists_what_is_served_and_stores_nothing(alone: ModelServi
         target = pb.Provider(type="vllm", base_url=fake.base_url)
         answer = await alone.CheckProvider(rpc.CheckProviderRequest(provider=target, credentials=a_key()))
         assert answer.provider_models == ["a", "b"]
-        assert await handles(alone) == ["engram/rehearsal"]
+        assert await handles(alone) == ["mnemesh/rehearsal"]
         made = await create(alone, a_provider(fake))
         stored = await alone.CheckProvider(rpc.CheckProviderRequest(provider_id=made.id))
         assert stored.provider_models == ["a", "b"]
-        with pytest.raises(EngramError) as refused:
+        with pytest.raises(MnemeshError) as refused:
             await alone.CheckProvider(rpc.CheckProviderRequest(provider_id=made.id, credentials=a_key("wrong-key")))
         assert refused.value.reason == "PROVIDER_AUTH"
         assert (await alone.GetProvider(rpc.GetProviderRequest(provider_id=made.id))).provider == made
-        engram = (await alone.ListProviders(rpc.ListProvidersRequest(name="engram"))).providers[0]
-        answer = await alone.CheckProvider(rpc.CheckProviderRequest(provider_id=engram.id))
+        mnemesh = (await alone.ListProviders(rpc.ListProvidersRequest(name="mnemesh"))).providers[0]
+        answer = await alone.CheckProvider(rpc.CheckProviderRequest(provider_id=mnemesh.id))
         assert answer.provider_models == ["rehearsal"]
 
 
@@ -409,20 +409,20 @@ async def test_the_operators_providers_stand_beside_and_cannot_be_changed(tmp_pa
             first = await models.ListProviders(by_name)
             by_name.page_token = first.next_page_token
             rest = await models.ListProviders(by_name)
-            assert [p.name for p in (*first.providers, *rest.providers)] == ["engram", "mine", "openai"]
+            assert [p.name for p in (*first.providers, *rest.providers)] == ["mnemesh", "mine", "openai"]
             (base,) = (await models.ListProviders(rpc.ListProvidersRequest(types=["openai"]))).providers
             assert (base.category, base.has_api_key) == (pb.PROVIDER_CATEGORY_BASE, True)
-            assert await handles(models) == ["engram/rehearsal", "mine/fake-model", "openai/base-model"]
+            assert await handles(models) == ["mnemesh/rehearsal", "mine/fake-model", "openai/base-model"]
             assert (await named(models, "")).handle == "openai/base-model", "the operator's choice goes first"
             after = rpc.ListProvidersRequest(after_id=made.id, order_by=rpc.PROVIDER_ORDER_BY_NAME)
             assert [p.name for p in (await models.ListProviders(after)).providers] == ["openai"]
-            with pytest.raises(EngramError) as taken:
+            with pytest.raises(MnemeshError) as taken:
                 await create(models, a_provider(own, "openai"))
             assert taken.value.reason == "ALREADY_EXISTS"
             change = rpc.UpdateProviderRequest(provider=pb.Provider(id=base.id), update_mask={"paths": ["disabled"]})
             removal = rpc.DeleteProviderRequest(provider_id=base.id)
             for call in (models.UpdateProvider(change), models.DeleteProvider(removal)):
-                with pytest.raises(EngramError) as refused:
+                with pytest.raises(MnemeshError) as refused:
                     await call
                 assert refused.value.reason == "FAILED_PRECONDITION"
             fake._models = ["newer"]
@@ -436,7 +436,7 @@ async def test_the_operators_providers_stand_beside_and_cannot_be_changed(tmp_pa
         ({"name": ""}, "provider.name"),
         ({"name": "a/b"}, "provider.name"),
         ({"name": "x" * 101}, "provider.name"),
-        ({"type": "engram"}, "provider.type"),
+        ({"type": "mnemesh"}, "provider.type"),
         ({"type": "nobody"}, "provider.type"),
         ({"api": pb.MODEL_API_GEMINI}, "provider.api"),
         ({"api": 99}, "provider.api"),
@@ -454,7 +454,7 @@ async def test_what_cannot_be_meant_is_refused(
     alone: ModelServiceAsyncStub, fields: dict[str, Any], field: str
 ) -> None:
     place = pb.Provider(**{"name": "mine", "type": "vllm", "base_url": "http://127.0.0.1:1/v1", **fields})
-    with pytest.raises(EngramError) as refused:
+    with pytest.raises(MnemeshError) as refused:
         await alone.CreateProvider(rpc.CreateProviderRequest(provider=place))
     assert (refused.value.reason, refused.value.field) == ("INVALID_ARGUMENT", field)
     assert len((await alone.ListProviders(rpc.ListProvidersRequest())).providers) == 1
@@ -482,7 +482,7 @@ async def test_credentials_that_cannot_be_sent_are_refused(
     alone: ModelServiceAsyncStub, credentials: pb.ProviderCredentials, field: str
 ) -> None:
     place = pb.Provider(name="mine", type="vllm", base_url="http://127.0.0.1:1/v1")
-    with pytest.raises(EngramError) as refused:
+    with pytest.raises(MnemeshError) as refused:
         await alone.CreateProvider(rpc.CreateProviderRequest(provider=place, credentials=credentials))
     assert (refused.value.reason, refused.value.field) == ("INVALID_ARGUMENT", field)
 
@@ -523,10 +523,10 @@ async def test_the_operators_environment_is_not_sent_to_an_organizations_provide
 
 async def test_an_operator_may_say_where_providers_are(tmp_path: Path) -> None:
     async with served(settings(tmp_path, provider_hosts=("models.example",))) as models, Guarded() as fake:
-        with pytest.raises(EngramError) as refused:
+        with pytest.raises(MnemeshError) as refused:
             await create(models, a_provider(fake))
         assert (refused.value.reason, refused.value.field) == ("INVALID_ARGUMENT", "provider.base_url")
-        with pytest.raises(EngramError):
+        with pytest.raises(MnemeshError):
             await models.CheckProvider(rpc.CheckProviderRequest(provider=a_provider(fake)))
         assert not fake.heard
 
@@ -536,11 +536,11 @@ async def test_embedders_are_listed(tmp_path: Path) -> None:
     async with served(config) as models:
         every = (await models.ListEmbeddingModels(rpc.ListEmbeddingModelsRequest())).models
         assert [(m.handle, m.dimension, m.offline, m.is_default) for m in every] == [
-            ("engram/hashing-256", 256, True, False),
-            ("engram/wordllama-256", 256, True, False),
+            ("mnemesh/hashing-256", 256, True, False),
+            ("mnemesh/wordllama-256", 256, True, False),
             ("house/e5", 384, False, True),
         ]
         one = await models.ListEmbeddingModels(rpc.ListEmbeddingModelsRequest(handle="house/e5"))
         assert [m.endpoint for m in one.models] == ["http://127.0.0.1:1/v1"]
-        after = await models.ListEmbeddingModels(rpc.ListEmbeddingModelsRequest(after_id="engram/hashing-256"))
-        assert [m.handle for m in after.models] == ["engram/wordllama-256", "house/e5"]
+        after = await models.ListEmbeddingModels(rpc.ListEmbeddingModelsRequest(after_id="mnemesh/hashing-256"))
+        assert [m.handle for m in after.models] == ["mnemesh/wordllama-256", "house/e5"]

@@ -6,13 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from engram_kit.clock import FrozenClock
-from engram_kit.ids import new_id
-from engram_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
-from engram_orchestrator.model.agents import Agent
-from engram_orchestrator.model.approvals import AskedStep, PlannedCall
-from engram_orchestrator.model.messages import ApprovalDecision, Approve, Deny, Message, Role, ToolCall
-from engram_orchestrator.model.runs import (
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.ids import new_id
+from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.approvals import AskedStep, PlannedCall
+from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, Deny, Message, Role, ToolCall
+from mnemesh_orchestrator.model.runs import (
     Approval,
     ApprovalAnswer,
     EntryKind,
@@ -21,8 +21,8 @@ from engram_orchestrator.model.runs import (
     RunStatus,
     StopReason,
 )
-from engram_orchestrator.store.approvals import SqlApprovalStore
-from engram_orchestrator.store.base import AgentStore, ApprovalFilter, Claim, RunStore, Undone
+from mnemesh_orchestrator.store.approvals import SqlApprovalStore
+from mnemesh_orchestrator.store.base import AgentStore, ApprovalFilter, Claim, RunStore, Undone
 
 from .suites import ORG, OTHER_ORG, a_run, an_agent
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engram_kit.clock import FrozenClock
-from engram_kit.errors import EngramError, FailedPrecondition, NotFound, RequestIdReused
-from engram_kit.ids import new_id
-from engram_kit.paging import PageQuery
-from engram_orchestrator.errors import ConversationBusy
-from engram_orchestrator.model.agents import Agent, Conversation, ConversationOrigin
-from engram_orchestrator.model.models import ModelSettings
-from engram_orchestrator.store.base import AgentStore, ConversationFilter, ConversationStore, RunStore
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.errors import FailedPrecondition, MnemeshError, NotFound, RequestIdReused
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.paging import PageQuery
+from mnemesh_orchestrator.errors import ConversationBusy
+from mnemesh_orchestrator.model.agents import Agent, Conversation, ConversationOrigin
+from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.store.base import AgentStore, ConversationFilter, ConversationStore, RunStore
 
 from .suites import ALL, ORG, OTHER_ORG, a_run, an_agent, an_end, key, made
 
@@ -175,9 +175,9 @@ class ConversationStoreSuite:
             assert changed == replace(thread, summary="a!", archived=True)
 
         def refuse(_: Conversation) -> Conversation:
-            raise EngramError("no")
+            raise MnemeshError("no")
 
-        with pytest.raises(EngramError):
+        with pytest.raises(MnemeshError):
             await threads.update(key("UpdateConversation", "r-2"), ORG, thread.id, refuse)
         with pytest.raises(NotFound):
             await threads.update(None, OTHER_ORG, thread.id, longer)

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from engram_kit.clock import FrozenClock
-from engram_kit.errors import NotFound, RequestIdReused
-from engram_kit.ids import new_id
-from engram_orchestrator.errors import IdentifierKeyTaken
-from engram_orchestrator.model.agents import Agent, AttachedTool, LinkKind, Provenance
-from engram_orchestrator.model.identities import Identity, IdentityProperty, IdentityType
-from engram_orchestrator.store.base import AgentFilter, AgentStore, IdentityFilter, IdentityStore
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.errors import NotFound, RequestIdReused
+from mnemesh_kit.ids import new_id
+from mnemesh_orchestrator.errors import IdentifierKeyTaken
+from mnemesh_orchestrator.model.agents import Agent, AttachedTool, LinkKind, Provenance
+from mnemesh_orchestrator.model.identities import Identity, IdentityProperty, IdentityType
+from mnemesh_orchestrator.store.base import AgentFilter, AgentStore, IdentityFilter, IdentityStore
 
 from .suites import ALL, ORG, OTHER_ORG, an_agent, key, made
 

@@ -3,15 +3,15 @@
 import asyncio
 
 import pytest
-from engram_kit.clock import FrozenClock
-from engram_kit.errors import NotFound
-from engram_kit.ids import new_id
-from engram_orchestrator.errors import ConversationBusy, LeaseLost
-from engram_orchestrator.model.agents import Agent
-from engram_orchestrator.model.events import Delta, RunEvent, StepStarted
-from engram_orchestrator.model.runs import Lease, Run, RunStatus
-from engram_orchestrator.store.base import AgentStore, Claim, ConversationStore, RunStore
-from engram_orchestrator.store.leasing import DeltaStore, LeaseStore, Retention, RunHead, Watched
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.errors import NotFound
+from mnemesh_kit.ids import new_id
+from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.events import Delta, RunEvent, StepStarted
+from mnemesh_orchestrator.model.runs import Lease, Run, RunStatus
+from mnemesh_orchestrator.store.base import AgentStore, Claim, ConversationStore, RunStore
+from mnemesh_orchestrator.store.leasing import DeltaStore, LeaseStore, Retention, RunHead, Watched
 
 from .suites import ORG, OTHER_ORG, a_run, an_agent, an_end, an_event, key, made, ran
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from engram_kit.clock import FrozenClock
-from engram_kit.errors import NotFound, RequestIdReused
-from engram_orchestrator.model.agents import Agent
-from engram_orchestrator.model.messages import Usage
-from engram_orchestrator.model.runs import Run, RunError, Step, StepTrace
-from engram_orchestrator.store.base import AgentStore, Claim, RunStore, StepFilter, StepStore
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.errors import NotFound, RequestIdReused
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.messages import Usage
+from mnemesh_orchestrator.model.runs import Run, RunError, Step, StepTrace
+from mnemesh_orchestrator.store.base import AgentStore, Claim, RunStore, StepFilter, StepStore
 
 from .suites import ALL, ORG, OTHER_ORG, a_run, a_step, an_agent, an_end, key, made
 

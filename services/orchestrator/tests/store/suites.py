@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from engram_kit.clock import FrozenClock
-from engram_kit.errors import EngramError, NotFound, RequestIdReused
-from engram_kit.idempotency import RequestKey
-from engram_kit.ids import derive_id, new_id
-from engram_kit.paging import PageQuery
-from engram_orchestrator.errors import ConversationBusy, LeaseLost, RunUnderWay
-from engram_orchestrator.model.agents import Agent, AgentState, AgentType, AttachedTool, Correction
-from engram_orchestrator.model.events import RunEvent, Shown, Stopped, UsageReported
-from engram_orchestrator.model.messages import Message, Role, TextPart, ToolReturn, ToolStatus, Usage
-from engram_orchestrator.model.models import ModelSettings
-from engram_orchestrator.model.rules import Conditional, ConditionalOutcome, ExitLoop
-from engram_orchestrator.model.runs import (
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.errors import MnemeshError, NotFound, RequestIdReused
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.ids import derive_id, new_id
+from mnemesh_kit.paging import PageQuery
+from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost, RunUnderWay
+from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType, AttachedTool, Correction
+from mnemesh_orchestrator.model.events import RunEvent, Shown, Stopped, UsageReported
+from mnemesh_orchestrator.model.messages import Message, Role, TextPart, ToolReturn, ToolStatus, Usage
+from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.rules import Conditional, ConditionalOutcome, ExitLoop
+from mnemesh_orchestrator.model.runs import (
     EntryKind,
     InputMessage,
     JournalEntry,
@@ -32,8 +32,8 @@ from engram_orchestrator.model.runs import (
     StepStatus,
     StopReason,
 )
-from engram_orchestrator.store.base import AgentFilter, AgentStore, RunFilter, RunStore, StepStore
-from engram_orchestrator.store.leasing import LeaseStore
+from mnemesh_orchestrator.store.base import AgentFilter, AgentStore, RunFilter, RunStore, StepStore
+from mnemesh_orchestrator.store.leasing import LeaseStore
 
 ORG, OTHER_ORG = new_id("org"), new_id("org")
 ALL = PageQuery(100, ascending=True)
@@ -168,9 +168,9 @@ class AgentStoreSuite:
         agent = await made(agents, an_agent(clock))
 
         def refuse(_: Agent) -> Agent:
-            raise EngramError("no")
+            raise MnemeshError("no")
 
-        with pytest.raises(EngramError):
+        with pytest.raises(MnemeshError):
             await agents.update(key("UpdateAgent"), ORG, agent.id, refuse)
         assert (await agents.update(key("UpdateAgent"), ORG, agent.id, lambda agent: agent)) == agent
 

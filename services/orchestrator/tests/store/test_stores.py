@@ -9,20 +9,20 @@ import pytest_asyncio
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from engram_kit.clock import FrozenClock
-from engram_kit.sql import Database
-from engram_orchestrator.model.agents import Agent
-from engram_orchestrator.store.agents import SqlAgentStore
-from engram_orchestrator.store.approvals import SqlApprovalStore
-from engram_orchestrator.store.conversations import SqlConversationStore
-from engram_orchestrator.store.deltas import SqlDeltaStore
-from engram_orchestrator.store.identities import SqlIdentityStore
-from engram_orchestrator.store.lease_times import LeaseTimes
-from engram_orchestrator.store.leases import SqlLeaseStore
-from engram_orchestrator.store.retention import SqlRetention
-from engram_orchestrator.store.runs import SqlRunStore
-from engram_orchestrator.store.steps import SqlStepStore
-from engram_orchestrator.store.tables import conversations, metadata
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.sql import Database
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.store.agents import SqlAgentStore
+from mnemesh_orchestrator.store.approvals import SqlApprovalStore
+from mnemesh_orchestrator.store.conversations import SqlConversationStore
+from mnemesh_orchestrator.store.deltas import SqlDeltaStore
+from mnemesh_orchestrator.store.identities import SqlIdentityStore
+from mnemesh_orchestrator.store.lease_times import LeaseTimes
+from mnemesh_orchestrator.store.leases import SqlLeaseStore
+from mnemesh_orchestrator.store.retention import SqlRetention
+from mnemesh_orchestrator.store.runs import SqlRunStore
+from mnemesh_orchestrator.store.steps import SqlStepStore
+from mnemesh_orchestrator.store.tables import conversations, metadata
 
 from .approval_suite import ApprovalStoreSuite
 from .conversation_suite import ConversationStoreSuite
@@ -39,7 +39,7 @@ def clock() -> FrozenClock:
 
 async def _opened(url: str) -> AsyncIterator[Database]:
     database = Database.open(url)
-    await database.migrate("engram_orchestrator")
+    await database.migrate("mnemesh_orchestrator")
     yield database
     await database.close()
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
-from engram_kit.errors import DeadlineExceeded, Unavailable
+from mnemesh_kit.errors import DeadlineExceeded, Unavailable
 
 T = TypeVar("T")
 

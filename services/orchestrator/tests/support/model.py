@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engram_orchestrator.llm.errors import ModelUnknown, ProviderUnavailable
-from engram_orchestrator.llm.port import (
+from mnemesh_orchestrator.llm.errors import ModelUnknown, ProviderUnavailable
+from mnemesh_orchestrator.llm.port import (
     AnsweredCall,
     FinishReason,
     LlmAnswer,
@@ -17,9 +17,9 @@ from engram_orchestrator.llm.port import (
     TextDelta,
     ToolCallDelta,
 )
-from engram_orchestrator.model.messages import ReasoningPart, Role, TextPart, Usage
-from engram_orchestrator.model.models import ModelInfo, ModelSettings
-from engram_orchestrator.prompt.packaging import event_type
+from mnemesh_orchestrator.model.messages import ReasoningPart, Role, TextPart, Usage
+from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
+from mnemesh_orchestrator.prompt.packaging import event_type
 
 from .faults import Faults
 

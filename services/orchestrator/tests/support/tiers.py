@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from engram_kit.clock import FrozenClock
-from engram_kit.errors import Aborted, AlreadyExists, EngramError, FailedPrecondition, NotFound, RequestIdReused
-from engram_kit.ids import derive_id
-from engram_orchestrator.errors import LeaseLost, StepConflict, WindowMoved
-from engram_orchestrator.model.episodes import (
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.errors import Aborted, AlreadyExists, FailedPrecondition, MnemeshError, NotFound, RequestIdReused
+from mnemesh_kit.ids import derive_id
+from mnemesh_orchestrator.errors import LeaseLost, StepConflict, WindowMoved
+from mnemesh_orchestrator.model.episodes import (
     Change,
     Episode,
     EpisodeCommit,
@@ -19,8 +19,8 @@ from engram_orchestrator.model.episodes import (
     MemoryHits,
     MemoryScope,
 )
-from engram_orchestrator.model.erasure import Erased
-from engram_orchestrator.model.memory import (
+from mnemesh_orchestrator.model.erasure import Erased
+from mnemesh_orchestrator.model.memory import (
     ArchivalSummary,
     Block,
     CommitOutcome,
@@ -31,8 +31,8 @@ from engram_orchestrator.model.memory import (
     ToolResult,
     Window,
 )
-from engram_orchestrator.model.messages import Message, TextPart
-from engram_orchestrator.ports import (
+from mnemesh_orchestrator.model.messages import Message, TextPart
+from mnemesh_orchestrator.ports import (
     AgentAuthor,
     Append,
     BlockEdit,
@@ -214,7 +214,7 @@ def _require_revision(block: Block, base_revision: int | None) -> None:
         raise _refused("BLOCK_REVISION_MISMATCH", Aborted, label=block.label, value=block.value)
 
 
-def _refused(reason: str, kind: type[EngramError] = FailedPrecondition, /, **metadata: str) -> EngramError:
+def _refused(reason: str, kind: type[MnemeshError] = FailedPrecondition, /, **metadata: str) -> MnemeshError:
     error = kind(reason, **metadata)
     error.reason = reason
     return error
@@ -416,7 +416,7 @@ class Episodes:
         self.ended: dict[str, datetime] = {}
         """Facts that held until some time when they were learned."""
         self.sources: dict[str, set[str]] = {}
-        self.refuses: EngramError | None = None
+        self.refuses: MnemeshError | None = None
 
     def texts(self, agent: str, name: str | None = None) -> list[str]:
         """What holds, as it was learned."""

@@ -7,59 +7,59 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from engram_kit.clock import FrozenClock
-from engram_kit.idempotency import RequestKey
-from engram_kit.ids import RandomIds
-from engram_kit.paging import PageQuery
-from engram_kit.principal import DEFAULT_PRINCIPAL
-from engram_kit.sql import Database
-from engram_orchestrator.builtin.executor import BuiltinTools
-from engram_orchestrator.compaction.compactor import model_compactor
-from engram_orchestrator.compaction.gauge import Gauge
-from engram_orchestrator.compaction.swap import Swap
-from engram_orchestrator.llm.organizations import Models
-from engram_orchestrator.loop.context import ContextBuilder
-from engram_orchestrator.loop.delta_log import DeltaLog
-from engram_orchestrator.loop.engine import Engine
-from engram_orchestrator.loop.execution import ToolExecution
-from engram_orchestrator.loop.fitting import Fitting
-from engram_orchestrator.loop.hub import EventHub
-from engram_orchestrator.loop.recording import Recorder
-from engram_orchestrator.loop.tiers import Patience
-from engram_orchestrator.model.agents import Agent, AgentType
-from engram_orchestrator.model.creation import AgentDraft, NewBlock
-from engram_orchestrator.model.events import Delta, DurableBody, RunEvent, Shown
-from engram_orchestrator.model.memory import Window
-from engram_orchestrator.model.messages import ApprovalDecision, Message, Role, TextPart
-from engram_orchestrator.model.models import ModelSettings
-from engram_orchestrator.model.runs import ApprovalAnswer, InputMessage, Run, RunConfig
-from engram_orchestrator.processors.chain import Processors
-from engram_orchestrator.prompt.prompts import Prompts
-from engram_orchestrator.runs.beginning import TurnBuilder
-from engram_orchestrator.runs.conductor import Conductor
-from engram_orchestrator.runs.following import Follower
-from engram_orchestrator.runs.keeping import LeaseKeeper
-from engram_orchestrator.runs.lookout import Lookout
-from engram_orchestrator.runs.slots import TurnSlots
-from engram_orchestrator.store.agents import SqlAgentStore
-from engram_orchestrator.store.approvals import SqlApprovalStore
-from engram_orchestrator.store.base import AgentStore, RunFilter, RunStore
-from engram_orchestrator.store.conversations import SqlConversationStore
-from engram_orchestrator.store.deltas import SqlDeltaStore
-from engram_orchestrator.store.lease_times import LeaseTimes
-from engram_orchestrator.store.leases import SqlLeaseStore
-from engram_orchestrator.store.leasing import LeaseStore
-from engram_orchestrator.store.runs import SqlRunStore
-from engram_orchestrator.store.steps import SqlStepStore
-from engram_orchestrator.usecases.agents import AgentService
-from engram_orchestrator.usecases.approvals import ApprovalService
-from engram_orchestrator.usecases.compactions import CompactionService
-from engram_orchestrator.usecases.conversations import ConversationService
-from engram_orchestrator.usecases.creation import AgentBirth, Tiers
-from engram_orchestrator.usecases.runs import RunService
-from engram_orchestrator.usecases.steps import StepService
-from engram_orchestrator.usecases.trials import PreviewService, ToolRunner
-from engram_orchestrator.usecases.windows import WindowService
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.ids import RandomIds
+from mnemesh_kit.paging import PageQuery
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL
+from mnemesh_kit.sql import Database
+from mnemesh_orchestrator.builtin.executor import BuiltinTools
+from mnemesh_orchestrator.compaction.compactor import model_compactor
+from mnemesh_orchestrator.compaction.gauge import Gauge
+from mnemesh_orchestrator.compaction.swap import Swap
+from mnemesh_orchestrator.llm.organizations import Models
+from mnemesh_orchestrator.loop.context import ContextBuilder
+from mnemesh_orchestrator.loop.delta_log import DeltaLog
+from mnemesh_orchestrator.loop.engine import Engine
+from mnemesh_orchestrator.loop.execution import ToolExecution
+from mnemesh_orchestrator.loop.fitting import Fitting
+from mnemesh_orchestrator.loop.hub import EventHub
+from mnemesh_orchestrator.loop.recording import Recorder
+from mnemesh_orchestrator.loop.tiers import Patience
+from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.creation import AgentDraft, NewBlock
+from mnemesh_orchestrator.model.events import Delta, DurableBody, RunEvent, Shown
+from mnemesh_orchestrator.model.memory import Window
+from mnemesh_orchestrator.model.messages import ApprovalDecision, Message, Role, TextPart
+from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.runs import ApprovalAnswer, InputMessage, Run, RunConfig
+from mnemesh_orchestrator.processors.chain import Processors
+from mnemesh_orchestrator.prompt.prompts import Prompts
+from mnemesh_orchestrator.runs.beginning import TurnBuilder
+from mnemesh_orchestrator.runs.conductor import Conductor
+from mnemesh_orchestrator.runs.following import Follower
+from mnemesh_orchestrator.runs.keeping import LeaseKeeper
+from mnemesh_orchestrator.runs.lookout import Lookout
+from mnemesh_orchestrator.runs.slots import TurnSlots
+from mnemesh_orchestrator.store.agents import SqlAgentStore
+from mnemesh_orchestrator.store.approvals import SqlApprovalStore
+from mnemesh_orchestrator.store.base import AgentStore, RunFilter, RunStore
+from mnemesh_orchestrator.store.conversations import SqlConversationStore
+from mnemesh_orchestrator.store.deltas import SqlDeltaStore
+from mnemesh_orchestrator.store.lease_times import LeaseTimes
+from mnemesh_orchestrator.store.leases import SqlLeaseStore
+from mnemesh_orchestrator.store.leasing import LeaseStore
+from mnemesh_orchestrator.store.runs import SqlRunStore
+from mnemesh_orchestrator.store.steps import SqlStepStore
+from mnemesh_orchestrator.usecases.agents import AgentService
+from mnemesh_orchestrator.usecases.approvals import ApprovalService
+from mnemesh_orchestrator.usecases.compactions import CompactionService
+from mnemesh_orchestrator.usecases.conversations import ConversationService
+from mnemesh_orchestrator.usecases.creation import AgentBirth, Tiers
+from mnemesh_orchestrator.usecases.runs import RunService
+from mnemesh_orchestrator.usecases.steps import StepService
+from mnemesh_orchestrator.usecases.trials import PreviewService, ToolRunner
+from mnemesh_orchestrator.usecases.windows import WindowService
 
 from .faults import Death, Faults, watched
 from .model import OneProvider, ScriptedModel
@@ -265,7 +265,7 @@ class World:
 async def opened(directory: Path, url: str | None = None, **given: Any) -> AsyncIterator[World]:
     """A world on an empty database, by default a fresh SQLite file."""
     database = Database.open(url or f"sqlite:///{directory / 'orchestrator.db'}")
-    await database.migrate("engram_orchestrator")
+    await database.migrate("mnemesh_orchestrator")
     try:
         yield World(database, directory, **given)
     finally:
@@ -305,7 +305,7 @@ def deltas(events: Sequence[RunEvent]) -> list[Delta]:
 def require_valid(messages: Sequence[Message]) -> None:
     """A window that a provider takes: the system message first, each call followed by its one return, no id twice.
 
-    Requests for approval and their answers are engram's own record; no provider is shown them.
+    Requests for approval and their answers are mnemesh's own record; no provider is shown them.
     """
     assert messages[0].role is Role.SYSTEM
     ids = [message.id for message in messages]

@@ -4,19 +4,19 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from engram_kit.errors import EngramError, FailedPrecondition, NotFound, RequestIdReused, Unavailable
-from engram_kit.idempotency import RequestKey
-from engram_kit.ids import new_id
-from engram_kit.paging import PageQuery
-from engram_orchestrator.errors import ConversationBusy
-from engram_orchestrator.llm.errors import ModelUnknown
-from engram_orchestrator.model.agents import Agent, AgentType, Conversation
-from engram_orchestrator.model.creation import NewBlock
-from engram_orchestrator.model.messages import Role
-from engram_orchestrator.model.models import ModelSettings
-from engram_orchestrator.model.runs import OnBusy
-from engram_orchestrator.store.base import ConversationFilter
-from engram_orchestrator.usecases.conversations import ConversationDraft
+from mnemesh_kit.errors import FailedPrecondition, MnemeshError, NotFound, RequestIdReused, Unavailable
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.paging import PageQuery
+from mnemesh_orchestrator.errors import ConversationBusy
+from mnemesh_orchestrator.llm.errors import ModelUnknown
+from mnemesh_orchestrator.model.agents import Agent, AgentType, Conversation
+from mnemesh_orchestrator.model.creation import NewBlock
+from mnemesh_orchestrator.model.messages import Role
+from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.runs import OnBusy
+from mnemesh_orchestrator.store.base import ConversationFilter
+from mnemesh_orchestrator.usecases.conversations import ConversationDraft
 
 from ..support.faults import Death, Faults
 from ..support.model import Held, call, say
@@ -347,7 +347,7 @@ async def test_what_a_conversation_has_for_itself_goes_with_it(world: World, pro
 
 async def test_a_label_that_the_agent_does_not_hold_leaves_nothing_behind(world: World, process: Process) -> None:
     agent = await world.agent(process)
-    with pytest.raises(EngramError) as refused:
+    with pytest.raises(MnemeshError) as refused:
         await opened(process, agent, isolated_block_labels=("unknown",))
     assert refused.value.reason == "BLOCK_LABEL_NOT_FOUND"
     assert await threads(process, agent) == []

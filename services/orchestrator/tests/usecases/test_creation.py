@@ -4,18 +4,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engram_kit.errors import NotFound, Unavailable
-from engram_kit.idempotency import RequestKey
-from engram_kit.ids import new_id
-from engram_kit.paging import PageQuery
-from engram_kit.principal import Principal
-from engram_orchestrator.llm.errors import ModelUnknown
-from engram_orchestrator.model.agents import Agent, AgentState, AgentType, AttachedTool
-from engram_orchestrator.model.creation import AgentDraft, NewBlock
-from engram_orchestrator.model.messages import Role, TextPart
-from engram_orchestrator.model.rules import ContinueLoop, ExitLoop
-from engram_orchestrator.model.runs import InputMessage
-from engram_orchestrator.store.base import AgentFilter
+from mnemesh_kit.errors import NotFound, Unavailable
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.paging import PageQuery
+from mnemesh_kit.principal import Principal
+from mnemesh_orchestrator.llm.errors import ModelUnknown
+from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType, AttachedTool
+from mnemesh_orchestrator.model.creation import AgentDraft, NewBlock
+from mnemesh_orchestrator.model.messages import Role, TextPart
+from mnemesh_orchestrator.model.rules import ContinueLoop, ExitLoop
+from mnemesh_orchestrator.model.runs import InputMessage
+from mnemesh_orchestrator.store.base import AgentFilter
 
 from ..support.faults import Death, Faults
 from ..support.model import say

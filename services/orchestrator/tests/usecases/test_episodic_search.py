@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engram_orchestrator.model.agents import Agent, AgentType, AttachedTool, CompactionSettings
-from engram_orchestrator.model.episodes import MemoryScope
-from engram_orchestrator.model.rules import ContinueLoop
+from mnemesh_orchestrator.model.agents import Agent, AgentType, AttachedTool, CompactionSettings
+from mnemesh_orchestrator.model.episodes import MemoryScope
+from mnemesh_orchestrator.model.rules import ContinueLoop
 
 from ..support.model import call, say
 from ..support.world import ME, Process, World, lines

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from engram_orchestrator.model.agent_types import AGENT_TYPES, shows_line_numbers
-from engram_orchestrator.model.agents import Agent, AgentType
-from engram_orchestrator.model.creation import AgentDraft, NewBlock
+from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, shows_line_numbers
+from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.creation import AgentDraft, NewBlock
 
 from ..support.world import ME, Process, World, lines
 

@@ -1,11 +1,11 @@
 """What a client has filled into the texts of a new agent."""
 
 import pytest
-from engram.agents.v1 import agents_pb2, agents_service_pb2
-from engram.blocks.v1 import blocks_pb2
-from engram_kit.errors import InvalidArgument
-from engram_orchestrator.convert.drafts import draft_from_proto
-from engram_orchestrator.model.creation import filled
+from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
+from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_orchestrator.convert.drafts import draft_from_proto
+from mnemesh_orchestrator.model.creation import filled
 
 from ..support.world import ME, Process, World
 

@@ -4,18 +4,18 @@ import json
 from dataclasses import replace
 
 import pytest
-from engram_kit.errors import InvalidArgument, NotFound, RequestIdReused, Unavailable
-from engram_kit.idempotency import RequestKey
-from engram_kit.ids import new_id
-from engram_kit.paging import PageQuery
-from engram_orchestrator.llm.errors import ModelUnknown
-from engram_orchestrator.loop.custom import INTERRUPTED
-from engram_orchestrator.model.agents import Agent, AgentType
-from engram_orchestrator.model.memory import ToolResult
-from engram_orchestrator.model.messages import TextPart, ToolReturn, ToolStatus
-from engram_orchestrator.model.runs import InputMessage, RunConfig
-from engram_orchestrator.store.base import RunFilter
-from engram_orchestrator.usecases.conversations import ConversationDraft
+from mnemesh_kit.errors import InvalidArgument, NotFound, RequestIdReused, Unavailable
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.paging import PageQuery
+from mnemesh_orchestrator.llm.errors import ModelUnknown
+from mnemesh_orchestrator.loop.custom import INTERRUPTED
+from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.memory import ToolResult
+from mnemesh_orchestrator.model.messages import TextPart, ToolReturn, ToolStatus
+from mnemesh_orchestrator.model.runs import InputMessage, RunConfig
+from mnemesh_orchestrator.store.base import RunFilter
+from mnemesh_orchestrator.usecases.conversations import ConversationDraft
 
 from ..support.model import say
 from ..support.world import ME, Process, World

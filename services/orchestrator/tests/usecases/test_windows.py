@@ -3,16 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from engram_kit.errors import InvalidArgument, NotFound, RequestIdReused
-from engram_kit.idempotency import RequestKey
-from engram_kit.ids import new_id
-from engram_kit.principal import Principal
-from engram_orchestrator.errors import ConversationBusy, PendingApproval
-from engram_orchestrator.model.agents import Agent, AgentType, PromptPolicy
-from engram_orchestrator.model.messages import Role
-from engram_orchestrator.model.rules import ExitLoop, RequiresApproval
-from engram_orchestrator.model.runs import OnBusy
-from engram_orchestrator.usecases.windows import WindowReport
+from mnemesh_kit.errors import InvalidArgument, NotFound, RequestIdReused
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.principal import Principal
+from mnemesh_orchestrator.errors import ConversationBusy, PendingApproval
+from mnemesh_orchestrator.model.agents import Agent, AgentType, PromptPolicy
+from mnemesh_orchestrator.model.messages import Role
+from mnemesh_orchestrator.model.rules import ExitLoop, RequiresApproval
+from mnemesh_orchestrator.model.runs import OnBusy
+from mnemesh_orchestrator.usecases.windows import WindowReport
 
 from ..support.model import Held, call, say
 from ..support.world import ME, Process, World, lines

@@ -1,1 +1,0 @@
-"""The `engram` command line, on top of the client."""

@@ -1,1 +1,0 @@
-"""`engram up`: the services of a mesh as processes of one supervisor."""

@@ -1,6 +1,0 @@
-"""One SQL database of one service: SQLite in process, or PostgreSQL, behind the same two verbs, `read` and `write`."""
-
-from engram_kit.sql.database import Database
-from engram_kit.sql.types import UtcDateTime
-
-__all__ = ["Database", "UtcDateTime"]

@@ -1,1 +1,0 @@
-"""Embedders and the vector index of engram: two ports, their adapters, and what they have in common."""

@@ -1,5 +1,0 @@
-"""The index of likeness in one SQLite file: small vectors, kept together by whom they belong to."""
-
-from engram_retrieval.blocks.index import BlockIndex
-
-__all__ = ["BlockIndex"]

@@ -1,5 +1,0 @@
-"""The vector index on a Qdrant server; the only code that knows its client. Needs the extra `qdrant`."""
-
-from engram_retrieval.server.index import ServerIndex, ServerSettings
-
-__all__ = ["ServerIndex", "ServerSettings"]

@@ -1,0 +1,20 @@
+"""The asynchronous Python client of mnemesh: `Mnemesh`, agents' handles, and the errors they raise."""
+
+from mnemesh_client.addresses import Addresses
+from mnemesh_client.agent import Agent
+from mnemesh_client.approvals import approve, deny, returned
+from mnemesh_client.errors import MnemeshError, RunFailed
+from mnemesh_client.inputs import text_of
+from mnemesh_client.mnemesh import Mnemesh
+
+__all__ = [
+    "Addresses",
+    "Agent",
+    "Mnemesh",
+    "MnemeshError",
+    "RunFailed",
+    "approve",
+    "deny",
+    "returned",
+    "text_of",
+]

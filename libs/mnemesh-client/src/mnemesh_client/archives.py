@@ -1,0 +1,187 @@
+"""Archival memory: archives, and the passages in them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Literal
+
+from google.protobuf import field_mask_pb2
+from mnemesh.archival.v1 import (
+    archives_pb2,
+    archives_service_pb2,
+    archives_service_pb2_grpc,
+    passages_service_pb2,
+    passages_service_pb2_grpc,
+)
+from mnemesh_kit.channels import Channel
+from mnemesh_kit.errors import InvalidArgument
+
+from mnemesh_client.inputs import given, json_text
+from mnemesh_client.messages import SearchModeName
+from mnemesh_client.paging import Order, every, sort_order
+
+TagMatchName = Literal["any", "all"]
+
+
+class ArchivesClient:
+    """`e.archives`. Errors: NotFound ARCHIVE_NOT_FOUND; InvalidArgument EMBEDDER_UNKNOWN."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.stub = archives_service_pb2_grpc.ArchiveServiceStub(channel)
+
+    async def create(
+        self,
+        name: str,
+        *,
+        description: str | None = None,
+        embedder: str = "",
+        metadata: Mapping[str, Any] | str | None = None,
+        deduplicate: bool = False,
+        agent_ids: Sequence[str] = (),
+    ) -> archives_pb2.Archive:
+        """Makes an archive, held by `agent_ids` from the start; an empty `embedder` is the server's default."""
+        archive = archives_pb2.Archive(
+            name=name,
+            description=description,
+            embedder=embedder,
+            metadata=json_text(metadata),
+            deduplicate=deduplicate,
+        )
+        request = archives_service_pb2.CreateArchiveRequest(archive=archive, agent_ids=agent_ids)
+        return (await self.stub.CreateArchive(request)).archive
+
+    async def get(self, archive_id: str) -> archives_pb2.Archive:
+        """One archive."""
+        return (await self.stub.GetArchive(archives_service_pb2.GetArchiveRequest(archive_id=archive_id))).archive
+
+    def list(
+        self, *, agent_id: str | None = None, order: Order | None = None, limit: int | None = None
+    ) -> AsyncIterator[archives_pb2.Archive]:
+        """Archives, of one agent or of the organization, newest first unless `order` is "asc"."""
+        criteria = archives_service_pb2.ArchiveFilter(agent_id=agent_id)
+        request = archives_service_pb2.ListArchivesRequest(order=sort_order(order), filter=criteria)
+        return every(self.stub.ListArchives, request, "archives", limit)
+
+    async def attach(self, agent_id: str, archive_id: str) -> None:
+        """Gives an archive to an agent; several may hold the same one."""
+        request = archives_service_pb2.AttachArchiveRequest(agent_id=agent_id, archive_id=archive_id)
+        await self.stub.AttachArchive(request)
+
+    async def detach(self, agent_id: str, archive_id: str) -> None:
+        """Takes an archive from an agent; the archive stays."""
+        request = archives_service_pb2.DetachArchiveRequest(agent_id=agent_id, archive_id=archive_id)
+        await self.stub.DetachArchive(request)
+
+    async def delete(self, archive_id: str) -> None:
+        """Deletes an archive with its passages."""
+        await self.stub.DeleteArchive(archives_service_pb2.DeleteArchiveRequest(archive_id=archive_id))
+
+
+class PassagesClient:
+    """`e.passages`. Errors: NotFound ARCHIVE_NOT_FOUND; Unavailable EMBEDDER_UNAVAILABLE; InvalidArgument."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.stub = passages_service_pb2_grpc.PassageServiceStub(channel)
+
+    async def insert(
+        self,
+        text: str,
+        *,
+        agent_id: str | None = None,
+        archive_id: str | None = None,
+        tags: Sequence[str] = (),
+        metadata: Mapping[str, Any] | str | None = None,
+    ) -> archives_pb2.Passage:
+        """Stores one passage, in an archive or in an agent's first one (which is made where it has none)."""
+        passage = archives_pb2.Passage(
+            text=text, tags=tags, metadata=json_text(metadata), source=archives_pb2.PASSAGE_SOURCE_OWNER
+        )
+        results = await self.insert_many([passage], agent_id=agent_id, archive_id=archive_id)
+        return results[0].passage
+
+    async def insert_many(
+        self,
+        passages: Sequence[archives_pb2.Passage],
+        *,
+        agent_id: str | None = None,
+        archive_id: str | None = None,
+    ) -> list[passages_service_pb2.InsertResult]:
+        """Stores up to 1000 passages; the results, in order, tell which of them failed."""
+        if (agent_id is None) == (archive_id is None):
+            raise InvalidArgument("Name an agent or an archive, and not both.", field="target")
+        request = passages_service_pb2.InsertPassagesRequest(
+            **given(agent_id=agent_id, archive_id=archive_id), passages=passages
+        )
+        return list((await self.stub.InsertPassages(request)).results)
+
+    async def get(self, passage_id: str) -> archives_pb2.Passage:
+        """One passage."""
+        return (await self.stub.GetPassage(passages_service_pb2.GetPassageRequest(passage_id=passage_id))).passage
+
+    def list(
+        self,
+        *,
+        agent_id: str | None = None,
+        archive_id: str | None = None,
+        tags: Sequence[str] = (),
+        order: Order | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[archives_pb2.Passage]:
+        """Passages, newest first unless `order` is "asc"."""
+        request = passages_service_pb2.ListPassagesRequest(
+            order=sort_order(order),
+            filter=passages_service_pb2.PassageFilter(agent_id=agent_id, archive_id=archive_id, tags=tags),
+        )
+        return every(self.stub.ListPassages, request, "passages", limit)
+
+    async def search(
+        self,
+        query: str,
+        *,
+        agent_id: str | None = None,
+        archive_id: str | None = None,
+        tags: Sequence[str] = (),
+        tag_match: TagMatchName = "any",
+        start_date: str | None = None,
+        end_date: str | None = None,
+        time_zone: str | None = None,
+        mode: SearchModeName = "hybrid",
+        limit: int = 0,
+    ) -> Sequence[passages_service_pb2.PassageHit]:
+        """Passages by words and meaning, best first; dates as in `MessagesClient.search`; a `limit` of 0 is 10."""
+        criteria = passages_service_pb2.PassageFilter(
+            agent_id=agent_id,
+            archive_id=archive_id,
+            tags=tags,
+            tag_match=passages_service_pb2.TagMatch.Value(f"TAG_MATCH_{tag_match.upper()}"),
+            start_date=start_date,
+            end_date=end_date,
+            time_zone=time_zone,
+        )
+        request = passages_service_pb2.SearchPassagesRequest(
+            query=query,
+            mode=passages_service_pb2.PassageSearchMode.Value(f"PASSAGE_SEARCH_MODE_{mode.upper()}"),
+            limit=limit,
+            filter=criteria,
+        )
+        return list((await self.stub.SearchPassages(request)).hits)
+
+    async def update(self, passage_id: str, **fields: Any) -> archives_pb2.Passage:
+        """Writes text, tags or metadata of a passage; a new text is embedded anew."""
+        if "metadata" in fields:
+            fields["metadata"] = json_text(fields["metadata"])
+        present = given(**fields)
+        request = passages_service_pb2.UpdatePassageRequest(
+            passage=archives_pb2.Passage(id=passage_id, **present),
+            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
+        )
+        return (await self.stub.UpdatePassage(request)).passage
+
+    async def delete(self, passage_id: str) -> None:
+        """Deletes a passage."""
+        await self.stub.DeletePassage(passages_service_pb2.DeletePassageRequest(passage_id=passage_id))
+
+    async def summary(self, agent_id: str) -> passages_service_pb2.GetArchivalSummaryResponse:
+        """How many passages an agent has, and their tags."""
+        request = passages_service_pb2.GetArchivalSummaryRequest(agent_id=agent_id)
+        return await self.stub.GetArchivalSummary(request)

@@ -1,0 +1,95 @@
+"""`mnemesh memory`: show an agent's core memory, and edit a block of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import click
+import typer
+from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh_kit.errors import NotFound
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from mnemesh_client.agent import Agent
+from mnemesh_client.cli.connection import Connection, choose_agent
+from mnemesh_client.cli.terminal import output
+from mnemesh_client.mnemesh import Mnemesh
+
+app = typer.Typer(no_args_is_help=True, help="Show and edit what agents keep in mind.")
+
+
+def print_memory(console: Console, memory: blocks_pb2.CoreMemory) -> None:
+    """Prints the blocks, each under its label."""
+    if not memory.blocks:
+        console.print("no blocks", style="dim")
+    for block in memory.blocks:
+        marks = ", read-only" if block.read_only else ""
+        title = f"{block.label} ({len(block.value)}/{block.limit}{marks})"
+        if console.is_terminal:
+            console.print(Panel(Text(block.value or " "), title=Text(title), title_align="left"))
+        else:
+            console.print(f"[{title}]\n{block.value}", markup=False)
+
+
+@app.command("show")
+def show(
+    context: typer.Context,
+    agent: Annotated[str | None, typer.Argument(help="Id or name; else the first agent.")] = None,
+) -> None:
+    """Show the blocks of an agent."""
+    asyncio.run(_show(context.obj, agent))
+
+
+async def _show(connection: Connection, key: str | None) -> None:
+    async with connection.open() as mnemesh:
+        agent = await choose_agent(mnemesh, key)
+        print_memory(output(), await agent.memory())
+
+
+@app.command("edit")
+def edit(
+    context: typer.Context,
+    agent: Annotated[str, typer.Argument(help="Id or name.")],
+    label: Annotated[str, typer.Argument(help="Of the block.")],
+    append: Annotated[str | None, typer.Option(help="Text to add at the end.")] = None,
+    replace: Annotated[tuple[str, str] | None, typer.Option(metavar="OLD NEW", help="Text to replace.")] = None,
+    value: Annotated[str | None, typer.Option(help="The whole new value.")] = None,
+) -> None:
+    """Edit a block of an agent, as its owner; without an option, in $EDITOR."""
+    if sum(option is not None for option in (append, replace, value)) > 1:
+        raise typer.BadParameter("use one of --append, --replace and --value")
+    asyncio.run(_edit(context.obj, agent, label, append, replace, value))
+
+
+async def _edit(
+    connection: Connection,
+    key: str,
+    label: str,
+    append: str | None,
+    replace: tuple[str, str] | None,
+    value: str | None,
+) -> None:
+    async with connection.open() as mnemesh:
+        agent = await mnemesh.agents.find(key)
+        if append is not None:
+            await mnemesh.blocks.append(agent.id, label, append)
+        elif replace is not None:
+            await mnemesh.blocks.replace(agent.id, label, *replace)
+        elif value is not None:
+            await mnemesh.blocks.rethink(agent.id, label, value)
+        else:
+            await _in_editor(mnemesh, agent, label)
+        print_memory(output(), await agent.memory())
+
+
+async def _in_editor(mnemesh: Mnemesh, agent: Agent, label: str) -> None:
+    """Opens the value in an editor and writes it back, unless somebody else changed it meanwhile."""
+    block = next((block for block in (await agent.memory()).blocks if block.label == label), None)
+    if block is None:
+        raise NotFound(f"{agent.name} has no block {label!r}.", resource_id=label)
+    edited = await asyncio.to_thread(click.edit, block.value)
+    if edited is not None and edited.rstrip("\n") != block.value:
+        await mnemesh.blocks.rethink(agent.id, label, edited.rstrip("\n"), base_revision=block.revision)

@@ -1,0 +1,248 @@
+"""Episodes and facts: what remains of messages that left the window, alone or shared under a name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from google.protobuf import field_mask_pb2, timestamp_pb2
+from mnemesh.recall.v1 import episodes_pb2, episodes_service_pb2, episodes_service_pb2_grpc, messages_service_pb2
+from mnemesh_kit.channels import Channel
+from mnemesh_kit.errors import InvalidArgument
+
+from mnemesh_client.inputs import given, json_text
+from mnemesh_client.messages import SearchModeName
+from mnemesh_client.paging import Order, every, sort_order
+
+
+def memory_scope(agent_id: str | None = None, name: str | None = None) -> episodes_pb2.MemoryScope:
+    """An agent's own scope, or one that agents share under a name.
+
+    Raises:
+        InvalidArgument: both or neither are given.
+    """
+    if (agent_id is None) == (name is None):
+        raise InvalidArgument("Name an agent or a scope, and not both.", field="scope")
+    return episodes_pb2.MemoryScope(**given(agent_id=agent_id, name=name))
+
+
+def _scopes(agent_id: str | None, names: Sequence[str]) -> list[episodes_pb2.MemoryScope]:
+    own = [] if agent_id is None else [memory_scope(agent_id)]
+    return own + [memory_scope(name=name) for name in names]
+
+
+def _stamp(moment: datetime | None) -> timestamp_pb2.Timestamp | None:
+    if moment is None:
+        return None
+    stamp = timestamp_pb2.Timestamp()
+    stamp.FromDatetime(moment)
+    return stamp
+
+
+class EpisodesClient:
+    """`e.episodes`. Errors: NotFound; Unavailable EMBEDDER_UNAVAILABLE; FailedPrecondition ERASED."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.stub = episodes_service_pb2_grpc.EpisodeServiceStub(channel)
+
+    async def commit(
+        self,
+        scope: episodes_pb2.MemoryScope,
+        summary: str = "",
+        *,
+        turn_ids: Sequence[str] = (),
+        tags: Sequence[str] = (),
+        salience: float | None = None,
+        source: episodes_pb2.MemorySource | None = None,
+        operations: Sequence[episodes_pb2.FactOperation] = (),
+        request_id: str = "",
+    ) -> episodes_service_pb2.CommitEpisodeResponse:
+        """Takes in an episode, where there is a summary, and operations on facts, all or none."""
+        episode = None
+        if summary:
+            episode = episodes_pb2.Episode(
+                summary=summary, turn_ids=turn_ids, tags=tags, salience=salience, source=source
+            )
+        request = episodes_service_pb2.CommitEpisodeRequest(
+            request_id=request_id, scope=scope, episode=episode, operations=operations
+        )
+        return await self.stub.CommitEpisode(request)
+
+    async def get(self, episode_id: str) -> episodes_pb2.Episode:
+        """One episode."""
+        request = episodes_service_pb2.GetEpisodeRequest(episode_id=episode_id)
+        return (await self.stub.GetEpisode(request)).episode
+
+    def list(
+        self,
+        *,
+        agent_id: str | None = None,
+        names: Sequence[str] = (),
+        tags: Sequence[str] = (),
+        known_at: datetime | None = None,
+        order: Order | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[episodes_pb2.Episode]:
+        """Episodes of an agent and of named scopes, oldest first unless `order` is "desc"."""
+        criteria = episodes_service_pb2.EpisodeFilter(
+            scopes=_scopes(agent_id, names), tags_any=tags, known_at_time=_stamp(known_at)
+        )
+        request = episodes_service_pb2.ListEpisodesRequest(order=sort_order(order), filter=criteria)
+        return every(self.stub.ListEpisodes, request, "episodes", limit)
+
+    async def search(
+        self,
+        query: str,
+        *,
+        agent_id: str | None = None,
+        names: Sequence[str] = (),
+        tags: Sequence[str] = (),
+        start_date: str | None = None,
+        end_date: str | None = None,
+        time_zone: str | None = None,
+        mode: SearchModeName = "hybrid",
+        limit: int = 0,
+    ) -> Sequence[episodes_service_pb2.EpisodeHit]:
+        """Episodes by words and meaning, best first; dates as in `MessagesClient.search`; a `limit` of 0 is 10."""
+        request = episodes_service_pb2.SearchEpisodesRequest(
+            query=query,
+            mode=messages_service_pb2.SearchMode.Value(f"SEARCH_MODE_{mode.upper()}"),
+            limit=limit,
+            filter=episodes_service_pb2.EpisodeFilter(scopes=_scopes(agent_id, names), tags_any=tags),
+            start_date=start_date,
+            end_date=end_date,
+            time_zone=time_zone,
+        )
+        return list((await self.stub.SearchEpisodes(request)).hits)
+
+    async def update(self, episode_id: str, **fields: Any) -> episodes_pb2.Episode:
+        """Writes summary, tags, salience or metadata of an episode."""
+        if "metadata" in fields:
+            fields["metadata"] = json_text(fields["metadata"])
+        request = episodes_service_pb2.UpdateEpisodeRequest(
+            episode=episodes_pb2.Episode(id=episode_id, **given(**fields)),
+            update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
+        )
+        return (await self.stub.UpdateEpisode(request)).episode
+
+    async def delete(self, episode_id: str) -> None:
+        """Erases an episode; the facts drawn from it stay."""
+        await self.stub.DeleteEpisode(episodes_service_pb2.DeleteEpisodeRequest(episode_id=episode_id))
+
+    async def erase_scope(self, scope: episodes_pb2.MemoryScope) -> episodes_service_pb2.EraseMemoryScopeResponse:
+        """Erases every episode and fact of a scope."""
+        return await self.stub.EraseMemoryScope(episodes_service_pb2.EraseMemoryScopeRequest(scope=scope))
+
+
+class FactsClient:
+    """`e.facts`. Errors: NotFound; FailedPrecondition FACT_CLOSED and ERASED; Unavailable EMBEDDER_UNAVAILABLE."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.stub = episodes_service_pb2_grpc.EpisodeServiceStub(channel)
+
+    async def create(
+        self,
+        text: str,
+        *,
+        agent_id: str | None = None,
+        name: str | None = None,
+        tags: Sequence[str] = (),
+        confidence: float | None = None,
+        salience: float | None = None,
+        valid_from: datetime | None = None,
+        source: episodes_pb2.MemorySource | None = None,
+        metadata: Mapping[str, Any] | str | None = None,
+    ) -> episodes_service_pb2.CreateFactResponse:
+        """Adds a fact to an agent's scope or a named one; a text that holds there already is confirmed instead."""
+        fact = episodes_pb2.Fact(
+            scope=memory_scope(agent_id, name),
+            text=text,
+            tags=tags,
+            confidence=confidence,
+            salience=salience,
+            valid_from_time=_stamp(valid_from),
+            source=source,
+            metadata=json_text(metadata),
+        )
+        return await self.stub.CreateFact(episodes_service_pb2.CreateFactRequest(fact=fact))
+
+    async def get(self, fact_id: str) -> episodes_pb2.Fact:
+        """One fact, closed or not."""
+        return (await self.stub.GetFact(episodes_service_pb2.GetFactRequest(fact_id=fact_id))).fact
+
+    def list(
+        self,
+        *,
+        agent_id: str | None = None,
+        names: Sequence[str] = (),
+        tags: Sequence[str] = (),
+        valid_at: datetime | None = None,
+        known_at: datetime | None = None,
+        include_invalid: bool = False,
+        order: Order | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[episodes_pb2.Fact]:
+        """Facts that hold at `valid_at` by what was known at `known_at`, both now where absent; oldest first."""
+        criteria = episodes_service_pb2.FactFilter(
+            scopes=_scopes(agent_id, names),
+            tags_any=tags,
+            valid_at_time=_stamp(valid_at),
+            known_at_time=_stamp(known_at),
+            include_invalid=include_invalid,
+        )
+        request = episodes_service_pb2.ListFactsRequest(order=sort_order(order), filter=criteria)
+        return every(self.stub.ListFacts, request, "facts", limit)
+
+    async def search(
+        self,
+        query: str,
+        *,
+        agent_id: str | None = None,
+        names: Sequence[str] = (),
+        tags: Sequence[str] = (),
+        valid_at: datetime | None = None,
+        known_at: datetime | None = None,
+        mode: SearchModeName = "hybrid",
+        limit: int = 0,
+    ) -> Sequence[episodes_service_pb2.FactHit]:
+        """Facts by words and meaning, best first, among those that `list` would give; a `limit` of 0 is 20."""
+        criteria = episodes_service_pb2.FactFilter(
+            scopes=_scopes(agent_id, names),
+            tags_any=tags,
+            valid_at_time=_stamp(valid_at),
+            known_at_time=_stamp(known_at),
+        )
+        request = episodes_service_pb2.SearchFactsRequest(
+            query=query,
+            mode=messages_service_pb2.SearchMode.Value(f"SEARCH_MODE_{mode.upper()}"),
+            limit=limit,
+            filter=criteria,
+        )
+        return list((await self.stub.SearchFacts(request)).hits)
+
+    async def supersede(
+        self, fact_id: str, text: str, *, valid_from: datetime | None = None, **fields: Any
+    ) -> episodes_pb2.Fact:
+        """Closes a fact in favour of a new one, which holds from `valid_from`, or from now; the new one."""
+        fact = episodes_pb2.Fact(text=text, valid_from_time=_stamp(valid_from), **given(**fields))
+        operation = episodes_pb2.SupersedeOperation(fact_id=fact_id, fact=fact)
+        request = episodes_service_pb2.SupersedeFactRequest(operation=operation)
+        return (await self.stub.SupersedeFact(request)).fact
+
+    async def invalidate(
+        self, fact_id: str, *, invalid_at: datetime | None = None, reason: str | None = None
+    ) -> episodes_pb2.Fact:
+        """Closes a fact, as of `invalid_at` or of now."""
+        operation = episodes_pb2.InvalidateOperation(fact_id=fact_id, invalid_time=_stamp(invalid_at), reason=reason)
+        request = episodes_service_pb2.InvalidateFactRequest(operation=operation)
+        return (await self.stub.InvalidateFact(request)).fact
+
+    def history(self, fact_id: str) -> AsyncIterator[episodes_pb2.Fact]:
+        """The chain of facts that superseded one another, oldest first."""
+        request = episodes_service_pb2.ListFactHistoryRequest(fact_id=fact_id)
+        return every(self.stub.ListFactHistory, request, "facts")
+
+    async def delete(self, fact_id: str) -> None:
+        """Erases a fact as if it had never been learned."""
+        await self.stub.DeleteFact(episodes_service_pb2.DeleteFactRequest(fact_id=fact_id))

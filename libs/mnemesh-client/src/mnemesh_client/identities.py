@@ -1,0 +1,69 @@
+"""Identities: the people and organizations that agents and blocks belong to, under keys of your own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Literal
+
+from mnemesh.agents.v1 import agents_pb2, identities_pb2, identities_service_pb2, identities_service_pb2_grpc
+from mnemesh_kit.channels import Channel
+
+from mnemesh_client.paging import every
+
+IdentityTypeName = Literal["org", "user", "other"]
+
+_ERASURE_SECONDS = 120.0
+
+
+class IdentitiesClient:
+    """`e.identities`. Errors: NotFound; AlreadyExists where a key is taken."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.stub = identities_service_pb2_grpc.IdentityServiceStub(channel)
+
+    async def upsert(
+        self,
+        identifier_key: str,
+        name: str,
+        type: IdentityTypeName = "user",  # noqa: A002
+        *,
+        properties: Mapping[str, str] | None = None,
+        agent_ids: Sequence[str] = (),
+        block_ids: Sequence[str] = (),
+    ) -> identities_pb2.Identity:
+        """Makes an identity, or the one with its key so; what is attached is added to."""
+        identity = identities_pb2.Identity(
+            identifier_key=identifier_key,
+            name=name,
+            type=identities_pb2.IdentityType.Value(f"IDENTITY_TYPE_{type.upper()}"),
+            properties=[
+                identities_pb2.IdentityProperty(key=key, text=text) for key, text in (properties or {}).items()
+            ],
+            agent_ids=agent_ids,
+            block_ids=block_ids,
+        )
+        request = identities_service_pb2.UpsertIdentityRequest(identity=identity)
+        return (await self.stub.UpsertIdentity(request)).identity
+
+    async def get(self, identity_id: str) -> identities_pb2.Identity:
+        """An identity, with the ids of its agents and blocks."""
+        view = identities_service_pb2.IdentityView(agent_ids=True, block_ids=True)
+        request = identities_service_pb2.GetIdentityRequest(identity_id=identity_id, view=view)
+        return (await self.stub.GetIdentity(request)).identity
+
+    def list(
+        self, *, identifier_key: str | None = None, agent_id: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[identities_pb2.Identity]:
+        """Identities for which all that is given holds, the oldest first."""
+        criteria = identities_service_pb2.IdentityFilter(identifier_key=identifier_key, agent_id=agent_id)
+        request = identities_service_pb2.ListIdentitiesRequest(filter=criteria)
+        return every(self.stub.ListIdentities, request, "identities", limit)
+
+    async def delete(self, identity_id: str) -> None:
+        """Deletes an identity; its agents and blocks stay."""
+        await self.stub.DeleteIdentity(identities_service_pb2.DeleteIdentityRequest(identity_id=identity_id))
+
+    async def erase(self, identity_id: str) -> agents_pb2.ErasureReport:
+        """Erases an identity with its agents, all that only they have, and its blocks; counts by store."""
+        request = identities_service_pb2.EraseIdentityRequest(identity_id=identity_id)
+        return (await self.stub.EraseIdentity(request, timeout=_ERASURE_SECONDS)).report

@@ -1,0 +1,105 @@
+"""Recall memory: every message ever, and the search through them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal
+
+from mnemesh.recall.v1 import contexts_pb2, messages_service_pb2, messages_service_pb2_grpc
+from mnemesh.types.v1 import message_pb2
+from mnemesh_kit.channels import Channel
+
+from mnemesh_client.paging import Order, every, sort_order
+
+RoleName = Literal["system", "user", "assistant", "tool", "approval", "summary"]
+SearchModeName = Literal["hybrid", "text", "vector"]
+
+
+class MessagesClient:
+    """`e.messages`. Errors: NotFound; InvalidArgument for a bad date, role or page."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.stub = messages_service_pb2_grpc.MessageServiceStub(channel)
+
+    async def get(self, *message_ids: str) -> list[message_pb2.Message]:
+        """Messages by id, in the order asked for; unknown ids are left out."""
+        request = messages_service_pb2.GetMessagesRequest(message_ids=message_ids)
+        return list((await self.stub.GetMessages(request)).messages)
+
+    def list(
+        self,
+        *,
+        agent_id: str | None = None,
+        conversation_id: str | None = None,
+        roles: Sequence[RoleName] = (),
+        run_id: str | None = None,
+        after_id: str | None = None,
+        before_id: str | None = None,
+        order: Order | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[message_pb2.Message]:
+        """Messages, oldest first unless `order` is "desc"."""
+        request = messages_service_pb2.ListMessagesRequest(
+            agent_ids=[agent_id] if agent_id else (),
+            conversation=_scope(conversation_id),
+            roles=_roles(roles),
+            run_id=run_id,
+            after_id=after_id,
+            before_id=before_id,
+            order=sort_order(order),
+        )
+        return every(self.stub.ListMessages, request, "messages", limit)
+
+    async def search(
+        self,
+        query: str,
+        *,
+        agent_id: str | None = None,
+        conversation_id: str | None = None,
+        roles: Sequence[RoleName] = (),
+        mode: SearchModeName = "hybrid",
+        start_date: str | None = None,
+        end_date: str | None = None,
+        time_zone: str | None = None,
+        limit: int = 0,
+    ) -> Sequence[messages_service_pb2.MessageHit]:
+        """Messages by words and meaning, best first; a blank query lists the newest.
+
+        Args:
+            query: at most 10,000 characters.
+            agent_id: whose messages; None looks through the organization.
+            conversation_id: only that one's.
+            roles: of "user", "assistant" and "tool"; none means all.
+            mode: "hybrid", "text" or "vector".
+            start_date: "YYYY-MM-DD" or "YYYY-MM-DDTHH:MM[:SS][offset]", in `time_zone` where it has no offset.
+            end_date: likewise; a bare date reaches to the end of that day.
+            time_zone: an IANA name; None is UTC.
+            limit: at most 100; 0 means 10.
+        """
+        request = messages_service_pb2.SearchMessagesRequest(
+            query=query,
+            mode=messages_service_pb2.SearchMode.Value(f"SEARCH_MODE_{mode.upper()}"),
+            limit=limit,
+            agent_id=agent_id,
+            conversation=_scope(conversation_id),
+            roles=_roles(roles),
+            start_date=start_date,
+            end_date=end_date,
+            time_zone=time_zone,
+        )
+        return list((await self.stub.SearchMessages(request)).hits)
+
+    async def window(self, conversation_id: str) -> contexts_pb2.Context:
+        """The context window of a conversation: the system message, then what the model sees."""
+        request = messages_service_pb2.GetContextRequest(conversation_id=conversation_id)
+        return (await self.stub.GetContext(request)).context
+
+
+def _scope(conversation_id: str | None) -> messages_service_pb2.ConversationScope | None:
+    if conversation_id is None:
+        return None
+    return messages_service_pb2.ConversationScope(conversation_id=conversation_id)
+
+
+def _roles(names: Sequence[RoleName]) -> Sequence[message_pb2.Role.ValueType]:
+    return [message_pb2.Role.Value(f"ROLE_{name.upper()}") for name in names]

@@ -1,0 +1,98 @@
+"""Providers of models: those that the operator configured, and the organization's own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from google.protobuf import field_mask_pb2
+from mnemesh.agents.v1 import models_pb2, models_service_pb2, models_service_pb2_grpc
+from mnemesh_kit.channels import Channel
+from mnemesh_kit.errors import NotFound
+
+from mnemesh_client.paging import every
+
+
+class ProvidersClient:
+    """`e.providers`. Errors: AlreadyExists for a name in use; NotFound; PROVIDER_… of `check` and `refresh`.
+
+    Keys go in and never come out.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.stub = models_service_pb2_grpc.ModelServiceStub(channel)
+
+    async def create(
+        self,
+        name: str,
+        type: str,  # noqa: A002  (as the contract has it)
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> models_pb2.Provider:
+        """Registers a provider; `fields` are further fields of Provider, as base_url.
+
+        One that cannot be reached is registered all the same: `last_refresh_error` says why.
+        """
+        request = models_service_pb2.CreateProviderRequest(
+            provider=models_pb2.Provider(name=name, type=type, **fields), credentials=_credentials(api_key, headers)
+        )
+        return (await self.stub.CreateProvider(request)).provider
+
+    async def get(self, key: str) -> models_pb2.Provider:
+        """A provider by id or name."""
+        if key.startswith("provider-"):
+            return (await self.stub.GetProvider(models_service_pb2.GetProviderRequest(provider_id=key))).provider
+        found = (await self.stub.ListProviders(models_service_pb2.ListProvidersRequest(name=key))).providers
+        if not found:
+            raise NotFound(f"There is no provider {key}.", resource_id=key)
+        # Of an organization's own and an operator's of one name, the own one is meant: it is who serves the models.
+        return max(found, key=lambda provider: provider.category)
+
+    def list(self, *, types: Sequence[str] = (), limit: int | None = None) -> AsyncIterator[models_pb2.Provider]:
+        """Providers, the operator's first, then by creation."""
+        request = models_service_pb2.ListProvidersRequest(types=types)
+        return every(self.stub.ListProviders, request, "providers", limit)
+
+    async def update(
+        self,
+        key: str,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> models_pb2.Provider:
+        """Changes the fields and credentials that are given; None of a field clears it, an empty key deletes it."""
+        provider = models_pb2.Provider(id=(await self.get(key)).id)
+        for name, value in fields.items():
+            if value is not None:
+                setattr(provider, name, value)
+        request = models_service_pb2.UpdateProviderRequest(
+            provider=provider, update_mask=field_mask_pb2.FieldMask(paths=list(fields))
+        )
+        if api_key is not None or headers:
+            request.credentials.CopyFrom(_credentials(api_key, headers))
+        return (await self.stub.UpdateProvider(request)).provider
+
+    async def delete(self, key: str) -> None:
+        """Deletes an own provider with its credentials; agents keep its models and fail until they get others."""
+        provider_id = (await self.get(key)).id
+        await self.stub.DeleteProvider(models_service_pb2.DeleteProviderRequest(provider_id=provider_id))
+
+    async def refresh(self, key: str) -> models_service_pb2.RefreshProviderResponse:
+        """Reads the models of a provider anew."""
+        provider_id = (await self.get(key)).id
+        return await self.stub.RefreshProvider(models_service_pb2.RefreshProviderRequest(provider_id=provider_id))
+
+    async def check(self, key: str, *, api_key: str | None = None) -> Sequence[str]:
+        """What a provider serves, as it says itself; stores nothing. Raises why where it does not work."""
+        request = models_service_pb2.CheckProviderRequest(provider_id=(await self.get(key)).id)
+        if api_key is not None:
+            request.credentials.CopyFrom(_credentials(api_key, None))
+        return tuple((await self.stub.CheckProvider(request)).provider_models)
+
+
+def _credentials(api_key: str | None, headers: Mapping[str, str] | None) -> models_pb2.ProviderCredentials:
+    rows = [models_pb2.ProviderHeader(name=name, value=value) for name, value in (headers or {}).items()]
+    return models_pb2.ProviderCredentials(api_key=api_key, headers=rows)

@@ -1,0 +1,1 @@
+"""`mnemesh up`: the services of a mesh as processes of one supervisor."""

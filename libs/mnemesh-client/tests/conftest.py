@@ -1,0 +1,288 @@
+"""A small orchestrator of the tests' own beside the real blocks service: real servers that the client calls."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest_asyncio
+from mnemesh.agents.v1 import (
+    agents_pb2,
+    agents_service_pb2,
+    agents_service_pb2_grpc,
+    models_pb2,
+    models_service_pb2,
+    models_service_pb2_grpc,
+    runs_pb2,
+    runs_service_pb2,
+    runs_service_pb2_grpc,
+)
+from mnemesh.recall.v1 import messages_service_pb2, messages_service_pb2_grpc
+from mnemesh.types.v1 import message_pb2
+from mnemesh_blocks.config import Config as BlocksConfig
+from mnemesh_blocks.wiring import assemble as assemble_blocks
+from mnemesh_client import Mnemesh, text_of
+from mnemesh_client.inputs import text_part
+from mnemesh_kit.config import ServerConfig
+from mnemesh_kit.errors import InvalidArgument, NotFound, Unavailable
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.service import Assembly, RunningServer
+
+PAGE = 2
+
+
+class SmallOrchestrator(
+    agents_service_pb2_grpc.AgentServiceServicer,
+    runs_service_pb2_grpc.RunServiceServicer,
+    models_service_pb2_grpc.ModelServiceServicer,
+):
+    """Answers a message with its echo; "remember X" edits the human block first; "refuse" is a refused key,
+    "think forever" never ends its turn, "launch" asks for the approval of two calls.
+
+    `break_after` holds, per stream to come, after how many events it is cut off; `can_attach` is whether StreamRun is
+    answered.
+    """
+
+    def __init__(self, blocks: str) -> None:
+        self.memory = Mnemesh(blocks=blocks)
+        self.agents: dict[str, agents_pb2.Agent] = {}
+        self.created: dict[str, str] = {}
+        self.runs: dict[str, list[runs_pb2.RunEvent]] = {}
+        self.started: dict[str, str] = {}
+        self.break_after: list[int] = []
+        self.can_attach = True
+        self.attached = 0
+        self.cancelled: list[str] = []
+        self.decided: list[message_pb2.ApprovalDecision] = []
+        self.asked: dict[str, message_pb2.Message] = {}
+
+    async def CreateAgent(self, request: Any, context: Any) -> agents_service_pb2.CreateAgentResponse:
+        if request.request_id in self.created:
+            return agents_service_pb2.CreateAgentResponse(agent=self.agents[self.created[request.request_id]])
+        if not request.agent.model:
+            raise InvalidArgument("model is required.", field="agent.model")
+        agent = agents_pb2.Agent()
+        agent.CopyFrom(request.agent)
+        agent.id = new_id("agent")
+        agent.tools.extend(agents_pb2.AttachedTool(name=name, builtin=True) for name in request.tool_names)
+        for block in request.blocks:
+            await self.memory.blocks.create(block.label, block.value, agent_ids=[agent.id])
+        self.agents[agent.id] = agent
+        self.created[request.request_id] = agent.id
+        return agents_service_pb2.CreateAgentResponse(agent=agent)
+
+    async def GetAgent(self, request: Any, context: Any) -> agents_service_pb2.GetAgentResponse:
+        return agents_service_pb2.GetAgentResponse(agent=self._agent(request.agent_id))
+
+    async def ListAgents(self, request: Any, context: Any) -> agents_service_pb2.ListAgentsResponse:
+        matching = [
+            agent
+            for agent in self.agents.values()
+            if (not request.filter.HasField("name") or agent.name == request.filter.name)
+            and set(request.filter.tags_all) <= set(agent.tags)
+        ]
+        start = int(request.page_token or 0)
+        end = start + min(request.page_size or PAGE, PAGE)
+        token = str(end) if end < len(matching) else ""
+        return agents_service_pb2.ListAgentsResponse(agents=matching[start:end], next_page_token=token)
+
+    async def UpdateAgent(self, request: Any, context: Any) -> agents_service_pb2.UpdateAgentResponse:
+        agent = self._agent(request.agent.id)
+        for path in request.update_mask.paths:
+            setattr(agent, path, getattr(request.agent, path))
+        return agents_service_pb2.UpdateAgentResponse(agent=agent)
+
+    async def DeleteAgent(self, request: Any, context: Any) -> agents_service_pb2.DeleteAgentResponse:
+        self.agents.pop(request.agent_id, None)
+        return agents_service_pb2.DeleteAgentResponse()
+
+    async def GetModel(self, request: Any, context: Any) -> models_service_pb2.GetModelResponse:
+        return models_service_pb2.GetModelResponse(model=models_pb2.Model(handle=request.handle or "mnemesh/rehearsal"))
+
+    async def SendMessage(self, request: Any, context: Any) -> AsyncIterator[runs_service_pb2.SendMessageResponse]:
+        agent = self._agent(request.agent_id)
+        run_id = self.started.get(request.request_id)
+        if run_id is None:
+            run_id = self.started[request.request_id] = new_id("run")
+            self.runs[run_id] = await self._turn(agent, run_id, text_of(request.messages[0].content))
+        async for event in self._played(run_id, 0):
+            yield runs_service_pb2.SendMessageResponse(event=event)
+            if event.HasField("message") and text_of(request.messages[0].content) == "think forever":
+                await asyncio.Future()
+
+    async def AnswerApproval(
+        self, request: Any, context: Any
+    ) -> AsyncIterator[runs_service_pb2.AnswerApprovalResponse]:
+        run_id = self.started.get(request.request_id)
+        if run_id is None:
+            run_id = self.started[request.request_id] = new_id("run")
+            self.decided += request.decisions
+            self._agent(request.agent_id).ClearField("pending_approval_request_id")
+            kinds = ", ".join(str(item.WhichOneof("decision")) for item in request.decisions)
+            self.runs[run_id] = await self._turn(self._agent(request.agent_id), run_id, kinds)
+        async for event in self._played(run_id, 0):
+            yield runs_service_pb2.AnswerApprovalResponse(event=event)
+
+    async def CancelRuns(self, request: Any, context: Any) -> runs_service_pb2.CancelRunsResponse:
+        self.cancelled += request.runs.run_ids
+        return runs_service_pb2.CancelRunsResponse()
+
+    async def StreamRun(self, request: Any, context: Any) -> AsyncIterator[runs_service_pb2.StreamRunResponse]:
+        if not self.can_attach:
+            raise NotImplementedError
+        self.attached += 1
+        async for event in self._played(request.run_id, request.starting_after):
+            yield runs_service_pb2.StreamRunResponse(event=event)
+
+    async def _played(self, run_id: str, behind: int) -> AsyncIterator[runs_pb2.RunEvent]:
+        left = self.break_after.pop(0) if self.break_after else -1
+        accepted = runs_pb2.RunEvent(run_id=run_id, accepted=runs_pb2.RunAccepted())
+        for event in (accepted, *self.runs[run_id]):
+            if left == 0:
+                raise Unavailable("The connection broke.")
+            if not event.sequence or event.sequence > behind:
+                yield event
+                left -= 1
+
+    async def _turn(self, agent: agents_pb2.Agent, run_id: str, text: str) -> list[runs_pb2.RunEvent]:
+        call = message_pb2.ToolCall(id="call", name="core_memory_append", arguments='{"label": "human"}')
+        parts: list[dict[str, Any]] = []
+        if text.startswith("remember "):
+            await self.memory.blocks.append(agent.id, "human", text.removeprefix("remember "))
+            done = message_pb2.ToolReturn(
+                tool_call_id="call", name=call.name, status=message_pb2.TOOL_RETURN_STATUS_SUCCESS
+            )
+            parts.append({"message": _message(tool_call=runs_pb2.ToolCallMessage(tool_calls=[call]))})
+            parts.append({"message": _message(tool_return=runs_pb2.ToolReturnMessage(tool_returns=[done]))})
+        status, reason = runs_pb2.RUN_STATUS_COMPLETED, agents_pb2.STOP_REASON_END_TURN
+        if text == "launch":
+            calls = [message_pb2.ToolCall(id=f"call_{n}", name="launch", arguments="{}") for n in (1, 2)]
+            parts.append({"message": _message(approval_request=runs_pb2.ApprovalRequestMessage(tool_calls=calls))})
+            reason = agents_pb2.STOP_REASON_REQUIRES_APPROVAL
+        elif text == "refuse":
+            error = runs_pb2.RunError(reason="PROVIDER_AUTH", message="Bad key.", metadata={"provider": "openai"})
+            parts.append({"error": runs_pb2.ErrorEvent(error=error)})
+            status, reason = runs_pb2.RUN_STATUS_FAILED, agents_pb2.STOP_REASON_LLM_API_ERROR
+        else:
+            reply = runs_pb2.AssistantMessage(content=[text_part(f"You said: {text}")])
+            parts.append({"message": _message(assistant=reply)})
+        parts.append({"stop": runs_pb2.StopEvent(reason=reason, status=status)})
+        parts.append({"usage": runs_pb2.UsageEvent(step_count=1)})
+        return [runs_pb2.RunEvent(run_id=run_id, sequence=n, **part) for n, part in enumerate(parts, 1)]
+
+    def ask(self, agent: agents_pb2.Agent, *names: str, conversation: str = "conv-1") -> None:
+        """Has the agent wait, in a conversation, for calls of these tools."""
+        agent.default_conversation_id = "conv-1"
+        calls = [message_pb2.ToolCall(id=f"call_{n}", name=name, arguments="{}") for n, name in enumerate(names, 1)]
+        message = message_pb2.Message(id=new_id("message"), conversation_id=conversation, tool_calls=calls)
+        self.asked[message.id] = message
+        agent.pending_approval_request_id = message.id
+
+    def _agent(self, agent_id: str) -> agents_pb2.Agent:
+        if agent_id not in self.agents:
+            raise NotFound(f"There is no agent {agent_id}.", resource_id=agent_id)
+        return self.agents[agent_id]
+
+
+def _message(**message: Any) -> runs_pb2.MessageEvent:
+    return runs_pb2.MessageEvent(message_id=new_id("message"), otid="otid", **message)
+
+
+class SmallRecall(messages_service_pb2_grpc.MessageServiceServicer):
+    """Knows the messages that ask for an approval."""
+
+    def __init__(self, asked: dict[str, message_pb2.Message]) -> None:
+        self._asked = asked
+
+    async def GetMessages(self, request: Any, context: Any) -> messages_service_pb2.GetMessagesResponse:
+        found = [self._asked[id_] for id_ in request.message_ids if id_ in self._asked]
+        return messages_service_pb2.GetMessagesResponse(messages=found)
+
+
+@dataclass
+class SmallMesh:
+    """The two servers, and how to reach and disturb them."""
+
+    orchestrator: SmallOrchestrator
+    server: RunningServer
+    address: str
+    blocks: str
+    directory: Path
+
+    def client(self, **options: Any) -> Mnemesh:
+        """A client of this mesh."""
+        return Mnemesh(self.address, blocks=self.blocks, **options)
+
+    async def stop(self) -> None:
+        """Takes the orchestrator's process away, so to speak: connections break."""
+        await self.server.stop()
+
+    async def start(self) -> None:
+        """Starts it again, on the port that it had."""
+        port = int(self.address.rpartition(":")[2]) if self.address else 0
+        config = ServerConfig(port=port, data_dir=str(self.directory), shutdown_grace_seconds=0)
+        self.server = RunningServer()
+        self.address = await self.server.start(
+            Assembly(
+                name="orchestrator",
+                servicers=[
+                    (agents_service_pb2_grpc.add_AgentServiceServicer_to_server, self.orchestrator),
+                    (runs_service_pb2_grpc.add_RunServiceServicer_to_server, self.orchestrator),
+                    (models_service_pb2_grpc.add_ModelServiceServicer_to_server, self.orchestrator),
+                    (
+                        messages_service_pb2_grpc.add_MessageServiceServicer_to_server,
+                        SmallRecall(self.orchestrator.asked),
+                    ),
+                ],
+                service_names=["mnemesh.agents.v1.AgentService", "mnemesh.agents.v1.RunService"],
+            ),
+            config,
+        )
+
+    async def run(self, *arguments: str, stdin: str = "", **environment: str) -> tuple[int, str, str]:
+        """Runs the `mnemesh` command against this mesh: its exit code, stdout and stderr."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "mnemesh_client"),
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={"PATH": "", **self.environment(), **environment},
+        )
+        out, err = await process.communicate(stdin.encode())
+        assert process.returncode is not None
+        return process.returncode, out.decode(), err.decode()
+
+    def environment(self) -> dict[str, str]:
+        """Variables under which the command finds this mesh."""
+        return {
+            "MNEMESH_TARGET": self.address,
+            "MNEMESH_BLOCKS_TARGET": self.blocks,
+            "MNEMESH_RECALL_TARGET": self.address,
+        }
+
+
+@pytest_asyncio.fixture
+async def mesh(tmp_path: Path) -> AsyncIterator[SmallMesh]:
+    """A small mesh of the test's own."""
+    config = BlocksConfig(port=0, data_dir=str(tmp_path), shutdown_grace_seconds=0)
+    blocks = RunningServer()
+    address = await blocks.start(await assemble_blocks(config), config)
+    orchestrator = SmallOrchestrator(address)
+    mesh = SmallMesh(orchestrator, RunningServer(), "", address, tmp_path)
+    await mesh.start()
+    yield mesh
+    await mesh.stop()
+    await orchestrator.memory.close()
+    await blocks.stop()
+
+
+@pytest_asyncio.fixture
+async def mnemesh(mesh: SmallMesh) -> AsyncIterator[Mnemesh]:
+    """A client of it."""
+    async with mesh.client() as client:
+        yield client

@@ -1,0 +1,152 @@
+"""What somebody sees who types `mnemesh …`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jwt
+from mnemesh_client import Mnemesh
+from mnemesh_client.cli.main import app
+from typer.testing import CliRunner
+
+if TYPE_CHECKING:
+    from .conftest import SmallMesh
+
+KEY = "k" * 40
+
+
+async def test_agents_are_created_listed_shown_and_deleted(mesh: SmallMesh) -> None:
+    code, agent_id, err = await mesh.run(
+        "agents", "create", "ada", "--model", "mnemesh/rehearsal", "--human", "Likes tea.", "--block", "rules=Be brief."
+    )
+    agent_id = agent_id.strip()
+    assert (code, err) == (0, "")
+
+    _, listed, _ = await mesh.run("agents", "list")
+    assert agent_id in listed
+    assert "mnemesh/rehearsal" in listed
+    _, shown, _ = await mesh.run("agents", "show", "ada")
+    assert "Likes tea." in shown
+    assert "Be brief." in shown
+    assert "letta_v1" in shown
+    assert (await mesh.run("agents", "delete", "ada", "--yes"))[0] == 0
+    _, listed, _ = await mesh.run("agents", "list")
+    assert agent_id not in listed
+
+
+async def test_deleting_asks_first(mesh: SmallMesh, mnemesh: Mnemesh) -> None:
+    agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
+
+    code, _, _ = await mesh.run("agents", "delete", "ada", stdin="n\n")
+
+    assert code == 1
+    assert (await mnemesh.agents.get(agent.id)).name == "ada"
+
+
+async def test_memory_is_shown_and_edited(mesh: SmallMesh, mnemesh: Mnemesh) -> None:
+    await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": "Likes tea."})
+
+    await mesh.run("memory", "edit", "ada", "human", "--append", "Has a cat.")
+    code, shown, err = await mesh.run("memory", "edit", "ada", "human", "--replace", "tea", "coffee")
+    assert (code, err) == (0, "")
+    assert "[human (" in shown
+    assert "Likes coffee.\nHas a cat." in shown
+
+    code, _, err = await mesh.run("memory", "edit", "ada", "human", "--replace", "gin", "rum")
+    assert code == 1
+    assert "BLOCK_TEXT_NOT_FOUND" in err
+    assert len(err.splitlines()) == 1
+
+
+async def test_memory_is_edited_in_the_editor(mesh: SmallMesh, mnemesh: Mnemesh, tmp_path: Path) -> None:
+    await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": "Likes tea."})
+    editor = tmp_path / "editor"
+    editor.write_text("#!/bin/sh\necho 'Likes milk.' > \"$1\"\n")
+    editor.chmod(0o755)
+
+    code, shown, _ = await mesh.run("memory", "edit", "ada", "human", EDITOR=str(editor), PATH="/bin:/usr/bin")
+
+    assert code == 0
+    assert "Likes milk." in shown
+
+
+async def test_a_chat_without_a_terminal_prints_the_replies_and_nothing_else(mesh: SmallMesh, mnemesh: Mnemesh) -> None:
+    await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": ""})
+
+    code, out, err = await mesh.run("chat", stdin="remember tea\n\nhow are you [bold]?[/bold] :smile:\nno newline")
+
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "You said: remember tea",
+        "You said: how are you [bold]?[/bold] :smile:",
+        "You said: no newline",
+    ]
+
+
+async def test_a_refused_key_is_one_line_and_a_failed_exit(mesh: SmallMesh, mnemesh: Mnemesh) -> None:
+    await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
+
+    code, out, err = await mesh.run("chat", "--agent", "ada", stdin="refuse\nhello\n")
+
+    assert code == 1
+    assert out == "You said: hello\n"
+    assert err.splitlines() == [
+        "mnemesh: openai refused the key; check OPENAI_API_KEY and start the mesh again (Bad key.)"
+    ]
+
+
+async def test_a_chat_needs_to_know_which_agent(mesh: SmallMesh, mnemesh: Mnemesh) -> None:
+    code, _, err = await mesh.run("chat")
+    assert code == 1
+    assert "mnemesh agents create" in err
+    await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
+    await mnemesh.agents.create("bob", model="mnemesh/rehearsal")
+    code, _, err = await mesh.run("chat")
+    assert code == 1
+    assert "several agents" in err
+
+
+async def test_nobody_there_is_one_line(mesh: SmallMesh, unused_tcp_port: int) -> None:
+    code, out, err = await mesh.run("agents", "list", MNEMESH_TARGET=f"127.0.0.1:{unused_tcp_port}")
+
+    assert (code, out) == (1, "")
+    assert len(err.splitlines()) == 1
+    assert "mnemesh up" in err
+
+
+async def test_the_doctor_tells_who_answers(mesh: SmallMesh, unused_tcp_port: int, tmp_path: Path) -> None:
+    elsewhere = {f"MNEMESH_{room}_TARGET": f"127.0.0.1:{unused_tcp_port}" for room in ("RECALL", "ARCHIVAL", "TOOLS")}
+
+    code, out, _ = await mesh.run("doctor", MNEMESH_DATA_DIR=str(tmp_path), **elsewhere)
+
+    assert code == 1
+    assert f"✓ orchestrator  {mesh.address} answers" in out
+    assert f"✓ blocks        {mesh.blocks} answers" in out
+    assert f"✗ recall        127.0.0.1:{unused_tcp_port} does not answer" in out
+    assert "✓ model         mnemesh/rehearsal" in out
+    assert "✓ embedder      mnemesh/wordllama-256" in out
+    assert str(tmp_path) in out
+
+
+def test_a_token_speaks_for_whom_it_says(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"{KEY}\n")
+    organization = "org-11111111-1111-4111-8111-111111111111"
+
+    result = CliRunner().invoke(
+        app, ["tokens", "create", "--key-file", str(keys), "--organization", organization, "--days", "2"]
+    )
+
+    claims = jwt.decode(result.stdout.strip(), KEY.encode(), algorithms=["HS256"])
+    assert claims["org"] == organization
+    assert claims["exp"] - time.time() > 1.9 * 86_400
+
+
+async def test_a_missing_key_file_is_one_line(mesh: SmallMesh, tmp_path: Path) -> None:
+    code, out, err = await mesh.run("tokens", "create", "--key-file", str(tmp_path / "none"))
+
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert "cannot be read" in err

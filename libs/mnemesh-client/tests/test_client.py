@@ -1,0 +1,161 @@
+"""What a Python caller sees: agents, their memory, lists and errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh_client import Mnemesh, RunFailed
+from mnemesh_client.addresses import Addresses
+from mnemesh_client.errors import AlreadyExists, InvalidArgument, NotFound, Unavailable
+from mnemesh_client.inputs import source_text
+
+
+async def test_an_agent_is_made_with_its_blocks_and_answers(mnemesh: Mnemesh) -> None:
+    agent = await mnemesh.agents.create(
+        "ada", model="mnemesh/rehearsal", blocks={"human": "Likes tea.", "persona": "Kind."}, tools=["web_search"]
+    )
+
+    assert agent.id.startswith("agent-")
+    assert [tool.name for tool in agent.proto.tools] == ["web_search"]
+    assert {block.label: block.value for block in (await agent.memory()).blocks} == {
+        "human": "Likes tea.",
+        "persona": "Kind.",
+    }
+    assert await agent.ask("hello") == "You said: hello"
+
+
+async def test_block_messages_keep_what_a_mapping_cannot_say(mnemesh: Mnemesh) -> None:
+    block = blocks_pb2.Block(label="rules", value="Be brief.", read_only=True)
+    agent = await mnemesh.agents.create(model="mnemesh/rehearsal", blocks=[block])
+
+    assert [held.label for held in (await agent.memory()).blocks] == ["rules"]
+
+
+async def test_the_events_of_a_turn_come_in_order_to_stop_and_usage(mnemesh: Mnemesh) -> None:
+    agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": ""})
+
+    kinds = [_kind(event) async for event in agent.send("remember Ada likes tea")]
+
+    assert kinds == ["accepted", "tool_call", "tool_return", "assistant", "stop", "usage"]
+    assert "Ada likes tea" in (await agent.memory()).blocks[0].value
+
+
+async def test_a_failed_turn_is_an_event_to_send_and_an_error_to_ask(mnemesh: Mnemesh) -> None:
+    agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
+
+    assert "error" in [_kind(event) async for event in agent.send("refuse")]
+    with pytest.raises(RunFailed) as failure:
+        await agent.ask("refuse")
+    assert failure.value.reason == "PROVIDER_AUTH"
+    assert failure.value.metadata["provider"] == "openai"
+
+
+async def test_the_same_request_id_is_the_same_agent(mnemesh: Mnemesh) -> None:
+    first = await mnemesh.agents.create("ada", model="mnemesh/rehearsal", request_id="once")
+    second = await mnemesh.agents.create("ada", model="mnemesh/rehearsal", request_id="once")
+
+    assert first.id == second.id
+
+
+async def test_a_list_goes_on_over_its_pages(mnemesh: Mnemesh) -> None:
+    made = [(await mnemesh.agents.create(f"a{n}", model="mnemesh/rehearsal")).id for n in range(5)]
+
+    assert [agent.id async for agent in mnemesh.agents.list()] == made
+    assert [agent.id async for agent in mnemesh.agents.list(limit=3)] == made[:3]
+
+
+async def test_an_agent_is_found_by_id_and_by_a_name_that_is_its_own(mnemesh: Mnemesh) -> None:
+    ada = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
+    await mnemesh.agents.create("bob", model="mnemesh/rehearsal")
+    await mnemesh.agents.create("bob", model="mnemesh/rehearsal")
+
+    assert (await mnemesh.agents.find(ada.id)).name == "ada"
+    assert (await mnemesh.agents.find("ada")).id == ada.id
+    with pytest.raises(NotFound):
+        await mnemesh.agents.find("nobody")
+    with pytest.raises(InvalidArgument):
+        await mnemesh.agents.find("bob")
+
+
+async def test_errors_of_the_server_come_typed(mnemesh: Mnemesh) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        await mnemesh.agents.create("no model")
+    assert refused.value.field == "agent.model"
+    with pytest.raises(InvalidArgument, match="letta_v9"):
+        await mnemesh.agents.create(model="mnemesh/rehearsal", type="letta_v9")
+    agent = await mnemesh.agents.create(model="mnemesh/rehearsal", blocks={"human": ""})
+    with pytest.raises(AlreadyExists) as taken:
+        await mnemesh.blocks.create("human", agent_ids=[agent.id])
+    assert taken.value.reason == "BLOCK_LABEL_TAKEN"
+
+
+async def test_blocks_are_edited_shared_and_their_history_read(mnemesh: Mnemesh) -> None:
+    ada = await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": "Ada."})
+    bob = await mnemesh.agents.create("bob", model="mnemesh/rehearsal")
+    block = (await ada.memory()).blocks[0]
+
+    await mnemesh.blocks.attach(bob.id, block.id)
+    await ada.append("human", "Likes tea.")
+    await bob.replace("human", "tea", "coffee")
+    await mnemesh.blocks.update(block.id, description="The person.", limit=500)
+    await mnemesh.blocks.insert(ada.id, "human", 0, "About:")
+
+    after = (await ada.memory()).blocks[0]
+    assert (after.value, after.description, after.limit) == (
+        "About:\nAda.\nLikes coffee.",
+        "The person.",
+        500,
+    )
+    assert (await bob.memory()).blocks[0].value == after.value
+    assert [revision.revision async for revision in mnemesh.blocks.revisions(block.id)] == [5, 4, 3, 2, 1]
+
+
+async def test_a_cleared_field_is_absent_afterwards(mnemesh: Mnemesh) -> None:
+    block = await mnemesh.blocks.create("notes", description="Temporary.")
+
+    await mnemesh.blocks.update(block.id, description=None)
+
+    assert (await mnemesh.blocks.get(block.id)).description != "Temporary."
+
+
+async def test_nobody_there_is_unavailable(unused_tcp_port: int) -> None:
+    async with Mnemesh(f"127.0.0.1:{unused_tcp_port}", patience=0.2) as mnemesh:
+        with pytest.raises(Unavailable):
+            await mnemesh.agents.get("agent-00000000-0000-4000-8000-000000000000")
+        with pytest.raises(Unavailable):
+            async for _ in mnemesh.runs.send("agent-00000000-0000-4000-8000-000000000000", "hello"):
+                pass
+
+
+def test_addresses_come_from_arguments_then_the_environment_then_the_default_ports() -> None:
+    env = {"MNEMESH_TARGET": "mesh:7000", "MNEMESH_RECALL_TARGET": "recall:7002"}
+
+    assert Addresses.resolve(env={}).orchestrator == "localhost:50050"
+    assert Addresses.resolve("example.org", env={}).items()[:2] == (
+        ("orchestrator", "example.org:50050"),
+        ("blocks", "example.org:50051"),
+    )
+    resolved = Addresses.resolve(blocks="b:1", env=env)
+    assert (resolved.orchestrator, resolved.blocks, resolved.recall, resolved.tools) == (
+        "mesh:7000",
+        "b:1",
+        "recall:7002",
+        "mesh:50054",
+    )
+
+
+def test_a_function_is_sent_as_its_source() -> None:
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    assert source_text(add).startswith("def add(a: int, b: int)")
+    assert source_text("def f(): ...") == "def f(): ..."
+    with pytest.raises(InvalidArgument):
+        source_text(len)
+
+
+def _kind(event: Any) -> str:
+    kind = event.WhichOneof("event")
+    return event.message.WhichOneof("message") if kind == "message" else kind

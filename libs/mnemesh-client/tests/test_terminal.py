@@ -1,0 +1,172 @@
+"""A chat on a terminal: what happens in a turn is shown as it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+from mnemesh_client import Mnemesh
+
+if TYPE_CHECKING:
+    from .conftest import SmallMesh
+
+PROMPT = "› "
+
+
+class Terminal:
+    """A chat in a pseudo-terminal."""
+
+    def __init__(self, mesh: SmallMesh) -> None:
+        self._mesh = mesh
+        self._screen, self._keyboard = "", -1
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def open(self) -> None:
+        """Starts the chat."""
+        self._keyboard, inner = pty.openpty()
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "mnemesh_client", "chat"),
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            env={**self._mesh.environment(), "TERM": "xterm", "COLUMNS": "200", "PATH": ""},
+            # Whoever runs the tests in the background may have Ctrl-C ignored, and children inherit that.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        )
+        os.close(inner)
+
+    async def see(self, text: str) -> str:
+        """Waits until `text` is on the screen; what came up to it."""
+        while text not in self._screen:
+            piece = await asyncio.to_thread(os.read, self._keyboard, 65536)
+            self._screen += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", piece.decode(errors="replace"))
+        before, _, self._screen = self._screen.partition(text)
+        return before
+
+    def type(self, text: str) -> None:
+        """Presses keys."""
+        os.write(self._keyboard, text.encode())
+
+    def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
+        """Presses Ctrl-C, or sends another signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def ended(self) -> int:
+        """Waits for the end of the chat; its exit code."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def close(self) -> None:
+        """Puts everything away."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        os.close(self._keyboard)
+
+
+@pytest_asyncio.fixture
+async def terminal(mesh: SmallMesh, mnemesh: Mnemesh) -> AsyncIterator[Terminal]:
+    """A chat with an agent that knows nothing yet."""
+    await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": "Somebody."})
+    chat = Terminal(mesh)
+    await chat.open()
+    yield chat
+    await chat.close()
+
+
+@pytest.mark.timeout(60)
+async def test_tool_calls_and_memory_edits_are_shown(terminal: Terminal) -> None:
+    await terminal.see(PROMPT)
+    terminal.type("remember Likes tea.\r")
+
+    await terminal.see("▸ core_memory_append(label=")
+    await terminal.see("✎ memory [human]")
+    await terminal.see("+ Likes tea.")
+    await terminal.see("You said: remember Likes tea.")
+    await terminal.see(PROMPT)
+    terminal.type("/memory\r")
+    await terminal.see("Somebody.")
+    await terminal.see(PROMPT)
+    terminal.type("/quit\r")
+    assert await terminal.ended() == 0
+
+
+@pytest.mark.timeout(60)
+async def test_a_person_is_asked_for_each_call_that_waits(terminal: Terminal, mesh: SmallMesh) -> None:
+    await terminal.see(PROMPT)
+    terminal.type("launch\r")
+    await terminal.see("? launch()")
+    await terminal.see("may it run launch?")
+    await terminal.see(PROMPT)
+    terminal.type("y\r")
+    await terminal.see("may it run launch?")
+    await terminal.see(PROMPT)
+    terminal.type("it rains\r")
+    await terminal.see("You said: approve, deny")
+    await terminal.see(PROMPT)
+    assert [item.tool_call_id for item in mesh.orchestrator.decided] == ["call_1", "call_2"]
+    assert mesh.orchestrator.decided[1].deny.reason == "it rains"
+
+
+@pytest.mark.timeout(60)
+async def test_a_chat_begins_with_what_waits_already(mesh: SmallMesh, mnemesh: Mnemesh) -> None:
+    agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
+    mesh.orchestrator.ask(mesh.orchestrator.agents[agent.id], "launch")
+    terminal = Terminal(mesh)
+    await terminal.open()
+    try:
+        await terminal.see("it waits for an answer:")
+        await terminal.see("? launch()")
+        await terminal.see("may it run launch?")
+        await terminal.see(PROMPT)
+        terminal.type("y\r")
+        await terminal.see("You said: approve")
+        await terminal.see(PROMPT)
+        assert [item.tool_call_id for item in mesh.orchestrator.decided] == ["call_1"]
+    finally:
+        await terminal.close()
+
+
+@pytest.mark.timeout(60)
+async def test_what_waits_in_another_conversation_is_not_asked_for(mesh: SmallMesh, mnemesh: Mnemesh) -> None:
+    agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
+    mesh.orchestrator.ask(mesh.orchestrator.agents[agent.id], "launch", conversation="conv-2")
+    terminal = Terminal(mesh)
+    await terminal.open()
+    try:
+        assert "launch" not in await terminal.see(PROMPT)
+    finally:
+        await terminal.close()
+
+
+@pytest.mark.timeout(60)
+async def test_ctrl_c_in_a_turn_cancels_the_turn_and_not_the_chat(terminal: Terminal, mesh: SmallMesh) -> None:
+    await terminal.see(PROMPT)
+    terminal.type("think forever\r")
+    await terminal.see("You said: think forever")
+    terminal.interrupt()
+
+    await terminal.see("stopped")
+    await terminal.see(PROMPT)
+    terminal.type("hello\r")
+    await terminal.see("You said: hello")
+    assert mesh.orchestrator.cancelled == list(mesh.orchestrator.runs)[:1]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_at_the_prompt_ends_the_chat_without_a_trace(terminal: Terminal, number: signal.Signals) -> None:
+    await terminal.see(PROMPT)
+    terminal.interrupt(number)
+
+    assert await terminal.ended() == 0

@@ -1,0 +1,118 @@
+"""A turn survives what happens to its stream: broken connections, restarts, servers that cannot re-attach."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from mnemesh_client import Agent, Mnemesh, approve, returned
+from mnemesh_client.errors import NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from .conftest import SmallMesh
+
+
+async def test_a_broken_stream_is_taken_up_behind_the_last_event(mnemesh: Mnemesh, mesh: SmallMesh) -> None:
+    agent = await _agent(mnemesh)
+    mesh.orchestrator.break_after = [2, 1]
+
+    sequences = await _sequences(agent, "remember the tea")
+
+    assert sequences == [1, 2, 3, 4, 5]
+    assert mesh.orchestrator.attached == 2
+    assert len(mesh.orchestrator.runs) == 1
+
+
+async def test_where_the_server_cannot_re_attach_the_same_request_is_the_same_run(
+    mnemesh: Mnemesh, mesh: SmallMesh
+) -> None:
+    agent = await _agent(mnemesh)
+    mesh.orchestrator.can_attach = False
+    mesh.orchestrator.break_after = [3]
+
+    sequences = await _sequences(agent, "remember the tea")
+
+    assert sequences == [1, 2, 3, 4, 5]
+    assert len(mesh.orchestrator.runs) == 1
+    assert (await agent.memory()).blocks[0].value.count("the tea") == 1
+
+
+async def test_a_connection_that_breaks_before_any_answer_sends_the_request_again(
+    mnemesh: Mnemesh, mesh: SmallMesh
+) -> None:
+    agent = await _agent(mnemesh)
+    mesh.orchestrator.break_after = [0]
+
+    assert await agent.ask("hello") == "You said: hello"
+    assert len(mesh.orchestrator.runs) == 1
+
+
+async def test_a_turn_goes_on_over_a_restart_of_the_server(mnemesh: Mnemesh, mesh: SmallMesh) -> None:
+    agent = await _agent(mnemesh)
+    mesh.orchestrator.break_after = [2]
+    seen: list[int] = []
+
+    async def talk() -> None:
+        async for event in agent.send("remember the tea"):
+            if event.HasField("sequence"):
+                seen.append(event.sequence)
+            if event.HasField("sequence") and event.sequence == 1:
+                await mesh.stop()
+                restarting.append(asyncio.create_task(mesh.start()))
+
+    restarting: list[asyncio.Task[None]] = []
+    await talk()
+
+    assert seen == [1, 2, 3, 4, 5]
+    assert len(mesh.orchestrator.runs) == 1
+    await restarting[0]
+
+
+async def test_a_server_that_stays_away_ends_the_wait(mesh: SmallMesh) -> None:
+    async with mesh.client(patience=0.3) as mnemesh:
+        agent = await _agent(mnemesh)
+        mesh.orchestrator.break_after = [1] + [0] * 100
+
+        with pytest.raises(Unavailable):
+            await _sequences(agent, "hello")
+
+
+async def test_a_refused_request_is_not_repeated(mnemesh: Mnemesh, mesh: SmallMesh) -> None:
+    agent = await _agent(mnemesh)
+    await agent.delete()
+
+    with pytest.raises(NotFound):
+        await agent.ask("hello")
+    assert not mesh.orchestrator.runs
+
+
+async def test_a_run_is_followed_from_a_number(mnemesh: Mnemesh) -> None:
+    agent = await _agent(mnemesh)
+    run_id = ""
+    async for event in agent.send("remember the tea"):
+        run_id = event.run_id
+
+    later = [event.sequence async for event in mnemesh.runs.stream(run_id, starting_after=3) if event.sequence]
+
+    assert later == [4, 5]
+
+
+async def _agent(mnemesh: Mnemesh) -> Agent:
+    return await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": ""})
+
+
+async def _sequences(agent: Agent, text: str) -> list[int]:
+    return [event.sequence async for event in agent.send(text) if event.HasField("sequence")]
+
+
+async def test_an_answer_to_an_approval_is_taken_up_where_it_broke(mnemesh: Mnemesh, mesh: SmallMesh) -> None:
+    agent = await _agent(mnemesh)
+    asked = [event.message.approval_request async for event in agent.send("launch") if event.HasField("message")]
+    one, two = asked[0].tool_calls
+    mesh.orchestrator.break_after = [0, 1]
+    given = [approve(one.id), returned(two.id, "by hand", failed=True)]
+    events = [event async for event in agent.answer(given, "And then?")]
+    assert [event.sequence for event in events if event.HasField("sequence")] == [1, 2, 3]
+    assert len(mesh.orchestrator.runs) == 2
+    assert list(mesh.orchestrator.decided) == given

@@ -1,0 +1,162 @@
+"""Authentication: asserted principals on loopback, or HS256 tokens verified without asking anyone."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from mnemesh_kit.config import ConfigError, ServerConfig, StartupError
+from mnemesh_kit.errors import InvalidArgument, Unauthenticated
+from mnemesh_kit.ids import is_id
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL, ORGANIZATION_KEY, SUBJECT_KEY, Principal
+
+AUTHORIZATION_KEY: Final = "authorization"
+MESH_TOKEN_SECONDS: Final = 300
+MIN_KEY_BYTES: Final = 32
+_CACHED_TOKENS: Final = 4096
+_SUBJECT: Final = re.compile(r"([a-z_]+)-.+")
+
+
+class Authenticator(Protocol):
+    """Finds out who calls."""
+
+    def principal(self, metadata: Mapping[str, str | bytes]) -> Principal:
+        """The caller; raises Unauthenticated if it cannot be believed."""
+        ...
+
+
+def authenticator(config: ServerConfig) -> Authenticator:
+    """The authenticator that the configuration asks for.
+
+    Raises:
+        StartupError: no keys are configured and the server would be reachable from elsewhere.
+    """
+    if config.auth_key_file is not None:
+        return TokenAuthenticator(read_keys(config.auth_key_file))
+    if not is_loopback(config.host):
+        raise StartupError(
+            f"Refusing to listen on {config.host} without authentication: "
+            "set MNEMESH_AUTH_KEY_FILE, or listen on 127.0.0.1."
+        )
+    return LoopbackAuthenticator()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    if host == "localhost" or host.startswith("unix:"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class LoopbackAuthenticator:
+    """Believes what the metadata asserts; the default principal where it asserts nothing."""
+
+    def principal(self, metadata: Mapping[str, str | bytes]) -> Principal:
+        """The asserted principal."""
+        organization = metadata.get(ORGANIZATION_KEY)
+        subject = metadata.get(SUBJECT_KEY)
+        if organization is None and subject is None:
+            return DEFAULT_PRINCIPAL
+        return _checked(organization or DEFAULT_PRINCIPAL.organization_id, subject or DEFAULT_PRINCIPAL.subject_id)
+
+
+class TokenAuthenticator:
+    """Believes bearer tokens signed with one of the keys; their claims `org` and `sub` are the principal."""
+
+    def __init__(self, keys: tuple[bytes, ...]) -> None:
+        self._keys = keys
+        self._verified: dict[str, tuple[Principal, float]] = {}
+
+    def principal(self, metadata: Mapping[str, str | bytes]) -> Principal:
+        """The principal of the token."""
+        header = metadata.get(AUTHORIZATION_KEY)
+        if not isinstance(header, str) or not header.startswith("Bearer "):
+            raise Unauthenticated("A bearer token is required in the metadata key authorization.")
+        token = header[7:]
+        known = self._verified.get(token)
+        if known is None:
+            known = self._verify(token)
+            if len(self._verified) >= _CACHED_TOKENS:
+                self._verified.clear()
+            self._verified[token] = known
+        if known[1] <= time.time():
+            raise Unauthenticated("The token has expired.")
+        return known[0]
+
+    def _verify(self, token: str) -> tuple[Principal, float]:
+        import jwt  # noqa: PLC0415  (only where tokens are in use)
+
+        for key in self._keys:
+            try:
+                claims = jwt.decode(token, key, algorithms=["HS256"], options={"require": ["exp", "org", "sub"]})
+            except jwt.InvalidSignatureError:
+                continue
+            except jwt.ExpiredSignatureError as error:
+                raise Unauthenticated("The token has expired.") from error
+            except jwt.InvalidTokenError as error:
+                raise Unauthenticated("The token is not valid.") from error
+            try:
+                return _checked(claims["org"], claims["sub"]), float(claims["exp"])
+            except InvalidArgument as error:
+                raise Unauthenticated("The token names no valid organization and subject.") from error
+        raise Unauthenticated("The token is not signed by a key of this mesh.")
+
+
+class TokenMint:
+    """Makes the short-lived tokens with which one service calls another for the current principal."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._minted: dict[Principal, tuple[str, float]] = {}
+
+    def header(self, principal: Principal) -> str:
+        """The value of the authorization metadata; used for half of its life, then made anew."""
+        now = time.time()
+        known = self._minted.get(principal)
+        if known is None or known[1] <= now:
+            if len(self._minted) >= _CACHED_TOKENS:
+                self._minted.clear()
+            token = mint_token(self._key, principal, MESH_TOKEN_SECONDS)
+            known = self._minted[principal] = (f"Bearer {token}", now + MESH_TOKEN_SECONDS / 2)
+        return known[0]
+
+
+def mint_token(key: bytes, principal: Principal, seconds: float) -> str:
+    """A signed token that speaks for `principal` for so long."""
+    import jwt  # noqa: PLC0415
+
+    now = int(time.time())
+    claims = {"org": principal.organization_id, "sub": principal.subject_id, "iat": now, "exp": now + int(seconds)}
+    return jwt.encode(claims, key, algorithm="HS256")
+
+
+def read_keys(path: str) -> tuple[bytes, ...]:
+    """The keys of a key file, one a line: the first signs, all verify.
+
+    Raises:
+        ConfigError: the file cannot be read, is empty, or has a key that is too short.
+    """
+    try:
+        lines = Path(path).expanduser().read_bytes().splitlines()
+    except OSError as error:
+        raise ConfigError(f"The key file {path} cannot be read: {error.strerror}.") from error
+    keys = tuple(line.strip() for line in lines if line.strip())
+    if not keys or min(map(len, keys)) < MIN_KEY_BYTES:
+        raise ConfigError(f"The key file {path} must hold one key a line, each of at least {MIN_KEY_BYTES} bytes.")
+    return keys
+
+
+def _checked(organization: object, subject: object) -> Principal:
+    if not isinstance(organization, str) or not is_id(organization, "org"):
+        raise InvalidArgument("The organization is not an id of the form org-<uuid4>.", field=ORGANIZATION_KEY)
+    kind = _SUBJECT.fullmatch(subject) if isinstance(subject, str) else None
+    if kind is None or not is_id(str(subject), kind[1]):
+        raise InvalidArgument("The subject is not an id of the form user-<uuid4>.", field=SUBJECT_KEY)
+    return Principal(organization, str(subject))

@@ -1,0 +1,246 @@
+"""Outgoing calls: deadlines, the caller's identity, request ids, retries, and typed errors, for any generated stub.
+
+Wrapped multi-callables instead of gRPC's client interceptors: those cost a task per call.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import grpc
+
+from mnemesh_kit.auth import AUTHORIZATION_KEY, TokenMint, read_keys
+from mnemesh_kit.deadline import remaining
+from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, by_reason, from_rpc_error
+from mnemesh_kit.principal import ORGANIZATION_KEY, SUBJECT_KEY, current_principal
+from mnemesh_kit.request_id import METADATA_KEY, current_request_id
+from mnemesh_kit.retries import request_id_number, service_config, service_descriptor
+from mnemesh_kit.transport import CHANNEL_OPTIONS
+
+DEADLINE_SECONDS: Final = 10.0
+STREAM_DEADLINE_SECONDS: Final = 3600.0
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+class Channels:
+    """The outgoing channels of a process, one per target and service, open until `close`."""
+
+    def __init__(
+        self,
+        *,
+        errors: Sequence[type[MnemeshError]] = (),
+        auth_key_file: str | None = None,
+        token: str | None = None,
+        deadline: float = DEADLINE_SECONDS,
+    ) -> None:
+        """Prepares channels; nothing connects before the first call.
+
+        Args:
+            errors: the caller's own error classes: a remote error with the reason of one comes back as that class.
+            auth_key_file: keys with which to sign mesh tokens for the current principal.
+            token: a bearer token to present instead, for clients outside of the mesh.
+            deadline: seconds for a call that brings no timeout of its own.
+        """
+        self.known = by_reason(errors)
+        self.deadline = deadline
+        self._mint = TokenMint(read_keys(auth_key_file)[0]) if auth_key_file is not None else None
+        self._token = token
+        self._channels: dict[str, Channel] = {}
+
+    def channel(self, target: str) -> Channel:
+        """The channel to `target` (`host:port`, `unix:path`, `dns:///name:port`); give it to generated stubs."""
+        known = self._channels.get(target)
+        if known is None:
+            known = self._channels[target] = Channel(target, self)
+        return known
+
+    async def close(self) -> None:
+        """Closes every channel; calls on the way are cancelled."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
+
+    def metadata(self) -> Metadata:
+        """Who calls, and for which request."""
+        request_id = current_request_id()
+        head: Metadata = ((METADATA_KEY, request_id),) if request_id else ()
+        if self._token is not None:
+            return (*head, (AUTHORIZATION_KEY, f"Bearer {self._token}"))
+        principal = current_principal()
+        if self._mint is not None:
+            return (*head, (AUTHORIZATION_KEY, self._mint.header(principal)))
+        return (*head, (ORGANIZATION_KEY, principal.organization_id), (SUBJECT_KEY, principal.subject_id))
+
+
+class Channel(grpc.aio.Channel):
+    """What a generated stub takes for a channel. One gRPC channel per service, because retries are told per service."""
+
+    def __init__(self, target: str, channels: Channels) -> None:
+        self._target = target
+        self._channels = channels
+        self._by_service: dict[str, grpc.aio.Channel] = {}
+
+    def unary_unary(
+        self,
+        method: str,
+        request_serializer: Callable[[Any], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Any] | None = None,
+        _registered_method: bool | None = False,
+    ) -> Any:
+        """A callable that gives the answer."""
+        inner = self._inner(method).unary_unary(method, _filling(method, request_serializer), response_deserializer)
+        return _Single(inner, self._channels)
+
+    def unary_stream(
+        self,
+        method: str,
+        request_serializer: Callable[[Any], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Any] | None = None,
+        _registered_method: bool | None = False,
+    ) -> Any:
+        """A callable that gives an asynchronous iterator of answers."""
+        inner = self._inner(method).unary_stream(method, _filling(method, request_serializer), response_deserializer)
+        return _Streaming(inner, self._channels)
+
+    def stream_unary(
+        self,
+        method: str,
+        request_serializer: Callable[[Any], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Any] | None = None,
+        _registered_method: bool | None = False,
+    ) -> Any:
+        """A callable from an iterator of requests to one answer."""
+        inner = self._inner(method).stream_unary(method, request_serializer, response_deserializer)
+        return _Single(inner, self._channels)
+
+    def stream_stream(
+        self,
+        method: str,
+        request_serializer: Callable[[Any], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Any] | None = None,
+        _registered_method: bool | None = False,
+    ) -> Any:
+        """A callable from an iterator of requests to an iterator of answers."""
+        inner = self._inner(method).stream_stream(method, request_serializer, response_deserializer)
+        return _Streaming(inner, self._channels)
+
+    async def close(self, grace: float | None = None) -> None:
+        """Closes the gRPC channels."""
+        inner, self._by_service = self._by_service, {}
+        for channel in inner.values():
+            await channel.close(grace)
+
+    async def __aenter__(self) -> Channel:
+        """The channel itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Closes it."""
+        await self.close()
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """The state of the connection of the first service."""
+        return self._first().get_state(try_to_connect)
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        """Waits until the state is another."""
+        await self._first().wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        """Waits until the target answers."""
+        await self._first().channel_ready()
+
+    def _first(self) -> grpc.aio.Channel:
+        return next(iter(self._by_service.values()), None) or self._inner("//")
+
+    def _inner(self, method: str) -> grpc.aio.Channel:
+        service = method.split("/")[1]
+        channel = self._by_service.get(service)
+        if channel is None:
+            options = (*CHANNEL_OPTIONS, ("grpc.service_config", service_config(service_descriptor(service))))
+            channel = self._by_service[service] = grpc.aio.insecure_channel(self._target, options=options)
+        return channel
+
+
+class _Single:
+    """A method with one answer."""
+
+    def __init__(self, inner: Any, channels: Channels) -> None:
+        self._inner = inner
+        self._channels = channels
+
+    async def __call__(self, request: Any, *, timeout: float | None = None, **options: Any) -> Any:  # noqa: ASYNC109
+        channels = self._channels
+        metadata = (*channels.metadata(), *(options.pop("metadata", None) or ()))
+        try:
+            return await self._inner(
+                request, timeout=_bounded(timeout or channels.deadline), metadata=metadata, **options
+            )
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, channels.known) from error
+
+
+class _Streaming:
+    """A method with a stream of answers."""
+
+    def __init__(self, inner: Any, channels: Channels) -> None:
+        self._inner = inner
+        self._channels = channels
+
+    def __call__(self, request: Any, *, timeout: float | None = None, **options: Any) -> Stream:
+        channels = self._channels
+        metadata = (*channels.metadata(), *(options.pop("metadata", None) or ()))
+        bounded = _bounded(timeout or STREAM_DEADLINE_SECONDS)
+        return Stream(self._inner(request, timeout=bounded, metadata=metadata, **options), channels.known)
+
+
+class Stream:
+    """The answers of a streaming call, and the handle to cancel it."""
+
+    def __init__(self, call: Any, known: Mapping[str, type[MnemeshError]]) -> None:
+        self._call = call
+        self._known = known
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Yields the answers; raises the typed error that ended the stream. Leaving early cancels the call."""
+        try:
+            async for message in self._call:
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error, self._known) from error
+        finally:
+            self._call.cancel()
+
+    def cancel(self) -> bool:
+        """Cancels the call; the server's handler is told."""
+        return bool(self._call.cancel())
+
+
+def _bounded(timeout: float) -> float:
+    left = remaining()
+    if left is None:
+        return timeout
+    if left <= 0:
+        raise DeadlineExceeded("The caller's deadline has passed.")
+    return min(timeout, left)
+
+
+def _filling(method: str, serializer: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
+    """Gives a request without a `request_id` one on its way out: the message stays as it is, retries repeat it."""
+    _, service, name = method.split("/")
+    descriptor = service_descriptor(service)
+    number = request_id_number(descriptor.methods_by_name[name]) if descriptor is not None else None
+    if number is None or serializer is None:
+        return serializer
+    tag = bytes([number << 3 | 2, 36]) if number < 16 else None
+    if tag is None:
+        raise ValueError(f"{method}: request_id must have a field number below 16")
+
+    def serialize(request: Any) -> bytes:
+        data = serializer(request)
+        return data if request.request_id else data + tag + str(uuid.uuid4()).encode()
+
+    return serialize

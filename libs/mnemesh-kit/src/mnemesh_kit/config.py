@@ -1,0 +1,88 @@
+"""Settings: frozen dataclasses read from the environment once, by a room's `config.py`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar, get_origin, get_type_hints
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class StartupError(Exception):
+    """The process cannot start; the message is the one line its operator reads."""
+
+
+class ConfigError(StartupError):
+    """A setting is missing or has a value that cannot be meant."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """What every service can be told. A room's Config extends it."""
+
+    host: str = "127.0.0.1"
+    """Where to listen. Anything but loopback needs `auth_key_file`."""
+    port: int = 0
+    """0 takes a free port."""
+    data_dir: str = "data"
+    """The directory of the embedded stores; made when missing, readable by its owner only."""
+    log_format: Literal["json", "console"] = "json"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    metrics_port: int | None = None
+    """Where Prometheus metrics are served over HTTP, on `host`; not at all when unset."""
+    auth_key_file: str | None = None
+    """A file of HS256 keys, one a line: the first signs, all verify. Unset: no authentication, loopback only."""
+    shutdown_grace_seconds: float = 10.0
+    """How long running calls may take to end after SIGTERM."""
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
+        """This class's settings from the environment; see `read`."""
+        return read(cls, env)
+
+    @property
+    def data_path(self) -> Path:
+        """`data_dir` as an absolute path."""
+        return Path(self.data_dir).expanduser().absolute()
+
+
+def read(cls: type[T], env: Mapping[str, str] = os.environ) -> T:
+    """An instance of the settings dataclass `cls`, filled from the environment.
+
+    The field `data_dir` of a Config in package `mnemesh_blocks` is MNEMESH_BLOCKS_DATA_DIR or, where that is unset or
+    empty, MNEMESH_DATA_DIR. Tuples and lists are comma-separated; booleans are true/false/1/0.
+
+    A field whose metadata says `environment: False` is not read: its class fills it by other rules.
+
+    Raises:
+        ConfigError: one line, naming the variable.
+    """
+    room = cls.__module__.partition(".")[0].removeprefix("mnemesh_").upper()
+    hints = get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for field in fields(cls):  # type: ignore[arg-type]
+        if not field.metadata.get("environment", True):
+            continue
+        names = (f"MNEMESH_{room}_{field.name.upper()}", f"MNEMESH_{field.name.upper()}")
+        name = next((candidate for candidate in names if env.get(candidate)), None)
+        if name is not None:
+            values[field.name] = _converted(name, env[name], hints[field.name])
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise ConfigError(f"{names[1]} must be set.")
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _converted(name: str, text: str, kind: Any) -> Any:
+    raw: Any = [part.strip() for part in text.split(",") if part.strip()] if get_origin(kind) in (tuple, list) else text
+    try:
+        return msgspec.convert(raw, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name} has a bad value: {error}.") from error

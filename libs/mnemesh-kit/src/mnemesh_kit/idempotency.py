@@ -1,0 +1,138 @@
+"""Request ids: a repeated mutation gives the result of the first, recorded in the effect's own transaction."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+import sqlalchemy as sa
+from google.protobuf.message import Message
+
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import InvalidArgument, RequestIdReused
+from mnemesh_kit.principal import current_principal
+from mnemesh_kit.sql.types import UtcDateTime
+
+KEPT: Final = timedelta(hours=24)
+MAX_LENGTH: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """What makes two requests the same one: scope, id, and a fingerprint of the content."""
+
+    organization_id: str
+    method: str
+    request_id: str
+    fingerprint: str
+
+
+def request_key(request: Message, method: str) -> RequestKey | None:
+    """The key of a mutating request in the current organization, or None if its `request_id` is empty.
+
+    The fingerprint covers the request with `request_id` cleared.
+    """
+    given: Any = request
+    request_id: str = given.request_id
+    if not request_id:
+        return None
+    if len(request_id) > MAX_LENGTH or "\0" in request_id:
+        raise InvalidArgument(f"request_id must be at most {MAX_LENGTH} characters, none NUL.", field="request_id")
+    content = type(request)()
+    content.CopyFrom(request)
+    content.ClearField("request_id")
+    fingerprint = hashlib.sha256(content.SerializeToString(deterministic=True)).hexdigest()[:32]
+    return RequestKey(current_principal().organization_id, method, request_id, fingerprint)
+
+
+def ledger_table(metadata: sa.MetaData) -> sa.Table:
+    """Declares the room's `request_ledger` table."""
+    return sa.Table(
+        "request_ledger",
+        metadata,
+        sa.Column("organization_id", sa.Text, primary_key=True),
+        sa.Column("method", sa.Text, primary_key=True),
+        sa.Column("request_id", sa.Text, primary_key=True),
+        sa.Column("fingerprint", sa.Text, nullable=False),
+        sa.Column("result_ids", sa.Text, nullable=False),
+        sa.Column("created_at", UtcDateTime, nullable=False, index=True),
+    )
+
+
+class Ledger:
+    """The record of the requests that took effect."""
+
+    def __init__(self, table: sa.Table, clock: Clock) -> None:
+        self._table = table
+        self._clock = clock
+        self._insert = table.insert()
+        self._find = sa.select(table.c.fingerprint, table.c.result_ids).where(
+            table.c.organization_id == sa.bindparam("organization_id"),
+            table.c.method == sa.bindparam("method"),
+            table.c.request_id == sa.bindparam("request_id"),
+        )
+
+    def once(
+        self, conn: sa.Connection, key: RequestKey | None, effect: Callable[[], Sequence[str]]
+    ) -> tuple[tuple[str, ...], bool]:
+        """Runs `effect` unless this request ran before; both in the caller's write transaction.
+
+        Returns:
+            The ids that the effect gave when it ran, and whether this is a replay. Without a key the effect always
+            runs. On a replay the caller reads its answer again by the ids.
+
+        Raises:
+            RequestIdReused: the id was used with other content.
+        """
+        if key is None:
+            return tuple(effect()), False
+        found = self.find(conn, key)
+        if found is not None:
+            return found, True
+        result = tuple(effect())
+        row = {
+            "organization_id": key.organization_id,
+            "method": key.method,
+            "request_id": key.request_id,
+            "fingerprint": key.fingerprint,
+            "result_ids": msgspec.json.encode(result).decode(),
+            "created_at": self._clock.now(),
+        }
+        conn.execute(self._insert, row)
+        return result, False
+
+    def find(self, conn: sa.Connection, key: RequestKey) -> tuple[str, ...] | None:
+        """The ids that a request gave when it ran before; None where it did not.
+
+        Raises:
+            RequestIdReused: the id was used with other content.
+        """
+        which = {"organization_id": key.organization_id, "method": key.method, "request_id": key.request_id}
+        found = conn.execute(self._find, which).first()
+        if found is None:
+            return None
+        if found.fingerprint != key.fingerprint:
+            raise RequestIdReused(
+                "This request_id was used before with other content.", field="request_id", request_id=key.request_id
+            )
+        return tuple(msgspec.json.decode(found.result_ids, type=list[str]))
+
+    def forget(self, conn: sa.Connection, key: RequestKey | None) -> None:
+        """Sets a request free whose effect was undone: it may be made again, also with other content."""
+        if key is not None:
+            conn.execute(
+                self._table.delete().where(
+                    self._table.c.organization_id == key.organization_id,
+                    self._table.c.method == key.method,
+                    self._table.c.request_id == key.request_id,
+                )
+            )
+
+    def purge(self, conn: sa.Connection, older_than: datetime | None = None) -> int:
+        """Forgets requests recorded before `older_than` (by default a day ago); returns how many."""
+        horizon = older_than if older_than is not None else self._clock.now() - KEPT
+        return conn.execute(self._table.delete().where(self._table.c.created_at < horizon)).rowcount

@@ -1,0 +1,61 @@
+"""Structured logs on stderr: one line an event, JSON by default, each with the service and the request id."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from mnemesh_kit.config import ServerConfig
+from mnemesh_kit.request_id import current_request_id
+
+_LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_encode: Final = msgspec.json.Encoder(enc_hook=str).encode
+
+
+def configure_logging(config: ServerConfig, service: str) -> None:
+    """Sets up structlog for the process, and sends what libraries log through it."""
+    level = _LEVELS[config.log_level]
+
+    def identify(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        event["service"] = service
+        if "request_id" not in event and (request_id := current_request_id()):
+            event["request_id"] = request_id
+        return event
+
+    shared: list[Any] = [
+        identify,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+    ]
+    if config.log_format == "json":
+        structlog.configure(
+            processors=[*shared, structlog.processors.format_exc_info, _json],
+            wrapper_class=structlog.make_filtering_bound_logger(level),
+            logger_factory=structlog.BytesLoggerFactory(sys.stderr.buffer),
+            cache_logger_on_first_use=True,
+        )
+    else:
+        structlog.configure(
+            processors=[*shared, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key="time")],
+            wrapper_class=structlog.make_filtering_bound_logger(level),
+            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+            cache_logger_on_first_use=True,
+        )
+    logging.basicConfig(level=max(level, logging.WARNING), handlers=[_Forward()], force=True)
+
+
+def _json(_logger: object, _method: str, event: Mapping[str, Any]) -> bytes:
+    return _encode(event)
+
+
+class _Forward(logging.Handler):
+    """Hands a library's log record to structlog."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger = structlog.get_logger()
+        logger.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info)

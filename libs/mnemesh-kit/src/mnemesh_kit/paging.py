@@ -1,0 +1,241 @@
+"""Lists: page sizes, opaque tokens bound to their query, and the keyset condition that continues a list.
+
+Order is by a key column and then by id, so it is total. Rows whose key is NULL come last, whichever the direction.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import sqlalchemy as sa
+from google.protobuf.message import Message
+from mnemesh.types.v1 import paging_pb2
+
+from mnemesh_kit.errors import InvalidArgument, NotFound, PageTokenInvalid
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A place in a list: the sort value and the id of the row before it."""
+
+    value: Scalar
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PageQuery:
+    """Which page of a list is asked for."""
+
+    limit: int
+    ascending: bool
+    after_id: str | None = None
+    """Only rows behind this row, in the order asked for."""
+    before_id: str | None = None
+    """Only rows ahead of this row, in the order asked for."""
+    cursor: Cursor | None = None
+    """Where the page before this one ended."""
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A page, and where the next one begins if there is one."""
+
+    items: tuple[T, ...]
+    next_cursor: Cursor | None = None
+
+    def map(self, convert: Callable[[T], U]) -> Page[U]:
+        """The same page of converted items."""
+        return Page(tuple(convert(item) for item in self.items), self.next_cursor)
+
+
+def page_query(
+    request: Message, *, default_size: int = 50, max_size: int = 1000, default_ascending: bool = True
+) -> PageQuery:
+    """Reads the paging fields that every List request has.
+
+    Raises:
+        InvalidArgument: a page size below 0 or above `max_size`, or an id that cannot be one.
+        PageTokenInvalid: the token is garbled, or was given for other filters or another order.
+    """
+    given: Any = request
+    if not 0 <= given.page_size <= max_size:
+        raise InvalidArgument(f"page_size must be between 0 and {max_size}.", field="page_size")
+    match given.order:
+        case paging_pb2.SORT_ORDER_UNSPECIFIED:
+            ascending = default_ascending
+        case paging_pb2.SORT_ORDER_ASCENDING | paging_pb2.SORT_ORDER_DESCENDING as order:
+            ascending = order == paging_pb2.SORT_ORDER_ASCENDING
+        case _:
+            raise InvalidArgument("order is not a known sort order.", field="order")
+    for name in ("after_id", "before_id"):
+        if "\0" in getattr(given, name):
+            raise InvalidArgument("The text contains a NUL character.", field=name)
+    fingerprint = _fingerprint(request)
+    return PageQuery(
+        limit=given.page_size or default_size,
+        ascending=ascending,
+        after_id=given.after_id if request.HasField("after_id") else None,
+        before_id=given.before_id if request.HasField("before_id") else None,
+        cursor=_decode(given.page_token, fingerprint) if given.page_token else None,
+        fingerprint=fingerprint,
+    )
+
+
+def next_page_token(query: PageQuery, page: Page[Any]) -> str:
+    """The token of the page after `page`, or "" on the last one."""
+    if page.next_cursor is None:
+        return ""
+    encoded = msgspec.json.encode((query.fingerprint, page.next_cursor.value, page.next_cursor.id))
+    return base64.urlsafe_b64encode(encoded).decode().rstrip("=")
+
+
+def paginate(
+    conn: sa.Connection,
+    stmt: sa.Select[Any],
+    query: PageQuery,
+    *,
+    key: sa.ColumnElement[Any],
+    id: sa.ColumnElement[str],  # noqa: A002  (it is the id column)
+    scope: sa.ColumnElement[bool],
+) -> Page[sa.Row[Any]]:
+    """Runs `stmt` as one page.
+
+    Args:
+        conn: the caller's transaction.
+        stmt: the select with its filters, without order and limit.
+        query: which page.
+        key: what to sort by. A column declared NOT NULL gets the condition that an index on (key, id) serves.
+        id: the id column that breaks ties.
+        scope: what makes a row visible to the caller at all; `after_id` and `before_id` may name any visible row, also
+            one that the filters of `stmt` leave out.
+
+    Raises:
+        NotFound: `after_id` or `before_id` names no visible row.
+    """
+    named_key, named_id = key.label("_page_key"), id.label("_page_id")
+    paged = stmt.add_columns(named_key, named_id)
+    if query.cursor is not None:
+        paged = paged.where(_behind(key, id, query.cursor, ascending=query.ascending))
+    visible = sa.select(named_key).where(scope)
+    if query.after_id is not None:
+        place = _place(conn, visible, id, "after_id", query.after_id)
+        paged = paged.where(_behind(key, id, place, ascending=query.ascending))
+    if query.before_id is not None:
+        place = _place(conn, visible, id, "before_id", query.before_id)
+        paged = paged.where(_ahead(key, id, place, ascending=query.ascending))
+    order = (key.asc(), id.asc()) if query.ascending else (key.desc(), id.desc())
+    if _nullable(key):
+        order = (order[0].nulls_last(), order[1])
+    rows = conn.execute(paged.order_by(*order).limit(query.limit + 1)).all()
+    shown = tuple(rows[: query.limit])
+    more = len(rows) > query.limit
+    return Page(shown, Cursor(_scalar(shown[-1]._page_key), shown[-1]._page_id) if more else None)
+
+
+def _behind(key: sa.ColumnElement[Any], id_: sa.ColumnElement[str], at: Cursor, *, ascending: bool) -> Any:
+    value = _typed(key, at.value)
+    tie = id_ > at.id if ascending else id_ < at.id
+    if value is None:
+        return sa.and_(key.is_(None), tie)
+    if not _nullable(key):
+        here, there = sa.tuple_(key, id_), sa.tuple_(sa.literal(value, key.type), sa.literal(at.id, id_.type))
+        return here > there if ascending else here < there
+    return sa.or_(key > value if ascending else key < value, sa.and_(key == value, tie), key.is_(None))
+
+
+def _ahead(key: sa.ColumnElement[Any], id_: sa.ColumnElement[str], at: Cursor, *, ascending: bool) -> Any:
+    value = _typed(key, at.value)
+    tie = id_ < at.id if ascending else id_ > at.id
+    if value is None:
+        return sa.or_(key.is_not(None), sa.and_(key.is_(None), tie))
+    return sa.or_(key < value if ascending else key > value, sa.and_(key == value, tie))
+
+
+def _place(conn: sa.Connection, rows: sa.Select[Any], id_: sa.ColumnElement[str], field: str, anchor: str) -> Cursor:
+    row = conn.execute(rows.where(id_ == anchor).limit(1)).first()
+    if row is None:
+        raise NotFound(f"{field} names no row of this list.", field=field, resource_id=anchor)
+    return Cursor(_scalar(row._page_key), anchor)
+
+
+def _nullable(key: sa.ColumnElement[Any]) -> bool:
+    return bool(getattr(key, "nullable", True))
+
+
+def page_of(items: Iterable[T], query: PageQuery, id: Callable[[T], str]) -> Page[T]:  # noqa: A002
+    """A page of what is at hand, by id; an id that is not there (any more) is a place all the same."""
+    ordered = sorted(items, key=id, reverse=not query.ascending)
+
+    def is_behind(one: str, other: str) -> bool:
+        return one > other if query.ascending else one < other
+
+    for bound in (query.after_id, query.cursor.id if query.cursor is not None else None):
+        if bound is not None:
+            ordered = [item for item in ordered if is_behind(id(item), bound)]
+    if query.before_id is not None:
+        ordered = [item for item in ordered if is_behind(query.before_id, id(item))]
+    shown = tuple(ordered[: query.limit])
+    more = len(ordered) > len(shown)
+    return Page(shown, Cursor(id(shown[-1]), id(shown[-1])) if more else None)
+
+
+def _scalar(value: Any) -> Scalar:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _typed(key: sa.ColumnElement[Any], value: Scalar) -> Any:
+    """What the column holds. Tokens come from callers, who may have made them up: PageTokenInvalid."""
+    kind = key.type.python_type
+    if value is None and _nullable(key):
+        return None
+    try:
+        if kind is datetime and isinstance(value, str):
+            return _aware(datetime.fromisoformat(value))
+        if type(value) is kind and not (kind is int and abs(int(value or 0)) >= 2**63) and "\0" not in str(value):
+            return value
+    except (ValueError, OverflowError):
+        pass
+    raise PageTokenInvalid("page_token is not a token of this server.", field="page_token")
+
+
+def _aware(value: datetime) -> datetime:
+    if value.tzinfo is None:
+        raise ValueError("a naive datetime")
+    return value.astimezone(UTC)
+
+
+def _fingerprint(request: Message) -> str:
+    query = type(request)()
+    query.CopyFrom(request)
+    query.ClearField("page_token")
+    query.ClearField("page_size")
+    content = request.DESCRIPTOR.full_name.encode() + b"\0" + query.SerializeToString(deterministic=True)
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _decode(token: str, fingerprint: str) -> Cursor:
+    try:
+        padded = token + "=" * (-len(token) % 4)
+        bound_to, value, id_ = msgspec.json.decode(
+            base64.b64decode(padded, altchars=b"-_", validate=True), type=tuple[str, Scalar, str]
+        )
+    except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
+        raise PageTokenInvalid("page_token is not a token of this server.", field="page_token") from error
+    if bound_to != fingerprint:
+        raise PageTokenInvalid("page_token belongs to another query.", field="page_token")
+    if "\0" in id_:
+        raise PageTokenInvalid("page_token is not a token of this server.", field="page_token")
+    return Cursor(value, id_)

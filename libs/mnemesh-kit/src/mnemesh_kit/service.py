@@ -1,0 +1,155 @@
+"""A running server: what a room hands over (`Assembly`), and its life from binding to the last store closed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from mnemesh_kit.auth import authenticator
+from mnemesh_kit.config import ServerConfig, StartupError
+from mnemesh_kit.interceptors import Pipeline
+from mnemesh_kit.metrics import Gauge, Metrics
+from mnemesh_kit.tracing import server_interceptors
+from mnemesh_kit.transport import SERVER_OPTIONS
+
+_log = structlog.get_logger("mnemesh.server")
+
+Hook = Callable[[], Awaitable[None]]
+
+
+@dataclass(kw_only=True)
+class Assembly:
+    """The parts of a service, wired together and not yet running."""
+
+    name: str
+    servicers: Sequence[tuple[Callable[[Any, Any], None], Any]]
+    """Pairs of a generated `add_…_to_server` and its servicer."""
+    service_names: Sequence[str]
+    """Full names of the services, for health and reflection."""
+    start: Sequence[Hook] = field(default_factory=tuple)
+    """Run in order before the server accepts calls."""
+    background: Sequence[Hook] = field(default_factory=tuple)
+    """Tasks that run as long as the server; the end of one by an exception ends the server."""
+    gauges: Sequence[Gauge] = field(default_factory=tuple)
+    """Numbers of the service's own beside its metrics."""
+    close: Sequence[Hook] = field(default_factory=tuple)
+    """Run in reverse order when all calls are over."""
+
+
+class RunningServer:
+    """One server from start to stop; `mnemesh_kit.run` and the in-process mesh both use it."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.metrics: Metrics | None = None
+        self.failed: asyncio.Event = asyncio.Event()
+        """Set when a background task died."""
+        self._assembly: Assembly | None = None
+        self._server: grpc.aio.Server | None = None
+        self._health = health.aio.HealthServicer()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._grace = 0.0
+
+    async def start(self, assembly: Assembly, config: ServerConfig) -> str:
+        """Binds, runs the start hooks, accepts calls and says SERVING; returns the bound address.
+
+        Raises:
+            StartupError: the port is taken, or the host needs authentication. The assembly is closed before.
+        """
+        self._assembly, self._grace = assembly, config.shutdown_grace_seconds
+        try:
+            self._server = self._built(assembly, config)
+            for hook in assembly.start:
+                await hook()
+            await self._server.start()
+        except BaseException:
+            await self.stop()
+            raise
+        self._tasks = [asyncio.create_task(self._watched(task)) for task in assembly.background]
+        await self._say(health_pb2.HealthCheckResponse.SERVING)
+        return self.address
+
+    async def stop(self) -> None:
+        """Says NOT_SERVING, lets running calls end, then stops the tasks and closes the parts in reverse order."""
+        await self._health.enter_graceful_shutdown()
+        if self._server is not None:
+            await self._server.stop(self._grace)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        if self.metrics is not None:
+            await asyncio.to_thread(self.metrics.stop)
+        assembly, self._assembly = self._assembly, None
+        for close in reversed(assembly.close if assembly is not None else ()):
+            try:
+                await close()
+            except Exception:
+                _log.exception("closing failed")
+
+    def _built(self, assembly: Assembly, config: ServerConfig) -> grpc.aio.Server:
+        believes = authenticator(config)
+        if config.metrics_port is not None:
+            self.metrics = Metrics()
+            for gauge in assembly.gauges:
+                self.metrics.add(gauge)
+            _require_free(config.host, config.metrics_port, "MNEMESH_METRICS_PORT")
+            self.metrics.serve(config.host, config.metrics_port)
+        pipeline = Pipeline(believes, self.metrics)
+        server = grpc.aio.server(interceptors=(*server_interceptors(), pipeline), options=SERVER_OPTIONS)
+        for add, servicer in assembly.servicers:
+            add(servicer, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection(
+            (*assembly.service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+        )
+        self.address = _bind(server, config, assembly.name)
+        return server
+
+    async def _say(self, status: Any) -> None:
+        for name in ("", *(self._assembly.service_names if self._assembly else ())):
+            await self._health.set(name, status)
+
+    async def _watched(self, task: Hook) -> None:
+        try:
+            await task()
+        except Exception:
+            _log.exception("a background task died", task=getattr(task, "__qualname__", repr(task)))
+            self.failed.set()
+
+
+def _bind(server: grpc.aio.Server, config: ServerConfig, name: str) -> str:
+    if config.host.startswith("unix:"):
+        server.add_insecure_port(config.host)
+        return config.host
+    _require_free(config.host, config.port, f"MNEMESH_{name.upper()}_PORT")
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    try:
+        port = server.add_insecure_port(f"{host}:{config.port}")
+    except RuntimeError as error:
+        raise StartupError(f"Cannot listen on {config.host}:{config.port}.") from error
+    return f"{host}:{port}"
+
+
+def _require_free(host: str, port: int, variable: str) -> None:
+    """Says why a port cannot be had; gRPC itself would only print its own trace."""
+    if not port:
+        return
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise StartupError(f"Port {port} on {host} is already taken; choose another with {variable}.") from error
+        raise StartupError(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from error

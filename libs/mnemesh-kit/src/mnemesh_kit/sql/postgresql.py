@@ -1,0 +1,94 @@
+"""PostgreSQL through asyncpg: serializable writes that are run again on a conflict, read-only snapshots for reads."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from mnemesh_kit.errors import Unavailable
+
+T = TypeVar("T")
+
+WRITE_ATTEMPTS: Final = 50
+MAX_PAUSE_SECONDS: Final = 0.1
+_CONFLICTS: Final = frozenset({"40001", "40P01"})
+# A unique violation may be a race that a second look turns into the rule's own error, so it is run again once.
+_UNIQUE_VIOLATION: Final = "23505"
+
+
+class PostgresEngine:
+    """A pool of connections to a PostgreSQL database."""
+
+    dialect = "postgresql"
+
+    def __init__(self, url: sa.URL, *, pool_size: int = 10, settings: Mapping[str, str] | None = None) -> None:
+        query = dict(url.query)
+        if "sslmode" in query:
+            query["ssl"] = query.pop("sslmode")
+        engine = create_async_engine(
+            url.set(drivername="postgresql+asyncpg", query=query),
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_timeout=10,
+            connect_args={
+                "timeout": 5,
+                "server_settings": {"application_name": "mnemesh", "timezone": "UTC", **(settings or {})},
+            },
+        )
+        self._engine = engine
+        self._writer = engine.execution_options(isolation_level="SERIALIZABLE")
+        self._reader = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._after_conflict = asyncio.Lock()
+
+    async def read(self, fn: Callable[[sa.Connection], T]) -> T:
+        """Runs `fn` on one read-only snapshot."""
+        async with _reachable(), self._reader.connect() as connection:
+            return await connection.run_sync(fn)
+
+    async def write(self, fn: Callable[[sa.Connection], T]) -> T:
+        """Runs `fn` in a serializable transaction, again after a conflict."""
+        unique_violations = 0
+        async with AsyncExitStack() as turn:
+            for attempt in range(1, WRITE_ATTEMPTS + 1):
+                try:
+                    async with _reachable(), self._writer.connect() as connection, connection.begin():
+                        return await connection.run_sync(fn)
+                except sa.exc.DBAPIError as error:
+                    state = getattr(error.orig, "sqlstate", None)
+                    unique_violations += state == _UNIQUE_VIOLATION
+                    if state not in _CONFLICTS and not (state == _UNIQUE_VIOLATION and unique_violations == 1):
+                        raise
+                # Losers of this process go on one at a time, so that one of them always gets through.
+                if attempt == 1:
+                    await turn.enter_async_context(self._after_conflict)
+                pause = min(MAX_PAUSE_SECONDS, 0.002 * attempt)
+                await asyncio.sleep(random.uniform(0, pause))  # noqa: S311  (jitter)
+        raise Unavailable("The database is too busy with other writers.")
+
+    async def alter(self, fn: Callable[[sa.Connection], T]) -> T:
+        """Runs `fn` under READ COMMITTED: after waiting for a lock it sees what the holder did."""
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(fn)
+
+    async def close(self) -> None:
+        """Closes the pool."""
+        await self._engine.dispose()
+
+
+@asynccontextmanager
+async def _reachable() -> AsyncIterator[None]:
+    """Tells a database that is away from a statement that is wrong."""
+    try:
+        yield
+    except (OSError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
+        raise Unavailable("The database cannot be reached.") from error
+    except sa.exc.DBAPIError as error:
+        if error.connection_invalidated:
+            raise Unavailable("The connection to the database was lost.") from error
+        raise

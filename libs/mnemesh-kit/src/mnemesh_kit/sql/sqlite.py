@@ -1,0 +1,126 @@
+"""SQLite: one thread writes, a few read, each with a connection of its own; a transaction is one hop to its thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+import sqlalchemy as sa
+
+from mnemesh_kit.errors import Unavailable
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_MS: Final = 5_000
+WRITE_ATTEMPTS: Final = 5
+CACHE_KILOBYTES: Final = 8_192
+"""Of each connection, at most. SQLite's own 2 MB are too few for what a search of words reads three times."""
+_RETRIED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+class SqliteEngine:
+    """A database file in WAL mode."""
+
+    dialect = "sqlite"
+
+    def __init__(self, url: sa.URL, *, synchronous: str, readers: int) -> None:
+        if not url.database or url.database == ":memory:":
+            raise ValueError("an SQLite database needs a file: its readers are other connections")
+        self._writer = _Lane(_engine(url, "IMMEDIATE", synchronous), threads=1, name="sqlite-writer")
+        self._reader = _Lane(
+            _engine(url, "DEFERRED", synchronous, query_only=True), threads=readers, name="sqlite-reader"
+        )
+
+    async def read(self, fn: Callable[[sa.Connection], T]) -> T:
+        """Runs `fn` on a deferred transaction of a reader."""
+        return await self._reader.submit(fn)
+
+    async def write(self, fn: Callable[[sa.Connection], T]) -> T:
+        """Runs `fn` under BEGIN IMMEDIATE, after the writes before it."""
+        return await self._writer.submit(fn)
+
+    async def alter(self, fn: Callable[[sa.Connection], T]) -> T:
+        """Runs `fn` as a write: SQLite's schema changes are transactional."""
+        return await self._writer.submit(fn)
+
+    async def close(self) -> None:
+        """Drains both lanes."""
+        await asyncio.gather(self._reader.close(), self._writer.close())
+
+
+class _Lane:
+    """Threads that each hold one connection, and the queue before them."""
+
+    def __init__(self, engine: sa.Engine, *, threads: int, name: str) -> None:
+        self._engine = engine
+        self._local = threading.local()
+        self._open: list[sa.Connection] = []
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    async def submit(self, fn: Callable[[sa.Connection], T]) -> T:
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, self._run, fn)
+
+    def _run(self, fn: Callable[[sa.Connection], T]) -> T:
+        for attempt in range(1, WRITE_ATTEMPTS + 1):
+            try:
+                connection = self._connection()
+                with connection.begin():
+                    return fn(connection)
+            except sa.exc.OperationalError as error:
+                code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+                if code not in _RETRIED:
+                    raise
+                if attempt == WRITE_ATTEMPTS:
+                    raise Unavailable("The database is busy with another process's writes.") from error
+                time.sleep(random.uniform(0.005, 0.02) * attempt)  # noqa: S311  (jitter, in the lane's own thread)
+        raise AssertionError("unreachable")
+
+    def _connection(self) -> sa.Connection:
+        connection: sa.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self._engine.connect()
+            self._open.append(connection)
+        return connection
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._threads.shutdown, wait=True)
+        for connection in self._open:
+            connection.close()
+        self._open.clear()
+        self._engine.dispose()
+
+
+def _engine(url: sa.URL, begin: str, synchronous: str, *, query_only: bool = False) -> sa.Engine:
+    engine = sa.create_engine(
+        url.set(drivername="sqlite+pysqlite"),
+        poolclass=sa.NullPool,
+        # The driver's own BEGIN comes too late (before the first write, not the first read): ours is the listener's.
+        connect_args={"isolation_level": None, "check_same_thread": False, "timeout": BUSY_TIMEOUT_MS / 1000},
+    )
+    pragmas = (
+        "PRAGMA journal_mode=WAL",
+        f"PRAGMA synchronous={synchronous}",
+        "PRAGMA foreign_keys=ON",
+        "PRAGMA temp_store=MEMORY",
+        f"PRAGMA cache_size=-{CACHE_KILOBYTES}",
+        f"PRAGMA query_only={'ON' if query_only else 'OFF'}",
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def _prepare(connection: sqlite3.Connection, _record: object) -> None:
+        for pragma in pragmas:
+            connection.execute(pragma)
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql(f"BEGIN {begin}")
+
+    return engine

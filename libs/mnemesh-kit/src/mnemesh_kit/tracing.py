@@ -1,0 +1,56 @@
+"""OpenTelemetry, if an OTLP endpoint is configured and the `otel` extra is installed; otherwise not even an import."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mnemesh_kit.config import StartupError
+
+
+def start_tracing(service: str, env: Mapping[str, str] = os.environ) -> Callable[[], None] | None:
+    """Instruments the process's gRPC servers and channels; returns what flushes and stops it, or None when off."""
+    if not env.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        return None
+    try:
+        from opentelemetry import trace  # noqa: PLC0415
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    except ImportError as error:
+        raise StartupError(
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but tracing is not installed: install mnemesh-kit[otel]."
+        ) from error
+    provider = TracerProvider(resource=Resource.create({"service.name": f"mnemesh-{service}"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    _client_instrumentor().instrument()
+    stop: Callable[[], None] = provider.shutdown
+    return stop
+
+
+def server_interceptors(env: Mapping[str, str] = os.environ) -> tuple[Any, ...]:
+    """The interceptor that opens a span for each call, where tracing is on."""
+    if not env.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        return ()
+    from opentelemetry.instrumentation.grpc import aio_server_interceptor  # noqa: PLC0415
+
+    return (aio_server_interceptor(),)
+
+
+def current_trace_id(env: Mapping[str, str] = os.environ) -> str | None:
+    """Of the trace that the caller is a part of, in hex; None where tracing is off."""
+    if not env.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        return None
+    from opentelemetry import trace  # noqa: PLC0415
+
+    context = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(context.trace_id) if context.is_valid else None
+
+
+def _client_instrumentor() -> Any:
+    from opentelemetry.instrumentation.grpc import GrpcAioInstrumentorClient  # noqa: PLC0415
+
+    return GrpcAioInstrumentorClient()

@@ -1,0 +1,64 @@
+"""Request ids: scope, fingerprint, and forgetting."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
+from mnemesh_kit.clock import FrozenClock
+from mnemesh_kit.errors import InvalidArgument, RequestIdReused
+from mnemesh_kit.idempotency import Ledger, ledger_table, request_key
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.sql import Database
+
+metadata = sa.MetaData()
+table = ledger_table(metadata)
+
+
+def key(request_id: str = "r", block_id: str = "b", method: str = "DeleteBlock"):  # type: ignore[no-untyped-def]
+    return request_key(rpc.DeleteBlockRequest(request_id=request_id, block_id=block_id), method)
+
+
+def test_the_fingerprint_is_of_the_content() -> None:
+    assert key() == key()
+    assert key().fingerprint == key("another").fingerprint
+    assert key().fingerprint != key(block_id="c").fingerprint
+    assert key("") is None
+    with as_principal(Principal(new_id("org"), new_id("user"))):
+        other = key()
+    assert other.organization_id != key().organization_id
+    for bad in ("x" * 201, "a\0"):
+        with pytest.raises(InvalidArgument):
+            key(bad)
+
+
+async def test_an_effect_happens_once_for_each_scope(database: Database) -> None:
+    await database.write(metadata.create_all)
+    clock = FrozenClock()
+    ledger = Ledger(table, clock)
+    ran: list[str] = []
+
+    async def once(with_key, name: str):  # type: ignore[no-untyped-def]
+        return await database.write(lambda conn: ledger.once(conn, with_key, lambda: ran.append(name) or [name, "2"]))
+
+    assert await once(key(), "first") == (("first", "2"), False)
+    assert await once(key(), "repeat") == (("first", "2"), True)
+    assert await once(key(method="Other"), "other method") == (("other method", "2"), False)
+    assert await once(None, "no id") == (("no id", "2"), False)
+    assert await once(None, "no id") == (("no id", "2"), False)
+    with pytest.raises(RequestIdReused):
+        await once(key(block_id="c"), "reused")
+    assert ran == ["first", "other method", "no id", "no id"]
+
+    await database.write(lambda conn: ledger.forget(conn, None))
+    await database.write(lambda conn: ledger.forget(conn, key(method="Other")))
+    assert await once(key(method="Other", block_id="c"), "corrected") == (("corrected", "2"), False)
+    assert await once(key(), "repeat") == (("first", "2"), True)
+    ran.remove("corrected")
+
+    clock.advance(23 * 3600)
+    assert await database.write(ledger.purge) == 0
+    clock.advance(2 * 3600)
+    assert await database.write(ledger.purge) == 2
+    assert await once(key(block_id="c"), "a day later") == (("a day later", "2"), False)

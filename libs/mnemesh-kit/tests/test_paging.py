@@ -1,0 +1,116 @@
+"""Keyset pages on both engines, with keys that tie and keys that are NULL."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
+from mnemesh.types.v1 import paging_pb2
+from mnemesh_kit.errors import InvalidArgument, NotFound, PageTokenInvalid
+from mnemesh_kit.paging import Cursor, Page, PageQuery, next_page_token, page_query, paginate
+from mnemesh_kit.sql import Database, UtcDateTime
+
+metadata = sa.MetaData()
+things = sa.Table(
+    "things",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("rank", sa.Integer),
+    sa.Column("kind", sa.Text),
+)
+ROWS = [("a", 1), ("b", None), ("c", 2), ("d", 1), ("e", None), ("f", 3), ("g", 2)]
+ASCENDING, DESCENDING = "adcgfbe", "fgcdaeb"
+
+
+@pytest.fixture
+async def filled(database: Database) -> Database:
+    """A table whose sort key ties and is NULL at times."""
+    await database.write(metadata.create_all)
+    rows = [{"id": id_, "rank": rank, "kind": "odd" if id_ in "ac" else "even"} for id_, rank in ROWS]
+    await database.write(lambda conn: conn.execute(things.insert(), rows))
+    return database
+
+
+async def fetch(database: Database, query: PageQuery, *conditions: Any) -> Page[str]:
+    stmt = sa.select(things.c.id).where(*conditions)
+    page = await database.read(
+        lambda conn: paginate(conn, stmt, query, key=things.c.rank, id=things.c.id, scope=sa.true())
+    )
+    return page.map(lambda row: row.id)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize(("ascending", "order"), [(True, ASCENDING), (False, DESCENDING)])
+async def test_pages_cover_everything_once_nulls_last(filled: Database, size: int, ascending: bool, order: str) -> None:
+    query, seen = PageQuery(limit=size, ascending=ascending), ""
+    while True:
+        page = await fetch(filled, query)
+        seen += "".join(page.items)
+        if page.next_cursor is None:
+            break
+        assert len(page.items) == size
+        query = replace(query, cursor=page.next_cursor)
+    assert seen == order
+
+
+@pytest.mark.parametrize(("ascending", "order"), [(True, ASCENDING), (False, DESCENDING)])
+async def test_ids_cut_a_list_at_any_row(filled: Database, ascending: bool, order: str) -> None:
+    for place, id_ in enumerate(order):
+        after = await fetch(filled, PageQuery(limit=9, ascending=ascending, after_id=id_))
+        before = await fetch(filled, PageQuery(limit=9, ascending=ascending, before_id=id_))
+        assert ("".join(before.items), "".join(after.items)) == (order[:place], order[place + 1 :])
+    outside = await fetch(filled, PageQuery(limit=9, ascending=True, after_id="d"), things.c.kind == "odd")
+    assert outside.items == ("c",)
+    with pytest.raises(NotFound):
+        await fetch(filled, PageQuery(limit=9, ascending=True, after_id="z"))
+
+
+def test_a_token_is_bound_to_its_query() -> None:
+    request = rpc.ListBlocksRequest(page_size=2, order=paging_pb2.SORT_ORDER_DESCENDING)
+    query = page_query(request)
+    assert (query.limit, query.ascending, query.cursor) == (2, False, None)
+    token = next_page_token(query, Page((1, 2), Cursor("2026-01-01", "x")))
+    request.page_token = token
+    assert page_query(request).cursor == Cursor("2026-01-01", "x")
+    request.page_size = 5
+    assert page_query(request).limit == 5
+    request.filter.label = "other"
+    with pytest.raises(PageTokenInvalid):
+        page_query(request)
+    assert next_page_token(query, Page((1,))) == ""
+
+
+@pytest.mark.parametrize("value", ["1", True, 1.5, 2**63, -(2**70), "\0"])
+async def test_a_made_up_token_with_another_kind_of_value_is_refused(filled: Database, value: Any) -> None:
+    with pytest.raises(PageTokenInvalid):
+        await fetch(filled, PageQuery(limit=1, ascending=True, cursor=Cursor(value, "a")))
+
+
+@pytest.mark.parametrize("value", ["yesterday", "2026-01-01T00:00:00", "0001-01-01T00:00:00+14:00", 7, None])
+async def test_a_made_up_token_with_a_time_that_is_none_is_refused(filled: Database, value: Any) -> None:
+    key = sa.column("rank", UtcDateTime())
+    key.nullable = False  # type: ignore[attr-defined]
+    query = PageQuery(limit=1, ascending=True, cursor=Cursor(value, "a"))
+    stmt = sa.select(things.c.id)
+    with pytest.raises(PageTokenInvalid):
+        await filled.read(lambda conn: paginate(conn, stmt, query, key=key, id=things.c.id, scope=sa.true()))
+
+
+@pytest.mark.parametrize("token", ["x", "!!", "bnVsbA", "WzEsMiwzXQ", "é"])
+def test_a_garbled_token_is_refused(token: str) -> None:
+    with pytest.raises(PageTokenInvalid):
+        page_query(rpc.ListBlocksRequest(page_token=token))
+
+
+def test_sizes_and_orders_out_of_bounds_are_refused() -> None:
+    assert page_query(rpc.ListBlocksRequest()).limit == 50
+    assert not page_query(rpc.ListBlocksRequest(), default_ascending=False).ascending
+    for request in (rpc.ListBlocksRequest(page_size=-1), rpc.ListBlocksRequest(page_size=1001)):
+        with pytest.raises(InvalidArgument):
+            page_query(request)
+    odd = rpc.ListBlocksRequest(order=99)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument):
+        page_query(odd)

@@ -1,0 +1,436 @@
+"""A server and a channel of the kit on both sides of a real connection, around a servicer that tests script."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2_grpc
+from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
+from mnemesh_kit import errors
+from mnemesh_kit.auth import mint_token, read_keys
+from mnemesh_kit.background import periodic
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.config import ServerConfig, StartupError
+from mnemesh_kit.deadline import remaining, set_remaining
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal, current_principal
+from mnemesh_kit.request_id import current_request_id, set_request_id
+from mnemesh_kit.service import Assembly, RunningServer
+
+ME = Principal(new_id("org"), new_id("user"))
+SERVICE = "mnemesh.blocks.v1.BlockService"
+
+
+class RoomIsClosed(errors.FailedPrecondition):
+    reason = "ROOM_IS_CLOSED"
+
+    def __init__(self, room: str) -> None:
+        super().__init__(f"{room} is closed", room=room)
+
+
+class Scripted(blocks_service_pb2_grpc.BlockServiceServicer):
+    """Answers GetBlock with what the test says, and counts."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.script: Callable[[Any], Awaitable[str]] = self.echo
+
+    async def echo(self, request: Any) -> str:
+        return str(request.block_id)
+
+    async def GetBlock(self, request: Any, context: Any) -> rpc.GetBlockResponse:
+        self.calls += 1
+        return rpc.GetBlockResponse(block=blocks_pb2.Block(id=await self.script(request)))
+
+    async def DeleteBlock(self, request: Any, context: Any) -> rpc.DeleteBlockResponse:
+        self.calls += 1
+        await self.script(request)
+        return rpc.DeleteBlockResponse()
+
+
+class Served:
+    def __init__(self, address: str, servicer: Scripted, server: RunningServer) -> None:
+        self.address, self.servicer, self.server = address, servicer, server
+
+    def answering(self, script: Callable[[Any], Awaitable[str]]) -> None:
+        self.servicer.script = script
+
+
+@asynccontextmanager
+async def serving(**settings: Any) -> AsyncIterator[Served]:
+    servicer, server = Scripted(), RunningServer()
+    assembly = Assembly(
+        name="blocks",
+        servicers=[(blocks_service_pb2_grpc.add_BlockServiceServicer_to_server, servicer)],
+        service_names=[SERVICE],
+    )
+    address = await server.start(assembly, ServerConfig(shutdown_grace_seconds=0, **settings))
+    try:
+        yield Served(address, servicer, server)
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def calling(address: str, **settings: Any) -> AsyncIterator[Any]:
+    channels = Channels(**settings)
+    try:
+        yield blocks_service_pb2_grpc.BlockServiceStub(channels.channel(address))
+    finally:
+        await channels.close()
+
+
+GET = rpc.GetBlockRequest(block_id="x")
+
+
+def raising(error: BaseException) -> Callable[[Any], Awaitable[str]]:
+    async def script(_: Any) -> str:
+        raise error
+
+    return script
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        errors.InvalidArgument, errors.NotFound, errors.AlreadyExists, errors.FailedPrecondition, errors.Aborted,
+        errors.ResourceExhausted, errors.Unavailable, errors.DeadlineExceeded, errors.Unimplemented,
+        errors.PermissionDenied, errors.Unauthenticated, errors.RequestIdReused, errors.PageTokenInvalid,
+    ],
+)  # fmt: skip
+async def test_a_typed_error_arrives_as_itself(kind: type[errors.MnemeshError]) -> None:
+    async with serving() as served, calling(served.address) as stub:
+        served.answering(raising(kind("Grüße, %41 \n 漢", field="block_id", resource_id="7")))
+        with pytest.raises(errors.MnemeshError) as raised:
+            await stub.GetBlock(GET)
+    assert type(raised.value) is kind
+    assert (raised.value.message, raised.value.reason) == ("Grüße, %41 \n 漢", kind.reason)
+    assert raised.value.metadata == {"field": "block_id", "resource_id": "7"}
+
+
+async def test_a_rooms_error_comes_back_as_its_class_where_it_is_known() -> None:
+    async with serving() as served:
+        served.answering(raising(RoomIsClosed("attic")))
+        async with calling(served.address, errors=[RoomIsClosed]) as stub:
+            with pytest.raises(RoomIsClosed) as raised:
+                await stub.GetBlock(GET)
+            assert raised.value.metadata == {"room": "attic"}
+        async with calling(served.address) as stub:
+            with pytest.raises(errors.FailedPrecondition) as other:
+                await stub.GetBlock(GET)
+            assert type(other.value) is errors.FailedPrecondition
+            assert other.value.reason == "ROOM_IS_CLOSED"
+
+
+async def test_a_defect_is_internal_and_only_the_log_knows_more() -> None:
+    async with serving() as served, calling(served.address) as stub:
+        served.answering(raising(ValueError("the password is tiger")))
+        with structlog.testing.capture_logs() as logs, pytest.raises(errors.Internal) as raised:
+            await stub.GetBlock(GET)
+    assert "tiger" not in str(raised.value)
+    [unforeseen] = [entry for entry in logs if entry["log_level"] == "error"]
+    assert unforeseen["exc_info"]
+    assert raised.value.metadata["request_id"]
+
+
+async def test_a_method_nobody_wrote_is_unimplemented() -> None:
+    async with serving() as served, calling(served.address) as stub:
+        with pytest.raises(errors.Unimplemented):
+            await stub.ListBlocks(rpc.ListBlocksRequest())
+
+
+async def test_nobody_there_is_unavailable() -> None:
+    async with serving() as served:
+        address = served.address
+    async with calling(address) as stub:
+        with pytest.raises(errors.Unavailable):
+            await stub.GetBlock(GET)
+
+
+async def test_the_request_id_and_the_principal_travel() -> None:
+    seen: list[object] = []
+
+    async def look(_: Any) -> str:
+        seen.append((current_request_id(), current_principal()))
+        return ""
+
+    async with serving() as served, calling(served.address) as stub:
+        served.answering(look)
+        set_request_id("trace-me")
+        with as_principal(ME), structlog.testing.capture_logs() as logs:
+            await stub.GetBlock(GET)
+        await stub.GetBlock(GET)
+    assert seen == [("trace-me", ME), ("trace-me", DEFAULT_PRINCIPAL)]
+    assert [entry["code"] for entry in logs if entry["event"] == "call"] == ["OK"]
+
+
+async def test_a_principal_that_is_no_id_is_refused() -> None:
+    async with serving() as served, calling(served.address) as stub:
+        with as_principal(Principal("org-1", "user-1")), pytest.raises(errors.InvalidArgument):
+            await stub.GetBlock(GET)
+
+
+async def test_a_mutation_without_a_request_id_gets_one_and_the_message_stays_as_it_was() -> None:
+    seen: list[str] = []
+
+    async def look(request: Any) -> str:
+        seen.append(request.request_id)
+        return ""
+
+    async with serving() as served, calling(served.address) as stub:
+        served.answering(look)
+        request = rpc.DeleteBlockRequest(block_id="x")
+        await stub.DeleteBlock(request)
+        await stub.DeleteBlock(request)
+        await stub.DeleteBlock(rpc.DeleteBlockRequest(request_id="mine"))
+    assert request.request_id == ""
+    assert len(set(seen)) == 3
+    assert all(seen)
+    assert seen[2] == "mine"
+
+
+@pytest.mark.parametrize("method", ["GetBlock", "DeleteBlock"])
+async def test_calls_that_may_be_repeated_outlive_a_short_absence(method: str) -> None:
+    ids: list[str] = []
+
+    async def twice(request: Any) -> str:
+        ids.append(getattr(request, "request_id", ""))
+        if len(ids) < 3:
+            raise errors.Unavailable("not yet")
+        return ""
+
+    async with serving() as served, calling(served.address) as stub:
+        served.answering(twice)
+        await getattr(stub, method)(GET if method == "GetBlock" else rpc.DeleteBlockRequest())
+        assert served.servicer.calls == 3
+    assert len(set(ids)) == 1
+
+
+async def test_what_a_server_calls_final_is_not_repeated() -> None:
+    class Enough(errors.Unavailable):
+        final = True
+
+    async with serving() as served, calling(served.address) as stub:
+        served.answering(raising(Enough("tried often enough")))
+        with pytest.raises(errors.Unavailable, match="tried often enough"):
+            await stub.GetBlock(GET)
+        assert served.servicer.calls == 1
+
+
+@pytest.mark.parametrize("raw", [b"\x0a\x02\xff\xfe", b"\xff\xff\xff", b"\x0a\x7fshort"])
+async def test_bytes_that_are_no_message_are_an_invalid_argument(raw: bytes) -> None:
+    async with serving() as served, grpc.aio.insecure_channel(served.address) as channel:
+        call = channel.unary_unary(f"/{SERVICE}/GetBlock", request_serializer=bytes, response_deserializer=bytes)(raw)
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "UTF-8" in (await call.details() or "")
+        assert served.servicer.calls == 0
+
+
+async def test_a_call_ends_at_its_deadline_and_so_does_its_handler() -> None:
+    ended = asyncio.Event()
+
+    async def wait(_: Any) -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return ""
+
+    async with serving() as served, calling(served.address, deadline=0.05) as stub:
+        served.answering(wait)
+        with pytest.raises(errors.DeadlineExceeded):
+            await stub.GetBlock(GET)
+        await asyncio.wait_for(ended.wait(), 5)
+
+
+async def test_an_outgoing_call_never_outlives_the_incoming_one() -> None:
+    left: list[float | None] = []
+
+    async def look(_: Any) -> str:
+        left.append(remaining())
+        return ""
+
+    async with serving() as served, calling(served.address) as stub:
+        served.answering(look)
+        set_remaining(3)
+        try:
+            await stub.GetBlock(GET, timeout=60)
+            set_remaining(-1)
+            with pytest.raises(errors.DeadlineExceeded):
+                await stub.GetBlock(GET)
+        finally:
+            set_remaining(None)
+    assert left[0] is not None
+    assert left[0] < 5
+    assert len(left) == 1
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> str:
+    """Two keys, the first of which signs."""
+    path = tmp_path / "keys"
+    path.write_text("a" * 40 + "\n" + "b" * 40 + "\n")
+    return str(path)
+
+
+async def test_with_keys_only_tokens_are_believed(key_file: str) -> None:
+    async def who(_: Any) -> str:
+        return current_principal().organization_id
+
+    first, second = read_keys(key_file)
+    async with serving(auth_key_file=key_file, host="127.0.0.1") as served:
+        served.answering(who)
+        async with calling(served.address, auth_key_file=key_file) as mesh:
+            with as_principal(ME):
+                assert (await mesh.GetBlock(GET)).block.id == ME.organization_id
+        async with calling(served.address, token=mint_token(second, ME, 60)) as older:
+            assert (await older.GetBlock(GET)).block.id == ME.organization_id
+        refused = (
+            {},
+            {"token": mint_token(first, ME, -5)},
+            {"token": mint_token(b"c" * 40, ME, 60)},
+            {"token": mint_token(first, Principal("everyone", "root"), 60)},
+            {"token": "garbage"},
+        )
+        for settings in refused:
+            async with calling(served.address, **settings) as stub:
+                with pytest.raises(errors.Unauthenticated):
+                    await stub.GetBlock(GET)
+
+
+@pytest.mark.parametrize("content", ["", "short", "a" * 40 + "\nshort"])
+async def test_a_bad_key_file_is_one_line(tmp_path: Path, content: str) -> None:
+    (tmp_path / "keys").write_text(content)
+    for path in (tmp_path / "keys", tmp_path / "missing"):
+        with pytest.raises(StartupError, match="key file"):
+            async with serving(auth_key_file=str(path)):
+                pass
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+async def test_without_keys_only_loopback_is_served(host: str) -> None:
+    with pytest.raises(StartupError, match="MNEMESH_AUTH_KEY_FILE"):
+        async with serving(host=host):
+            pass
+
+
+async def test_a_taken_port_is_noticed_and_what_was_open_is_closed() -> None:
+    closed: list[str] = []
+
+    async def close() -> None:
+        closed.append("store")
+
+    async with serving() as served:
+        port = int(served.address.rpartition(":")[2])
+        again = Assembly(name="blocks", servicers=[], service_names=[], close=[close])
+        with pytest.raises(StartupError, match=f"Port {port} .* MNEMESH_BLOCKS_PORT"):
+            await RunningServer().start(again, ServerConfig(port=port))
+    assert closed == ["store"]
+
+
+async def test_health_and_reflection_need_no_token(key_file: str) -> None:
+    async with serving(auth_key_file=key_file) as served, grpc.aio.insecure_channel(served.address) as channel:
+        check = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE))
+        assert check.status == health_pb2.HealthCheckResponse.SERVING
+        asked = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+        answers = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(asked)
+        names = [s.name async for answer in answers for s in answer.list_services_response.service]
+        assert SERVICE in names
+
+
+async def test_a_stopping_server_drains_then_closes_in_reverse_order() -> None:
+    events: list[str] = []
+    entered, release = asyncio.Event(), asyncio.Event()
+    servicer, server = Scripted(), RunningServer()
+
+    async def slow(_: Any) -> str:
+        entered.set()
+        await release.wait()
+        events.append("call")
+        return ""
+
+    def closing(name: str) -> Callable[[], Awaitable[None]]:
+        async def close() -> None:
+            events.append(name)
+
+        return close
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            events.append("background")
+
+    servicer.script = slow
+    assembly = Assembly(
+        name="blocks",
+        servicers=[(blocks_service_pb2_grpc.add_BlockServiceServicer_to_server, servicer)],
+        service_names=[SERVICE],
+        background=[forever],
+        close=[closing("first"), closing("second")],
+    )
+    address = await server.start(assembly, ServerConfig(shutdown_grace_seconds=5))
+    async with calling(address) as stub, grpc.aio.insecure_channel(address) as channel:
+        watching = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+        call = asyncio.create_task(stub.GetBlock(GET))
+        await entered.wait()
+        stopping = asyncio.create_task(server.stop())
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watching.cancel()
+        release.set()
+        await call
+        await stopping
+    assert events == ["call", "background", "second", "first"]
+
+
+async def test_metrics_are_served_where_a_port_is_given(unused_tcp_port: int) -> None:
+    async with serving(metrics_port=unused_tcp_port) as served, calling(served.address) as stub:
+        await stub.GetBlock(GET)
+        url = f"http://127.0.0.1:{unused_tcp_port}/metrics"
+        response = await asyncio.to_thread(urllib.request.urlopen, url)
+        with response:
+            text = response.read().decode()
+    assert f'mnemesh_rpcs_total{{code="OK",method="/{SERVICE}/GetBlock"}} 1.0' in text
+
+
+async def test_a_message_of_many_megabytes_passes() -> None:
+    async with serving() as served, calling(served.address) as stub:
+        large = rpc.GetBlockRequest(block_id="x" * (20 << 20))
+        assert len((await stub.GetBlock(large)).block.id) == 20 << 20
+
+
+async def test_a_dead_background_task_is_told() -> None:
+    server = RunningServer()
+
+    async def die() -> None:
+        raise LookupError
+
+    await server.start(Assembly(name="x", servicers=[], service_names=[], background=[die]), ServerConfig())
+    await asyncio.wait_for(server.failed.wait(), 5)
+    await server.stop()
+
+
+async def test_periodic_work_goes_on_after_a_failure() -> None:
+    done, turns = asyncio.Event(), []
+
+    async def work() -> None:
+        turns.append(1)
+        if len(turns) == 1:
+            raise LookupError
+        done.set()
+
+    task = asyncio.create_task(periodic(0, work)())
+    await asyncio.wait_for(done.wait(), 5)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,88 @@
+"""Streaming calls: order, errors, early leavers, and the context of their handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from mnemesh_kit import errors
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.config import ServerConfig
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.principal import Principal, as_principal, current_principal
+from mnemesh_kit.service import Assembly, RunningServer
+
+METHOD = "/mnemesh.test.Streams/Count"
+
+
+class Streams:
+    """Counts to the number asked for; a negative one fails half way, zero goes on for ever."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+
+    async def count(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        wanted = int(request)
+        try:
+            for number in range(abs(wanted)):
+                yield f"{number} {current_principal().organization_id}".encode()
+            if wanted < 0:
+                raise errors.Aborted("half way", at=str(-wanted))
+            if wanted == 0:
+                yield b"started"
+                await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+
+    def register(self, _servicer: object, server: Any) -> None:
+        handler = grpc.unary_stream_rpc_method_handler(self.count)
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler("mnemesh.test.Streams", {"Count": handler})]
+        )
+
+
+@pytest.fixture
+async def streams() -> AsyncIterator[tuple[Streams, Any]]:
+    """The servicer, and the callable of its method."""
+    servicer, server, channels = Streams(), RunningServer(), Channels()
+    assembly = Assembly(name="streams", servicers=[(servicer.register, servicer)], service_names=[])
+    address = await server.start(assembly, ServerConfig(shutdown_grace_seconds=0))
+    yield servicer, channels.channel(address).unary_stream(METHOD)
+    await channels.close()
+    await server.stop()
+
+
+async def test_messages_arrive_in_order_for_the_caller(streams: tuple[Streams, Any]) -> None:
+    me = Principal(new_id("org"), new_id("user"))
+    with as_principal(me):
+        messages = [message async for message in streams[1](b"3")]
+    assert messages == [f"{number} {me.organization_id}".encode() for number in range(3)]
+
+
+async def test_an_error_ends_a_stream_after_what_was_sent(streams: tuple[Streams, Any]) -> None:
+    received = []
+    with pytest.raises(errors.Aborted) as raised:  # noqa: PT012
+        async for message in streams[1](b"-2"):
+            received.append(message)
+    assert len(received) == 2
+    assert raised.value.metadata == {"at": "2"}
+
+
+async def test_a_client_that_leaves_ends_the_handler(streams: tuple[Streams, Any]) -> None:
+    servicer, count = streams
+    stream = count(b"0")
+    async for _ in stream:
+        break
+    stream.cancel()
+    await asyncio.wait_for(servicer.ended.wait(), 5)
+
+
+async def test_a_stream_has_a_deadline_too(streams: tuple[Streams, Any]) -> None:
+    servicer, count = streams
+    with pytest.raises(errors.DeadlineExceeded):
+        async for _ in count(b"0", timeout=0.05):
+            pass
+    await asyncio.wait_for(servicer.ended.wait(), 5)

@@ -1,0 +1,111 @@
+"""Ids, clocks, settings and error texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mnemesh_kit.clock import FrozenClock, SystemClock
+from mnemesh_kit.config import ConfigError, ServerConfig, read
+from mnemesh_kit.errors import InvalidArgument, clipped
+from mnemesh_kit.ids import SequentialIds, derive_id, is_id, new_id, require_id
+from mnemesh_kit.request_id import set_request_id
+
+
+def test_ids_have_one_shape_however_they_are_made() -> None:
+    sequential = SequentialIds()
+    made = [new_id("agent"), new_id("agent"), derive_id("agent", "x"), sequential.new("agent"), sequential.new("agent")]
+    assert len(set(made)) == len(made)
+    for value in made:
+        assert require_id(value, "agent", "agent_id") == value
+
+
+def test_a_derived_id_is_a_function_of_all_its_parts() -> None:
+    assert derive_id("conv", "a", "b") == derive_id("conv", "a", "b")
+    assert len({derive_id("conv", "a", "b"), derive_id("conv", "ab"), derive_id("run", "a", "b")}) == 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "agent-",
+        "agent-1",
+        derive_id("block", "a test"),
+        derive_id("agent", "a test").upper(),
+        derive_id("agent", "a test") + "0",
+    ],
+)
+def test_what_is_no_id_names_its_field(value: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        require_id(value, "agent", "agent_id")
+    assert refused.value.field == "agent_id"
+    assert not is_id(value, "agent")
+
+
+def test_a_frozen_clock_moves_only_when_told() -> None:
+    clock = FrozenClock(datetime(2026, 1, 1, tzinfo=UTC))
+    assert clock.now() == clock.now()
+    clock.advance(1.5)
+    assert (clock.now() - datetime(2026, 1, 1, tzinfo=UTC)).total_seconds() == clock.monotonic() == 1.5
+    assert SystemClock().now().tzinfo is UTC
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(ServerConfig):
+    port: int = 1
+    peers: tuple[str, ...] = ()
+    eager: bool = False
+    ratio: float = 0.5
+
+
+def test_settings_come_from_the_environment() -> None:
+    room = Settings.__module__.partition(".")[0].removeprefix("mnemesh_").upper()
+    env = {
+        "MNEMESH_PORT": "7",
+        "MNEMESH_PEERS": "a:1, b:2",
+        "MNEMESH_EAGER": "true",
+        "MNEMESH_RATIO": "0.25",
+        "MNEMESH_METRICS_PORT": "",
+        "MNEMESH_LOG_LEVEL": "warning",
+        f"MNEMESH_{room}_LOG_LEVEL": "debug",
+    }
+    settings = read(Settings, env)
+    assert settings == Settings(port=7, peers=("a:1", "b:2"), eager=True, ratio=0.25, log_level="debug")
+    assert read(Settings, {}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("MNEMESH_PORT", "x"), ("MNEMESH_LOG_FORMAT", "xml"), ("MNEMESH_EAGER", "maybe")]
+)
+def test_a_setting_that_cannot_be_meant_is_named_in_one_line(name: str, value: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(Settings, {name: value})
+    assert name in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needy(ServerConfig):
+    target: str
+
+
+def test_a_setting_without_a_default_must_be_there() -> None:
+    with pytest.raises(ConfigError, match="MNEMESH_TARGET"):
+        read(Needy, {})
+
+
+@given(st.text(), st.integers(10, 50))
+def test_clipped_text_fits_and_says_that_it_was_cut(text: str, size: int) -> None:
+    cut = clipped(text, size)
+    assert len(cut.encode(errors="replace")) <= size
+    assert cut == text or cut.endswith("…")
+
+
+@pytest.mark.parametrize("offered", [None, "", "a b", "x" * 200, "a\nb"])
+def test_a_request_id_that_could_forge_a_log_line_is_replaced(offered: str | None) -> None:
+    assert set_request_id(offered) not in ("", offered)
+    assert set_request_id("run-1/2") == "run-1/2"

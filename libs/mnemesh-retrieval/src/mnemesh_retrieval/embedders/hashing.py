@@ -1,0 +1,39 @@
+"""A deterministic embedder for tests: words hashed into 256 signed buckets. It knows no meaning."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from mnemesh_retrieval.embedder import Vector
+from mnemesh_retrieval.registry import HASHING
+
+DIMENSION = 256
+WORD = re.compile(r"\w+")
+
+
+class HashingEmbedder:
+    """Texts that share words are near each other; nothing else is."""
+
+    handle = HASHING
+    dimension = DIMENSION
+    hybrid_weight = 0.0001
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        """See Embedder.embed; never fails."""
+        return [_vector(text) for text in texts]
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+
+def _vector(text: str) -> Vector:
+    total = np.zeros(DIMENSION, dtype=np.float32)
+    for word in WORD.findall(text.casefold()):
+        digest = hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=4).digest()
+        total[digest[0]] += 1.0 if digest[1] & 1 else -1.0
+    norm = float(np.linalg.norm(total))
+    return total / np.float32(norm) if norm > 0 else total

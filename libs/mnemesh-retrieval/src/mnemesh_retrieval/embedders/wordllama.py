@@ -1,0 +1,97 @@
+"""The offline default: wordllama's 256-dimensional word vectors, averaged over a text's tokens.
+
+The weights come inside the wordllama package. They are read from there directly: importing the package itself would
+cost 45 MB and half a second, reconfigure the root logger, and pad every text of a batch to the longest one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from mnemesh_retrieval.embedder import Vector
+from mnemesh_retrieval.errors import EmbedderMisconfigured
+from mnemesh_retrieval.registry import WORDLLAMA
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+WEIGHTS = Path("weights") / "l2_supercat_256.safetensors"
+TOKENIZER = Path("tokenizers") / "l2_supercat_tokenizer_config.json"
+DIMENSION = 256
+PIECE = 16_384
+"""Longer texts are tokenized in pieces of so many characters, which bounds the memory that one text takes."""
+
+
+class WordLlamaEmbedder:
+    """Embeds on one thread of its own; the model is loaded at the first text."""
+
+    handle = WORDLLAMA
+    dimension = DIMENSION
+    hybrid_weight = 0.01  # docs/retrieval.md has the measurements
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wordllama")
+        self._model: _Model | None = None
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        """See Embedder.embed. EmbedderMisconfigured if the installed wordllama has no weights."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._embed, list(texts))
+
+    async def close(self) -> None:
+        """See Embedder.close."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._model = None
+
+    def _embed(self, texts: list[str]) -> list[Vector]:
+        if self._model is None:
+            self._model = _load()
+        return [self._model.vector(text) for text in texts]
+
+
+class _Model:
+    def __init__(self, tokenizer: Tokenizer, rows: npt.NDArray[np.float16]) -> None:
+        self._tokenizer = tokenizer
+        self._rows = rows
+
+    def vector(self, text: str) -> Vector:
+        total = np.zeros(DIMENSION, dtype=np.float32)
+        for piece in _pieces(text):
+            ids = np.asarray(self._tokenizer.encode(piece, add_special_tokens=False).ids, dtype=np.int64)
+            if ids.size:
+                np.clip(ids, 0, len(self._rows) - 1, out=ids)
+                total += self._rows[ids].astype(np.float32).sum(axis=0)
+        norm = float(np.linalg.norm(total))
+        return total / np.float32(norm) if norm > 0 else total
+
+
+def _pieces(text: str) -> Iterator[str]:
+    if text.strip():
+        for start in range(0, len(text), PIECE):
+            yield text[start : start + PIECE]
+
+
+def _load() -> _Model:
+    from safetensors import safe_open  # noqa: PLC0415 - loaded at the first text
+    from tokenizers import Tokenizer  # noqa: PLC0415
+
+    spec = importlib.util.find_spec("wordllama")
+    if spec is None or not spec.submodule_search_locations:
+        raise EmbedderMisconfigured(f"embedder {WORDLLAMA}: the package wordllama is not installed")
+    home = Path(spec.submodule_search_locations[0])
+    for needed in (WEIGHTS, TOKENIZER):
+        if not (home / needed).is_file():
+            raise EmbedderMisconfigured(f"embedder {WORDLLAMA}: the installed wordllama has no {needed}")
+    tokenizer = Tokenizer.from_file(str(home / TOKENIZER))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    with safe_open(home / WEIGHTS, framework="np") as weights:
+        rows: npt.NDArray[np.float16] = weights.get_tensor("embedding.weight")
+    return _Model(tokenizer, rows)

@@ -1,0 +1,5 @@
+"""The vector index on a Qdrant server; the only code that knows its client. Needs the extra `qdrant`."""
+
+from mnemesh_retrieval.server.index import ServerIndex, ServerSettings
+
+__all__ = ["ServerIndex", "ServerSettings"]

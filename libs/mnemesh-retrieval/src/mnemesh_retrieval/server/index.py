@@ -1,0 +1,372 @@
+"""ServerIndex: the vector index port on a Qdrant server or cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+import grpc
+import httpx
+import numpy as np
+from qdrant_client import AsyncQdrantClient, models
+from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+
+from mnemesh_retrieval.edge.words import Words
+from mnemesh_retrieval.errors import CollectionMissing, IndexClosed, IndexUnavailable, RetrievalError, VectorIndexError
+from mnemesh_retrieval.filters import Filter
+from mnemesh_retrieval.index import (
+    Candidates,
+    Collection,
+    Hit,
+    ListQuery,
+    Payload,
+    Point,
+    Position,
+    SearchMode,
+    SearchQuery,
+    StoredPoint,
+    WriteMode,
+)
+from mnemesh_retrieval.listing import Every, First, listed_ids
+from mnemesh_retrieval.ranking import (
+    Scored,
+    best,
+    hits,
+    in_match_order,
+    in_order,
+    matched,
+    offered,
+    query_vector,
+    reach,
+    stored_vector,
+)
+from mnemesh_retrieval.server.filters import server_filter
+from mnemesh_retrieval.server.schema import DENSE, TEXT, ensure, own_name, server_name
+
+MODES: Final = {
+    WriteMode.UPSERT: models.UpdateMode.UPSERT,
+    WriteMode.INSERT_ABSENT: models.UpdateMode.INSERT_ONLY,
+    WriteMode.UPDATE_PRESENT: models.UpdateMode.UPDATE_ONLY,
+}
+NEEDED: Final = (1, 20)
+"""The first version of the server that has every kind of write and condition used here."""
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_AWAY: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Which server, and which part of it."""
+
+    url: str
+    """`http://host:6333` or `https://…`; the calls themselves go to the gRPC port."""
+    api_key: str = field(default="", repr=False)
+    grpc_port: int = 6334
+    prefix: str = "mnemesh"
+    """Begins the names of our collections: those with another one are not ours."""
+    timeout_seconds: int = 10
+
+
+class ServerIndex:
+    """Speaks to one server; any number of processes may do so at once.
+
+    Words are weighed here, by the model that the embedded engine has, and multiplied with their rarity by the server:
+    both engines rank alike, and the server needs no model. Rarity is that of the whole collection.
+
+    A write is complete when the server has applied it: it is then in the server's log, and its replicas where the
+    collection has some. What a loss of power can take is the server's to state (`storage.wal`).
+    """
+
+    def __init__(self, client: AsyncQdrantClient, prefix: str) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._words = Words()
+        self._known: dict[str, Collection] = {}
+        self._closed = False
+
+    @classmethod
+    async def open(cls, settings: ServerSettings) -> ServerIndex:
+        """Connect. IndexUnavailable if nobody answers, VectorIndexError if the server is too old."""
+        client = AsyncQdrantClient(
+            url=settings.url,
+            api_key=settings.api_key or None,
+            grpc_port=settings.grpc_port,
+            prefer_grpc=True,
+            timeout=settings.timeout_seconds,
+            check_compatibility=False,
+        )
+        index = cls(client, settings.prefix)
+        try:
+            async with _answered("asking its version"):
+                version = (await client.info()).version
+            if tuple(int(number) for number in version.split("-")[0].split(".")[:2]) < NEEDED:
+                raise VectorIndexError(f"the Qdrant server is of version {version}; it must be 1.20 or newer")
+        except BaseException:
+            await index.close()
+            raise
+        return index
+
+    async def ensure_collection(self, collection: Collection) -> None:
+        """See VectorIndex.ensure_collection."""
+        self._usable()
+        async with _answered(collection.name):
+            await ensure(self._client, server_name(self._prefix, collection.name), collection)
+        self._known[collection.name] = collection
+
+    async def collections(self) -> tuple[str, ...]:
+        """See VectorIndex.collections."""
+        self._usable()
+        async with _answered("listing collections"):
+            found = (await self._client.get_collections()).collections
+        names = (own_name(self._prefix, each.name) for each in found)
+        return tuple(sorted(name for name in names if name is not None))
+
+    async def drop_collection(self, name: str) -> None:
+        """See VectorIndex.drop_collection."""
+        self._usable()
+        self._known.pop(name, None)
+        async with _answered(name):
+            await self._client.delete_collection(server_name(self._prefix, name))
+
+    async def write(self, collection: str, points: Sequence[Point], mode: WriteMode = WriteMode.UPSERT) -> None:
+        """See VectorIndex.write. On a cluster, the points of one shard are applied as one."""
+        name, known = self._named(collection)
+        whole = list({point.id: self._struct(point, known.dimension) for point in points}.values())
+        if whole:
+            async with _answered(collection):
+                await self._client.upsert(name, whole, wait=True, update_mode=MODES[mode])
+
+    async def set_payload(self, collection: str, ids: Sequence[UUID], fields: Payload) -> None:
+        """See VectorIndex.set_payload."""
+        name, _ = self._named(collection)
+        present = models.Filter(must=[models.HasIdCondition(has_id=[str(id_) for id_ in ids])])
+        async with _answered(collection):
+            # By filter: ids that are not there would be an error.
+            await self._client.set_payload(name, dict(fields), models.FilterSelector(filter=present), wait=True)
+
+    async def get(self, collection: str, ids: Sequence[UUID], *, with_vectors: bool = False) -> list[StoredPoint]:
+        """See VectorIndex.get."""
+        name, _ = self._named(collection)
+        if not ids:
+            return []
+        wanted: bool | list[str] = [DENSE] if with_vectors else False
+        unique = [str(id_) for id_ in dict.fromkeys(ids)]
+        async with _answered(collection):
+            records = await self._client.retrieve(name, unique, with_payload=True, with_vectors=wanted)
+        found = {UUID(str(record.id)): _stored(record) for record in records}
+        return [found[id_] for id_ in ids if id_ in found]
+
+    async def delete(self, collection: str, ids: Sequence[UUID]) -> None:
+        """See VectorIndex.delete."""
+        name, _ = self._named(collection)
+        if ids:
+            async with _answered(collection):
+                selected = models.PointIdsList(points=[str(id_) for id_ in ids])
+                await self._client.delete(name, selected, wait=True)
+
+    async def delete_where(self, collection: str, where: Filter) -> None:
+        """See VectorIndex.delete_where."""
+        name, _ = self._named(collection)
+        async with _answered(collection):
+            await self._client.delete(name, models.FilterSelector(filter=server_filter(where)), wait=True)
+
+    async def search(self, collection: str, query: SearchQuery) -> list[Hit]:
+        """See VectorIndex.search."""
+        name, known = self._named(collection)
+        vector = query_vector(query, known.dimension)
+        words = self._words_of(query)
+        dense, text = await asyncio.gather(
+            self._nearest(collection, name, vector, DENSE, query), self._nearest(collection, name, words, TEXT, query)
+        )
+        text = [(id_, score) for id_, score in text if score > 0]
+        chosen = best(query, dense, text)
+        if not query.with_payload:
+            return hits(chosen, dense, text, {id_: {} for id_, _ in chosen})
+        stored = await self.get(collection, [id_ for id_, _ in chosen])
+        return hits(chosen, dense, text, {point.id: point.payload for point in stored})
+
+    async def candidates(self, collection: str, query: SearchQuery) -> Candidates:
+        """See VectorIndex.candidates."""
+        name, known = self._named(collection)
+        offer = offered(query)
+        vector = query_vector(query, known.dimension)
+        words = self._words_of(query)
+        dense, found = await asyncio.gather(
+            self._nearest(collection, name, vector, DENSE, offer),
+            self._points(collection, name, words, TEXT, offer, with_vectors=[TEXT]),
+        )
+        forms = self._words.forms(query.text)
+        texts = [
+            matched(UUID(str(point.id)), point.score, words.indices, forms, held.indices, held.values)
+            for point in found
+            if words and isinstance(point.vector, dict) and isinstance(held := point.vector[TEXT], models.SparseVector)
+        ]
+        return Candidates(dense, in_match_order(texts))
+
+    async def list_points(self, collection: str, query: ListQuery) -> list[StoredPoint]:
+        """See VectorIndex.list_points."""
+        asking = listed_ids(query)
+        answer: list[Position] | None = None
+        while True:
+            try:
+                asked = next(asking) if answer is None else asking.send(answer)
+            except StopIteration as done:
+                return await self.get(collection, done.value)
+            answer = await self._places(collection, asked, query)
+
+    async def scan(
+        self,
+        collection: str,
+        where: Filter,
+        *,
+        after: UUID | None = None,
+        limit: int = 1000,
+    ) -> list[UUID]:
+        """See VectorIndex.scan."""
+        name, _ = self._named(collection)
+        async with _answered(collection):
+            records, _ = await self._client.scroll(
+                name,
+                server_filter(where),
+                limit=limit + (after is not None),
+                offset=str(after) if after is not None else None,
+                with_payload=False,
+            )
+        ids = [UUID(str(record.id)) for record in records]
+        return [id_ for id_ in ids if id_ != after][:limit]
+
+    async def count(self, collection: str, where: Filter) -> int:
+        """See VectorIndex.count."""
+        name, _ = self._named(collection)
+        async with _answered(collection):
+            return (await self._client.count(name, server_filter(where), exact=True)).count
+
+    async def facets(self, collection: str, field: str, where: Filter, *, limit: int = 1000) -> dict[str, int]:
+        """See VectorIndex.facets."""
+        name, _ = self._named(collection)
+        async with _answered(collection):
+            found = await self._client.facet(name, field, server_filter(where), limit=limit, exact=True)
+        return {str(hit.value): hit.count for hit in found.hits}
+
+    async def flush(self) -> None:
+        """See VectorIndex.flush. The server flushes by itself, at an interval of its own configuration."""
+        self._usable()
+
+    async def close(self) -> None:
+        """See VectorIndex.close."""
+        if not self._closed:
+            self._closed = True
+            await self._client.close()
+
+    def _usable(self) -> None:
+        if self._closed:
+            raise IndexClosed("the vector index is closed")
+
+    def _named(self, collection: str) -> tuple[str, Collection]:
+        self._usable()
+        known = self._known.get(collection)
+        if known is None:
+            raise CollectionMissing(f"no collection {collection!r} is open")
+        return server_name(self._prefix, collection), known
+
+    def _struct(self, point: Point, dimension: int) -> models.PointStruct:
+        vectors: dict[str, Any] = {}
+        dense = stored_vector(point, dimension)
+        if dense is not None:
+            vectors[DENSE] = dense
+        words = self._words.document(point.text)
+        if words.indices:
+            vectors[TEXT] = models.SparseVector(indices=words.indices, values=words.values)
+        return models.PointStruct(id=str(point.id), vector=vectors, payload=dict(point.payload))
+
+    def _words_of(self, query: SearchQuery) -> models.SparseVector | None:
+        words = self._words.query(query.text) if query.mode is not SearchMode.DENSE else None
+        return models.SparseVector(indices=words.indices, values=words.values) if words is not None else None
+
+    async def _nearest(
+        self, collection: str, name: str, to: list[float] | models.SparseVector | None, using: str, query: SearchQuery
+    ) -> Scored:
+        found = await self._points(collection, name, to, using, query)
+        return in_order([(UUID(str(point.id)), point.score) for point in found])
+
+    async def _points(
+        self,
+        collection: str,
+        name: str,
+        to: list[float] | models.SparseVector | None,
+        using: str,
+        query: SearchQuery,
+        with_vectors: bool | list[str] = False,
+    ) -> list[models.ScoredPoint]:
+        if to is None:
+            return []
+        async with _answered(collection):
+            answer = await self._client.query_points(
+                name,
+                query=to,
+                using=using,
+                query_filter=server_filter(query.filter),
+                limit=reach(query),
+                with_payload=False,
+                with_vectors=with_vectors,
+            )
+        return answer.points
+
+    async def _places(self, collection: str, asked: Every | First, query: ListQuery) -> list[Position]:
+        if isinstance(asked, Every):
+            return [Position(EPOCH, id_) for id_ in await self._every(collection, asked.condition)]
+        direction = models.Direction.DESC if query.descending else models.Direction.ASC
+        name, _ = self._named(collection)
+        async with _answered(collection):
+            records, _ = await self._client.scroll(
+                name,
+                server_filter(asked.condition),
+                limit=asked.limit,
+                order_by=models.OrderBy(key=query.order_by, direction=direction),
+                with_payload=[query.order_by],
+            )
+        return [_place(record, query.order_by) for record in records]
+
+    async def _every(self, collection: str, where: Filter, page: int = 10_000) -> list[UUID]:
+        ids: list[UUID] = []
+        while True:
+            found = await self.scan(collection, where, after=ids[-1] if ids else None, limit=page)
+            ids.extend(found)
+            if len(found) < page:
+                return ids
+
+
+@asynccontextmanager
+async def _answered(what: str) -> AsyncIterator[None]:
+    """The client's errors in the library's words."""
+    try:
+        yield
+    except RetrievalError:
+        raise
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.NOT_FOUND:
+            raise CollectionMissing(f"{what}: the server has no such collection any more") from error
+        kind = IndexUnavailable if error.code() in _AWAY else VectorIndexError
+        raise kind(f"{what}: the Qdrant server answered {error.code().name}: {error.details()}") from error
+    except (ResponseHandlingException, httpx.HTTPError, OSError) as error:
+        raise IndexUnavailable(f"{what}: the Qdrant server cannot be reached") from error
+    except (UnexpectedResponse, ValueError) as error:
+        raise VectorIndexError(f"{what}: the Qdrant server and its client do not agree: {error}") from error
+
+
+def _place(record: models.Record, field_name: str) -> Position:
+    return Position(datetime.fromisoformat((record.payload or {})[field_name]), UUID(str(record.id)))
+
+
+def _stored(record: models.Record) -> StoredPoint:
+    vector = record.vector.get(DENSE) if isinstance(record.vector, dict) else None
+    return StoredPoint(
+        id=UUID(str(record.id)),
+        payload=dict(record.payload or {}),
+        vector=np.asarray(vector, dtype=np.float32) if vector is not None else None,
+    )

@@ -1,0 +1,274 @@
+"""The index in blocks under the suite of all indexes of likeness, and what is its own: a file, bounds, bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mnemesh_retrieval.blocks import BlockIndex, search
+from mnemesh_retrieval.errors import IndexClosed, IndexLocked, PointInvalid, VectorIndexError
+from mnemesh_retrieval.filters import EVERYTHING, HasWords, Match, MatchAny, TimeRange, all_of
+from mnemesh_retrieval.index import Collection, Point, SearchMode, SearchQuery
+from mnemesh_testkit.suites.nearest_index import NOON, PLANTS, NearestIndexSuite, pid, point, unit
+
+
+class TestBlockIndex(NearestIndexSuite):
+    @pytest.fixture
+    async def index(self, tmp_path: Path) -> AsyncIterator[BlockIndex]:
+        index = await BlockIndex.open(tmp_path / "index")
+        yield index
+        await index.close()
+
+
+@pytest.fixture
+async def plants(tmp_path: Path) -> AsyncIterator[BlockIndex]:
+    index = await BlockIndex.open(tmp_path)
+    await index.ensure_collection(PLANTS)
+    yield index
+    await index.close()
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[search.Found]:
+    """What each search looked at."""
+    seen: list[search.Found] = []
+    nearest = search.nearest
+
+    def watched(*given: Any) -> search.Found:
+        seen.append(nearest(*given))
+        return seen[-1]
+
+    monkeypatch.setattr(search, "nearest", watched)
+    return seen
+
+
+async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    index = await BlockIndex.open(tmp_path)
+    await index.ensure_collection(PLANTS)
+    await index.write("plants", [point(n, tenant=f"t{n % 3}") for n in range(1, 200)])
+    await index.delete("plants", [pid(2)])
+    await index.close()
+    await index.close()
+    with pytest.raises(IndexClosed):
+        await index.collections()
+    again = await BlockIndex.open(tmp_path)
+    assert await again.collections() == ("plants",)
+    await again.ensure_collection(PLANTS)
+    assert await again.count("plants", Match("tenant", "t2")) == 65
+    await again.close()
+
+
+async def test_a_search_looks_at_no_block_of_another_tenant(plants: BlockIndex, looked: list[search.Found]) -> None:
+    for start in range(0, 600, 20):  # in turns, so that their points come in between each other
+        await plants.write("plants", [point(1 + start + n, tenant=f"t{start // 20 % 3}") for n in range(20)])
+    await plants.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t1")))
+    assert (looked[-1].points, looked[-1].blocks) == (200, 4)
+    among = SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=MatchAny("tenant", ("t1", "t2", "t9")))
+    await plants.search("plants", among)
+    assert (looked[-1].points, looked[-1].blocks) == (400, 8)
+
+
+async def test_a_search_within_a_search_goes_by_the_rarer_of_two_marks(
+    plants: BlockIndex, looked: list[search.Found]
+) -> None:
+    await plants.write("plants", [point(n, tags=["few" if n < 11 else "many"]) for n in range(1, 1001)])
+    both = all_of(Match("tenant", "t1"), Match("tags", "few"))
+    query = SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=both, limit=50)
+    assert len(await plants.search("plants", query)) == 10
+    assert looked[-1].blocks == 1
+
+
+async def test_a_bounded_search_looks_at_the_newest_and_at_those_it_is_told(
+    plants: BlockIndex, looked: list[search.Found]
+) -> None:
+    """However much there is: the vectors of 5,000 are as many as those of 1,000."""
+
+    def at(number: int) -> datetime:
+        return NOON + timedelta(minutes=number)
+
+    asked = SearchQuery(
+        SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t1"), limit=900, newest=300, also=(pid(3),)
+    )
+    counted = []
+    for first, last in ((1, 1_001), (1_001, 5_001)):
+        points = [point(n, vector=(1, n, 0, 0), at=at(n), tenant="t1") for n in range(first, last)]
+        await plants.write("plants", points)
+        hits = {hit.id.int for hit in await plants.search("plants", asked)}
+        assert hits >= {3, *range(last - 300, last)}
+        assert hits <= {3, *range(last - 300 - 64, last)}
+        counted.append((looked[-1].points, looked[-1].blocks))
+        assert looked[-1].points <= 300 + 2 * 64
+        assert looked[-1].blocks <= 300 // 64 + 3
+    assert abs(counted[0][0] - counted[1][0]) <= 64
+    # What is told of is held to the filter all the same.
+    early = replace(asked, filter=all_of(asked.filter, TimeRange("created_at", gte=at(4_990))))
+    assert {hit.id.int for hit in await plants.search("plants", early)} == set(range(4_990, 5_001))
+    # The newest before a time are looked for there, and not spent on what came later.
+    late = replace(asked, filter=all_of(asked.filter, TimeRange("created_at", lt=at(500))))
+    assert {hit.id.int for hit in await plants.search("plants", late)} >= {3, *range(300, 500)}
+
+
+async def test_a_bounded_search_reads_few_blocks_even_where_they_are_nearly_empty(
+    plants: BlockIndex, looked: list[search.Found]
+) -> None:
+    await plants.write("plants", [point(n, tenant=f"t{n}", tags=["all"]) for n in range(1, 201)])
+    query = SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tags", "all"), newest=160)
+    await plants.search("plants", query)
+    assert looked[-1].blocks == 160 // search.FEW
+
+
+async def test_likeness_is_off_by_a_thousandth_or_so(tmp_path: Path) -> None:
+    index = await BlockIndex.open(tmp_path)
+    chance = np.random.default_rng(5)
+    await index.ensure_collection(Collection("wide", dimension=256))
+    vectors = chance.standard_normal((400, 256), dtype=np.float32)
+    await index.write("wide", [Point(pid(n), vectors[n], "") for n in range(400)])
+    asked = vectors[7] + chance.standard_normal(256, dtype=np.float32)
+    hits = await index.search("wide", SearchQuery(SearchMode.DENSE, vector=asked, limit=400))
+    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(asked)
+    exact = (vectors @ asked) / lengths
+    assert max(abs(hit.score - exact[hit.id.int]) for hit in hits) < 0.002
+    assert len(hits) == 400
+    assert hits[0].id == pid(7)
+    await index.close()
+
+
+async def test_what_cannot_be_kept_is_refused(plants: BlockIndex) -> None:
+    many = point(1, tags=[f"g{n}" for n in range(65)])
+    with pytest.raises(PointInvalid):
+        await plants.write("plants", [point(2), many])
+    assert await plants.count("plants", EVERYTHING) == 0
+    for text in (SearchMode.TEXT, SearchMode.HYBRID):
+        with pytest.raises(VectorIndexError):
+            await plants.search("plants", SearchQuery(text, text="oak", vector=unit(1, 0, 0, 0)))
+    await plants.write("plants", [point(1)])
+    with pytest.raises(VectorIndexError):
+        await plants.count("plants", HasWords("text", "oak"))
+    with pytest.raises(VectorIndexError):
+        await plants.ensure_collection(Collection("twice", 4, datetime_fields=("one", "two")))
+
+
+async def test_points_of_many_marks_are_each_found_by_theirs(plants: BlockIndex) -> None:
+    await plants.write("plants", [point(n, tags=[f"g{n}", f"h{n}"]) for n in range(1, 151)])
+    assert await plants.count("plants", EVERYTHING) == 150
+    for number in (1, 64, 150):
+        assert await plants.scan("plants", Match("tags", f"h{number}")) == [pid(number)]
+
+
+async def test_a_point_whose_vector_went_goes_too(plants: BlockIndex) -> None:
+    await plants.write("plants", [point(1), point(2)])
+    await plants.write("plants", [point(1, vector=None), point(2, vector=(0, 0, 0, 0)), point(3, vector=None)])
+    assert await plants.count("plants", EVERYTHING) == 0
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from mnemesh_retrieval.blocks import BlockIndex
+from mnemesh_testkit.suites.nearest_index import PLANTS, pid, point
+
+async def write_for_ever():
+    index = await BlockIndex.open(Path(sys.argv[1]), flush_interval_seconds=0.05)
+    await index.ensure_collection(PLANTS)
+    number = 0
+    while True:
+        number += 1
+        await index.write("plants", [point(number, tenant=f"t{number % 2}")])
+        if number % 3 == 0:
+            await index.delete("plants", [pid(number)])
+        print(number, flush=True)
+
+asyncio.run(write_for_ever())
+"""
+
+
+@pytest.mark.parametrize("enough", [1, 300])
+async def test_kill_9_takes_nothing_that_was_acknowledged(tmp_path: Path, enough: int) -> None:
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        acknowledged = 0
+        while acknowledged < enough:
+            acknowledged = int(writer.stdout.readline())
+        with pytest.raises(IndexLocked, match=f"in use by another process .pid {writer.pid}."):
+            await BlockIndex.open(tmp_path)
+        writer.send_signal(signal.SIGKILL)
+        acknowledged = int(([str(acknowledged), *writer.stdout.read().split()])[-1])
+    index = await BlockIndex.open(tmp_path)
+    await index.ensure_collection(PLANTS)
+    found = {id_.int for id_ in await index.scan("plants", EVERYTHING, limit=1_000_000)}
+    expected = {n for n in range(1, acknowledged + 1) if n % 3}
+    assert expected <= found
+    assert found - expected <= {acknowledged + 1}
+    hits = await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), limit=1_000_000))
+    assert {hit.id.int for hit in hits} == found
+    await index.close()
+
+
+async def test_a_file_of_another_make_is_begun_anew(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "vectors.db") as old:
+        old.execute("CREATE TABLE collections (name TEXT)")
+        old.execute("INSERT INTO collections VALUES ('old')")
+        old.execute("PRAGMA user_version = 99")
+    old.close()
+    index = await BlockIndex.open(tmp_path)
+    assert await index.collections() == ()
+    await index.close()
+
+
+async def test_a_file_that_is_none_of_ours_says_so_and_lets_go(tmp_path: Path) -> None:
+    (tmp_path / "vectors.db").write_bytes(b"no database at all " * 1_000)
+    for _ in range(2):
+        with pytest.raises(VectorIndexError, match="not a database"):
+            await BlockIndex.open(tmp_path)
+
+
+def planted(directory: Path, canary: bytes) -> list[Path]:
+    return [file for file in directory.rglob("*") if file.is_file() and canary in file.read_bytes()]
+
+
+async def test_no_byte_of_a_deleted_point_is_left_behind_a_rewriting(tmp_path: Path) -> None:
+    index = await BlockIndex.open(tmp_path)
+    await index.ensure_collection(PLANTS)
+    await index.write("plants", [point(n, tags=[f"canary{n}", "all"]) for n in range(1, 601)])
+    await index.write("plants", [point(999, tenant="gone")])
+    await index.delete("plants", [pid(n) for n in range(1, 601) if n % 2])
+    await index.delete_where("plants", Match("tenant", "gone"))
+    before = await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), limit=1_000))
+    done = await index.rewrite()
+    assert done.points == {"plants": 300}
+    assert done.bytes_after < done.bytes_before
+    for gone in (b'canary1"', b"tags=canary599", pid(999).bytes, b"tenant=gone"):
+        assert not planted(tmp_path, gone)
+    for kept in (b'canary2"', b"tags=canary600", pid(600).bytes):
+        assert planted(tmp_path, kept)
+    assert await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), limit=1_000)) == before
+    await index.close()
+
+
+async def test_readers_and_a_writer_beside_each_other(plants: BlockIndex) -> None:
+    query = SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t1"), limit=1_000)
+
+    async def one(number: int) -> None:
+        await plants.write("plants", [point(number)])
+        assert pid(number) in {hit.id for hit in await plants.search("plants", query)}
+
+    await asyncio.gather(*(one(number) for number in range(1, 101)))
+    assert await plants.count("plants", EVERYTHING) == 100
+
+
+async def test_times_of_every_zone_are_one_time(plants: BlockIndex) -> None:
+    payload = {"tenant": "t1", "created_at": "2026-03-01T13:00:00+01:00"}
+    await plants.write("plants", [Point(pid(1), unit(1, 0, 0, 0), "", payload), Point(pid(2), unit(1, 0, 0, 0), "")])
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    assert await plants.scan("plants", TimeRange("created_at", gte=noon, lt=noon + timedelta(seconds=1))) == [pid(1)]
+    assert await plants.scan("plants", TimeRange("created_at", gte=datetime.min.replace(tzinfo=UTC))) == [pid(1)]

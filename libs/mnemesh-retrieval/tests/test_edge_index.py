@@ -1,0 +1,217 @@
+"""The embedded engine under the suite of all vector indexes, and what is its own: one process, and its death."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mnemesh_retrieval.edge import EdgeIndex
+from mnemesh_retrieval.errors import CollectionMismatch, IndexClosed, IndexLocked
+from mnemesh_retrieval.filters import EVERYTHING
+from mnemesh_retrieval.index import Collection, Point, SearchMode, SearchQuery
+from mnemesh_testkit.suites.nearest_index import PLANTS, pid, point, unit
+from mnemesh_testkit.suites.vector_index import VectorIndexSuite
+
+
+class TestEdgeIndex(VectorIndexSuite):
+    @pytest.fixture
+    async def index(self, tmp_path: Path) -> AsyncIterator[EdgeIndex]:
+        index = await EdgeIndex.open(tmp_path / "index")
+        yield index
+        await index.close()
+
+
+async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    index = await EdgeIndex.open(tmp_path)
+    await index.ensure_collection(PLANTS)
+    await index.write("plants", [point(n, "oak", tags=["old"]) for n in range(1, 4)])
+    await index.delete("plants", [pid(2)])
+    await index.close()
+    await index.close()
+
+    again = await EdgeIndex.open(tmp_path)
+    assert await again.collections() == ("plants",)
+    with pytest.raises(CollectionMismatch):
+        await again.ensure_collection(Collection("plants", dimension=8))
+    await again.ensure_collection(PLANTS)
+    hits = await again.search("plants", SearchQuery(SearchMode.HYBRID, text="oak", vector=unit(1, 0, 0, 0)))
+    assert [hit.id.int for hit in hits] == [1, 3]
+    assert await again.facets("plants", "tags", EVERYTHING) == {"old": 2}
+    await again.close()
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from mnemesh_retrieval.edge import EdgeIndex
+from mnemesh_testkit.suites.nearest_index import PLANTS, pid, point
+
+async def write_for_ever():
+    index = await EdgeIndex.open(Path(sys.argv[1]), flush_interval_seconds=0.05)
+    await index.ensure_collection(PLANTS)
+    number = 0
+    while True:
+        number += 1
+        await index.write("plants", [point(number, "oak")])
+        if number % 3 == 0:
+            await index.delete("plants", [pid(number)])
+        print(number, flush=True)
+
+asyncio.run(write_for_ever())
+"""
+
+
+@pytest.mark.parametrize("enough", [1, 300])
+async def test_kill_9_takes_nothing_that_was_acknowledged(tmp_path: Path, enough: int) -> None:
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        acknowledged = 0
+        while acknowledged < enough:
+            acknowledged = int(writer.stdout.readline())
+        with pytest.raises(IndexLocked, match=f"in use by another process .pid {writer.pid}."):
+            await EdgeIndex.open(tmp_path)
+        writer.send_signal(signal.SIGKILL)
+        acknowledged = int(([str(acknowledged), *writer.stdout.read().split()])[-1])
+    index = await EdgeIndex.open(tmp_path)
+    await index.ensure_collection(PLANTS)
+    found = {id_.int for id_ in await index.scan("plants", EVERYTHING, limit=1_000_000)}
+    expected = {n for n in range(1, acknowledged + 1) if n % 3}
+    assert expected <= found
+    assert found - expected <= {acknowledged + 1}
+    hits = await index.search("plants", SearchQuery(SearchMode.TEXT, text="oak", limit=1_000_000))
+    assert {hit.id.int for hit in hits} == found
+    await index.close()
+
+
+async def test_a_death_while_a_collection_is_made_leaves_no_ruin(tmp_path: Path) -> None:
+    ruin = tmp_path / "plants.shard.building"
+    ruin.mkdir()
+    (ruin / "edge_config.json").write_text("{")
+    index = await EdgeIndex.open(tmp_path)
+    await index.ensure_collection(PLANTS)
+    await index.write("plants", [point(1)])
+    assert await index.count("plants", EVERYTHING) == 1
+    await index.close()
+
+
+async def test_a_closed_index_says_so(tmp_path: Path) -> None:
+    index = await EdgeIndex.open(tmp_path)
+    await index.close()
+    with pytest.raises(IndexClosed):
+        await index.collections()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+async def test_a_forked_child_is_refused(tmp_path: Path) -> None:
+    index = await EdgeIndex.open(tmp_path)
+    await index.ensure_collection(PLANTS)
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = b"used it"
+        try:
+            index._usable()
+        except IndexClosed as error:
+            said = str(error).encode()
+        os.write(write_end, said)
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write_end)
+    with os.fdopen(read_end) as told:
+        assert "forked child" in told.read()
+    await index.close()
+
+
+async def test_many_callers_at_once(tmp_path: Path) -> None:
+    index = await EdgeIndex.open(tmp_path)
+    await index.ensure_collection(PLANTS)
+
+    async def one(number: int) -> None:
+        await index.write("plants", [point(number, f"oak {number}")])
+        assert await index.get("plants", [pid(number)])
+
+    await asyncio.gather(*(one(number) for number in range(1, 201)))
+    assert await index.count("plants", EVERYTHING) == 200
+    await index.close()
+
+
+async def test_rewriting_takes_the_bytes_of_deleted_points_away(tmp_path: Path) -> None:
+    index = await EdgeIndex.open(tmp_path)
+    await index.ensure_collection(PLANTS)
+    await index.write("plants", [point(n, f"oak canary{n} tree", (1, n, 0, 0), tags=[f"t{n}"]) for n in range(1, 1201)])
+    await index.write("plants", [Point(pid(2000), None, "wordless", {"tenant": "t1"})])
+    await index.delete("plants", [pid(n) for n in range(1, 1201) if n % 2])
+    await index.write("plants", [point(2, "replaced")])
+    await index.flush()
+    assert planted(tmp_path, b"canary1 ")
+    (done,) = await index.rewrite()
+    assert (done.collection, done.points) == ("plants", 601)
+    assert done.bytes_after < done.bytes_before
+    assert not planted(tmp_path, b"canary1 ")
+    assert not planted(tmp_path, b"canary2 ")
+    assert planted(tmp_path, b"canary4 ")
+    await index.ensure_collection(PLANTS)
+    assert await index.count("plants", EVERYTHING) == 601
+    query = SearchQuery(SearchMode.HYBRID, text="canary1200", vector=unit(1, 1200, 0, 0))
+    assert (await index.search("plants", query))[0].id == pid(1200)
+    assert await index.facets("plants", "tags", EVERYTHING, limit=3000) == {f"t{n}": 1 for n in range(4, 1201, 2)}
+    assert [h.id.int for h in await index.search("plants", SearchQuery(SearchMode.TEXT, text="wordless"))] == [2000]
+    await index.close()
+
+
+def planted(directory: Path, canary: bytes) -> list[Path]:
+    return [file for file in directory.rglob("*") if file.is_file() and canary in file.read_bytes()]
+
+
+@pytest.mark.parametrize("died", ["building", "before the swap", "in the swap", "after the swap"])
+async def test_a_death_while_rewriting_leaves_one_whole_collection(tmp_path: Path, died: str) -> None:
+    index = await EdgeIndex.open(tmp_path)
+    await index.ensure_collection(PLANTS)
+    await index.write("plants", [point(n, "oak") for n in range(1, 10)])
+    await index.close()
+    shard = tmp_path / "plants.shard"
+    copy = {"building": ".building", "after the swap": ".dropped"}.get(died, ".rewritten")
+    shutil.copytree(shard, tmp_path / f"plants.shard{copy}")
+    if died == "in the swap":
+        shard.rename(tmp_path / "plants.shard.dropped")
+    again = await EdgeIndex.open(tmp_path)
+    assert await again.collections() == ("plants",)
+    await again.ensure_collection(PLANTS)
+    assert await again.count("plants", EVERYTHING) == 9
+    assert not list(tmp_path.glob("*.dropped"))
+    assert not list(tmp_path.glob("*.rewritten"))
+    await again.close()
+
+
+def resident_bytes(directory: Path) -> int:
+    """What is in memory of the files under a directory that this process maps."""
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if line.split()[0][-1] != ":":
+            inside = str(directory) in line
+        elif inside and line.startswith("Rss:"):
+            found += int(line.split()[1]) * 1024
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells, and lets go")
+async def test_pages_that_nobody_needs_are_let_go_and_come_back(tmp_path: Path) -> None:
+    points = [point(number, vector=np.eye(256)[number % 256]) for number in range(1, 5_000)]
+    wide = Collection("wide", dimension=256)
+    query = SearchQuery(SearchMode.DENSE, vector=points[6].vector)
+    for most, settled in ((2**62, lambda mapped: mapped > 5_000_000), (0, lambda mapped: mapped < 1_000_000)):
+        index = await EdgeIndex.open(tmp_path, flush_interval_seconds=0.05, most_mapped_bytes=most)
+        await index.ensure_collection(wide)
+        await index.write("wide", points)
+        while not settled(resident_bytes(tmp_path)):
+            await asyncio.sleep(0.02)
+        assert [round(hit.score, 3) for hit in await index.search("wide", query)] == [1.0] * query.limit
+        await index.close()

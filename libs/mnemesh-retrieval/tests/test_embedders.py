@@ -1,0 +1,205 @@
+"""Embedders: the offline ones, and the one over HTTP against a real server on a free port."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+import uvicorn
+from mnemesh_retrieval.embedders.openai_compatible import OpenAICompatibleEmbedder
+from mnemesh_retrieval.errors import EmbedderError, EmbedderMisconfigured, EmbedderRejected, EmbedderUnavailable
+from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings, make_embedder
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+SECRET = "sk-very-secret"
+
+
+@pytest.mark.parametrize("handle", [WORDLLAMA, HASHING])
+async def test_offline_embedders_give_unit_vectors_in_order(handle: str) -> None:
+    embedder = make_embedder(handle)
+    vectors = await embedder.embed(["a cat sat", "the stock market", "", "a cat sat", "\U0001f408 \x00"])
+    assert [vector.shape for vector in vectors] == [(embedder.dimension,)] * 5
+    assert all(vector.dtype == np.float32 and np.isfinite(vector).all() for vector in vectors)
+    assert np.linalg.norm(vectors[0]) == pytest.approx(1, abs=1e-5)
+    assert np.array_equal(vectors[0], vectors[3])
+    assert not np.array_equal(vectors[0], vectors[1])
+    assert not vectors[2].any()
+    await embedder.close()
+
+
+async def test_wordllama_knows_what_belongs_together() -> None:
+    embedder = make_embedder(WORDLLAMA)
+    query, near, far = await embedder.embed(["my dog is ill", "the puppy feels sick", "taxes are due in April"])
+    assert query @ near > query @ far + 0.2
+    await embedder.close()
+
+
+async def test_wordllama_takes_a_megabyte() -> None:
+    embedder = make_embedder(WORDLLAMA)
+    (long, short) = await embedder.embed(["green apples " * 80_000, "green apples"])
+    assert long @ short > 0.99
+    await embedder.close()
+
+
+def test_vectors_are_those_of_the_package_itself() -> None:
+    # In a process of its own: importing the package reconfigures the root logger.
+    script = """
+import asyncio, pathlib, numpy, wordllama
+from mnemesh_retrieval.registry import make_embedder
+theirs = wordllama.WordLlama.load(cache_dir=pathlib.Path(wordllama.__file__).parent, disable_download=True)
+texts = ["hello world", "Grüße aus Köln!", "one two three " * 50]
+ours = asyncio.run(make_embedder("mnemesh/wordllama-256").embed(texts))
+assert numpy.allclose(theirs.embed(texts, norm=True), numpy.array(ours), atol=1e-4)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize(
+    ("handle", "settings", "says"),
+    [
+        ("nonsense", EmbedderSettings(), "provider/model"),
+        ("mnemesh/other", EmbedderSettings(), "no built-in embedder"),
+        ("openai/text-embedding-3-small", EmbedderSettings(), "API key"),
+        ("acme/model", EmbedderSettings(dimension=3), "base URL"),
+        ("acme/model", EmbedderSettings(base_url="http://localhost/v1"), "dimension"),
+    ],
+)
+def test_what_cannot_be_built_says_why(handle: str, settings: EmbedderSettings, says: str) -> None:
+    with pytest.raises(EmbedderMisconfigured, match=says):
+        make_embedder(handle, settings)
+
+
+def test_settings_hide_the_key() -> None:
+    settings = EmbedderSettings(base_url="http://localhost/v1", api_key=SECRET, dimension=3)
+    assert SECRET not in repr(settings)
+    assert make_embedder("acme/model", settings).dimension == 3
+
+
+class Provider:
+    """A small embeddings API; `script` holds what it answers before it works."""
+
+    def __init__(self) -> None:
+        self.script: list[Response] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.url = ""
+
+    async def embeddings(self, request: Request) -> Response:
+        self.bodies.append(await request.json())
+        self.keys.append(request.headers.get("authorization"))
+        if self.script:
+            return self.script.pop(0)
+        data = [
+            {"index": i, "object": "embedding", "embedding": [float(len(text)), 1.0, 0.0]}
+            for i, text in enumerate(self.bodies[-1]["input"])
+        ]
+        return JSONResponse({"object": "list", "data": data[::-1], "model": self.bodies[-1]["model"]})
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[Provider]:
+    provider = Provider()
+    app = Starlette(routes=[Route("/v1/embeddings", provider.embeddings, methods=["POST"])])
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+    listener = socket.create_server(("127.0.0.1", 0))
+    provider.url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    yield provider
+    server.should_exit = True
+    await serving
+
+
+@pytest.fixture
+async def embedder(provider: Provider) -> AsyncIterator[OpenAICompatibleEmbedder]:
+    embedder = OpenAICompatibleEmbedder(
+        handle="acme/embed-1",
+        model="embed-1",
+        base_url=provider.url,
+        api_key=SECRET,
+        dimension=3,
+        attempts=3,
+        first_wait_seconds=0.001,
+        longest_wait_seconds=0.01,
+    )
+    yield embedder
+    await embedder.close()
+
+
+async def test_batches_are_sent_and_put_together_in_order(
+    provider: Provider, embedder: OpenAICompatibleEmbedder
+) -> None:
+    texts = ["x" * n for n in range(300)]
+    vectors = await embedder.embed(texts)
+    assert [round(float(v[0] / v[1])) if v.any() else 0 for v in vectors] == list(range(300))
+    assert [len(body["input"]) for body in provider.bodies] == [128, 128, 43]
+    assert provider.bodies[0]["model"] == "embed-1"
+    assert set(provider.keys) == {f"Bearer {SECRET}"}
+
+
+async def test_what_may_pass_is_tried_again(provider: Provider, embedder: OpenAICompatibleEmbedder) -> None:
+    provider.script = [PlainTextResponse("slow down", 429, {"retry-after": "0"}), PlainTextResponse("oops", 503)]
+    (vector,) = await embedder.embed(["hello"])
+    assert vector.any()
+    assert len(provider.bodies) == 3
+
+
+async def test_what_does_not_pass_is_unavailable(provider: Provider, embedder: OpenAICompatibleEmbedder) -> None:
+    provider.script = [PlainTextResponse("oops", 500) for _ in range(5)]
+    with pytest.raises(EmbedderUnavailable, match=r"acme/embed-1.*500.*3 attempts"):
+        await embedder.embed(["hello"])
+    assert len(provider.bodies) == 3
+
+
+async def test_a_refusal_is_not_repeated_and_keeps_the_key_secret(
+    provider: Provider, embedder: OpenAICompatibleEmbedder
+) -> None:
+    provider.script = [JSONResponse({"error": f"bad key {SECRET}"}, 401)]
+    with pytest.raises(EmbedderRejected) as refused:
+        await embedder.embed(["hello"])
+    assert "401" in str(refused.value)
+    assert SECRET not in str(refused.value)
+    assert len(provider.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        PlainTextResponse("<html>"),
+        JSONResponse({"data": []}),
+        JSONResponse({"data": [{"index": 0, "embedding": [1.0, 2.0]}]}),
+        JSONResponse({"data": [{"index": 0, "embedding": ["a", "b", "c"]}]}),
+        PlainTextResponse('{"data": [{"index": 0, "embedding": [1.0, 2.0, NaN]}]}'),
+    ],
+)
+async def test_nonsense_is_a_typed_error(
+    provider: Provider, embedder: OpenAICompatibleEmbedder, answer: Response
+) -> None:
+    provider.script = [answer]
+    with pytest.raises(EmbedderError):
+        await embedder.embed(["hello"])
+
+
+async def test_nobody_there_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    embedder = OpenAICompatibleEmbedder(
+        handle="acme/m",
+        model="m",
+        base_url=f"http://127.0.0.1:{port}/v1",
+        api_key="",
+        dimension=3,
+        attempts=2,
+        first_wait_seconds=0.001,
+    )
+    with pytest.raises(EmbedderUnavailable, match="cannot be reached"):
+        await embedder.embed(["hello"])
+    await embedder.close()

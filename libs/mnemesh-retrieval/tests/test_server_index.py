@@ -1,0 +1,108 @@
+"""The adapter to a Qdrant server under the suite of all vector indexes.
+
+Against a real server where QDRANT_URL is set. In any case against the client's own local mode, which takes the same
+calls but is another implementation, directly and behind the server's gRPC services: that holds the adapter to the
+client's types, meanings and protocol, not to what a server makes of them.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+import warnings
+from collections.abc import AsyncIterator
+
+import pytest
+from mnemesh_retrieval.errors import IndexClosed, IndexUnavailable, VectorIndexError
+from mnemesh_retrieval.server import ServerIndex, ServerSettings
+from mnemesh_retrieval.server.schema import own_name, server_name
+from mnemesh_testkit.fakes.qdrant import standing_in
+from mnemesh_testkit.suites.nearest_index import PLANTS
+from mnemesh_testkit.suites.vector_index import VectorIndexSuite
+from qdrant_client import AsyncQdrantClient
+
+QDRANT_URL = os.environ.get("QDRANT_URL", "")
+
+
+@pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant")
+class TestServerAdapterOnLocalMode(VectorIndexSuite):
+    @pytest.fixture
+    async def index(self) -> AsyncIterator[ServerIndex]:
+        index = ServerIndex(AsyncQdrantClient(":memory:"), prefix="test")
+        yield index
+        await index.close()
+
+
+class TestServerAdapterOnTheWire(VectorIndexSuite):
+    @pytest.fixture
+    async def index(self) -> AsyncIterator[ServerIndex]:
+        async with standing_in() as server:
+            index = await ServerIndex.open(ServerSettings(url="http://127.0.0.1:6333", grpc_port=server.port))
+            yield index
+            await index.close()
+
+
+async def test_the_server_is_told_how_to_lay_tenants_out() -> None:
+    async with standing_in() as server:
+        index = await ServerIndex.open(ServerSettings(url="http://127.0.0.1:6333", grpc_port=server.port))
+        await index.ensure_collection(PLANTS)
+        told = {name: params.model_dump(exclude_none=True, mode="json") for name, params in server.indexes.items()}
+        await index.close()
+    assert told == {
+        "tenant": {"type": "keyword", "is_tenant": True},
+        "tags": {"type": "keyword"},
+        "created_at": {"type": "datetime"},
+        "text": {"type": "text", "tokenizer": "word", "lowercase": True, "ascii_folding": True},
+    }
+
+
+async def test_an_old_server_is_refused() -> None:
+    async with standing_in(version="1.19.2") as server:
+        with pytest.raises(VectorIndexError, match=r"1\.19\.2; it must be 1\.20 or newer"):
+            await ServerIndex.open(ServerSettings(url="http://127.0.0.1:6333", grpc_port=server.port))
+
+
+if QDRANT_URL:
+
+    class TestServerIndex(VectorIndexSuite):
+        @pytest.fixture
+        async def index(self) -> AsyncIterator[ServerIndex]:
+            settings = ServerSettings(
+                url=QDRANT_URL,
+                api_key=os.environ.get("QDRANT_API_KEY", ""),
+                grpc_port=int(os.environ.get("QDRANT_GRPC_PORT", "6334")),
+                prefix=f"test-{uuid.uuid4().hex}",
+            )
+            index = await ServerIndex.open(settings)
+            yield index
+            for name in await index.collections():
+                await index.drop_collection(name)
+            await index.close()
+
+else:
+
+    @pytest.mark.skip(reason="NO QDRANT SERVER WAS TESTED: set QDRANT_URL to one (docker-compose.yml has it)")
+    def test_the_suite_on_a_server() -> None:
+        """Stands for all cases of VectorIndexSuite."""
+
+
+def test_names_go_to_the_server_and_come_back() -> None:
+    name = "passages:acme/embed=1 é?*"
+    told = server_name("archival", name)
+    assert not set(told) & set('<>:"/\\|?*\0% ')
+    assert own_name("archival", told) == name
+    assert own_name("recall", told) is None
+
+
+async def test_a_server_that_is_not_there_is_unavailable(unused_tcp_port: int) -> None:
+    with pytest.raises(IndexUnavailable, match=r"cannot be reached|UNAVAILABLE"):
+        await ServerIndex.open(ServerSettings(url=f"http://127.0.0.1:{unused_tcp_port}", grpc_port=unused_tcp_port))
+
+
+async def test_a_closed_index_says_so() -> None:
+    with warnings.catch_warnings():
+        index = ServerIndex(AsyncQdrantClient(":memory:"), prefix="test")
+    await index.close()
+    await index.close()
+    with pytest.raises(IndexClosed):
+        await index.collections()

@@ -1,0 +1,170 @@
+"""A fake OpenAI: chat completions, streamed and whole, and the list of models.
+
+Run as a module it is the lean server for benchmarks.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from mnemesh_testkit.fakes.script import AUTOMATIC, Call, Fault, Reply, Script, Usage, pieces
+from mnemesh_testkit.fakes.server import FakeProvider
+
+_CREATED: Final = 1_767_225_600
+_DONE: Final = b"data: [DONE]\n\n"
+
+
+class FakeOpenAI(FakeProvider):
+    """Speaks the chat completions API at `base_url`.
+
+    Args:
+        script: what it answers.
+        call_id: one id that every tool call is given, as some servers do; None counts them up.
+        models: what /models lists: names, or whole rows.
+        pages: what servers of this kind answer elsewhere: path → JSON, or a function of the request's body.
+        routes: further ones.
+    """
+
+    _path = "/v1/chat/completions"
+
+    def __init__(
+        self,
+        script: Script = (),
+        *,
+        call_id: str | None = None,
+        models: Sequence[str | dict[str, Any]] = ("fake-model",),
+        pages: Mapping[str, Any] | None = None,
+        routes: Sequence[Route] = (),
+    ) -> None:
+        super().__init__(script)
+        self._call_id = call_id
+        self._models = models
+        self._pages = dict(pages or {})
+        self._routes = routes
+        self.asked: list[str] = []
+        """Paths that were asked beside those of completions, in order."""
+        self._calls_made = 0
+        self._answers_made = 0
+
+    @property
+    def base_url(self) -> str:
+        """What a client is configured with."""
+        return f"{self.origin}/v1"
+
+    def _more_routes(self) -> Sequence[Route]:
+        pages = (Route(path, self._page, methods=["GET", "POST"]) for path in self._pages)
+        return (Route("/v1/models", self._list_models), *pages, *self._routes)
+
+    async def _list_models(self, request: Request) -> Response:
+        self.asked.append(request.url.path)
+        common = {"object": "model", "created": _CREATED, "owned_by": "fake"}
+        rows = [{**common, **(row if isinstance(row, dict) else {"id": row})} for row in self._models]
+        return JSONResponse({"object": "list", "data": rows})
+
+    async def _page(self, request: Request) -> Response:
+        self.asked.append(request.url.path)
+        page = self._pages[request.url.path]
+        return JSONResponse(page(json.loads(await request.body())) if callable(page) else page)
+
+    def _events(self, reply: Reply, body: dict[str, Any]) -> Iterator[tuple[bytes, int | None]]:
+        head = self._head(body, "chat.completion.chunk")
+
+        def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
+            choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+            return _event({**head, "choices": [choice]})
+
+        opening: dict[str, Any] = {"role": "assistant", "content": None if reply.calls else ""}
+        yield chunk({**opening, "refusal": None}), None
+        for piece in pieces(reply.reasoning or "", reply.piece_size):
+            yield chunk({"reasoning_content": piece}), None
+        for ordinal, piece in enumerate(pieces(reply.text or "", reply.piece_size)):
+            yield chunk({"content": piece}), ordinal
+        for piece in pieces(reply.refusal or "", reply.piece_size):
+            yield chunk({"refusal": piece}), None
+        for index, call in enumerate(reply.calls):
+            first = {**self._call(call), "index": index}
+            arguments = first["function"]["arguments"]
+            first["function"] = {"name": call.name, "arguments": ""}
+            yield chunk({"tool_calls": [first]}), None
+            for piece in pieces(arguments, reply.piece_size):
+                yield chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]}), None
+        yield chunk({}, _finish(reply)), None
+        if reply.usage is not None and (body.get("stream_options") or {}).get("include_usage"):
+            yield _event({**head, "choices": [], "usage": _usage(reply.usage)}), None
+        yield _DONE, None
+
+    def _whole(self, reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": reply.refusal}
+        if reply.reasoning is not None:
+            message["reasoning_content"] = reply.reasoning
+        if reply.calls:
+            message["tool_calls"] = [self._call(call) for call in reply.calls]
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply)}
+        usage = None if reply.usage is None else _usage(reply.usage)
+        return {**self._head(body, "chat.completion"), "choices": [choice], "usage": usage}
+
+    def _error(self, fault: Fault) -> tuple[int, dict[str, Any]]:
+        kind, status, code, message = "invalid_request_error", fault.status, fault.code, fault.message
+        if fault.kind == "overloaded":
+            kind, status, message = "server_error", 503, "The engine is currently overloaded, please try again later"
+        elif fault.kind == "context_overflow":
+            code = "context_length_exceeded"
+            message = (
+                f"This model's maximum context length is {fault.message} tokens. However, your messages resulted in "
+                f"{fault.after} tokens. Please reduce the length of the messages."
+            )
+        elif status == 429:
+            kind, code = "requests", code or "rate_limit_exceeded"
+        elif status >= 500:
+            kind = "server_error"
+        return status, {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+    def _error_event(self, fault: Fault) -> bytes:
+        return _event({"error": {"message": fault.message, "type": "server_error", "param": None, "code": fault.code}})
+
+    def _empty(self, body: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
+        usage = _usage(Usage(output=0))
+        streamed = _event({**self._head(body, "chat.completion.chunk"), "choices": [], "usage": usage}) + _DONE
+        return streamed, {**self._head(body, "chat.completion"), "choices": [], "usage": usage}
+
+    def _head(self, body: dict[str, Any], kind: str) -> dict[str, Any]:
+        self._answers_made += 1
+        answer_id = f"chatcmpl-{self._answers_made:024d}"
+        return {"id": answer_id, "object": kind, "created": _CREATED, "model": body.get("model", "fake-model")}
+
+    def _call(self, call: Call) -> dict[str, Any]:
+        self._calls_made += 1
+        automatic = self._call_id or f"call_{self._calls_made:024d}"
+        call_id = automatic if call.id == AUTOMATIC else call.id
+        arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments))
+        shown = {"type": "function", "function": {"name": call.name, "arguments": arguments}}
+        return shown if call_id is None else {"id": call_id, **shown}
+
+
+def _finish(reply: Reply) -> str:
+    return reply.finish_reason or ("tool_calls" if reply.calls else "stop")
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    shown: dict[str, Any] = {"prompt_tokens": usage.input, "completion_tokens": usage.output}
+    if usage.input is not None and usage.output is not None:
+        shown["total_tokens"] = usage.input + usage.output
+    if usage.cached is not None:
+        shown["prompt_tokens_details"] = {"cached_tokens": usage.cached, "audio_tokens": 0}
+    if usage.reasoning is not None:
+        shown["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning, "audio_tokens": 0}
+    return {key: value for key, value in shown.items() if value is not None}
+
+
+def _event(data: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
+
+
+if __name__ == "__main__":
+    from mnemesh_testkit.fakes.lean import main
+
+    main()

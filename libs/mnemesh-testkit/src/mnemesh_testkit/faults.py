@@ -1,0 +1,166 @@
+"""A proxy before a room that can make single methods fail in the ways that networks do.
+
+It carries every service's bytes as they are, so the room behind it and the caller before it are both the real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from mnemesh_kit.transport import CHANNEL_OPTIONS, SERVER_OPTIONS
+
+from mnemesh_testkit.ports import ReservedPort
+
+_HOP_HEADERS = ("user-agent", "grpc-", ":")
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """Nobody answers: the call does not reach the room."""
+
+    status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """The call reaches the room so much later."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteThenTimeout:
+    """The call reaches the room and takes effect; the answer is lost on the way back."""
+
+    status: grpc.StatusCode = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The call waits before the room until it is released; `reached` tells that it is there.
+
+    With `executed` it has taken effect by then, and only its answer waits.
+    """
+
+    executed: bool = False
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    release: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+Fault = Unavailable | Delay | ExecuteThenTimeout | Hold
+
+
+class FaultyProxy(grpc.GenericRpcHandler):
+    """Stands before the room at `target`, on an address of its own; an async context manager.
+
+    `calls` counts the calls that came, by method name.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._port = ReservedPort()
+        self._faults: dict[str, list[Fault]] = {}
+        self.calls: Counter[str] = Counter()
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self._port.address
+
+    async def __aenter__(self) -> FaultyProxy:
+        """Begins to listen; the room need not be there yet."""
+        options = [option for option in CHANNEL_OPTIONS if "reconnect_backoff" not in option[0]]
+        options += [("grpc.enable_retries", 0), ("grpc.initial_reconnect_backoff_ms", 50)]
+        options += [("grpc.min_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)]
+        self._channel = grpc.aio.insecure_channel(self._target, options=options)
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._server.add_generic_rpc_handlers((self,))
+        self._server.add_insecure_port(self.address)
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Breaks off what is on its way."""
+        self.clear()
+        await self._server.stop(0)
+        await self._channel.close()
+        self._port.release()
+
+    def inject(self, method: str, fault: Fault, times: int = 1) -> Fault:
+        """The next `times` calls of `method` ("CommitStep") meet the fault; "*" is any method. Returns the fault."""
+        self._faults.setdefault(method, []).extend([fault] * times)
+        return fault
+
+    def hold(self, method: str, *, executed: bool = False) -> Hold:
+        """Holds the next call of `method`; see `Hold`."""
+        hold = Hold(executed)
+        self.inject(method, hold)
+        return hold
+
+    def clear(self) -> None:
+        """No further call meets a fault; what is held is released."""
+        for faults in self._faults.values():
+            for fault in faults:
+                if isinstance(fault, Hold):
+                    fault.release.set()
+        self._faults.clear()
+
+    def service(self, handler_call_details: Any) -> Any:
+        """Every method, as bytes."""
+        path = handler_call_details.method
+
+        async def carry(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+            async for answer in self._carry(path, requests, context):
+                yield answer
+
+        return grpc.stream_stream_rpc_method_handler(carry)
+
+    def _due(self, method: str) -> Fault | None:
+        for key in (method, "*"):
+            faults = self._faults.get(key)
+            if faults:
+                return faults.pop(0)
+        return None
+
+    async def _carry(self, path: str, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        method = path.rpartition("/")[2]
+        self.calls[method] += 1
+        fault = self._due(method)
+        if isinstance(fault, Unavailable):
+            await context.abort(fault.status, "The room is away.")
+        if isinstance(fault, Delay):
+            await asyncio.sleep(fault.seconds)
+        if isinstance(fault, Hold) and not fault.executed:
+            await _held(fault)
+        metadata = [(key, value) for key, value in context.invocation_metadata() if not key.startswith(_HOP_HEADERS)]
+        left = context.time_remaining()
+        call: Any = self._channel.stream_stream(path)(requests, metadata=metadata, timeout=left)  # type: ignore[arg-type]
+        lost = fault if isinstance(fault, ExecuteThenTimeout) else None
+        kept = fault if isinstance(fault, Hold) and fault.executed else None
+        try:
+            answers = [answer async for answer in call] if lost or kept else None
+            if lost is not None:
+                await context.abort(lost.status, "The answer was lost.")
+            if kept is not None:
+                await _held(kept)
+            if answers is not None:
+                for answer in answers:
+                    yield answer
+            else:
+                async for answer in call:
+                    yield answer
+            context.set_trailing_metadata(tuple(await call.trailing_metadata()))
+        except grpc.aio.AioRpcError as error:
+            await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata()))
+        finally:
+            call.cancel()
+
+
+async def _held(fault: Hold) -> None:
+    fault.reached.set()
+    await fault.release.wait()

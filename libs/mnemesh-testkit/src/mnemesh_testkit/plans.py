@@ -1,0 +1,179 @@
+"""What the SQL engines do for a call: which tables they read whole, and how much they look at."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import sqlalchemy as sa
+from mnemesh_kit.sql import Database
+
+_PLANNED: Final = re.compile(r"\s*(SELECT|WITH|UPDATE|DELETE|INSERT)\b", re.IGNORECASE)
+_READS: Final = re.compile(r"\s*(SELECT|WITH)\b(?!.*\b(INSERT INTO|UPDATE|DELETE FROM)\b)", re.IGNORECASE | re.DOTALL)
+# A virtual table is read whole where its index is given no condition: "SCAN words VIRTUAL TABLE INDEX 0:".
+_SQLITE_SCAN: Final = re.compile(r"SCAN (\w+)(?! VIRTUAL TABLE INDEX \d+:\S)(?! USING)")
+_STEPS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A table that a statement reads from its beginning to its end."""
+
+    table: str
+    rows: int | None
+    """How many it had; None where the engine does not tell."""
+    statement: str
+
+
+@dataclass(slots=True)
+class Watch:
+    """What was seen since the watch began, on every SQL engine of this process."""
+
+    plans: list[tuple[str, str]] = field(default_factory=list)
+    """Statements with their plans, as the engine writes them."""
+    scans: list[Scan] = field(default_factory=list)
+    work: int = 0
+    """Rows looked at by PostgreSQL, found by an index or read and thrown away; on SQLite steps of its machine."""
+
+    def scanned(self, tables: Sequence[str], more_than: int = 0) -> list[Scan]:
+        """Readings of whole tables among these, where so many rows are known, or nothing is."""
+        return [scan for scan in self.scans if scan.table in tables and (scan.rows is None or scan.rows > more_than)]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEngine:
+    """A room's database on an SQL engine, and what a call may look at more when there is more of others."""
+
+    package: str
+    """Whose tables they are: "mnemesh_recall"."""
+    url: str
+    slack: int
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is SQLite."""
+        return self.url.startswith("sqlite")
+
+    async def carry_out(self, *statements: str) -> None:
+        """Carries out statements in the room's schema, making it where it is not."""
+        database = Database.open(self.url)
+        await database.migrate(self.package)
+        for statement in statements:
+            await database.write(lambda conn, statement=statement: conn.execute(sa.text(statement)))  # type: ignore[misc]
+        await database.close()
+
+    async def prepare(self) -> None:
+        """Where tables are small PostgreSQL rightly reads them whole: it is kept from that wherever an index helps."""
+        if not self.is_sqlite:
+            name = sa.make_url(self.url).database
+            await self.carry_out(f'ALTER DATABASE "{name}" SET enable_seqscan = off')
+
+    async def analyze(self) -> None:
+        """Tells PostgreSQL's planner what is stored, as its own autovacuum would after a while."""
+        if not self.is_sqlite:
+            await self.carry_out("ANALYZE")
+
+
+async def seen(call: Callable[[], Awaitable[Any]]) -> Watch:
+    """What the engines do for a call, which must ask them something."""
+    with watched() as watch:
+        await call()
+    assert watch.plans
+    return watch
+
+
+def grown(
+    few: Mapping[str, Watch], many: Mapping[str, Watch], tables: Sequence[str], slack: int, *, more_than: int
+) -> list[str]:
+    """The calls that look at more where there is more of others, or read one of these tables, with more rows than that,
+    from its beginning to its end."""
+    found = []
+    for name, watch in many.items():
+        if watch.work > few[name].work * 1.5 + slack:
+            found.append(f"{name} looks at {watch.work}, which was {few[name].work}")
+        found += [f"{name} reads {scan.table} whole: {scan.statement}" for scan in watch.scanned(tables, more_than)]
+    return found
+
+
+_watching: list[tuple[Watch, set[Any]]] = []
+"""The watches under way, each with the connections that count for it."""
+
+
+@contextmanager
+def watched() -> Iterator[Watch]:
+    """Explains every statement that runs meanwhile; on PostgreSQL each read is carried out a second time for it."""
+    under_way = Watch(), set[Any]()
+    _watching.append(under_way)
+    try:
+        yield under_way[0]
+    finally:
+        # The counters stay on their connections, which other threads use at this moment; nobody reads them any more.
+        _watching.remove(under_way)
+
+
+def _before(conn: sa.Connection, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool) -> None:
+    if not _watching or not _PLANNED.match(statement):
+        return
+    first = parameters[0] if many else parameters
+    for watch, counting in tuple(_watching):
+        if conn.dialect.name == "sqlite":
+            driver: Any = conn.connection.dbapi_connection
+            if driver not in counting:
+                counting.add(driver)
+                driver.set_progress_handler(lambda watch=watch: _count(watch), _STEPS)
+            _explain_sqlite(watch, conn, statement, first)
+        else:
+            _explain_postgresql(watch, conn, statement, first)
+
+
+# Once and for all: other threads run statements at any time, and their listeners must not change under them.
+sa.event.listen(sa.Engine, "before_cursor_execute", _before)
+
+
+def _count(watch: Watch) -> int:
+    watch.work += _STEPS
+    return 0
+
+
+def _explain_sqlite(watch: Watch, conn: sa.Connection, statement: str, parameters: Any) -> None:
+    lines = [row[-1] for row in _run(conn, f"EXPLAIN QUERY PLAN {statement}", parameters)]
+    watch.plans.append((statement, "\n".join(lines)))
+    watch.scans += [Scan(found[1], None, statement) for line in lines if (found := _SQLITE_SCAN.match(line))]
+
+
+def _explain_postgresql(watch: Watch, conn: sa.Connection, statement: str, parameters: Any) -> None:
+    carried_out = _READS.match(statement) is not None
+    how = "(ANALYZE, TIMING OFF, FORMAT JSON)" if carried_out else "(FORMAT JSON)"
+    ((plan,),) = _run(conn, f"EXPLAIN {how} {statement}", parameters)
+    told = json.loads(plan) if isinstance(plan, str) else plan
+    watch.plans.append((statement, json.dumps(told, indent=1)))
+    for node in _nodes(told[0]["Plan"]):
+        if "Plans" in node and not node["Node Type"].startswith("Bitmap Heap"):
+            continue
+        looked_at = sum(node.get(key, 0) for key in ("Actual Rows", *_REMOVED)) * node.get("Actual Loops", 1)
+        watch.work += int(looked_at)
+        if node["Node Type"].endswith("Seq Scan"):
+            rows = looked_at if carried_out else node["Plan Rows"]
+            watch.scans.append(Scan(node["Relation Name"], int(rows), statement))
+
+
+_REMOVED: Final = ("Rows Removed by Filter", "Rows Removed by Index Recheck")
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for inner in plan.get("Plans", ()):
+        yield from _nodes(inner)
+
+
+def _run(conn: sa.Connection, statement: str, parameters: Any) -> list[Any]:
+    cursor = conn.connection.cursor()
+    try:
+        cursor.execute(statement, parameters)
+        return list(cursor.fetchall())
+    finally:
+        cursor.close()

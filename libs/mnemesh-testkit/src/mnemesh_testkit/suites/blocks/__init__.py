@@ -1,0 +1,15 @@
+"""What every server of `mnemesh.blocks.v1.BlockService` must do."""
+
+from __future__ import annotations
+
+from mnemesh_testkit.suites.blocks.conversations import Conversations
+from mnemesh_testkit.suites.blocks.history import History
+from mnemesh_testkit.suites.blocks.holding import Holding
+from mnemesh_testkit.suites.blocks.listing import Listing
+from mnemesh_testkit.suites.blocks.writing import Writing
+
+__all__ = ["BlocksSuite"]
+
+
+class BlocksSuite(Writing, History, Holding, Listing, Conversations):
+    """All cases of core memory; a subclass brings the `channel` (see `TierSuite`)."""

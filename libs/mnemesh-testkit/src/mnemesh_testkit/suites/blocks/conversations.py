@@ -1,0 +1,162 @@
+"""Blocks that a conversation has for itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mnemesh.blocks.v1 import blocks_pb2 as pb
+from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
+from mnemesh_kit.errors import InvalidArgument, MnemeshError, NotFound
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.principal import Principal, as_principal
+
+from mnemesh_testkit.suites.blocks.calls import AGENT, PEER, BlocksCases
+
+if TYPE_CHECKING:
+    from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceAsyncStub
+
+THREAD, OTHER = new_id("conv"), new_id("conv")
+
+
+async def create(blocks: BlockServiceAsyncStub, label: str, value: str, agent_id: str = AGENT) -> pb.Block:
+    """A new block of an agent."""
+    request = rpc.CreateBlockRequest(block=pb.Block(label=label, value=value), agent_ids=[agent_id])
+    return (await blocks.CreateBlock(request)).block
+
+
+async def isolate(blocks: BlockServiceAsyncStub, *labels: str, to: str = THREAD, **fields: Any) -> list[pb.Block]:
+    """Copies of the blocks for a conversation."""
+    request = rpc.IsolateBlocksRequest(agent_id=AGENT, conversation_id=to, labels=labels, **fields)
+    return list((await blocks.IsolateBlocks(request)).blocks)
+
+
+async def edit(blocks: BlockServiceAsyncStub, label: str, text: str, in_: str | None = None) -> rpc.EditBlockResponse:
+    """A rethink, in a conversation or outside of any."""
+    author = pb.Author(agent=pb.AgentAuthor(agent_id=AGENT))
+    rethink = rpc.RethinkEdit(value=text)
+    return await blocks.EditBlock(
+        rpc.EditBlockRequest(agent_id=AGENT, label=label, author=author, conversation_id=in_, rethink=rethink)
+    )
+
+
+async def core(blocks: BlockServiceAsyncStub, in_: str | None = None, **fields: Any) -> rpc.GetCoreMemoryResponse:
+    """Core memory, as a conversation shows it or as it is."""
+    return await blocks.GetCoreMemory(rpc.GetCoreMemoryRequest(agent_id=AGENT, conversation_id=in_, **fields))
+
+
+async def values(blocks: BlockServiceAsyncStub, in_: str | None = None) -> dict[str, str]:
+    """What it says, by label."""
+    return {block.label: block.value for block in (await core(blocks, in_)).core_memory.blocks}
+
+
+class Conversations(BlocksCases):
+    """Isolation, release, and the revisions that a conversation sees."""
+
+    async def test_an_edit_in_one_conversation_is_not_seen_in_another(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "human", "Ada")
+        await create(blocks, "task", "None yet.")
+        [own] = await isolate(blocks, "task")
+        assert (own.value, own.revision, own.hidden) == ("None yet.", 1, True)
+        await edit(blocks, "task", "Write.", THREAD)
+        await edit(blocks, "human", "Ada of London", THREAD)
+        assert await values(blocks, THREAD) == {"human": "Ada of London", "task": "Write."}
+        assert await values(blocks) == await values(blocks, OTHER) == {"human": "Ada of London", "task": "None yet."}
+        await edit(blocks, "task", "Read.")
+        assert (await values(blocks, THREAD))["task"] == "Write."
+        assert list(await values(blocks, THREAD)) == ["human", "task"], "a block changed its place"
+
+    async def test_the_revision_counts_what_the_conversation_shows(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "human", "Ada")
+        await create(blocks, "task", "None yet.")
+        await isolate(blocks, "task")
+        for label, in_ in (("human", None), ("task", THREAD), ("human", THREAD)):
+            before = (await core(blocks, THREAD)).core_memory.revision
+            assert (await core(blocks, THREAD, if_revision=before)).not_modified
+            done = await edit(blocks, label, f"{label} of {in_}", in_)
+            after = (await core(blocks, THREAD, if_revision=before)).core_memory
+            assert after.revision > before
+            if in_ is not None:
+                assert done.core_memory_revision == after.revision
+
+    async def test_isolating_again_keeps_what_is_there_and_adds_the_rest(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "human", "Ada")
+        await create(blocks, "task", "None yet.")
+        [first] = await isolate(blocks, "task", request_id="r-1")
+        await edit(blocks, "task", "Write.", THREAD)
+        again = await isolate(blocks, "task", request_id="r-1")
+        assert [block.id for block in again] == [first.id]
+        both = await isolate(blocks, "human", "task")
+        assert {block.label: block.value for block in both} == {"task": "Write.", "human": "Ada"}
+
+    async def test_a_copy_can_begin_as_another_conversation_shows_it(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "task", "None yet.")
+        await isolate(blocks, "task")
+        await edit(blocks, "task", "Write.", THREAD)
+        [copy] = await isolate(blocks, "task", to=OTHER, source_conversation_id=THREAD)
+        assert copy.value == "Write."
+        await edit(blocks, "task", "Read.", OTHER)
+        assert [(await values(blocks, thread))["task"] for thread in (THREAD, OTHER)] == ["Write.", "Read."]
+
+    async def test_what_is_released_is_gone_and_gets_no_late_writes(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "task", "None yet.")
+        [own] = await isolate(blocks, "task")
+        await edit(blocks, "task", "Write.", THREAD)
+        release = rpc.ReleaseBlocksRequest(agent_id=AGENT, conversation_id=THREAD)
+        assert (await blocks.ReleaseBlocks(release)).deleted_blocks == 1
+        assert (await blocks.ReleaseBlocks(release)).deleted_blocks == 0
+        assert await values(blocks, THREAD) == {"task": "None yet."}
+        with pytest.raises(NotFound):
+            await blocks.GetBlock(rpc.GetBlockRequest(block_id=own.id))
+        with pytest.raises(MnemeshError, match="erased"):
+            await isolate(blocks, "task")
+
+    async def test_erasing_the_agent_takes_its_conversations_blocks_along(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "task", "None yet.")
+        [own] = await isolate(blocks, "task")
+        await blocks.EraseAgent(rpc.EraseAgentRequest(agent_id=AGENT))
+        with pytest.raises(NotFound):
+            await blocks.GetBlock(rpc.GetBlockRequest(block_id=own.id))
+        with pytest.raises(MnemeshError, match="erased"):
+            await isolate(blocks, "task", to=OTHER)
+
+    async def test_a_conversation_is_no_agent_among_the_holders(self, blocks: BlockServiceAsyncStub) -> None:
+        shared = await create(blocks, "task", "None yet.")
+        [own] = await isolate(blocks, "task")
+        for block_id, holders in ((shared.id, [AGENT]), (own.id, [])):
+            listed = await blocks.ListBlockAgents(rpc.ListBlockAgentsRequest(block_id=block_id))
+            assert list(listed.agent_ids) == holders
+
+    async def test_what_cannot_be_isolated(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "task", "None yet.")
+        await create(blocks, "task", "Mine.", PEER)
+        await isolate(blocks, "task")
+        with pytest.raises(NotFound) as missing:
+            await isolate(blocks, "human", to=OTHER)
+        assert missing.value.reason == "BLOCK_LABEL_NOT_FOUND"
+        assert await values(blocks, OTHER) == {"task": "None yet."}
+        with pytest.raises(NotFound):
+            await blocks.IsolateBlocks(rpc.IsolateBlocksRequest(agent_id=PEER, conversation_id=THREAD, labels=["task"]))
+        with as_principal(Principal(new_id("org"), new_id("user"))), pytest.raises(NotFound):
+            await isolate(blocks, "task", to=OTHER)
+
+    @pytest.mark.parametrize(
+        ("field", "request_"),
+        [
+            ("agent_id", {"agent_id": "x", "conversation_id": THREAD, "labels": ["task"]}),
+            ("conversation_id", {"agent_id": AGENT, "conversation_id": "x", "labels": ["task"]}),
+            ("labels", {"agent_id": AGENT, "conversation_id": THREAD}),
+            ("labels", {"agent_id": AGENT, "conversation_id": THREAD, "labels": ["a\0"]}),
+            ("labels", {"agent_id": AGENT, "conversation_id": THREAD, "labels": ["a"] * 1001}),
+            (
+                "source_conversation_id",
+                {"agent_id": AGENT, "conversation_id": THREAD, "labels": ["a"], "source_conversation_id": "x"},
+            ),
+        ],
+    )
+    async def test_what_cannot_be_meant_names_its_field(
+        self, blocks: BlockServiceAsyncStub, field: str, request_: dict[str, Any]
+    ) -> None:
+        with pytest.raises(InvalidArgument) as refused:
+            await blocks.IsolateBlocks(rpc.IsolateBlocksRequest(**request_))
+        assert refused.value.field == field

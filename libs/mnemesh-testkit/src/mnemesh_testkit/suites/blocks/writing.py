@@ -1,0 +1,272 @@
+"""Every way to write a block: its limits, its rules, and what many writers at once do to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mnemesh.blocks.v1 import blocks_pb2 as pb
+from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
+from mnemesh.types.v1 import audit_pb2
+from mnemesh_kit.errors import Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, MnemeshError, NotFound
+from mnemesh_kit.ids import new_id
+from mnemesh_kit.principal import current_principal
+
+from mnemesh_testkit.suites.blocks.calls import (
+    AGENT,
+    BY_AGENT,
+    BY_OWNER,
+    PEER,
+    BlocksCases,
+    core,
+    create,
+    edit,
+    history,
+    revert,
+    update,
+)
+
+if TYPE_CHECKING:
+    from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceAsyncStub
+
+
+class Writing(BlocksCases):
+    """Limits, edits, concurrency and repeated requests."""
+
+    async def test_a_block_is_created_with_defaults_and_authorship(self, blocks: BlockServiceAsyncStub) -> None:
+        block = await create(blocks, "human", AGENT, value="Ada")
+        assert (block.limit, block.revision, block.read_only) == (20_000, 1, False)
+        assert block.description
+        assert block.provenance.created_by_id == current_principal().subject_id
+        assert block.create_time == block.update_time
+        assert not (await create(blocks, "anything")).HasField("description")
+        assert list((await core(blocks)).blocks) == [block]
+        [first] = await history(blocks, block.id)
+        assert (first.operation, first.value, first.revision) == (pb.BLOCK_OPERATION_CREATE, "Ada", 1)
+        assert first.author.owner.subject_id == current_principal().subject_id
+
+    @pytest.mark.parametrize(
+        ("field", "block"),
+        [
+            ("block.label", pb.Block()),
+            ("block.label", pb.Block(label="no spaces")),
+            ("block.label", pb.Block(label="x" * 101)),
+            ("block.limit", pb.Block(label="a", limit=-1)),
+            ("block.value", pb.Block(label="a", value="a\0b")),
+            ("block.metadata", pb.Block(label="a", metadata="[1]")),
+            ("block.metadata", pb.Block(label="a", metadata="{")),
+            ("block.tags", pb.Block(label="a", tags=["x", "x"])),
+        ],
+    )
+    async def test_a_bad_block_names_its_field(
+        self, blocks: BlockServiceAsyncStub, field: str, block: pb.Block
+    ) -> None:
+        with pytest.raises(InvalidArgument) as refused:
+            await blocks.CreateBlock(rpc.CreateBlockRequest(block=block))
+        assert refused.value.field == field
+
+    async def test_the_limit_counts_characters_and_holds_at_every_write(self, blocks: BlockServiceAsyncStub) -> None:
+        block = await create(blocks, "human", AGENT, value="🙂" * 9, limit=10)
+        assert (
+            await edit(blocks, replace_all=rpc.ReplaceAllEdit(old_text="🙂" * 9, new_text="é" * 10))
+        ).value == "é" * 10
+        over = (
+            create(blocks, "other", value="x" * 11, limit=10),
+            edit(blocks, append=rpc.AppendEdit(text="x")),
+            edit(blocks, rethink=rpc.RethinkEdit(value="y" * 12)),
+            edit(blocks, replace_all=rpc.ReplaceAllEdit(old_text="é", new_text="ab")),
+            edit(blocks, insert_line=rpc.InsertLineEdit(line=0, text="x")),
+            edit(blocks, patch=rpc.PatchEdit(patch="+x")),
+            update(blocks, block.id, value="y" * 11),
+            update(blocks, block.id, limit=9),
+        )
+        for call in over:
+            with pytest.raises(FailedPrecondition) as refused:
+                await call
+            assert refused.value.reason == "BLOCK_LIMIT_EXCEEDED"
+            size, limit = refused.value.metadata["size"], refused.value.metadata["limit"]
+            assert refused.value.message == f"Edit failed: Exceeds {limit} character limit (requested {size})"
+        unchanged = (await blocks.GetBlock(rpc.GetBlockRequest(block_id=block.id))).block
+        assert (unchanged.value, unchanged.revision) == ("é" * 10, 2)
+        assert len(await history(blocks, block.id)) == 2
+
+    async def test_an_agent_may_not_edit_a_read_only_block_and_its_owner_may(
+        self, blocks: BlockServiceAsyncStub
+    ) -> None:
+        block = await create(blocks, "human", AGENT, value="a", read_only=True)
+        for kind in (
+            {"append": rpc.AppendEdit(text="x")},
+            {"replace_all": rpc.ReplaceAllEdit(old_text="a", new_text="b")},
+            {"replace_unique": rpc.ReplaceUniqueEdit(old_text="a", new_text="b")},
+            {"insert_line": rpc.InsertLineEdit(text="x")},
+            {"rethink": rpc.RethinkEdit(value="x")},
+            {"patch": rpc.PatchEdit(patch="+x")},
+        ):
+            with pytest.raises(FailedPrecondition) as refused:
+                await edit(blocks, **kind)
+            assert refused.value.reason == "BLOCK_READ_ONLY"
+            assert refused.value.message == "Error This block is read-only and cannot be edited."
+        assert (await edit(blocks, author=BY_OWNER, append=rpc.AppendEdit(text="b"))).value == "a\nb"
+        assert (await update(blocks, block.id, value="c")).value == "c"
+
+    async def test_a_label_that_the_agent_does_not_hold_is_told_with_those_it_does(
+        self, blocks: BlockServiceAsyncStub
+    ) -> None:
+        await create(blocks, "human", AGENT)
+        await create(blocks, "persona", AGENT)
+        with pytest.raises(NotFound) as refused:
+            await edit(blocks, "notes", append=rpc.AppendEdit(text="x"))
+        assert refused.value.reason == "BLOCK_LABEL_NOT_FOUND"
+        assert refused.value.message == "Block field notes does not exist (available sections = human, persona)"
+
+    async def test_a_hundred_concurrent_appends_all_stand(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "human", AGENT, PEER)
+        before = (await core(blocks, PEER)).revision
+        await asyncio.gather(*(edit(blocks, append=rpc.AppendEdit(text=f"line {i}")) for i in range(100)))
+        memory = await core(blocks, PEER)
+        assert sorted(memory.blocks[0].value.split("\n")) == sorted(f"line {i}" for i in range(100))
+        assert memory.revision == before + 100
+
+    async def test_fifty_agents_that_append_to_one_block_at_once_lose_nothing(
+        self, blocks: BlockServiceAsyncStub
+    ) -> None:
+        agents = [new_id("agent") for _ in range(50)]
+        shared = await create(blocks, "plan", *agents, value="Begin")
+
+        def append(agent: str) -> Any:
+            author = pb.Author(agent=pb.AgentAuthor(agent_id=agent))
+            edit_ = rpc.AppendEdit(text=f"by {agent}")
+            return blocks.EditBlock(rpc.EditBlockRequest(agent_id=agent, label="plan", author=author, append=edit_))
+
+        answers = await asyncio.gather(*(append(agent) for agent in agents))
+        assert sorted(answer.block.revision for answer in answers) == list(range(2, 52))
+        first, *lines = (await core(blocks, agents[7])).blocks[0].value.split("\n")
+        assert (first, sorted(lines)) == ("Begin", sorted(f"by {agent}" for agent in agents))
+        changes = await history(blocks, shared.id, page_size=100)
+        values = {change.revision: change.value for change in changes}
+        assert {change.author.agent.agent_id for change in changes if change.revision > 1} == set(agents)
+        for change in changes:
+            if change.revision > 1:
+                assert change.value == f"{values[change.revision - 1]}\nby {change.author.agent.agent_id}"
+
+    async def test_edits_that_depend_on_what_was_seen_are_refused_when_it_moved(
+        self, blocks: BlockServiceAsyncStub
+    ) -> None:
+        block = await create(blocks, "human", AGENT, value="a")
+        await edit(blocks, append=rpc.AppendEdit(text="b"))
+        for kind in (
+            {"rethink": rpc.RethinkEdit(value="mine", base_revision=1)},
+            {"insert_line": rpc.InsertLineEdit(line=0, text="mine", base_revision=1)},
+        ):
+            with pytest.raises(Aborted) as refused:
+                await edit(blocks, **kind)
+            assert refused.value.reason == "BLOCK_REVISION_MISMATCH"
+            assert refused.value.metadata == {"label": "human", "revision": "2", "value": "a\nb"}
+        with pytest.raises(Aborted):
+            await update(blocks, block.id, base_revision=1, value="mine")
+        with pytest.raises(Aborted):
+            await revert(blocks, block.id, base_revision=1, revision=1)
+        assert (await edit(blocks, rethink=rpc.RethinkEdit(value="mine", base_revision=2))).value == "mine"
+
+    async def test_one_of_two_writers_at_the_same_revision_wins(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "human", AGENT)
+        rethinks = (edit(blocks, rethink=rpc.RethinkEdit(value=str(i), base_revision=1)) for i in range(10))
+        results = await asyncio.gather(*rethinks, return_exceptions=True)
+        assert sum(isinstance(result, pb.Block) for result in results) == 1
+        assert sum(isinstance(result, Aborted) for result in results) == 9
+
+    async def test_a_repeated_request_gives_the_first_result(self, blocks: BlockServiceAsyncStub) -> None:
+        made = rpc.CreateBlockRequest(request_id="r", block=pb.Block(label="human"), agent_ids=[AGENT])
+        first, second = await blocks.CreateBlock(made), await blocks.CreateBlock(made)
+        assert first == second
+        append = rpc.EditBlockRequest(
+            request_id="r", agent_id=AGENT, label="human", author=BY_AGENT, append=rpc.AppendEdit(text="once")
+        )
+        once, again = await blocks.EditBlock(append), await blocks.EditBlock(append)
+        assert once == again
+        assert once.block.value == "once"
+        append.append.text = "other"
+        with pytest.raises(InvalidArgument) as refused:
+            await blocks.EditBlock(append)
+        assert refused.value.reason == "REQUEST_ID_REUSED"
+
+    async def test_an_update_clears_what_its_mask_names_and_leaves_the_rest(
+        self, blocks: BlockServiceAsyncStub
+    ) -> None:
+        block = await create(blocks, "human", value="v", description="d", tags=["a"], name="n", metadata="{}")
+        block.provenance.project_id = "p"
+        request = rpc.UpdateBlockRequest(block=pb.Block(id=block.id, tags=["b"], provenance=block.provenance))
+        request.update_mask.paths.extend(["description", "tags", "provenance.project_id"])
+        updated = (await blocks.UpdateBlock(request)).block
+        assert not updated.HasField("description")
+        assert (list(updated.tags), updated.name, updated.value, updated.revision) == (["b"], "n", "v", 2)
+        assert updated.provenance.project_id == "p"
+        for paths in ([], ["revision"], ["provenance.created_by_id"]):
+            request.update_mask.paths[:] = paths
+            with pytest.raises(InvalidArgument) as refused:
+                await blocks.UpdateBlock(request)
+            assert refused.value.field == "update_mask"
+
+    @pytest.mark.parametrize(
+        ("field", "request_"),
+        [
+            ("edit", rpc.EditBlockRequest(agent_id=AGENT, author=BY_AGENT)),
+            ("author", rpc.EditBlockRequest(agent_id=AGENT, append=rpc.AppendEdit(text="x"))),
+            ("agent_id", rpc.EditBlockRequest(agent_id="bob", author=BY_AGENT, append=rpc.AppendEdit(text="x"))),
+        ],
+    )
+    async def test_an_edit_that_cannot_be_meant_names_its_field(
+        self, blocks: BlockServiceAsyncStub, field: str, request_: rpc.EditBlockRequest
+    ) -> None:
+        with pytest.raises(InvalidArgument) as refused:
+            await blocks.EditBlock(request_)
+        assert refused.value.field == field
+
+    async def test_a_long_value_in_an_error_does_not_break_the_error(self, blocks: BlockServiceAsyncStub) -> None:
+        await create(blocks, "human", AGENT, value="漢" * 19_000)
+        with pytest.raises(MnemeshError) as refused:
+            await edit(blocks, rethink=rpc.RethinkEdit(value="x", base_revision=7))
+        assert refused.value.reason == "BLOCK_REVISION_MISMATCH"
+        assert refused.value.metadata["revision"] == "1"
+        with pytest.raises(MnemeshError) as refused:
+            await edit(blocks, replace_unique=rpc.ReplaceUniqueEdit(old_text="字" * 9_000, new_text="x"))
+        assert refused.value.reason == "BLOCK_TEXT_NOT_FOUND"
+
+    async def test_a_block_comes_back_as_it_was_given(self, blocks: BlockServiceAsyncStub) -> None:
+        given = pb.Block(
+            label="human", value="näme:\tÉmile 🙂\n", limit=40, description="", read_only=True, name="n",
+            tags=["b", "a"], metadata='{"k": 1}', hidden=True, is_template=True, template_name="t",
+            preserve_on_migration=True, identity_ids=[new_id("identity")],
+            provenance=audit_pb2.Provenance(
+                project_id="p", template_id="t", base_template_id="bt", deployment_id="d", entity_id="e"
+            ),
+        )  # fmt: skip
+        made = (await blocks.CreateBlock(rpc.CreateBlockRequest(block=given))).block
+        assert (await blocks.GetBlock(rpc.GetBlockRequest(block_id=made.id))).block == made
+        made.ClearField("id")
+        made.ClearField("revision")
+        made.ClearField("create_time")
+        made.ClearField("update_time")
+        made.provenance.ClearField("created_by_id")
+        made.provenance.ClearField("last_updated_by_id")
+        assert made == given
+
+    async def test_a_request_takes_effect_once_even_when_it_comes_at_once(self, blocks: BlockServiceAsyncStub) -> None:
+        request = rpc.CreateBlockRequest(request_id="r-1", block=pb.Block(label="human"))
+        answers = await asyncio.gather(*(blocks.CreateBlock(request) for _ in range(8)))
+        assert len({answer.block.id for answer in answers}) == 1
+        assert (await blocks.CountBlocks(rpc.CountBlocksRequest())).count == 1
+
+    async def test_a_refused_request_has_changed_nothing_and_may_come_again(
+        self, blocks: BlockServiceAsyncStub
+    ) -> None:
+        taken = await create(blocks, "human", PEER)
+        request = rpc.CreateBlockRequest(request_id="r-1", block=pb.Block(label="human"), agent_ids=[AGENT, PEER])
+        with pytest.raises(AlreadyExists):
+            await blocks.CreateBlock(request)
+        assert not (await core(blocks)).blocks
+        assert (await blocks.CountBlocks(rpc.CountBlocksRequest())).count == 1
+        await blocks.DetachBlock(rpc.DetachBlockRequest(agent_id=PEER, block_id=taken.id))
+        made = (await blocks.CreateBlock(request)).block
+        assert list((await core(blocks)).blocks) == list((await core(blocks, PEER)).blocks) == [made]

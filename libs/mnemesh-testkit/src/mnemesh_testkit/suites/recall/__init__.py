@@ -1,0 +1,15 @@
+"""What every server of `mnemesh.recall.v1.MessageService` must do."""
+
+from __future__ import annotations
+
+from mnemesh_testkit.suites.recall.messages import Messages
+from mnemesh_testkit.suites.recall.orphans import Orphans
+from mnemesh_testkit.suites.recall.searching import Searching
+from mnemesh_testkit.suites.recall.steps import Steps
+from mnemesh_testkit.suites.recall.windows import Windows
+
+__all__ = ["RecallSuite"]
+
+
+class RecallSuite(Steps, Windows, Orphans, Messages, Searching):
+    """All cases of messages and windows; a subclass brings the `channel` (see `TierSuite`)."""

@@ -1,1 +1,0 @@
-"""engram's archival service: archives and their passages, found by words and by meaning."""

@@ -1,0 +1,240 @@
+"""Passages as points of the vector index: the only place that knows their payload."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar
+from uuid import UUID
+
+from mnemesh_retrieval.embedder import Vector
+from mnemesh_retrieval.errors import IndexUnavailable
+from mnemesh_retrieval.filters import Filter, HasId, HasWords, Match, MatchAll, MatchAny, TimeRange, all_of
+from mnemesh_retrieval.index import (
+    Candidates,
+    Collection,
+    ListQuery,
+    Point,
+    Position,
+    SearchMode,
+    SearchQuery,
+    VectorIndex,
+    WriteMode,
+    instant,
+)
+
+from mnemesh_archival.embedders import Embedders
+from mnemesh_archival.errors import IndexAway
+from mnemesh_archival.model import Passage, PassageChange, PassageFilter, PassageSource
+
+P = ParamSpec("P")
+T = TypeVar("T")
+KEYWORDS = ("organization_id", "archive_id", "tags", "agent_id", "file_id", "folder_id", "source")
+
+
+def _typed(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """An index that does not answer, in this room's words."""
+
+    @functools.wraps(method)
+    async def asked(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await method(*args, **kwargs)
+        except IndexUnavailable as error:
+            raise IndexAway(f"The vector index is away: {error}.") from error
+
+    return asked
+
+
+class IndexPassageStore:
+    """One collection per embedder, opened when first needed."""
+
+    def __init__(self, index: VectorIndex, embedders: Embedders) -> None:
+        self._index = index
+        self._embedders = embedders
+        self._open: set[str] = set()
+        self._opening = asyncio.Lock()
+
+    @_typed
+    async def insert(
+        self,
+        embedder: str,
+        org: str,
+        pairs: Sequence[tuple[UUID, Passage]],
+        vectors: Sequence[Vector | None],
+        *,
+        replace: bool = False,
+    ) -> None:
+        """See PassageStore.insert."""
+        points = [
+            Point(point_id, vector, passage.text, _payload(org, passage))
+            for (point_id, passage), vector in zip(pairs, vectors, strict=True)
+        ]
+        mode = WriteMode.UPSERT if replace else WriteMode.INSERT_ABSENT
+        await self._index.write(await self._collection(embedder), points, mode)
+
+    @_typed
+    async def update(self, embedder: str, point_id: UUID, change: PassageChange, vector: Vector | None) -> None:
+        """See PassageStore.update."""
+        collection = await self._collection(embedder)
+        fields: dict[str, Any] = {"updated_at": instant(change.updated_at)}
+        values = {"text": change.text, "tags": list(change.tags), "metadata": change.metadata}
+        fields.update((name, values[name]) for name in change.fields)
+        if "text" not in change.fields:
+            await self._index.set_payload(collection, [point_id], fields)
+            return
+        for stored in await self._index.get(collection, [point_id]):
+            changed = Point(point_id, vector, change.text, {**stored.payload, **fields})
+            await self._index.write(collection, [changed], WriteMode.UPDATE_PRESENT)
+
+    @_typed
+    async def delete(self, embedder: str, point_ids: Sequence[UUID]) -> None:
+        """See PassageStore.delete."""
+        await self._index.delete(await self._collection(embedder), point_ids)
+
+    @_typed
+    async def drop_archive(self, embedder: str, org: str, archive_id: str) -> None:
+        """See PassageStore.drop_archive."""
+        await self._index.delete_where(await self._collection(embedder), _whole(org, archive_id))
+
+    @_typed
+    async def point_ids(
+        self, embedder: str, org: str, archive_id: str, *, after: UUID | None, limit: int
+    ) -> Sequence[UUID]:
+        """See PassageStore.point_ids."""
+        collection = await self._collection(embedder)
+        return await self._index.scan(collection, _whole(org, archive_id), after=after, limit=limit)
+
+    @_typed
+    async def get(self, embedder: str, point_ids: Sequence[UUID], *, with_embedding: bool) -> dict[UUID, Passage]:
+        """See PassageStore.get."""
+        collection = await self._collection(embedder)
+        stored = await self._index.get(collection, point_ids, with_vectors=with_embedding)
+        return {point.id: _passage(point.payload, point.vector) for point in stored}
+
+    @_typed
+    async def candidates(
+        self,
+        embedder: str,
+        org: str,
+        archive_ids: Sequence[str] | None,
+        which: PassageFilter,
+        *,
+        mode: SearchMode,
+        text: str,
+        vector: Vector | None,
+        limit: int,
+    ) -> Candidates:
+        """See PassageStore.candidates."""
+        condition = _condition(org, archive_ids, which)
+        query = SearchQuery(mode, text=text, vector=vector, filter=condition, candidates=limit)
+        return await self._index.candidates(await self._collection(embedder), query)
+
+    @_typed
+    async def matching(
+        self,
+        embedder: str,
+        org: str,
+        archive_ids: Sequence[str] | None,
+        which: PassageFilter,
+        point_ids: Sequence[UUID],
+    ) -> set[UUID]:
+        """See PassageStore.matching."""
+        condition = all_of(_condition(org, archive_ids, which), HasId(tuple(point_ids)))
+        return set(await self._index.scan(await self._collection(embedder), condition, limit=len(point_ids)))
+
+    @_typed
+    async def list(
+        self,
+        embedder: str,
+        org: str,
+        archive_ids: Sequence[str] | None,
+        which: PassageFilter,
+        *,
+        words: str | None,
+        ascending: bool,
+        after: Position | None,
+        before: Position | None,
+        limit: int,
+    ) -> list[tuple[Position, Passage]]:
+        """See PassageStore.list."""
+        condition = all_of(_condition(org, archive_ids, which), HasWords("text", words) if words else None)
+        query = ListQuery(
+            "created_at", descending=not ascending, filter=condition, after=after, before=before, limit=limit
+        )
+        found = await self._index.list_points(await self._collection(embedder), query)
+        listed = [(point.id, _passage(point.payload)) for point in found]
+        return [(Position(passage.created_at, point_id), passage) for point_id, passage in listed]
+
+    async def _collection(self, embedder: str) -> str:
+        name = f"passages:{embedder}"
+        if name not in self._open:
+            async with self._opening:
+                dimension = self._embedders.get(embedder).dimension
+                collection = Collection(
+                    name,
+                    dimension,
+                    keyword_fields=KEYWORDS,
+                    datetime_fields=("created_at",),
+                    text_fields=("text",),
+                    tenant_field="archive_id",
+                )
+                await self._index.ensure_collection(collection)
+                self._open.add(name)
+        return name
+
+
+def _whole(org: str, archive_id: str) -> Filter:
+    return all_of(Match("organization_id", org), Match("archive_id", archive_id))
+
+
+def _condition(org: str, archive_ids: Sequence[str] | None, which: PassageFilter) -> Filter:
+    tags = MatchAll("tags", which.tags) if which.every_tag else MatchAny("tags", which.tags)
+    return all_of(
+        Match("organization_id", org),
+        MatchAny("archive_id", tuple(archive_ids)) if archive_ids is not None else None,
+        tags if which.tags else None,
+        Match("file_id", which.file_id) if which.file_id is not None else None,
+        Match("folder_id", which.folder_id) if which.folder_id is not None else None,
+        MatchAny("source", tuple(source.name for source in which.sources)) if which.sources else None,
+        TimeRange("created_at", which.since, which.until) if which.since or which.until else None,
+    )
+
+
+def _payload(org: str, passage: Passage) -> dict[str, Any]:
+    return {
+        "organization_id": org,
+        "archive_id": passage.archive_id,
+        "passage_id": passage.id,
+        "text": passage.text,
+        "tags": list(passage.tags),
+        "metadata": passage.metadata,
+        "source": passage.source.name,
+        "agent_id": passage.agent_id,
+        "file_id": passage.file_id,
+        "folder_id": passage.folder_id,
+        "file_name": passage.file_name,
+        "chunk_index": passage.chunk_index,
+        "created_at": instant(passage.created_at),
+        "updated_at": instant(passage.updated_at),
+    }
+
+
+def _passage(payload: dict[str, Any], vector: Vector | None = None) -> Passage:
+    return Passage(
+        id=payload["passage_id"],
+        archive_id=payload["archive_id"],
+        text=payload["text"],
+        tags=tuple(payload["tags"]),
+        metadata=payload["metadata"],
+        source=PassageSource[payload["source"]],
+        agent_id=payload["agent_id"],
+        file_id=payload["file_id"],
+        folder_id=payload["folder_id"],
+        file_name=payload["file_name"],
+        chunk_index=payload["chunk_index"],
+        created_at=datetime.fromisoformat(payload["created_at"]),
+        updated_at=datetime.fromisoformat(payload["updated_at"]),
+        embedding=tuple(vector.tolist()) if vector is not None else (),
+    )

@@ -1,0 +1,232 @@
+"""The ledger of passages in SQL: which there are, and what is still to be done about them in the index."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import sqlalchemy as sa
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.idempotency import Ledger, RequestKey
+from mnemesh_kit.ids import IdSource
+from mnemesh_kit.sql import Database
+from mnemesh_retrieval.index import Position
+
+from mnemesh_archival.errors import ArchiveMoved, PassageBusy, PassageNotFound
+from mnemesh_archival.model import PassageChange, Place, Target
+from mnemesh_archival.operations import DeletePoints, InsertPoints, Operation, UpdatePoint
+from mnemesh_archival.store import archive_rows, operation_rows, recording, reembedding_rows
+from mnemesh_archival.store import passage_rows as rows
+from mnemesh_archival.store.base import Entry, Insert, InsertTarget, PassageRow, Recorded
+from mnemesh_archival.store.tables import passages, request_ledger
+
+DEFAULT_NAME = "Archival memory"
+
+
+class SqlPassageLedger:
+    """See PassageLedger."""
+
+    def __init__(self, database: Database, clock: Clock, ids: IdSource) -> None:
+        self._database = database
+        self._clock = clock
+        self._ids = ids
+        self._requests = Ledger(request_ledger, clock)
+
+    async def insert_target(
+        self, org: str, target: Target, default_embedder: str, key: RequestKey | None
+    ) -> InsertTarget:
+        """See PassageLedger.insert_target."""
+
+        def read(conn: sa.Connection) -> InsertTarget:
+            if key is not None and self._is_known(conn, key):
+                return InsertTarget(None, default_embedder, known=True)
+            row = recording.target_row(conn, org, target)
+            if row is None:
+                return InsertTarget(None, default_embedder, known=False)
+            return InsertTarget(row.id, row.embedder, known=False)
+
+        return await self._database.read(read)
+
+    async def record_insert(self, org: str, insert: Insert, key: RequestKey | None) -> Recorded:
+        """See PassageLedger.record_insert."""
+
+        def write(conn: sa.Connection) -> Recorded:
+            made: list[Operation] = []
+
+            def effect() -> list[str]:
+                entries, operation = recording.record(conn, org, insert, self._clock.now())
+                made.extend([operation] if operation is not None else [])
+                return entries
+
+            written, replayed = self._requests.once(conn, key, effect)
+            entries = tuple(msgspec.json.decode(entry, type=Entry) for entry in written)
+            operation = operation_rows.by_id(conn, org, insert.operation_id) if replayed else next(iter(made), None)
+            return Recorded(entries, operation if isinstance(operation, InsertPoints) else None, replayed)
+
+        return await self._database.write(write)
+
+    async def settle_insert(self, operation: InsertPoints) -> Operation | None:
+        """See PassageLedger.settle_insert."""
+        org = operation.organization_id
+
+        def write(conn: sa.Connection) -> Operation | None:
+            now = self._clock.now()
+            settled = rows.settle(conn, org, [passage.id for passage in operation.passages])
+            fresh = [passage for passage in operation.passages if passage.id in settled]
+            if fresh:
+                tags = Counter(tag for passage in fresh for tag in passage.tags)
+                archive_rows.count_passages(conn, org, fresh[0].archive_id, len(fresh), tags, now)
+            operation_rows.remove(conn, operation)
+            others = [passage.id for passage in operation.passages if passage.id not in settled]
+            live = settled.union(row.id for row in rows.rows(conn, org, others) if row.state == "live")
+            pairs = zip(operation.passages, operation.point_ids, strict=True)
+            lost = tuple(point for passage, point in pairs if passage.id not in live)
+            return self._add_delete(conn, org, operation.embedder, lost) if lost else None
+
+        return await self._database.write(write)
+
+    async def find(self, org: str, passage_ids: Sequence[str]) -> dict[str, PassageRow]:
+        """See PassageLedger.find."""
+
+        def read(conn: sa.Connection) -> dict[str, PassageRow]:
+            return {row.id: _found(row) for row in rows.rows(conn, org, passage_ids) if row.state == "live"}
+
+        return await self._database.read(read)
+
+    async def place(self, org: str, passage_id: str) -> Position:
+        """See PassageLedger.place."""
+
+        def read(conn: sa.Connection) -> Position:
+            for row in rows.rows(conn, org, [passage_id]):
+                return Position(row.created_at, UUID(row.point_id))
+            raise PassageNotFound(passage_id)
+
+        return await self._database.read(read)
+
+    async def around(self, org: str, point_ids: Sequence[UUID], reach: int) -> list[Place]:
+        """See PassageLedger.around."""
+        return await self._database.read(lambda conn: rows.around(conn, org, point_ids, reach))
+
+    async def record_update(
+        self, org: str, operation_id: str, known: PassageRow, change: PassageChange, key: RequestKey | None
+    ) -> UpdatePoint | None:
+        """See PassageLedger.record_update."""
+
+        def write(conn: sa.Connection) -> UpdatePoint | None:
+            made: list[UpdatePoint] = []
+
+            def effect() -> list[str]:
+                row = _require_live(conn, org, known.id)
+                if row.embedder != known.embedder:
+                    raise ArchiveMoved(row.archive_id)
+                reembedding_rows.require_open(conn, org, row.archive_id, self._clock.now())
+                if operation_rows.update_of(conn, org, row.id) is not None:
+                    raise PassageBusy(row.id)
+                _note_change(conn, org, row, change)
+                update = UpdatePoint(operation_id, org, row.embedder, row.id, known.point_id, change, row.archive_id)
+                made.append(update)
+                operation_rows.add(conn, update, change.updated_at)
+                return [row.id]
+
+            self._requests.once(conn, key, effect)
+            return made[0] if made else None
+
+        return await self._database.write(write)
+
+    async def unfinished_update(self, org: str, passage_id: str) -> Operation | None:
+        """See PassageLedger.unfinished_update."""
+        return await self._database.read(lambda conn: operation_rows.update_of(conn, org, passage_id))
+
+    async def record_delete(
+        self, org: str, operation_id: str, passage_id: str, key: RequestKey | None
+    ) -> tuple[Operation, ...]:
+        """See PassageLedger.record_delete."""
+
+        def write(conn: sa.Connection) -> tuple[Operation, ...]:
+            made: list[Operation] = []
+
+            def effect() -> list[str]:
+                now = self._clock.now()
+                for row in rows.rows(conn, org, [passage_id]):
+                    if row.state == "deleted":
+                        return [passage_id]
+                    conn.execute(passages.update().where(rows.are(org, [passage_id])).values(**rows.entombed(now)))
+                    if row.state == "live":
+                        tags = archive_rows.tag_counter([row.tags])
+                        fewer = Counter({tag: -uses for tag, uses in tags.items()})
+                        archive_rows.count_passages(conn, org, row.archive_id, -1, fewer, now)
+                    for embedder in archive_rows.embedders(conn, org, row.archive_id):
+                        name = f"{operation_id}/{len(made)}"
+                        made.append(self._add_delete(conn, org, embedder, (UUID(row.point_id),), name))
+                    return [passage_id]
+                raise PassageNotFound(passage_id)
+
+            self._requests.once(conn, key, effect)
+            return tuple(made)
+
+        return await self._database.write(write)
+
+    async def settle(self, operation: Operation) -> None:
+        """See PassageLedger.settle."""
+        await self._database.write(lambda conn: operation_rows.remove(conn, operation))
+
+    async def unsettled(self, *, everything: bool, limit: int = 100) -> list[Operation]:
+        """See PassageLedger.unsettled."""
+        return await self._database.write(lambda conn: operation_rows.claim(conn, self._clock.now(), everything, limit))
+
+    async def is_moving(self, org: str, archive_id: str) -> bool:
+        """See PassageLedger.is_moving."""
+        return await self._database.read(lambda conn: reembedding_rows.target(conn, org, archive_id)) is not None
+
+    async def purge_requests(self) -> int:
+        """See PassageLedger.purge_requests."""
+        return await self._database.write(self._requests.purge)
+
+    async def purge_tombstones(self, older_than: datetime) -> int:
+        """See PassageLedger.purge_tombstones."""
+        old = passages.delete().where(passages.c.deleted_at < older_than, passages.c.state == "deleted")
+        return await self._database.write(lambda conn: conn.execute(old).rowcount)
+
+    def _is_known(self, conn: sa.Connection, key: RequestKey) -> bool:
+        ledger = request_ledger.c
+        query = sa.select(ledger.request_id).where(
+            ledger.organization_id == key.organization_id,
+            ledger.method == key.method,
+            ledger.request_id == key.request_id,
+        )
+        return conn.execute(query).first() is not None
+
+    def _add_delete(
+        self, conn: sa.Connection, org: str, embedder: str, points: tuple[UUID, ...], operation_id: str = ""
+    ) -> DeletePoints:
+        operation = DeletePoints(operation_id or self._ids.new("operation"), org, embedder, points)
+        operation_rows.add(conn, operation, self._clock.now())
+        return operation
+
+
+def _require_live(conn: sa.Connection, org: str, passage_id: str) -> sa.Row[Any]:
+    for row in rows.rows(conn, org, [passage_id]):
+        if row.state == "live":
+            return row
+    raise PassageNotFound(passage_id)
+
+
+def _note_change(conn: sa.Connection, org: str, row: sa.Row[Any], change: PassageChange) -> None:
+    values: dict[str, Any] = {"generation": 0, "changes": passages.c.changes + 1}
+    tags: Counter[str] = Counter()
+    if "text" in change.fields:
+        values["content_hash"] = rows.content_hash(change.text)
+    if "tags" in change.fields:
+        values["tags"] = msgspec.json.encode(change.tags).decode()
+        tags.update(change.tags)
+        tags.subtract(archive_rows.tag_counter([row.tags]))
+    conn.execute(passages.update().where(rows.are(org, [row.id])).values(**values))
+    archive_rows.count_passages(conn, org, row.archive_id, 0, tags, change.updated_at)
+
+
+def _found(row: sa.Row[Any]) -> PassageRow:
+    return PassageRow(row.id, row.archive_id, row.embedder, UUID(row.point_id), row.created_at)

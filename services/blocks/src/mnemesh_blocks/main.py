@@ -1,0 +1,15 @@
+"""The process: configuration in, exit code out."""
+
+from __future__ import annotations
+
+from mnemesh_kit import run
+
+from mnemesh_blocks.config import Config
+from mnemesh_blocks.wiring import assemble
+
+WORK = {"maintain": "mnemesh_blocks.maintenance"}
+
+
+def main() -> int:
+    """Runs the blocks service until it is told to stop, or its maintenance once."""
+    return run.main(Config.from_env, assemble, WORK)

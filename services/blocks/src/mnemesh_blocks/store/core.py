@@ -1,0 +1,245 @@
+"""Who holds which block, and the one revision number of each agent's core memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.sql import UtcDateTime
+
+from mnemesh_blocks.model import Block, CoreMemory
+from mnemesh_blocks.store.rows import block_from
+from mnemesh_blocks.store.tables import blocks, core_memories, holdings
+
+
+class CoreMemoryTables:
+    """The part of a transaction that is about agents."""
+
+    def __init__(self, conn: sa.Connection, organization_id: str, clock: Clock) -> None:
+        self._conn = conn
+        self._organization_id = organization_id
+        self._clock = clock
+        self._mine = blocks.c.organization_id == organization_id
+
+    def labels(self, agent_id: str) -> Sequence[str]:
+        """See `BlockTransaction.labels`."""
+        stmt = sa.select(holdings.c.label).where(self._held_by(agent_id)).order_by(holdings.c.position)
+        return self._conn.execute(stmt).scalars().all()
+
+    def attach(self, agent_id: str, block: Block) -> None:
+        """See `BlockTransaction.attach`."""
+        now = self._clock.now()
+        position = self._conn.execute(
+            core_memories.update()
+            .where(self._agent(agent_id))
+            .values(
+                revision=core_memories.c.revision + 1, next_position=core_memories.c.next_position + 1, updated_at=now
+            )
+            .returning(core_memories.c.next_position)
+        ).scalar_one_or_none()
+        if position is None:
+            position = 1
+            self._conn.execute(
+                core_memories.insert().values(
+                    organization_id=self._organization_id,
+                    agent_id=agent_id,
+                    revision=1,
+                    next_position=position,
+                    updated_at=now,
+                )
+            )
+        self._conn.execute(
+            holdings.insert().values(
+                organization_id=self._organization_id,
+                agent_id=agent_id,
+                block_id=block.id,
+                label=block.label,
+                position=position,
+            )
+        )
+
+    def detach(self, agent_id: str, block_id: str) -> bool:
+        """See `BlockTransaction.detach`."""
+        held = self._held_by(agent_id) & (holdings.c.block_id == block_id)
+        if self._conn.execute(holdings.delete().where(held)).rowcount == 0:
+            return False
+        self._touch(self._agent(agent_id))
+        return True
+
+    def list_holders(self, block_id: str, page: PageQuery) -> Page[str]:
+        """See `BlockTransaction.list_holders`."""
+        scope = (holdings.c.organization_id == self._organization_id) & (holdings.c.block_id == block_id)
+        agent = holdings.c.agent_id
+        scope &= agent.not_in(
+            sa.select(core_memories.c.agent_id).where(
+                core_memories.c.organization_id == self._organization_id, core_memories.c.conversation_of.is_not(None)
+            )
+        )
+        found = paginate(self._conn, sa.select(agent).where(scope), page, key=agent, id=agent, scope=scope)
+        return found.map(lambda row: str(row.agent_id))
+
+    def label_conflict(self, block_id: str, label: str) -> str | None:
+        """See `BlockTransaction.label_conflict`."""
+        other = holdings.alias()
+        stmt = (
+            sa.select(other.c.agent_id)
+            .join(
+                holdings,
+                (holdings.c.agent_id == other.c.agent_id) & (holdings.c.organization_id == other.c.organization_id),
+            )
+            .where(
+                holdings.c.organization_id == self._organization_id,
+                holdings.c.block_id == block_id,
+                other.c.label == label,
+                other.c.block_id != block_id,
+            )
+            .limit(1)
+        )
+        return self._conn.execute(stmt).scalar_one_or_none()
+
+    def core_memory(self, agent_id: str, if_revision: int | None = None) -> CoreMemory | None:
+        """See `BlockTransaction.core_memory`."""
+        # Where the revision still holds, the join finds no blocks and the one row says so.
+        known = -1 if if_revision is None else if_revision
+        rows = self._conn.execute(_CORE_MEMORY, self._which(agent_id) | {"known": known}).all()
+        memory = _core_memory(agent_id, rows)
+        return None if memory.revision == if_revision else memory
+
+    def core_memories(self, agent_ids: Sequence[str]) -> Sequence[CoreMemory]:
+        """See `BlockTransaction.core_memories`."""
+        stmt = _WITH_BLOCKS.where(
+            core_memories.c.organization_id == self._organization_id, core_memories.c.agent_id.in_(agent_ids)
+        )
+        by_agent: dict[str, list[sa.Row[Any]]] = {}
+        for row in self._conn.execute(stmt, {"known": -1}):
+            by_agent.setdefault(row.core_agent_id, []).append(row)
+        return [_core_memory(agent_id, by_agent.get(agent_id, ())) for agent_id in agent_ids]
+
+    def adopt(self, conversation_id: str, agent_id: str) -> bool:
+        """See `BlockTransaction.adopt`."""
+        row = self._conn.execute(
+            sa.select(core_memories.c.conversation_of).where(self._agent(conversation_id))
+        ).one_or_none()
+        if row is not None:
+            return bool(row.conversation_of == agent_id)
+        self._conn.execute(
+            core_memories.insert().values(
+                organization_id=self._organization_id,
+                agent_id=conversation_id,
+                conversation_of=agent_id,
+                revision=0,
+                next_position=0,
+                updated_at=self._clock.now(),
+            )
+        )
+        return True
+
+    def is_conversation_of(self, conversation_id: str, agent_id: str) -> bool:
+        """See `BlockTransaction.is_conversation_of`."""
+        owner = sa.select(core_memories.c.conversation_of).where(self._agent(conversation_id))
+        return self._conn.execute(owner).scalar_one_or_none() == agent_id
+
+    def core_revision(self, agent_id: str) -> int:
+        """See `BlockTransaction.core_revision`."""
+        return self._conn.execute(_CORE_REVISION, self._which(agent_id)).scalar_one_or_none() or 0
+
+    def is_erased(self, agent_id: str) -> bool:
+        """See `BlockTransaction.is_erased`."""
+        stmt = sa.select(core_memories.c.erased_at).where(self._agent(agent_id))
+        return self._conn.execute(stmt).scalar_one_or_none() is not None
+
+    def erase_agent(self, agent_id: str, *, with_unshared_blocks: bool) -> tuple[int, int]:
+        """See `BlockTransaction.erase_agent`."""
+        own = sa.select(core_memories.c.agent_id).where(
+            core_memories.c.organization_id == self._organization_id,
+            core_memories.c.conversation_of == agent_id,
+            core_memories.c.erased_at.is_(None),
+        )
+        for conversation_id in self._conn.execute(own).scalars().all():
+            self.erase_agent(conversation_id, with_unshared_blocks=True)
+        held = self._conn.execute(sa.select(holdings.c.block_id).where(self._held_by(agent_id))).scalars().all()
+        self._conn.execute(holdings.delete().where(self._held_by(agent_id)))
+        deleted = 0
+        if with_unshared_blocks and held:
+            unshared = blocks.c.id.in_(held) & blocks.c.id.not_in(sa.select(holdings.c.block_id))
+            deleted = self._conn.execute(blocks.delete().where(unshared, self._mine)).rowcount
+        now = self._clock.now()
+        known = core_memories.update().where(self._agent(agent_id))
+        grown = known.values(revision=core_memories.c.revision + 1, updated_at=now, erased_at=now)
+        if self._conn.execute(grown).rowcount == 0:
+            self._conn.execute(
+                core_memories.insert().values(
+                    organization_id=self._organization_id,
+                    agent_id=agent_id,
+                    revision=1,
+                    next_position=1,
+                    updated_at=now,
+                    erased_at=now,
+                )
+            )
+        return len(held), deleted
+
+    def _touch_holders(self, block_id: str) -> None:
+        which = {"its_organization": self._organization_id, "its_block": block_id, "now": self._clock.now()}
+        self._conn.execute(_TOUCH_HOLDERS, which)
+
+    def _touch(self, which: sa.ColumnElement[bool]) -> None:
+        bumped = core_memories.update().values(revision=core_memories.c.revision + 1, updated_at=self._clock.now())
+        self._conn.execute(bumped.where(which))
+
+    def _which(self, agent_id: str) -> dict[str, object]:
+        return {"its_organization": self._organization_id, "its_agent": agent_id}
+
+    def _agent(self, agent_id: str) -> sa.ColumnElement[bool]:
+        return (core_memories.c.organization_id == self._organization_id) & (core_memories.c.agent_id == agent_id)
+
+    def _held_by(self, agent_id: str) -> sa.ColumnElement[bool]:
+        return (holdings.c.organization_id == self._organization_id) & (holdings.c.agent_id == agent_id)
+
+
+# Built once, because every edit and every step of an agent runs them.
+_TOUCH_HOLDERS = (
+    core_memories.update()
+    .values(revision=core_memories.c.revision + 1, updated_at=sa.bindparam("now", type_=UtcDateTime))
+    .where(
+        core_memories.c.organization_id == sa.bindparam("its_organization"),
+        core_memories.c.agent_id.in_(
+            sa.select(holdings.c.agent_id).where(
+                holdings.c.organization_id == sa.bindparam("its_organization"),
+                holdings.c.block_id == sa.bindparam("its_block"),
+            )
+        ),
+    )
+)
+_ITS_AGENT = (core_memories.c.organization_id == sa.bindparam("its_organization")) & (
+    core_memories.c.agent_id == sa.bindparam("its_agent")
+)
+_CORE_REVISION = sa.select(core_memories.c.revision).where(_ITS_AGENT)
+_WITH_BLOCKS = (
+    sa.select(
+        core_memories.c.agent_id.label("core_agent_id"),
+        core_memories.c.revision.label("core_revision"),
+        core_memories.c.updated_at.label("core_updated_at"),
+        blocks,
+    )
+    .select_from(core_memories)
+    .outerjoin(
+        holdings,
+        (holdings.c.organization_id == core_memories.c.organization_id)
+        & (holdings.c.agent_id == core_memories.c.agent_id)
+        & (core_memories.c.revision != sa.bindparam("known", type_=sa.BigInteger)),
+    )
+    .outerjoin(blocks, blocks.c.id == holdings.c.block_id)
+    .order_by(core_memories.c.agent_id, holdings.c.position)
+)
+_CORE_MEMORY = _WITH_BLOCKS.where(_ITS_AGENT)
+
+
+def _core_memory(agent_id: str, rows: Sequence[sa.Row[Any]]) -> CoreMemory:
+    if not rows:
+        return CoreMemory(agent_id)
+    held = tuple(block_from(row) for row in rows if row.id is not None)
+    return CoreMemory(agent_id, rows[0].core_revision, held, rows[0].core_updated_at)

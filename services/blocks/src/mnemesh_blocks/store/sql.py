@@ -1,0 +1,203 @@
+"""The block store on SQL: SQLite and PostgreSQL alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final, TypeVar
+
+import sqlalchemy as sa
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.idempotency import Ledger, RequestKey
+from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.sql import Database
+
+from mnemesh_blocks.model import Block, BlockRevision
+from mnemesh_blocks.store.base import BlockFilter, BlockOrder, BlockTransaction
+from mnemesh_blocks.store.core import CoreMemoryTables
+from mnemesh_blocks.store.filters import conditions
+from mnemesh_blocks.store.rows import block_from, block_values, revision_from, revision_values
+from mnemesh_blocks.store.tables import (
+    block_identities,
+    block_revisions,
+    block_tags,
+    blocks,
+    core_memories,
+    holdings,
+    request_ledger,
+)
+
+T = TypeVar("T")
+
+_ORDER_KEYS: Final = {
+    BlockOrder.CREATE_TIME: blocks.c.created_at,
+    BlockOrder.UPDATE_TIME: blocks.c.updated_at,
+    BlockOrder.LABEL: blocks.c.label,
+}
+
+# Built once: making a statement of this many columns costs more than running it.
+_INSERT_BLOCK: Final = blocks.insert()
+_INSERT_REVISION: Final = block_revisions.insert()
+_BLOCK: Final = sa.select(blocks).where(
+    blocks.c.id == sa.bindparam("its_id"), blocks.c.organization_id == sa.bindparam("its_organization")
+)
+_HELD_BLOCK: Final = (
+    sa.select(blocks)
+    .join(holdings, holdings.c.block_id == blocks.c.id)
+    .where(
+        holdings.c.organization_id == sa.bindparam("its_organization"),
+        holdings.c.agent_id == sa.bindparam("its_agent"),
+        holdings.c.label == sa.bindparam("its_label"),
+    )
+)
+_UPDATE_BLOCK: Final = blocks.update().where(
+    blocks.c.id == sa.bindparam("its_id"), blocks.c.organization_id == sa.bindparam("its_organization")
+)
+
+
+class SqlBlockStore:
+    """Implements `BlockStore`."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._ledger = Ledger(request_ledger, clock)
+
+    async def read(self, organization_id: str, work: Callable[[BlockTransaction], T]) -> T:
+        """See `BlockStore.read`."""
+        return await self._database.read(lambda conn: work(SqlBlockTransaction(conn, organization_id, self._clock)))
+
+    async def write(self, organization_id: str, work: Callable[[BlockTransaction], T]) -> T:
+        """See `BlockStore.write`."""
+        return await self._database.write(lambda conn: work(SqlBlockTransaction(conn, organization_id, self._clock)))
+
+    async def write_once(
+        self,
+        key: RequestKey | None,
+        organization_id: str,
+        work: Callable[[BlockTransaction], T],
+        *,
+        result: Callable[[T], Sequence[str]],
+        again: Callable[[BlockTransaction, Sequence[str]], T],
+    ) -> T:
+        """See `BlockStore.write_once`."""
+
+        def transaction(conn: sa.Connection) -> T:
+            tx = SqlBlockTransaction(conn, organization_id, self._clock)
+            answers: list[T] = []
+
+            def effect() -> Sequence[str]:
+                answers.append(work(tx))
+                return result(answers[0])
+
+            remembered, replayed = self._ledger.once(conn, key, effect)
+            return again(tx, remembered) if replayed else answers[0]
+
+        return await self._database.write(transaction)
+
+    async def purge_ledger(self) -> int:
+        """Forgets the requests of more than a day ago."""
+        return await self._database.write(self._ledger.purge)
+
+    async def purge_tombstones(self, before: datetime) -> int:
+        """Forgets agents that were erased before that time; a write for one of them would be taken again."""
+        erased = core_memories.delete().where(core_memories.c.erased_at < before)
+        return await self._database.write(lambda conn: conn.execute(erased).rowcount)
+
+
+class SqlBlockTransaction(CoreMemoryTables):
+    """Implements `BlockTransaction`; who holds what is in the base class."""
+
+    def block(self, block_id: str) -> Block | None:
+        """See `BlockTransaction.block`."""
+        which = {"its_id": block_id, "its_organization": self._organization_id}
+        row = self._conn.execute(_BLOCK, which).first()
+        return None if row is None else block_from(row)
+
+    def held_block(self, agent_id: str, label: str) -> Block | None:
+        """See `BlockTransaction.held_block`."""
+        which = {"its_agent": agent_id, "its_label": label, "its_organization": self._organization_id}
+        row = self._conn.execute(_HELD_BLOCK, which).first()
+        return None if row is None else block_from(row)
+
+    def insert_block(self, block: Block) -> None:
+        """See `BlockTransaction.insert_block`."""
+        self._conn.execute(_INSERT_BLOCK, block_values(block, self._organization_id))
+        self._index(block)
+
+    def update_block(self, block: Block, before: Block) -> None:
+        """See `BlockTransaction.update_block`."""
+        values = block_values(block, self._organization_id)
+        self._conn.execute(_UPDATE_BLOCK, values | {"its_id": block.id, "its_organization": self._organization_id})
+        if (before.tags, before.identity_ids) != (block.tags, block.identity_ids):
+            for index in (block_tags, block_identities):
+                self._conn.execute(index.delete().where(index.c.block_id == block.id))
+            self._index(block)
+        if before.label != block.label:
+            self._conn.execute(holdings.update().where(holdings.c.block_id == block.id).values(label=block.label))
+        self._touch_holders(block.id)
+
+    def delete_block(self, block_id: str) -> bool:
+        """See `BlockTransaction.delete_block`."""
+        self._touch_holders(block_id)
+        # Holdings, tags, identities and revisions go with it: they reference it ON DELETE CASCADE.
+        return self._conn.execute(blocks.delete().where(blocks.c.id == block_id, self._mine)).rowcount == 1
+
+    def list_blocks(self, filter: BlockFilter, order: BlockOrder, page: PageQuery) -> Page[Block]:  # noqa: A002
+        """See `BlockTransaction.list_blocks`."""
+        stmt = sa.select(blocks).where(self._mine, *conditions(filter))
+        key = _ORDER_KEYS[order]
+        return paginate(self._conn, stmt, page, key=key, id=blocks.c.id, scope=self._mine).map(block_from)
+
+    def count_blocks(self, filter: BlockFilter) -> int:  # noqa: A002
+        """See `BlockTransaction.count_blocks`."""
+        stmt = sa.select(sa.func.count()).select_from(blocks).where(self._mine, *conditions(filter))
+        return int(self._conn.execute(stmt).scalar_one())
+
+    def insert_revision(self, revision: BlockRevision) -> None:
+        """See `BlockTransaction.insert_revision`."""
+        self._conn.execute(_INSERT_REVISION, revision_values(revision, self._organization_id))
+
+    def revision(self, block_id: str, revision: int) -> BlockRevision | None:
+        """See `BlockTransaction.revision`."""
+        return self._one_revision(self._revisions(block_id).where(block_revisions.c.revision == revision))
+
+    def revision_at(self, block_id: str, at: datetime) -> BlockRevision | None:
+        """See `BlockTransaction.revision_at`."""
+        return self._one_revision(self._revisions(block_id).where(block_revisions.c.created_at <= at))
+
+    def newest_child(self, block_id: str, parent: int) -> BlockRevision | None:
+        """See `BlockTransaction.newest_child`."""
+        return self._one_revision(self._revisions(block_id).where(block_revisions.c.parent == parent))
+
+    def list_revisions(self, block_id: str, page: PageQuery, *, with_previous: bool) -> Page[BlockRevision]:
+        """See `BlockTransaction.list_revisions`."""
+        stmt = self._revisions(block_id)
+        if with_previous:
+            earlier = block_revisions.alias()
+            previous = sa.select(earlier.c.value).where(
+                earlier.c.block_id == block_revisions.c.block_id,
+                earlier.c.revision == block_revisions.c.revision - 1,
+            )
+            stmt = stmt.add_columns(previous.scalar_subquery().label("previous_value"))
+        number = block_revisions.c.revision
+        scope = (block_revisions.c.block_id == block_id) & (block_revisions.c.organization_id == self._organization_id)
+        found = paginate(self._conn, stmt, page, key=number, id=sa.cast(number, sa.Text), scope=scope)
+        return found.map(revision_from)
+
+    def _revisions(self, block_id: str) -> sa.Select[tuple[object, ...]]:
+        return sa.select(block_revisions).where(
+            block_revisions.c.block_id == block_id, block_revisions.c.organization_id == self._organization_id
+        )
+
+    def _one_revision(self, stmt: sa.Select[tuple[object, ...]]) -> BlockRevision | None:
+        row = self._conn.execute(stmt.order_by(block_revisions.c.revision.desc()).limit(1)).first()
+        return None if row is None else revision_from(row)
+
+    def _index(self, block: Block) -> None:
+        for index, column, values in (
+            (block_tags, "tag", block.tags),
+            (block_identities, "identity_id", block.identity_ids),
+        ):
+            if values:
+                self._conn.execute(index.insert(), [{"block_id": block.id, column: value} for value in values])

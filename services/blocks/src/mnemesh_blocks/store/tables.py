@@ -1,0 +1,116 @@
+"""The tables of the blocks service."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+from mnemesh_kit.idempotency import ledger_table
+from mnemesh_kit.sql import UtcDateTime
+
+metadata = sa.MetaData()
+
+blocks: Final = sa.Table(
+    "blocks",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("label", sa.Text, nullable=False),
+    sa.Column("value", sa.Text, nullable=False),
+    sa.Column("char_limit", sa.Integer, nullable=False),
+    sa.Column("description", sa.Text),
+    sa.Column("read_only", sa.Boolean, nullable=False),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    sa.Column("content_revision", sa.BigInteger, nullable=False),
+    sa.Column("name", sa.Text),
+    # JSON lists, read with the row; block_tags and block_identities index them for filters.
+    sa.Column("tags", sa.Text, nullable=False),
+    sa.Column("identity_ids", sa.Text, nullable=False),
+    sa.Column("metadata", sa.Text),
+    sa.Column("hidden", sa.Boolean, nullable=False),
+    sa.Column("is_template", sa.Boolean, nullable=False),
+    sa.Column("template_name", sa.Text),
+    sa.Column("preserve_on_migration", sa.Boolean, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Column("created_by_id", sa.Text, nullable=False),
+    sa.Column("last_updated_by_id", sa.Text, nullable=False),
+    sa.Column("project_id", sa.Text),
+    sa.Column("template_id", sa.Text),
+    sa.Column("base_template_id", sa.Text),
+    sa.Column("deployment_id", sa.Text),
+    sa.Column("entity_id", sa.Text),
+    sa.Index("blocks_by_create_time", "organization_id", "created_at", "id"),
+    sa.Index("blocks_by_update_time", "organization_id", "updated_at", "id"),
+    sa.Index("blocks_by_label", "organization_id", "label", "id"),
+)
+
+block_tags: Final = sa.Table(
+    "block_tags",
+    metadata,
+    sa.Column("block_id", sa.Text, sa.ForeignKey("blocks.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("tag", sa.Text, primary_key=True, index=True),
+)
+
+block_identities: Final = sa.Table(
+    "block_identities",
+    metadata,
+    sa.Column("block_id", sa.Text, sa.ForeignKey("blocks.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("identity_id", sa.Text, primary_key=True, index=True),
+)
+
+block_revisions: Final = sa.Table(
+    "block_revisions",
+    metadata,
+    sa.Column("block_id", sa.Text, sa.ForeignKey("blocks.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("revision", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("operation", sa.Text, nullable=False),
+    sa.Column("parent", sa.BigInteger),
+    sa.Column("label", sa.Text, nullable=False),
+    sa.Column("value", sa.Text, nullable=False),
+    sa.Column("description", sa.Text),
+    sa.Column("char_limit", sa.Integer, nullable=False),
+    sa.Column("read_only", sa.Boolean, nullable=False),
+    # Either agent_id (with the ids of its call) or subject_id is set.
+    sa.Column("agent_id", sa.Text),
+    sa.Column("tool_call_id", sa.Text),
+    sa.Column("run_id", sa.Text),
+    sa.Column("subject_id", sa.Text),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index("block_revisions_by_parent", "block_id", "parent"),
+)
+
+# One row per holder that ever held a block: its counter, and its tombstone when it was erased. Holders are agents, and
+# conversations that have blocks for themselves: `agent_id` then is the conversation, `conversation_of` its agent.
+core_memories: Final = sa.Table(
+    "core_memories",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text, primary_key=True),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    sa.Column("next_position", sa.BigInteger, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Column("erased_at", UtcDateTime),
+    sa.Column("conversation_of", sa.Text),
+    sa.Index(
+        "core_memories_of_conversations",
+        "organization_id",
+        "conversation_of",
+        sqlite_where=sa.text("conversation_of IS NOT NULL"),
+        postgresql_where=sa.text("conversation_of IS NOT NULL"),
+    ),
+)
+
+holdings: Final = sa.Table(
+    "holdings",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text, primary_key=True),
+    sa.Column("block_id", sa.Text, sa.ForeignKey("blocks.id", ondelete="CASCADE"), primary_key=True, index=True),
+    sa.Column("label", sa.Text, nullable=False),
+    sa.Column("position", sa.BigInteger, nullable=False),
+    sa.UniqueConstraint("organization_id", "agent_id", "label", name="holdings_label_is_unique"),
+)
+
+request_ledger: Final = ledger_table(metadata)

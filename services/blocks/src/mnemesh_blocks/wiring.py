@@ -1,0 +1,40 @@
+"""Builds the service from its parts; the only place that picks them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from mnemesh.blocks.v1 import blocks_service_pb2, blocks_service_pb2_grpc
+from mnemesh_kit.background import periodic
+from mnemesh_kit.clock import Clock, SystemClock
+from mnemesh_kit.ids import IdSource, RandomIds
+from mnemesh_kit.service import Assembly
+from mnemesh_kit.sql import Database
+
+from mnemesh_blocks.config import Config
+from mnemesh_blocks.service import BlockService
+from mnemesh_blocks.servicer import BlocksServicer
+from mnemesh_blocks.store.sql import SqlBlockStore
+
+PURGE_SECONDS = 3600.0
+
+
+async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
+    """The blocks service over its migrated database, ready to start."""
+    clock, ids = clock or SystemClock(), ids or RandomIds()
+    database = Database.open(config.database, synchronous=config.sqlite_synchronous)
+    await database.migrate("mnemesh_blocks")
+    store = SqlBlockStore(database, clock)
+
+    async def purge() -> None:
+        await store.purge_ledger()
+        await store.purge_tombstones(clock.now() - timedelta(days=config.tombstone_days))
+
+    servicer = BlocksServicer(BlockService(store, clock, ids))
+    return Assembly(
+        name="blocks",
+        servicers=[(blocks_service_pb2_grpc.add_BlockServiceServicer_to_server, servicer)],
+        service_names=[blocks_service_pb2.DESCRIPTOR.services_by_name["BlockService"].full_name],
+        background=[periodic(PURGE_SECONDS, purge)],
+        close=[database.close],
+    )

@@ -1,0 +1,213 @@
+"""The arguments of a tool call: from the JSON text that a model gave to checked values, or to words for the model."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mnemesh_orchestrator.builtin.schemas import HEARTBEAT, THINKING
+from mnemesh_orchestrator.model.models import ToolSchema
+
+_KINDS: Final[Mapping[str, str]] = {
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+
+_INT32: Final = 2**31 - 1
+_QUOTED_CHARACTERS: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What a model gave to a tool, without what mnemesh had added to the tool's schema."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    request_heartbeat: bool = False
+    thinking: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParseFailure:
+    """Arguments that cannot be understood; `text` tells the model why, and the tool must not run."""
+
+    text: str
+
+
+def parse(text: str, schema: ToolSchema) -> Arguments | ParseFailure:
+    """Reads the arguments of a call.
+
+    Lenient where only one meaning is possible: no text is no arguments, JSON
+    within a JSON string is read again, of several objects in a row the first
+    counts, and line breaks may stand in strings as they are. Whatever else is
+    no JSON object fails; arguments are never made up.
+
+    Args:
+        text: as the model gave it.
+        schema: the tool's own. An argument that mnemesh adds is taken out unless the tool has one of that name itself.
+    """
+    try:
+        values = _object(text)
+    except RecursionError:
+        return ParseFailure("Error: the arguments are nested too deeply.")
+    except ValueError as problem:
+        return ParseFailure(f"Error: the arguments are not a JSON object: {problem}. Call the tool again with one.")
+    own = schema.parameters.get("properties", {})
+    heartbeat = values.pop(HEARTBEAT, False) if HEARTBEAT not in own else False
+    thinking = values.pop(THINKING, None) if THINKING not in own else None
+    return Arguments(values, _is_true(heartbeat), thinking if isinstance(thinking, str) and thinking else None)
+
+
+def check(values: Mapping[str, Any], schema: ToolSchema) -> Mapping[str, Any] | ParseFailure:
+    """The values as the tool takes them: every required one there, none unknown, each of its type.
+
+    A null for an optional argument is taken as its absence, and a number
+    without a fraction as an integer.
+    """
+    properties: Mapping[str, Any] = schema.parameters.get("properties", {})
+    required = schema.parameters.get("required", ())
+    for name in values:
+        if name not in properties:
+            known = ", ".join(properties) or "none"
+            return ParseFailure(f"Error: {schema.name} has no argument {name} (its arguments: {known})")
+    for name in required:
+        if values.get(name) is None and not _takes_null(properties.get(name, {})):
+            return ParseFailure(f"Error: {name} is required for {schema.name}")
+    checked: dict[str, Any] = {}
+    for name, value in values.items():
+        if value is None and name not in required:
+            continue
+        value = _as_integer(value, properties[name])  # noqa: PLW2901
+        if (problem := _mismatch(value, properties[name], name)) is not None:
+            return ParseFailure(f"Error: {problem}")
+        checked[name] = value
+    return checked
+
+
+def storable(text: str) -> str:
+    """The arguments of a call as a message may carry them: a JSON object as text.
+
+    What `parse` understands is written out anew, whole; of anything else the
+    beginning is quoted, so that the model sees what it did.
+    """
+    try:
+        return json.dumps(_object(text), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        quoted = text[:_QUOTED_CHARACTERS].encode(errors="replace").decode()
+        return json.dumps({"unreadable_arguments": quoted}, ensure_ascii=False)
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = _first_value(text)
+    if isinstance(value, str):
+        value = _first_value(value)
+    if not isinstance(value, dict):
+        raise ValueError(f"they are {_kind(value)}")
+    _require_sound(value)
+    return value
+
+
+def _first_value(text: str) -> Any:
+    text = text.strip()
+    if not text:
+        return {}
+    # Not `cut at "}{"`: those characters may stand within a string.
+    value, end = _DECODER.raw_decode(text)
+    rest = text[end:].lstrip()
+    if rest and not (isinstance(value, dict) and rest.startswith("{")):
+        raise ValueError(f"extra text at character {end}")
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return value
+
+
+_DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_no_constant, parse_float=_float)
+
+
+def _require_sound(value: dict[str, Any]) -> None:
+    """Refuses what cannot be stored or sent on: half of a surrogate pair."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("they hold half of a character (a lone surrogate)") from None
+
+
+def _is_true(value: object) -> bool:
+    return value is True or (isinstance(value, str) and value.strip().lower() == "true")
+
+
+def _as_integer(value: Any, schema: Mapping[str, Any]) -> Any:
+    return int(value) if schema.get("type") == "integer" and isinstance(value, float) and value.is_integer() else value
+
+
+def _takes_null(schema: Mapping[str, Any]) -> bool:
+    return _mismatch(None, schema, "") is None
+
+
+def _mismatch(value: Any, schema: Mapping[str, Any], name: str) -> str | None:
+    """Why the value does not fit its schema, in words that name the argument; None where it does."""
+    for choice in ("anyOf", "oneOf"):
+        if (options := schema.get(choice)) and all(_mismatch(value, option, name) for option in options):
+            return f"{name} fits none of the forms that it may have"
+    types = schema.get("type", ())
+    types = (types,) if isinstance(types, str) else types
+    if types and not any(_is_of(value, kind) for kind in types):
+        return f"{name} must be {' or '.join(_KINDS.get(kind, kind) for kind in types)}, not {_kind(value)}"
+    allowed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if allowed is not None and value not in allowed:
+        argument, of_list, _ = name.partition("[")
+        plural = argument if of_list else f"{argument}s"
+        return f"Unknown {argument} '{value}'. Supported {plural}: {', '.join(map(str, allowed))}"
+    if isinstance(value, int | float) and (bounds := _out_of_bounds(value, schema)) is not None:
+        return f"{name} must be {bounds}, not {value}"
+    items = schema.get("items")
+    if isinstance(value, list) and isinstance(items, Mapping):
+        problems = (_mismatch(item, items, f"{name}[{index}]") for index, item in enumerate(value))
+        return next((problem for problem in problems if problem is not None), None)
+    return _fields_mismatch(value, schema, name) if isinstance(value, dict) else None
+
+
+def _fields_mismatch(value: Mapping[str, Any], schema: Mapping[str, Any], name: str) -> str | None:
+    if missing := [field for field in schema.get("required", ()) if field not in value]:
+        return f"{name} has no {missing[0]}"
+    fields = schema.get("properties", {})
+    problems = (_mismatch(given, fields[field], f"{name}.{field}") for field, given in value.items() if field in fields)
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _out_of_bounds(value: float, schema: Mapping[str, Any]) -> str | None:
+    # Whatever the schema says, an integer has to fit the contracts between services, which carry 32 bits.
+    bound = _INT32 if schema.get("type") == "integer" else math.inf
+    least, most = schema.get("minimum", -bound), schema.get("maximum", bound)
+    if value < least:
+        return f"at least {least}"
+    return f"at most {most}" if value > most else None
+
+
+def _is_of(value: Any, kind: str) -> bool:
+    match kind:
+        case "integer":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "number":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case _:
+            return _kind(value) == _KINDS.get(kind, kind)
+
+
+def _kind(value: Any) -> str:
+    names = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+    return _KINDS[names.get(type(value), "null")]

@@ -1,0 +1,61 @@
+"""The search of what remains of turns that left the window: facts and episodes, with the times that they are of."""
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, time, timedelta
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
+from mnemesh_orchestrator.model.episodes import Episode, Fact, MemoryScope
+from mnemesh_orchestrator.ports import EpisodesPort
+
+_LIMIT: Final = 5
+_DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+async def search(episodes: EpisodesPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+    """episodic_memory_search: in the agent's own memories, and in those that it shares by its settings."""
+    zone = ZoneInfo(call.time_zone)
+    at = _moment(given["held_at"], zone) if given.get("held_at") else None
+    own = MemoryScope(call.agent_id)
+    scopes = (own,) if call.memory_scope is None else (own, MemoryScope(call.agent_id, call.memory_scope))
+    found = await episodes.search(scopes, given["query"], limit=given.get("limit", _LIMIT), held_at=at)
+    counted = f"{len(found.facts)} facts and {len(found.episodes)} episodes"
+    return json.dumps(
+        {
+            "message": f"Showing {counted}:" if found.facts or found.episodes else "No results found.",
+            "facts": [_shown_fact(fact, zone) for fact in found.facts],
+            "episodes": [_shown_episode(episode, zone) for episode in found.episodes],
+        },
+        ensure_ascii=False,
+    )
+
+
+def _shown_fact(fact: Fact, zone: ZoneInfo) -> dict[str, Any]:
+    times = {"since": fact.valid_from, "until": fact.invalid_at, "learned": fact.created_at}
+    return {"fact": fact.text, **_shown_times(times, zone), **({"tags": list(fact.tags)} if fact.tags else {})}
+
+
+def _shown_episode(episode: Episode, zone: ZoneInfo) -> dict[str, Any]:
+    times = {"from": episode.started_at, "to": episode.ended_at}
+    tags = {"tags": list(episode.tags)} if episode.tags else {}
+    return {"summary": episode.summary, **_shown_times(times, zone), **tags}
+
+
+def _shown_times(times: Mapping[str, datetime | None], zone: ZoneInfo) -> dict[str, str]:
+    return {name: at.astimezone(zone).isoformat(timespec="seconds") for name, at in times.items() if at is not None}
+
+
+def _moment(text: str, zone: ZoneInfo) -> datetime:
+    """A time in the agent's zone unless it has an offset; a bare date is the end of that day."""
+    try:
+        given = datetime.fromisoformat(text.strip())
+        if _DAY.fullmatch(text.strip()):
+            given = datetime.combine(given.date() + timedelta(days=1), time()) - timedelta(microseconds=1)
+        return (given if given.tzinfo else given.replace(tzinfo=zone)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise Refused(
+            f"held_at {text[:100]!r} is no time. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)."
+        ) from error

@@ -1,0 +1,102 @@
+"""Runs the built-in tools over the ports of the memory tiers."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import MnemeshError
+
+from mnemesh_orchestrator.builtin import core_memory, episodic, search, voice
+from mnemesh_orchestrator.builtin.arguments import ParseFailure, check
+from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
+from mnemesh_orchestrator.builtin.memory_commands import run_command
+from mnemesh_orchestrator.builtin.refusals import is_told, refusal
+from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
+from mnemesh_orchestrator.model.memory import ToolResult
+from mnemesh_orchestrator.model.models import ToolSchema
+from mnemesh_orchestrator.ports import ArchivalPort, CoreMemoryPort, EpisodesPort, RecallPort
+
+__all__ = ["BuiltinCall", "BuiltinTools"]
+
+_MOST_ERROR_CHARACTERS: Final = 1000
+
+_Tool = Callable[[BuiltinCall, Mapping[str, Any]], Awaitable[str | None]]
+
+
+class BuiltinTools:
+    """The tools that the orchestrator runs itself."""
+
+    def __init__(
+        self,
+        blocks: CoreMemoryPort,
+        recall: RecallPort,
+        episodes: EpisodesPort,
+        archival: ArchivalPort,
+        clock: Clock,
+    ) -> None:
+        self._tools: Mapping[str, _Tool] = {
+            "send_message": _send_message,
+            "conversation_search": partial(search.conversation_search, recall, clock),
+            "episodic_memory_search": partial(episodic.search, episodes),
+            "archival_memory_insert": partial(search.archival_insert, archival),
+            "archival_memory_search": partial(search.archival_search, archival),
+            "core_memory_append": partial(core_memory.append, blocks),
+            "core_memory_replace": partial(core_memory.replace_all, blocks),
+            "memory_replace": partial(core_memory.replace, blocks),
+            "memory_insert": partial(core_memory.insert, blocks),
+            "memory_rethink": partial(core_memory.rethink, blocks),
+            "memory_apply_patch": partial(core_memory.apply_patch, blocks),
+            "memory_finish_edits": _finish_edits,
+            "memory": partial(run_command, blocks),
+            "search_memory": partial(voice.search_memory, recall, archival, clock),
+            "store_memories": partial(voice.store_memories, archival),
+            "rethink_user_memory": partial(voice.rethink_user_memory, blocks),
+            "finish_rethinking_memory": _finish_edits,
+        }
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the tools."""
+        return tuple(self._tools)
+
+    def schema(self, name: str) -> ToolSchema:
+        """A tool as a model is offered it, before mnemesh's own arguments are added."""
+        return BUILTIN_SCHEMAS[name]
+
+    async def execute(self, call: BuiltinCall) -> ToolResult:
+        """Runs a tool; may be repeated under the same effect prefix without a further effect.
+
+        Arguments that do not fit, and what a tier refuses, are results with
+        `ok` false and words for the model.
+
+        Raises:
+            MnemeshError: a tier is away, was too slow or failed; whether the effect took place is unknown, and the same
+                call may be made again.
+        """
+        given = check(call.arguments, self.schema(call.name))
+        if isinstance(given, ParseFailure):
+            return _failed(call, "ARGUMENTS_INVALID", given.text)
+        try:
+            text = await self._tools[call.name](call, given)
+        except Refused as refused:
+            return _failed(call, "REFUSED", str(refused))
+        except MnemeshError as error:
+            if not is_told(error):
+                raise
+            return _failed(call, error.reason, refusal(error, call))
+        return ToolResult(ok=True, text=str(text))
+
+
+async def _send_message(_call: BuiltinCall, _given: Mapping[str, Any]) -> str:
+    """The user reads the message in the call's arguments; nothing is left to do."""
+    return "Sent message successfully."
+
+
+async def _finish_edits(_call: BuiltinCall, _given: Mapping[str, Any]) -> None:
+    """A mark for the rules: the turn ends after it."""
+
+
+def _failed(call: BuiltinCall, reason: str, text: str) -> ToolResult:
+    trace = f"Error executing function {call.name}: {reason}: {text}"
+    return ToolResult(ok=False, text=text, stderr=(trace[:_MOST_ERROR_CHARACTERS],))

@@ -1,0 +1,139 @@
+"""What a model is told when a tier refuses what a built-in tool asked of it, by the reason of the error."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import grpc
+from mnemesh_kit.errors import MnemeshError
+
+from mnemesh_orchestrator.builtin.call import BuiltinCall
+from mnemesh_orchestrator.builtin.memory_commands import READ_ONLY_TEXT
+
+# These tell of the call, and the same call would end the same way. Any other status tells of the mesh: it goes to the
+# loop, which waits for the tier to come back.
+_CODES: Final = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+
+# The tier is there and has tried what it could: to wait is to wait for somebody else's service, so the model hears.
+_REASONS: Final = frozenset({"EMBEDDER_UNAVAILABLE"})
+
+# What the tools call the fields of a request.
+_REPLACE: Final = {"old_text": "old_str", "new_text": "new_str"}
+_ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
+    "core_memory_append": {"text": "content"},
+    "core_memory_replace": {"old_text": "old_content", "new_text": "new_content"},
+    "memory_replace": _REPLACE,
+    "memory_insert": {"text": "new_str"},
+    "memory_rethink": {"value": "new_memory"},
+    "memory": {**_REPLACE, "text": "insert_text", "value": "file_text"},
+    "archival_memory_insert": {"text": "content"},
+    "archival_memory_search": {"start_date": "start_datetime", "end_date": "end_datetime", "limit": "top_k"},
+}
+
+
+def is_told(error: MnemeshError) -> bool:
+    """Whether the error is an answer to the model, rather than a failure of the mesh."""
+    return error.code in _CODES or error.reason in _REASONS
+
+
+def refusal(error: MnemeshError, call: BuiltinCall) -> str:
+    """The words for the model."""
+    words = _WORDS.get(error.reason)
+    return words(error, call) if words is not None else error.message
+
+
+def _field(error: MnemeshError, call: BuiltinCall) -> str:
+    """The tool's argument behind the field that was refused."""
+    field = (error.field or "").rpartition(".")[2]
+    return _ARGUMENTS.get(call.name, {}).get(field, field)
+
+
+def _given(call: BuiltinCall, field: str) -> str:
+    name = _ARGUMENTS.get(call.name, {}).get(field, field)
+    return str(call.arguments.get(name, ""))
+
+
+def _label(error: MnemeshError) -> str:
+    return error.metadata.get("label", "")
+
+
+def _line_number_prefix(error: MnemeshError, call: BuiltinCall) -> str:
+    field = _field(error, call)
+    return (
+        f"{'Patch' if field == 'patch' else field} contains a line number prefix, which is not allowed. Do not include "
+        "line numbers when calling memory tools (line numbers are for display purposes only)."
+    )
+
+
+def _text_not_found(error: MnemeshError, call: BuiltinCall) -> str:
+    old, label = _given(call, "old_text"), _label(error)
+    if call.name == "core_memory_replace":
+        return f"Old content '{old}' not found in memory block '{label}'"
+    return (
+        f"No replacement was performed, old_str `{old}` did not appear verbatim in memory block with label `{label}`."
+    )
+
+
+def _text_ambiguous(error: MnemeshError, call: BuiltinCall) -> str:
+    lines = ", ".join(line.strip() for line in error.metadata.get("lines", "").split(","))
+    return (
+        f"No replacement was performed. Multiple occurrences of old_str `{_given(call, 'old_text')}` in lines "
+        f"[{lines}]. Please ensure it is unique."
+    )
+
+
+def _line_out_of_range(error: MnemeshError, _: BuiltinCall) -> str:
+    line, lines = error.metadata.get("line", ""), error.metadata.get("lines", "")
+    return (
+        f"Invalid `insert_line` parameter: {line}. It should be within the range of lines of the memory block: "
+        f"[0, {lines}], or -1 to append to the end of the memory block."
+    )
+
+
+def _limit_exceeded(error: MnemeshError, _: BuiltinCall) -> str:
+    return (
+        f"Edit failed: Exceeds {error.metadata.get('limit')} character limit (requested {error.metadata.get('size')})"
+    )
+
+
+def _label_not_found(error: MnemeshError, _: BuiltinCall) -> str:
+    available = ", ".join(filter(None, error.metadata.get("labels", "").split(",")))
+    return f"Block field {_label(error)} does not exist (available sections = {available})"
+
+
+def _embedder_unavailable(_error: MnemeshError, call: BuiltinCall) -> str:
+    undone = " Nothing was stored." if call.name == "archival_memory_insert" else ""
+    return (
+        f"Archival memory cannot be used at the moment: its embedding service does not answer.{undone} Try again later."
+    )
+
+
+def _invalid_argument(error: MnemeshError, call: BuiltinCall) -> str:
+    name = _field(error, call)
+    if name in ("start_date", "end_date", "start_datetime", "end_datetime"):
+        given = call.arguments.get(name, "")
+        return f"Invalid {name} format: {given}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
+    return f"{name}: {error.message}" if name in call.arguments else error.message
+
+
+_WORDS: Final[Mapping[str, Callable[[MnemeshError, BuiltinCall], str]]] = {
+    "BLOCK_READ_ONLY": lambda _error, _call: READ_ONLY_TEXT,
+    "BLOCK_LABEL_TAKEN": lambda error, _: f"There is already a memory block with label `{_label(error)}`.",
+    "BLOCK_LINE_NUMBER_PREFIX": _line_number_prefix,
+    "BLOCK_TEXT_NOT_FOUND": _text_not_found,
+    "BLOCK_TEXT_AMBIGUOUS": _text_ambiguous,
+    "BLOCK_LINE_OUT_OF_RANGE": _line_out_of_range,
+    "BLOCK_LIMIT_EXCEEDED": _limit_exceeded,
+    "BLOCK_LABEL_NOT_FOUND": _label_not_found,
+    "INVALID_ARGUMENT": _invalid_argument,
+    "EMBEDDER_UNAVAILABLE": _embedder_unavailable,
+}

@@ -1,0 +1,240 @@
+"""The built-in tools as a model is offered them, and the arguments that mnemesh adds to any tool."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mnemesh_orchestrator.model.models import ToolSchema
+
+HEARTBEAT: Final = "request_heartbeat"
+THINKING: Final = "thinking"
+
+_LABEL: Final = ("label", "The label of the memory block to edit.")
+_BY_LINE: Final = "The line after which the text goes: 0 for the beginning of the block, -1 (the default) for its end."
+_NO_NUMBERS: Final = "Without the line numbers of the display."
+_DATE_FORMS: Final = "ISO 8601, as YYYY-MM-DD or YYYY-MM-DDTHH:MM, in your time zone unless an offset is given."
+
+
+def with_heartbeat(schema: ToolSchema) -> ToolSchema:
+    """The tool with a required argument by which the model asks for another step. Not for tools that end a turn."""
+    if HEARTBEAT in schema.parameters.get("properties", {}):
+        return schema
+    description = "True to be given another step as soon as this tool has returned; false to rest until the next event."
+    added = {HEARTBEAT: {"type": "boolean", "description": description}}
+    properties = {**schema.parameters.get("properties", {}), **added}
+    required = [*schema.parameters.get("required", ()), HEARTBEAT]
+    return _with_parameters(schema, properties, required)
+
+
+def with_thinking(schema: ToolSchema) -> ToolSchema:
+    """The tool with a required first argument for what the model thinks; a tool with such an argument is left alone."""
+    if THINKING in schema.parameters.get("properties", {}):
+        return schema
+    description = "Your inner monologue, read by nobody but you: what you know, what you want, and why you act so."
+    added = {THINKING: {"type": "string", "description": description}}
+    properties = {**added, **schema.parameters.get("properties", {})}
+    required = [THINKING, *schema.parameters.get("required", ())]
+    return _with_parameters(schema, properties, required)
+
+
+def _with_parameters(schema: ToolSchema, properties: Mapping[str, Any], required: list[str]) -> ToolSchema:
+    parameters = {**schema.parameters, "type": "object", "properties": properties, "required": required}
+    return ToolSchema(schema.name, schema.description, parameters)
+
+
+def _text(description: str) -> dict[str, Any]:
+    return {"type": "string", "description": description}
+
+
+def _number(description: str, **bounds: int) -> dict[str, Any]:
+    return {"type": "integer", "description": description, **bounds}
+
+
+def _texts(description: str, among: tuple[str, ...] = ()) -> dict[str, Any]:
+    items: dict[str, Any] = {"type": "string", "enum": list(among)} if among else {"type": "string"}
+    return {"type": "array", "items": items, "description": description}
+
+
+def _objects(description: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    items = {"type": "object", "properties": dict(fields), "required": list(fields)}
+    return {"type": "array", "items": items, "description": description}
+
+
+def _tool(
+    name: str, description: str, required: Mapping[str, Any], optional: Mapping[str, Any] | None = None
+) -> ToolSchema:
+    parameters = {"type": "object", "properties": {**required, **(optional or {})}, "required": list(required)}
+    return ToolSchema(name, description, parameters)
+
+
+def _label() -> dict[str, Any]:
+    name, description = _LABEL
+    return {name: _text(description)}
+
+
+_SPEAKING: Final = (
+    _tool(
+        "send_message",
+        "Sends a message to the user. Nothing else that you do is visible to them.",
+        {"message": _text("What the user is to read.")},
+    ),
+)
+
+_SEARCHING: Final = (
+    _tool(
+        "conversation_search",
+        "Searches everything that was ever said between you and the user, by words and by meaning, also what you no "
+        "longer see.",
+        {"query": _text("What to look for, in words or as a question.")},
+        {
+            "roles": _texts("Only messages of these speakers.", ("assistant", "user", "tool")),
+            "limit": _number("The most results, from 1 to 100; 5 where absent.", minimum=1, maximum=100),
+            "start_date": _text(f"Only messages from then on. {_DATE_FORMS}"),
+            "end_date": _text(f"Only messages until then; a date alone includes the whole day. {_DATE_FORMS}"),
+        },
+    ),
+    _tool(
+        "episodic_memory_search",
+        "Searches what you have learned from earlier conversations: facts, each with the time since when it holds, and "
+        "summaries of what happened. What you see at the head of the conversation is only a part of it.",
+        {"query": _text("What to look for, in words or as a question.")},
+        {
+            "held_at": _text(f"What was true then, instead of what is true now. {_DATE_FORMS}"),
+            "limit": _number(
+                "The most facts and the most summaries, from 1 to 50; 5 where absent.", minimum=1, maximum=50
+            ),
+        },
+    ),
+    _tool(
+        "archival_memory_insert",
+        "Stores a memory in the archive, where it stays until it is searched for. Write it so that it can be "
+        "understood by itself on some later day.",
+        {"content": _text("The memory, in whole sentences.")},
+        {"tags": _texts("Words under which to find it again.")},
+    ),
+    _tool(
+        "archival_memory_search",
+        "Searches the archive by meaning and by words.",
+        {"query": _text("What to look for.")},
+        {
+            "tags": _texts("Only memories with these tags."),
+            "tag_match_mode": {
+                "type": "string",
+                "enum": ["any", "all"],
+                "description": "Whether one of the tags suffices (any, the default) or every one is needed (all).",
+            },
+            "top_k": _number("The most results, from 1 to 100; 10 where absent.", minimum=1, maximum=100),
+            "start_datetime": _text(f"Only memories made from then on. {_DATE_FORMS}"),
+            "end_datetime": _text(f"Only memories made until then; a date alone includes the whole day. {_DATE_FORMS}"),
+        },
+    ),
+)
+
+_EDITING: Final = (
+    _tool(
+        "core_memory_append",
+        "Adds a line at the end of a memory block.",
+        {**_label(), "content": _text(f"The text to add. {_NO_NUMBERS}")},
+    ),
+    _tool(
+        "core_memory_replace",
+        "Replaces a piece of text in a memory block, wherever it occurs.",
+        {
+            **_label(),
+            "old_content": _text("The text to replace, exactly as it stands in the block."),
+            "new_content": _text(f"The text to put in its place; empty to delete it. {_NO_NUMBERS}"),
+        },
+    ),
+    _tool(
+        "memory_replace",
+        "Replaces a piece of text in a memory block. The piece must occur exactly once: give enough of it to be clear.",
+        {
+            **_label(),
+            "old_str": _text(f"The text to replace, exactly as it stands in the block. {_NO_NUMBERS}"),
+            "new_str": _text(f"The text to put in its place; empty to delete it. {_NO_NUMBERS}"),
+        },
+    ),
+    _tool(
+        "memory_insert",
+        "Inserts lines of text into a memory block.",
+        {**_label(), "new_str": _text(f"The text to insert. {_NO_NUMBERS}")},
+        {"insert_line": _number(_BY_LINE)},
+    ),
+    _tool(
+        "memory_rethink",
+        "Writes a memory block anew, as a whole: to put it in order or condense it. For small changes use the other "
+        "tools.",
+        {**_label(), "new_memory": _text(f"The whole new text of the block. {_NO_NUMBERS}")},
+    ),
+    _tool("memory_finish_edits", "Says that you have finished editing memory.", {}),
+    _tool(
+        "memory_apply_patch",
+        "Changes several places of a memory block by a patch. Hunks begin with @@; their lines begin with a space "
+        "(stays), - (goes) or + (comes). A hunk is found by its lines, so they must be exact and clear; one that only "
+        "adds goes to the end.",
+        {**_label(), "patch": _text(f"The patch. {_NO_NUMBERS}")},
+    ),
+    _tool(
+        "memory",
+        "Manages memory blocks by path, /memories/ followed by the label. Commands: create makes a block (path, "
+        "description, and file_text for its text); str_replace replaces a text that occurs once (path, old_str, "
+        "new_str); insert adds lines (path, insert_text, and insert_line); delete takes a block away (path); rename "
+        "gives a block another label (old_path, new_path) or another description (path, description).",
+        {
+            "command": {
+                "type": "string",
+                "enum": ["create", "str_replace", "insert", "delete", "rename"],
+                "description": "What to do.",
+            }
+        },
+        {
+            "path": _text("The block, as /memories/label. For every command but a rename to another label."),
+            "file_text": _text("For create: the text of the block."),
+            "description": _text("For create, and for rename with path: what the block is for."),
+            "old_str": _text(f"For str_replace: the text to replace. {_NO_NUMBERS}"),
+            "new_str": _text(f"For str_replace: the text to put in its place. {_NO_NUMBERS}"),
+            "insert_line": _number(f"For insert. {_BY_LINE}"),
+            "insert_text": _text(f"For insert: the text. {_NO_NUMBERS}"),
+            "old_path": _text("For rename: the block as it is called."),
+            "new_path": _text("For rename: the block as it is to be called."),
+        },
+    ),
+)
+
+_VOICE: Final = (
+    _tool(
+        "search_memory",
+        "Searches what you know and what was said before. What the user just said is searched for by itself; it takes "
+        "time, so search only for what you should know and do not see.",
+        {},
+        {
+            "convo_keyword_queries": _texts("Names, numbers or unusual words to look for in the conversation."),
+            "start_minutes_ago": _number("Nothing older than so many minutes.", minimum=0),
+            "end_minutes_ago": _number("Nothing newer than so many minutes.", minimum=0),
+        },
+    ),
+    _tool(
+        "store_memories",
+        "Stores the older part of the transcript that you were given, in chunks, so that each can be found again.",
+        {
+            "chunks": _objects(
+                "The chunks, in order; lines that belong together are one.",
+                {
+                    "start_index": _number("The index of its first line.", minimum=0),
+                    "end_index": _number("The index of its last line, which belongs to it.", minimum=0),
+                    "context": _text("A sentence that says why it may matter later."),
+                },
+            ),
+        },
+    ),
+    _tool(
+        "rethink_user_memory",
+        "Writes the memory block about the user anew, as a whole.",
+        {"new_memory": _text(f"The whole new text of the block. {_NO_NUMBERS}")},
+    ),
+    _tool("finish_rethinking_memory", "Says that you are content with the memory about the user.", {}),
+)
+
+BUILTIN_SCHEMAS: Final[Mapping[str, ToolSchema]] = {
+    schema.name: schema for schema in (*_SPEAKING, *_SEARCHING, *_EDITING, *_VOICE)
+}
+"""Every built-in tool by its name, as it is without the arguments that mnemesh adds."""

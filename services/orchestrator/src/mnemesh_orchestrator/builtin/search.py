@@ -1,0 +1,95 @@
+"""The tools over recall and archival memory: searches whose results a model reads as JSON, and the storing of one."""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from mnemesh_kit.clock import Clock
+
+from mnemesh_orchestrator.builtin.call import BuiltinCall
+from mnemesh_orchestrator.model.memory import MessageHit, PassageHit
+from mnemesh_orchestrator.model.messages import ReasoningPart
+from mnemesh_orchestrator.ports import ArchivalPort, RecallPort
+
+_CONVERSATION_LIMIT: Final = 5
+_ARCHIVAL_LIMIT: Final = 10
+
+
+async def conversation_search(recall: RecallPort, clock: Clock, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+    """conversation_search."""
+    hits = await recall.search(
+        call.agent_id,
+        given["query"],
+        roles=given.get("roles", ()),
+        limit=given.get("limit", _CONVERSATION_LIMIT),
+        start_date=given.get("start_date"),
+        end_date=given.get("end_date"),
+        time_zone=call.time_zone,
+    )
+    zone = ZoneInfo(call.time_zone)
+    results = [shown_message(hit, zone, clock.now()) for hit in hits]
+    message = f"Showing {len(results)} results:" if results else "No results found."
+    return json.dumps({"message": message, "results": results}, ensure_ascii=False)
+
+
+async def archival_search(archival: ArchivalPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+    """archival_memory_search. A blank query finds nothing, where the service would list the newest."""
+    if not given["query"].strip():
+        return "[]"
+    hits = await archival.search(
+        call.agent_id,
+        given["query"],
+        tags=given.get("tags", ()),
+        match_all_tags=given.get("tag_match_mode") == "all",
+        limit=given.get("top_k", _ARCHIVAL_LIMIT),
+        start_date=given.get("start_datetime"),
+        end_date=given.get("end_datetime"),
+        time_zone=call.time_zone,
+    )
+    zone = ZoneInfo(call.time_zone)
+    return json.dumps([shown_passage(hit, zone) for hit in hits], ensure_ascii=False)
+
+
+async def archival_insert(archival: ArchivalPort, call: BuiltinCall, given: Mapping[str, Any]) -> None:
+    """archival_memory_insert."""
+    await archival.insert(call.effect(0), call.agent_id, given["content"], given.get("tags", ()))
+
+
+def time_ago(moment: datetime, now: datetime) -> str:
+    """How long ago, in the largest whole unit of seconds, minutes, hours or days."""
+    seconds = max(0, int((now - moment).total_seconds()))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit} ago"
+    return f"{seconds}s ago"
+
+
+def shown_message(hit: MessageHit, zone: ZoneInfo, now: datetime) -> dict[str, Any]:
+    """A message that was found, as a model reads it."""
+    created_at = hit.message.created_at
+    thinking = "\n".join(part.text for part in hit.message.content if isinstance(part, ReasoningPart))
+    return {
+        "timestamp": created_at.astimezone(zone).isoformat(timespec="seconds"),
+        "time_ago": time_ago(created_at, now),
+        "role": hit.message.role.value,
+        "relevance": {**_ranks(hit), "search_mode": hit.mode},
+        **({"thinking": thinking} if thinking else {}),
+        "content": hit.text,
+    }
+
+
+def shown_passage(hit: PassageHit, zone: ZoneInfo) -> dict[str, Any]:
+    """A passage that was found, as a model reads it."""
+    return {
+        "timestamp": hit.created_at.astimezone(zone).isoformat(timespec="seconds"),
+        "content": hit.text,
+        "tags": list(hit.tags),
+        "relevance": _ranks(hit),
+    }
+
+
+def _ranks(hit: MessageHit | PassageHit) -> dict[str, Any]:
+    ranks = {"rrf_score": hit.score, "vector_rank": hit.vector_rank, "fts_rank": hit.text_rank}
+    return {name: value for name, value in ranks.items() if value is not None}

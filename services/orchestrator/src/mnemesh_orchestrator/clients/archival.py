@@ -1,0 +1,95 @@
+"""Archival memory over gRPC."""
+
+from collections.abc import Sequence
+
+import grpc
+from mnemesh.archival.v1 import archives_pb2 as pb
+from mnemesh.archival.v1 import archives_service_pb2 as archives_rpc
+from mnemesh.archival.v1 import passages_service_pb2 as rpc
+from mnemesh.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
+from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
+from mnemesh_kit.errors import FailedPrecondition
+
+from mnemesh_orchestrator.clients import deadlines
+from mnemesh_orchestrator.convert.messages import moment
+from mnemesh_orchestrator.model.erasure import Erased
+from mnemesh_orchestrator.model.memory import ArchivalSummary, PassageHit
+
+
+class ArchivalClient:
+    """The archival room as an ArchivalPort."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._passages = PassageServiceStub(channel)
+        self._archives = ArchiveServiceStub(channel)
+
+    async def insert(self, request_id: str, agent_id: str, text: str, tags: Sequence[str] = ()) -> str:
+        """Stores a passage in the agent's archive, made when it has none; the passage's id."""
+        passage = pb.Passage(text=text, tags=tags, source=pb.PASSAGE_SOURCE_AGENT)
+        request = rpc.InsertPassagesRequest(request_id=request_id, agent_id=agent_id, passages=[passage])
+        response = await self._passages.InsertPassages(request, timeout=deadlines.WRITE)
+        result = response.results[0]
+        if result.HasField("failure"):
+            # Where nothing of a batch can be stored the call itself fails; this is for the contract's letter.
+            raise FailedPrecondition(result.failure.message, failure=result.failure.reason)
+        return result.passage.id
+
+    async def search(
+        self,
+        agent_id: str,
+        query: str,
+        *,
+        tags: Sequence[str] = (),
+        match_all_tags: bool = False,
+        limit: int = 10,
+        start_date: str | None = None,
+        end_date: str | None = None,
+        time_zone: str = "UTC",
+    ) -> tuple[PassageHit, ...]:
+        """Hybrid search of the agent's archives as one, best first."""
+        request = rpc.SearchPassagesRequest(
+            query=query,
+            mode=rpc.PASSAGE_SEARCH_MODE_HYBRID,
+            limit=limit,
+            filter=rpc.PassageFilter(
+                agent_id=agent_id,
+                tags=tags,
+                tag_match=rpc.TAG_MATCH_ALL if match_all_tags else rpc.TAG_MATCH_ANY,
+                start_date=start_date,
+                end_date=end_date,
+                time_zone=time_zone,
+            ),
+        )
+        response = await self._passages.SearchPassages(request, timeout=deadlines.READ)
+        return tuple(_hit_from_proto(hit) for hit in response.hits)
+
+    async def summary(self, agent_id: str, if_revision: int | None = None) -> ArchivalSummary | None:
+        """How much there is, or None where `if_revision` still holds."""
+        request = rpc.GetArchivalSummaryRequest(agent_id=agent_id, if_revision=if_revision)
+        response = await self._passages.GetArchivalSummary(request, timeout=deadlines.READ)
+        if response.not_modified:
+            return None
+        return ArchivalSummary(response.revision, response.passage_count, tuple(response.tags))
+
+    async def attach(self, request_id: str, agent_id: str, archive_id: str) -> None:
+        """Gives an archive to the agent."""
+        request = archives_rpc.AttachArchiveRequest(request_id=request_id, agent_id=agent_id, archive_id=archive_id)
+        await self._archives.AttachArchive(request, timeout=deadlines.WRITE)
+
+    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
+        """Forgets the agent, and the archives that nobody else holds."""
+        request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id)
+        done = await self._passages.EraseAgent(request, timeout=deadlines.WRITE)
+        return Erased(passages=done.deleted_passages, archives=done.deleted_archives)
+
+
+def _hit_from_proto(hit: rpc.PassageHit) -> PassageHit:
+    return PassageHit(
+        id=hit.passage.id,
+        text=hit.passage.text,
+        tags=tuple(hit.passage.tags),
+        created_at=moment(hit.passage.create_time),
+        score=hit.score,
+        vector_rank=hit.vector_rank if hit.HasField("vector_rank") else None,
+        text_rank=hit.text_rank if hit.HasField("text_rank") else None,
+    )

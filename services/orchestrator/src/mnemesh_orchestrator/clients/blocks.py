@@ -1,0 +1,219 @@
+"""Core memory over gRPC."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import grpc
+from google.protobuf.field_mask_pb2 import FieldMask
+from mnemesh.blocks.v1 import blocks_pb2 as pb
+from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
+from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
+from mnemesh_kit.errors import Aborted, NotFound
+
+from mnemesh_orchestrator.clients import deadlines
+from mnemesh_orchestrator.convert.messages import moment
+from mnemesh_orchestrator.model.erasure import Erased
+from mnemesh_orchestrator.model.memory import Block, CoreMemory
+from mnemesh_orchestrator.ports import (
+    AgentAuthor,
+    Append,
+    BlockEdit,
+    InsertLine,
+    Patch,
+    ReplaceAll,
+    ReplaceUnique,
+    Rethink,
+)
+
+
+class BlocksClient:
+    """The blocks room as a CoreMemoryPort."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = BlockServiceStub(channel)
+
+    async def get(
+        self, agent_id: str, if_revision: int | None = None, conversation_id: str | None = None
+    ) -> CoreMemory | None:
+        """The agent's blocks, as a conversation shows them that has some for itself; None where `if_revision` holds."""
+        request = rpc.GetCoreMemoryRequest(agent_id=agent_id, if_revision=if_revision, conversation_id=conversation_id)
+        response = await self._stub.GetCoreMemory(request, timeout=deadlines.READ)
+        return None if response.not_modified else core_memory_from_proto(response.core_memory)
+
+    async def isolate(
+        self,
+        request_id: str,
+        agent_id: str,
+        conversation_id: str,
+        labels: Sequence[str],
+        source_conversation_id: str | None = None,
+    ) -> tuple[str, ...]:
+        """Gives a conversation copies of its own of the blocks under `labels`; their ids."""
+        request = rpc.IsolateBlocksRequest(
+            request_id=request_id,
+            agent_id=agent_id,
+            conversation_id=conversation_id,
+            labels=labels,
+            source_conversation_id=source_conversation_id,
+        )
+        response = await self._stub.IsolateBlocks(request, timeout=deadlines.WRITE)
+        return tuple(block.id for block in response.blocks)
+
+    async def release(self, request_id: str, agent_id: str, conversation_id: str) -> None:
+        """Deletes what a conversation has for itself."""
+        request = rpc.ReleaseBlocksRequest(request_id=request_id, agent_id=agent_id, conversation_id=conversation_id)
+        await self._stub.ReleaseBlocks(request, timeout=deadlines.WRITE)
+
+    async def edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
+        """One atomic edit; the block after it."""
+        request = rpc.EditBlockRequest(
+            request_id=request_id,
+            agent_id=author.agent_id,
+            label=label,
+            author=_author_to_proto(author),
+            conversation_id=author.conversation_id,
+            **_EDITS[type(edit)](edit),
+        )
+        response = await self._stub.EditBlock(request, timeout=deadlines.WRITE)
+        return block_from_proto(response.block)
+
+    async def create(
+        self, request_id: str, agent_id: str, block: Block, metadata: str | None = None, tags: Sequence[str] = ()
+    ) -> Block:
+        """Makes a block (its id is ignored) and gives it to the agent."""
+        request = rpc.CreateBlockRequest(
+            request_id=request_id,
+            block=pb.Block(
+                label=block.label,
+                description=block.description,
+                value=block.value,
+                limit=block.limit,
+                read_only=block.read_only,
+                metadata=metadata,
+                tags=tags,
+            ),
+            agent_ids=[agent_id],
+        )
+        response = await self._stub.CreateBlock(request, timeout=deadlines.WRITE)
+        return block_from_proto(response.block)
+
+    async def attach(self, request_id: str, agent_id: str, block_id: str) -> None:
+        """Gives an existing block to the agent."""
+        request = rpc.AttachBlockRequest(request_id=request_id, agent_id=agent_id, block_id=block_id)
+        await self._stub.AttachBlock(request, timeout=deadlines.WRITE)
+
+    async def detach(self, request_id: str, agent_id: str, label: str) -> None:
+        """Takes the block under a label from the agent; the block stays."""
+        request = rpc.DetachBlockRequest(request_id=request_id, agent_id=agent_id, label=label)
+        await self._stub.DetachBlock(request, timeout=deadlines.WRITE)
+
+    async def relabel(self, request_id: str, block_id: str, label: str) -> Block:
+        """Renames a block for all its holders."""
+        return await self._update(request_id, pb.Block(id=block_id, label=label), "label")
+
+    async def delete(self, request_id: str, block_id: str) -> bool:
+        """Deletes a block and takes it from everybody; False where there is none."""
+        try:
+            await self._stub.GetBlock(rpc.GetBlockRequest(block_id=block_id), timeout=deadlines.READ)
+        except NotFound:
+            return False
+        await self._stub.DeleteBlock(
+            rpc.DeleteBlockRequest(request_id=request_id, block_id=block_id), timeout=deadlines.WRITE
+        )
+        return True
+
+    async def identify(self, request_id: str, block_id: str, identity_id: str, *, attach: bool) -> bool:
+        """Attaches an identity to a block, or detaches it; whether that changed anything."""
+        while True:
+            block = (await self._stub.GetBlock(rpc.GetBlockRequest(block_id=block_id), timeout=deadlines.READ)).block
+            if (identity_id in block.identity_ids) is attach:
+                return False
+            others = [other for other in block.identity_ids if other != identity_id]
+            changed = pb.Block(id=block_id, identity_ids=[*others, identity_id] if attach else others)
+            request = rpc.UpdateBlockRequest(
+                # What depends on the revision that was read is another request at every try.
+                request_id=f"{request_id}/{block.revision}",
+                block=changed,
+                update_mask=FieldMask(paths=["identity_ids"]),
+                base_revision=block.revision,
+            )
+            try:
+                await self._stub.UpdateBlock(request, timeout=deadlines.WRITE)
+            except Aborted:
+                continue  # somebody else changed the block in between
+            return True
+
+    async def identities_of(self, block_id: str) -> tuple[str, ...]:
+        """The identities that are attached to a block."""
+        response = await self._stub.GetBlock(rpc.GetBlockRequest(block_id=block_id), timeout=deadlines.READ)
+        return tuple(response.block.identity_ids)
+
+    async def identified(self, identity_id: str) -> tuple[str, ...]:
+        """The ids of the blocks that an identity is attached to, by id."""
+        request = rpc.ListBlocksRequest(page_size=1_000, filter=rpc.BlockFilter(identity_id=identity_id))
+        found: list[str] = []
+        while True:
+            page = await self._stub.ListBlocks(request, timeout=deadlines.READ)
+            found += [block.id for block in page.blocks]
+            if not page.next_page_token:
+                return tuple(sorted(found))
+            request.page_token = page.next_page_token
+
+    async def describe(self, request_id: str, block_id: str, description: str) -> Block:
+        """Changes a block's description."""
+        return await self._update(request_id, pb.Block(id=block_id, description=description), "description")
+
+    async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
+        """Forgets the agent, and the blocks that nobody else holds."""
+        request = rpc.EraseAgentRequest(request_id=request_id, agent_id=agent_id, delete_unshared_blocks=True)
+        done = await self._stub.EraseAgent(request, timeout=deadlines.WRITE)
+        shared = done.detached_blocks - done.deleted_blocks
+        return Erased(detached_blocks=shared, deleted_blocks=done.deleted_blocks)
+
+    async def _update(self, request_id: str, block: pb.Block, path: str) -> Block:
+        request = rpc.UpdateBlockRequest(request_id=request_id, block=block, update_mask=FieldMask(paths=[path]))
+        response = await self._stub.UpdateBlock(request, timeout=deadlines.WRITE)
+        return block_from_proto(response.block)
+
+
+def block_from_proto(block: pb.Block) -> Block:
+    """A block in the domain's words."""
+    return Block(
+        id=block.id,
+        label=block.label,
+        value=block.value,
+        limit=block.limit,
+        description=block.description if block.HasField("description") else None,
+        read_only=block.read_only,
+        revision=block.revision,
+    )
+
+
+def core_memory_from_proto(core_memory: pb.CoreMemory) -> CoreMemory:
+    """The blocks of an agent, in their order."""
+    return CoreMemory(
+        agent_id=core_memory.agent_id,
+        revision=core_memory.revision,
+        blocks=tuple(block_from_proto(block) for block in core_memory.blocks),
+        updated_at=moment(core_memory.update_time) if core_memory.HasField("update_time") else None,
+    )
+
+
+def _author_to_proto(author: AgentAuthor) -> pb.Author:
+    agent = pb.AgentAuthor(agent_id=author.agent_id, tool_call_id=author.tool_call_id, run_id=author.run_id)
+    return pb.Author(agent=agent)
+
+
+_EDITS: Final[dict[type[BlockEdit], Callable[[Any], dict[str, Any]]]] = {
+    Append: lambda edit: {"append": rpc.AppendEdit(text=edit.text)},
+    ReplaceAll: lambda edit: {"replace_all": rpc.ReplaceAllEdit(old_text=edit.old_text, new_text=edit.new_text)},
+    ReplaceUnique: lambda edit: {
+        "replace_unique": rpc.ReplaceUniqueEdit(old_text=edit.old_text, new_text=edit.new_text)
+    },
+    InsertLine: lambda edit: {
+        "insert_line": rpc.InsertLineEdit(line=edit.line, text=edit.text, base_revision=edit.base_revision)
+    },
+    Rethink: lambda edit: {"rethink": rpc.RethinkEdit(value=edit.value, base_revision=edit.base_revision)},
+    Patch: lambda edit: {"patch": rpc.PatchEdit(patch=edit.patch)},
+}
+"""The field of the request that carries an edit."""

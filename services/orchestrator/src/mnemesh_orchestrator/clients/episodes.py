@@ -1,0 +1,131 @@
+"""Episodes and facts over gRPC."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+import grpc
+from mnemesh.recall.v1 import episodes_pb2 as pb
+from mnemesh.recall.v1 import episodes_service_pb2 as rpc
+from mnemesh.recall.v1.episodes_service_pb2_grpc import EpisodeServiceStub
+
+from mnemesh_orchestrator.clients import deadlines
+from mnemesh_orchestrator.convert.messages import moment, timestamp
+from mnemesh_orchestrator.model.episodes import (
+    Change,
+    Episode,
+    EpisodeCommit,
+    Fact,
+    FactChange,
+    MemoryBundle,
+    MemoryHits,
+    MemoryScope,
+)
+
+_MOST_MESSAGES: Final = 10_000
+"""Ids that recall takes as the source of one memory."""
+
+
+class EpisodesClient:
+    """The recall room as an EpisodesPort."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = EpisodeServiceStub(channel)
+
+    async def bundle(self, scope: MemoryScope, max_episodes: int, max_facts: int) -> MemoryBundle:
+        """The newest episodes and the most salient facts that hold now."""
+        request = rpc.GetMemoryBundleRequest(scopes=[_scope(scope)], max_episodes=max_episodes, max_facts=max_facts)
+        response = await self._stub.GetMemoryBundle(request, timeout=deadlines.READ)
+        return MemoryBundle(
+            tuple(_episode_from_proto(episode) for episode in response.episodes),
+            tuple(_fact_from_proto(fact) for fact in response.facts),
+        )
+
+    async def search(
+        self, scopes: Sequence[MemoryScope], query: str, *, limit: int, held_at: datetime | None = None
+    ) -> MemoryHits:
+        """Facts that hold, or held at a time, and episodes that had begun by then."""
+        within = [_scope(scope) for scope in scopes]
+        until, at = (None, None) if held_at is None else (held_at.isoformat(), timestamp(held_at))
+        facts = rpc.SearchFactsRequest(query=query, limit=limit, filter=rpc.FactFilter(scopes=within, valid_at_time=at))
+        episodes = rpc.SearchEpisodesRequest(
+            query=query, limit=limit, filter=rpc.EpisodeFilter(scopes=within), end_date=until
+        )
+        found = await self._stub.SearchFacts(facts, timeout=deadlines.READ)
+        looked_back = await self._stub.SearchEpisodes(episodes, timeout=deadlines.READ)
+        return MemoryHits(
+            tuple(_fact_from_proto(hit.fact) for hit in found.hits),
+            tuple(_episode_from_proto(hit.episode) for hit in looked_back.hits),
+        )
+
+
+def commit_to_proto(commit: EpisodeCommit) -> pb.EpisodeCommit:
+    """An episode and what it does to the facts."""
+    return pb.EpisodeCommit(
+        scope=_scope(commit.scope),
+        episode=pb.Episode(
+            turn_ids=commit.episode.turn_ids[-_MOST_MESSAGES:],
+            summary=commit.episode.summary,
+            tags=commit.episode.tags,
+            salience=commit.episode.salience,
+            source=_source(commit, commit.episode.message_ids),
+        ),
+        operations=[_operation(commit, change) for change in commit.changes],
+    )
+
+
+def _scope(scope: MemoryScope) -> pb.MemoryScope:
+    return pb.MemoryScope(agent_id=scope.agent_id) if scope.name is None else pb.MemoryScope(name=scope.name)
+
+
+def _source(commit: EpisodeCommit, message_ids: tuple[str, ...]) -> pb.MemorySource:
+    return pb.MemorySource(
+        message_ids=message_ids[-_MOST_MESSAGES:],
+        agent_id=commit.scope.agent_id,
+        conversation_id=commit.conversation_id,
+        model=commit.model,
+    )
+
+
+def _operation(commit: EpisodeCommit, change: FactChange) -> pb.FactOperation:
+    source = _source(commit, change.message_ids)
+    fact_id = change.fact_id or ""
+    if change.change is Change.CONFIRM:
+        confirm = pb.ConfirmOperation(fact_id=fact_id, source=source, confidence=change.confidence)
+        return pb.FactOperation(confirm=confirm)
+    fact = pb.Fact(
+        text=change.text,
+        tags=change.tags,
+        confidence=change.confidence,
+        salience=change.salience,
+        source=source,
+        valid_from_time=timestamp(change.told_at),
+        invalid_time=None if change.ended_at is None else timestamp(change.ended_at),
+    )
+    if change.change is Change.SUPERSEDE:
+        return pb.FactOperation(supersede=pb.SupersedeOperation(fact_id=fact_id, fact=fact))
+    return pb.FactOperation(add=fact)
+
+
+def _episode_from_proto(episode: pb.Episode) -> Episode:
+    return Episode(
+        id=episode.id,
+        summary=episode.summary,
+        created_at=moment(episode.create_time),
+        tags=tuple(episode.tags),
+        salience=episode.salience,
+        started_at=moment(episode.start_time) if episode.HasField("start_time") else None,
+        ended_at=moment(episode.end_time) if episode.HasField("end_time") else None,
+    )
+
+
+def _fact_from_proto(fact: pb.Fact) -> Fact:
+    return Fact(
+        id=fact.id,
+        text=fact.text,
+        created_at=moment(fact.create_time),
+        tags=tuple(fact.tags),
+        salience=fact.salience,
+        valid_from=moment(fact.valid_from_time) if fact.HasField("valid_from_time") else None,
+        invalid_at=moment(fact.invalid_time) if fact.HasField("invalid_time") else None,
+    )

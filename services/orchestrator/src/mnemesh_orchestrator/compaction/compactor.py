@@ -1,0 +1,141 @@
+"""Makes windows smaller: chooses what leaves, has it put into words, and goes down the chain where that fails."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+from mnemesh_kit.clock import Clock
+
+from mnemesh_orchestrator.compaction.episodic import EpisodicWriter
+from mnemesh_orchestrator.compaction.modes import DEFAULT_CLIP_CHARS, DEFAULT_SHARE, Mode, chain, mode_of
+from mnemesh_orchestrator.compaction.planner import Plan, is_crowded, within_turn
+from mnemesh_orchestrator.compaction.port import Models, NoSummary, Occasion, Shrunk, Task, Writer, Written
+from mnemesh_orchestrator.compaction.transcript import CLIPPED, SUMMARY_NOTE, clipped, digest
+from mnemesh_orchestrator.compaction.writers import CALL_SECONDS, SelfWriter, TranscriptWriter
+from mnemesh_orchestrator.ports import EpisodesPort, RecallPort
+
+_log = structlog.get_logger("mnemesh.compaction")
+
+WHOLE_SECONDS: Final = 300.0
+_NOTE_TOKENS: Final = 80
+"""What the summary message costs beside its words."""
+LEAST_GAIN: Final = 2 * _NOTE_TOKENS
+"""Fewer tokens than these are not worth a summary, which takes some itself."""
+_DIGEST: Final = "digest"
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    plan: Plan
+    tokens: int
+    """What the summary may take."""
+
+
+class ModelCompactor:
+    """A Compactor that asks models, within bounded time, and at last none.
+
+    Raises nothing of its own: where every model of the chain fails, the words are excerpts.
+    """
+
+    def __init__(self, writers: Mapping[str, Writer], *, whole_seconds: float = WHOLE_SECONDS) -> None:
+        """`writers` by the names that the table of modes uses."""
+        self._writers = writers
+        self._whole_seconds = whole_seconds
+
+    async def compact(self, occasion: Occasion) -> Shrunk | None:
+        """See Compactor."""
+        mode = mode_of(occasion.settings)
+        chosen = self._choose(occasion, mode)
+        if chosen is None:
+            return None
+        try:
+            async with asyncio.timeout(self._whole_seconds):
+                found = await self._by_models(occasion, mode, chosen)
+        except TimeoutError:
+            _log.warning("no summary in time", seconds=self._whole_seconds)
+            found = None
+        return found or self._digest(occasion, chosen)
+
+    async def _by_models(self, occasion: Occasion, mode: Mode, chosen: _Chosen) -> Shrunk | None:
+        down: set[str] = set()
+        for each in chain(mode):
+            # A mode that stands in evicts what its own plan says, where that is possible.
+            ours = chosen if each is mode else self._choose(occasion, each) or chosen
+            try:
+                written = await self._writers[each.writer].write(
+                    Task(occasion, ours.plan, each.name, ours.tokens), down
+                )
+            except NoSummary as error:
+                _log.warning("no summary", mode=each.name, why=str(error))
+                continue
+            return Shrunk(ours.plan, self._fitted(occasion, written, ours), each.name)
+        return None
+
+    def _digest(self, occasion: Occasion, chosen: _Chosen) -> Shrunk:
+        limit = min(_clip_chars(occasion), max(chosen.tokens, 1) * 4)
+        summary = digest(chosen.plan.evicted, limit)
+        written = Written(SUMMARY_NOTE + summary, summary)
+        return Shrunk(chosen.plan, self._fitted(occasion, written, chosen), _DIGEST)
+
+    def _choose(self, occasion: Occasion, mode: Mode) -> _Chosen | None:
+        sizes, messages, start = occasion.sizes, occasion.messages, occasion.current
+        plan = within_turn(messages, start, sizes) if is_crowded(start, sizes) else None
+        if plan is None:
+            share = occasion.settings.sliding_window_percentage
+            plan = mode.plan(messages, start, sizes, DEFAULT_SHARE if share is None else share)
+        if plan is None or not _is_worth_it(occasion, plan):
+            return None
+        if occasion.least_gain is None:
+            return _Chosen(plan, sizes.summary)
+        return _Chosen(plan, min(sizes.summary, plan.evicted_tokens - _NOTE_TOKENS))
+
+    def _fitted(self, occasion: Occasion, written: Written, chosen: _Chosen) -> Written:
+        """The words, cut where they are longer than was agreed."""
+        summary = clipped(written.summary, _clip_chars(occasion))
+        while (tokens := occasion.tokens(summary)) > chosen.tokens:
+            bare = summary.removesuffix(CLIPPED)
+            shorter = min(len(bare) - 1, int(len(bare) * chosen.tokens / tokens))
+            if shorter <= 0:
+                summary = ""
+                break
+            summary = clipped(bare, shorter)
+        if summary == written.summary:
+            return written
+        return replace(written, text=written.text.replace(written.summary, summary), summary=summary)
+
+
+def model_compactor(
+    models: Models,
+    episodes: EpisodesPort,
+    recall: RecallPort,
+    clock: Clock,
+    *,
+    call_seconds: float = CALL_SECONDS,
+    whole_seconds: float = WHOLE_SECONDS,
+) -> ModelCompactor:
+    """The compactor with the writers of every mode."""
+    writers: dict[str, Writer] = {
+        "transcript": TranscriptWriter(models, clock, call_seconds),
+        "self": SelfWriter(models, call_seconds),
+        "episodic": EpisodicWriter(models, episodes, recall, clock, call_seconds),
+    }
+    return ModelCompactor(writers, whole_seconds=whole_seconds)
+
+
+def summary_tokens(clip_chars: int | None, limit: int) -> int:
+    """What a summary may take of a request of `limit` tokens: what is set, and no more than an eighth."""
+    characters = DEFAULT_CLIP_CHARS if clip_chars is None else clip_chars
+    return max(_NOTE_TOKENS, min(characters // 3, limit // 8))
+
+
+def _clip_chars(occasion: Occasion) -> int:
+    given = occasion.settings.clip_chars
+    return DEFAULT_CLIP_CHARS if given is None else given
+
+
+def _is_worth_it(occasion: Occasion, plan: Plan) -> bool:
+    if occasion.least_gain is None:
+        return len(plan.evicted) > 1 or plan.evicted_tokens > LEAST_GAIN
+    return plan.evicted_tokens >= max(LEAST_GAIN, occasion.least_gain)

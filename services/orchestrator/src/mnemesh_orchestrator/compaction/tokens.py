@@ -1,0 +1,151 @@
+"""Estimating tokens without asking anybody: bytes over a figure of the provider, corrected by what it reports."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from mnemesh_orchestrator.model.agents import Agent, Correction
+from mnemesh_orchestrator.model.messages import ImagePart, Message, Role, TextPart
+from mnemesh_orchestrator.model.models import ToolSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """A provider's figures: how many bytes of UTF-8 make a token, and what a message and a picture cost besides."""
+
+    bytes_per_token: float = 4.0
+    per_message: int = 12
+    per_image: int = 1_000
+
+    def text(self, text: str) -> int:
+        """Tokens of a text."""
+        return int(len(text.encode()) / self.bytes_per_token) + 1
+
+    def message(self, message: Message, return_limit: int | None = None) -> int:
+        """Tokens that a message costs in a request, its packaging included; returns are cut at `return_limit`."""
+        total = self.per_message
+        for part in message.content:
+            if isinstance(part, TextPart):
+                total += self.text(part.text)
+            elif isinstance(part, ImagePart):
+                total += self.per_image
+            else:
+                total += int(len(msgspec.json.encode(part)) / self.bytes_per_token)
+        for call in message.tool_calls:
+            total += self.text(call.name) + self.text(call.arguments)
+        for returned in message.tool_returns:
+            total += self.per_message + self.text(returned.text[:return_limit])
+        return total
+
+    def schema(self, schema: ToolSchema) -> int:
+        """Tokens that offering a tool costs."""
+        return int(len(msgspec.json.encode(schema)) / self.bytes_per_token) + 1
+
+
+_DEFAULT: Final = Tokenizer()
+# What the providers themselves name as rules of thumb for English: four characters, and three and a half.
+_TOKENIZERS: Final = {"openai": _DEFAULT, "anthropic": Tokenizer(bytes_per_token=3.5, per_image=1_600)}
+
+
+def tokenizer(handle: str) -> Tokenizer:
+    """The figures of a model's provider; those of an unknown one are a quarter of the bytes."""
+    return _TOKENIZERS.get(handle.partition("/")[0], _DEFAULT)
+
+
+def records(messages: Sequence[Message]) -> frozenset[str]:
+    """The ids of those that no provider is shown, and that cost nothing: requests for approval, and their answers.
+
+    A request that does not repeat the calls of a message before it makes them itself, and is shown.
+    """
+    made: set[str] = set()
+    kept = []
+    for message in messages:
+        if message.role is Role.APPROVAL and all(call.id in made for call in message.tool_calls):
+            kept.append(message.id)
+        made.update(call.id for call in message.tool_calls)
+    return frozenset(kept)
+
+
+class TokenLedger:
+    """Estimates by message id: a stored message is measured once. Holds the newest 50,000."""
+
+    def __init__(self, size: int = 50_000) -> None:
+        self._size = size
+        self._known: OrderedDict[tuple[Tokenizer, int | None], dict[str, int]] = OrderedDict()
+
+    def measure(self, messages: Sequence[Message], by: Tokenizer, return_limit: int | None = None) -> list[int]:
+        """Tokens of each message; the first, which is rewritten in place, is measured anew each time."""
+        if not messages:
+            return []
+        known = self._known.setdefault((by, return_limit), {})
+        tokens, kept = [by.message(messages[0], return_limit)], records(messages)
+        for message in messages[1:]:
+            if message.id in kept:
+                tokens.append(0)
+                continue
+            found = known.get(message.id)
+            if found is None:
+                found = known[message.id] = by.message(message, return_limit)
+            tokens.append(found)
+        while len(known) > self._size:
+            del known[next(iter(known))]
+        while len(self._known) > _KEPT_KINDS:
+            self._known.popitem(last=False)
+        return tokens
+
+
+_KEPT_KINDS: Final = 16
+
+_LEAST_FACTOR: Final = 0.9
+_MOST_FACTOR: Final = 3.0
+_WEIGHT: Final = 0.5
+_LEAST_MEASURED: Final = 200
+_KEPT_FACTORS: Final = 4_096
+_ANSWERS_IN_MEAN: Final = 100
+
+
+class Corrections:
+    """How far off the estimates are, by agent and model: a factor, learnt from what providers report.
+
+    It moves half of the way to each new figure, and stays between 0.9 and 3: an estimate that is too high costs a
+    compaction too early, one that is too low an error of the provider. What an agent's record has of earlier runs, of
+    any process, counts where it is learnt from more answers than what this process has seen.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str], Correction] = OrderedDict()
+        self._learnt = 0
+        self.mean_error = 0.0
+        """Of this process's expectations, whatever their sign: the mean, over about the last hundred answers."""
+
+    def of(self, agent: Agent, model: str) -> Correction:
+        """What is known of an agent's requests to a model."""
+        seen = self._known.get((agent.id, model), Correction(model))
+        return max((seen, *(item for item in agent.corrections if item.model == model)), key=lambda item: item.answers)
+
+    def learn(self, agent: Agent, model: str, estimated: int, reported: int) -> Correction | None:
+        """Takes in what a request that was estimated (uncorrected) at some tokens was reported to take.
+
+        None where that teaches nothing: of a short request, or without a figure.
+        """
+        if estimated < _LEAST_MEASURED or reported <= 0:
+            return None
+        known = self.of(agent, model)
+        moved = known.factor + _WEIGHT * (reported / estimated - known.factor)
+        error = estimated * known.factor / reported - 1
+        learnt = Correction(model, min(_MOST_FACTOR, max(_LEAST_FACTOR, moved)), round(error, 6), known.answers + 1)
+        self._known[agent.id, model] = learnt
+        self._known.move_to_end((agent.id, model))
+        while len(self._known) > _KEPT_FACTORS:
+            self._known.popitem(last=False)
+        self._learnt = min(self._learnt + 1, _ANSWERS_IN_MEAN)
+        self.mean_error += (abs(error) - self.mean_error) / self._learnt
+        return learnt
+
+
+def schemas_tokens(schemas: Iterable[ToolSchema], by: Tokenizer) -> int:
+    """Tokens that offering tools costs."""
+    return sum(by.schema(schema) for schema in schemas)

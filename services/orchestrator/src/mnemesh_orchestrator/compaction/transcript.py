@@ -1,0 +1,106 @@
+"""A conversation as text: the transcript that a summariser reads, and the digest that needs none."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from mnemesh_orchestrator.model.messages import ImagePart, Message, Role
+
+CLIPPED: Final = "... [summary truncated to fit]"
+SUMMARY_NOTE: Final = (
+    "Note: prior messages have been hidden from view due to conversation memory constraints.\n"
+    "The following is a summary of the previous messages:\n "
+)
+_EARLIER: Final = "earlier notes"
+_LONGEST_LINE: Final = 6_000
+_LINE_LIMITS: Final = (_LONGEST_LINE, 2_000, 600)
+_DIGEST_LINE: Final = 240
+_DIGEST_HEAD: Final = "No model could be asked for a summary; these are excerpts. Search your messages for the rest."
+_LEFT_OUT: Final = "\n[... {} characters are left out here ...]\n"
+
+
+def transcript(messages: Sequence[Message], limit: int | None = None) -> str:
+    """The messages as lines, the oldest first, of at most about `limit` characters: the middle gives way."""
+    text = "\n".join(_lines(messages, _LONGEST_LINE))
+    return text if limit is None else halved(text, limit)
+
+
+def pieces(messages: Sequence[Message], longest: int, limit: int) -> list[str]:
+    """The messages as lines, none longer than `longest`: what is longer is several.
+
+    Where all of them have more than `limit` characters, each is shortened before any is left out.
+    """
+    for line_limit in _LINE_LIMITS:
+        lines = list(_lines(messages, line_limit))
+        if sum(map(len, lines)) <= limit:
+            break
+    return [line[start : start + longest] for line in lines for start in range(0, len(line), longest)]
+
+
+def with_notes(said: str, text: str, limit: int) -> str:
+    """A part of a transcript behind the notes on what came before it, in at most about `limit` characters.
+
+    The notes take a third of them at most.
+    """
+    if not said:
+        return halved(text, limit)
+    head = f"{_EARLIER}: {halved(said, limit // 3)}"
+    return f"{head}\n{halved(text, max(1, limit - len(head)))}"
+
+
+def halved(text: str, limit: int) -> str:
+    """The text, or its beginning and its end where it is longer than `limit`."""
+    if len(text) <= limit:
+        return text
+    head, tail = limit // 3, limit - limit // 3
+    return text[:head] + _LEFT_OUT.format(len(text) - limit) + text[-tail:]
+
+
+def digest(messages: Sequence[Message], limit: int) -> str:
+    """Excerpts that stand in for a summary where no model gives one: the same for the same messages.
+
+    Earlier notes keep up to half of the `limit` in characters; of the rest the newest lines go in.
+    """
+    earlier = [notes(message) for message in messages if message.role is Role.SUMMARY]
+    said = list(_lines([message for message in messages if message.role is not Role.SUMMARY], _DIGEST_LINE))
+    head = [_DIGEST_HEAD]
+    if earlier:
+        text = earlier[-1].removeprefix(_DIGEST_HEAD).lstrip("\n")
+        head.append(halved(text, limit // 2))
+    room = limit - sum(len(part) + 1 for part in head)
+    taken: list[str] = []
+    for line in reversed(said):
+        room -= len(line) + 1
+        if room < 0:
+            break
+        taken.append(line)
+    return "\n".join((*head, *reversed(taken)))[:limit]
+
+
+def notes(message: Message) -> str:
+    """What a summary message says, without the note that introduces it."""
+    return message.text.removeprefix(SUMMARY_NOTE)
+
+
+def clipped(text: str, characters: int) -> str:
+    """The text, or its first characters and a mark that it was longer."""
+    return text if len(text) <= characters else text[:characters] + CLIPPED
+
+
+def _lines(messages: Sequence[Message], longest: int) -> Iterator[str]:
+    for message in messages:
+        speaker = _EARLIER if message.role is Role.SUMMARY else message.name or message.role.value
+        said = notes(message) if message.role is Role.SUMMARY else message.text
+        if said.strip():
+            whole = longest if message.role is not Role.SUMMARY else max(longest, len(said))
+            yield f"{speaker}: {_short(said, whole)}"
+        for part in message.content:
+            if isinstance(part, ImagePart):
+                yield f"{speaker}: [a picture]"
+        for call in message.tool_calls:
+            yield f"{speaker} calls {call.name}({_short(call.arguments, longest)})"
+        for returned in message.tool_returns:
+            yield f"{returned.name} returned ({returned.status.value}): {_short(returned.text, longest)}"
+
+
+def _short(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}…"

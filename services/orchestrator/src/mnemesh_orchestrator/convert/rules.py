@@ -1,0 +1,115 @@
+"""Tool rules between the domain and the contract."""
+
+from mnemesh.agents.v1 import agents_pb2 as pb
+from mnemesh_kit.errors import InvalidArgument
+
+from mnemesh_orchestrator.model.rules import (
+    ChildArguments,
+    Conditional,
+    ConditionalOutcome,
+    ConstrainChildTools,
+    ContinueLoop,
+    ExitLoop,
+    MaxCountPerStep,
+    ParentLastTool,
+    RequiredBeforeExit,
+    RequiresApproval,
+    RunFirst,
+    ToolRule,
+)
+
+
+def rule_to_proto(rule: ToolRule) -> pb.ToolRule:
+    """A rule, in the contract's words."""
+    name = rule.tool_name
+    match rule:
+        case RunFirst():
+            return pb.ToolRule(run_first=pb.RunFirstRule(tool_name=name, arguments=rule.arguments))
+        case ExitLoop():
+            return pb.ToolRule(exit_loop=pb.ExitLoopRule(tool_name=name))
+        case ContinueLoop():
+            return pb.ToolRule(continue_loop=pb.ContinueLoopRule(tool_name=name))
+        case Conditional():
+            return pb.ToolRule(conditional=_conditional_to_proto(rule))
+        case ConstrainChildTools():
+            given = [pb.ChildArguments(tool_name=n.tool_name, arguments=n.arguments) for n in rule.child_arguments]
+            return pb.ToolRule(
+                constrain_child_tools=pb.ConstrainChildToolsRule(
+                    tool_name=name, children=rule.children, child_arguments=given
+                )
+            )
+        case MaxCountPerStep():
+            return pb.ToolRule(max_count_per_step=pb.MaxCountPerStepRule(tool_name=name, max_count=rule.max_count))
+        case ParentLastTool():
+            return pb.ToolRule(parent_last_tool=pb.ParentLastToolRule(tool_name=name, children=rule.children))
+        case RequiredBeforeExit():
+            return pb.ToolRule(required_before_exit=pb.RequiredBeforeExitRule(tool_name=name))
+        case RequiresApproval():
+            return pb.ToolRule(requires_approval=pb.RequiresApprovalRule(tool_name=name))
+
+
+def rule_from_proto(rule: pb.ToolRule, field: str) -> ToolRule:
+    """A rule, in the domain's words.
+
+    Raises:
+        InvalidArgument: no kind of rule is set.
+    """
+    match rule.WhichOneof("rule"):
+        case "run_first":
+            first = rule.run_first
+            return RunFirst(first.tool_name, first.arguments if first.HasField("arguments") else None)
+        case "exit_loop":
+            return ExitLoop(rule.exit_loop.tool_name)
+        case "continue_loop":
+            return ContinueLoop(rule.continue_loop.tool_name)
+        case "conditional":
+            return _conditional_from_proto(rule.conditional, field)
+        case "constrain_child_tools":
+            child = rule.constrain_child_tools
+            given = tuple(ChildArguments(item.tool_name, item.arguments) for item in child.child_arguments)
+            return ConstrainChildTools(child.tool_name, tuple(child.children), given)
+        case "max_count_per_step":
+            return MaxCountPerStep(rule.max_count_per_step.tool_name, rule.max_count_per_step.max_count)
+        case "parent_last_tool":
+            return ParentLastTool(rule.parent_last_tool.tool_name, tuple(rule.parent_last_tool.children))
+        case "required_before_exit":
+            return RequiredBeforeExit(rule.required_before_exit.tool_name)
+        case "requires_approval":
+            return RequiresApproval(rule.requires_approval.tool_name)
+        case _:
+            raise InvalidArgument(f"{field} is no rule.", field=field)
+
+
+def _conditional_to_proto(rule: Conditional) -> pb.ConditionalRule:
+    outcomes = []
+    for outcome in rule.outcomes:
+        match outcome.output:
+            case bool() as value:
+                outcomes.append(pb.ConditionalOutcome(boolean=value, child=outcome.child))
+            case int() as value:
+                outcomes.append(pb.ConditionalOutcome(integer=value, child=outcome.child))
+            case float() as value:
+                outcomes.append(pb.ConditionalOutcome(number=value, child=outcome.child))
+            case value:
+                outcomes.append(pb.ConditionalOutcome(text=value, child=outcome.child))
+    return pb.ConditionalRule(
+        tool_name=rule.tool_name,
+        outcomes=outcomes,
+        default_child=rule.default_child,
+        require_output_mapping=rule.require_output_mapping,
+    )
+
+
+def _conditional_from_proto(rule: pb.ConditionalRule, field: str) -> Conditional:
+    outcomes = []
+    for outcome in rule.outcomes:
+        kind = outcome.WhichOneof("output")
+        if kind is None:
+            raise InvalidArgument(f"{field} has an outcome without an output.", field=field)
+        outcomes.append(ConditionalOutcome(getattr(outcome, kind), outcome.child))
+    return Conditional(
+        rule.tool_name,
+        tuple(outcomes),
+        rule.default_child if rule.HasField("default_child") else None,
+        rule.require_output_mapping,
+    )

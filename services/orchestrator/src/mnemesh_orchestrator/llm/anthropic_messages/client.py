@@ -1,0 +1,122 @@
+"""Asks Anthropic, or a server that speaks its messages API, through the anthropic SDK."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from mnemesh_orchestrator.llm.anthropic_messages.answer import MessagesAnswer
+from mnemesh_orchestrator.llm.anthropic_messages.render import render_body
+from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, SHORT_SECONDS, CallLimits, Sleep, with_retries
+from mnemesh_orchestrator.llm.dialects import DIALECTS
+from mnemesh_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
+from mnemesh_orchestrator.llm.render_cache import RenderCache
+from mnemesh_orchestrator.llm.schemas import under_own_schemas
+from mnemesh_orchestrator.llm.settings import ProviderSettings
+from mnemesh_orchestrator.llm.transport import chunks, sever, translated
+from mnemesh_orchestrator.llm.wire import encode_body
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+
+
+class AnthropicMessagesClient:
+    """An LlmClient on one endpoint. The SDK, over a second of importing, comes with the first call."""
+
+    def __init__(
+        self,
+        settings: ProviderSettings,
+        limits: CallLimits = DEFAULT_LIMITS,
+        sleep: Sleep = asyncio.sleep,
+        *,
+        cache_breakpoints: bool = True,
+    ) -> None:
+        self._settings = settings
+        self._provider = settings.name
+        self._limits = limits
+        self._sleep = sleep
+        self._cache_breakpoints = cache_breakpoints
+        self._cache = RenderCache()
+        self._opened: AsyncAnthropic | None = None
+
+    def render(self, request: LlmRequest) -> str:
+        """The request body as JSON text."""
+        return self._encoded(request).decode()
+
+    def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
+        """Asks the model; see the port."""
+        body = self._encoded(request)
+        return with_retries(lambda: self._ask(request, body), self._limits, self._sleep, self._settings.secrets)
+
+    def prepare(self) -> None:
+        """Imports the SDK and opens the client, so that the first turn does not wait for it. May run in a thread."""
+        self._client()
+
+    async def get(self, path: str) -> Any:
+        """The decoded answer to a GET under the base URL.
+
+        Raises:
+            ProviderError: it could not be asked.
+        """
+        import anthropic
+
+        try:
+            return await self._client().get(path, cast_to=object, options={"timeout": SHORT_SECONDS})
+        except (anthropic.APIError, ValueError) as error:
+            raise translated(anthropic, self._provider, error, self._settings.secrets) from None
+
+    async def close(self) -> None:
+        """Closes the connection pool."""
+        if self._opened is not None:
+            await self._opened.close()
+            self._opened = None
+
+    def _encoded(self, request: LlmRequest) -> bytes:
+        return encode_body(render_body(request, self._cache, cache_breakpoints=self._cache_breakpoints))
+
+    async def _ask(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
+        import anthropic
+
+        answer = MessagesAnswer(self._provider)
+        came = chunks(
+            anthropic,
+            self._client(),
+            "/v1/messages",
+            body,
+            provider=self._provider,
+            limits=self._limits,
+            secrets=self._settings.secrets,
+        )
+        async with aclosing(came):  # type: ignore[type-var]
+            async for event in came:
+                for shown in answer.add(event):
+                    yield shown
+        answer.check_complete()
+        yield LlmAnswer(
+            content=answer.content,
+            tool_calls=under_own_schemas(answer.tool_calls, request),
+            finish_reason=answer.finish_reason,
+            usage=answer.usage,
+            request_body=body.decode(),
+            response_body=json.dumps(answer.body, ensure_ascii=False),
+        )
+
+    def _client(self) -> "AsyncAnthropic":
+        if self._opened is None:
+            import anthropic
+
+            key, endpoint = self._settings.api_key or "none", self._settings.endpoint
+            is_official = endpoint == DIALECTS["anthropic"].base_url
+            # The SDK sends a bearer token; servers that speak an older form of the API know only this header.
+            headers = {**({} if is_official else {"x-api-key": key}), **self._settings.headers}
+            self._opened = anthropic.AsyncAnthropic(
+                api_key=key,
+                base_url=endpoint,
+                default_headers=headers or None,
+                max_retries=0,  # with_retries asks again: it keeps to a budget and waits under a test's clock
+                timeout=anthropic.Timeout(self._limits.idle_seconds, connect=self._limits.connect_seconds),
+            )
+            if self._settings.is_registered:
+                sever(self._opened, headers)
+        return self._opened

@@ -1,0 +1,199 @@
+"""Renders a request as the body of an Anthropic messages call. Pure, with a stable order of keys."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from mnemesh_orchestrator.llm.history import (
+    CLOSING,
+    OPENING,
+    AssistantTurn,
+    ReturnsTurn,
+    SystemTurn,
+    Turn,
+    UserTurn,
+    arguments_object,
+    turns,
+)
+from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
+from mnemesh_orchestrator.llm.render_cache import RenderCache
+from mnemesh_orchestrator.llm.schemas import response_schema, strict_schema
+from mnemesh_orchestrator.llm.wire import image_base64, with_provider_options
+from mnemesh_orchestrator.model.messages import (
+    ImagePart,
+    OmittedReasoningPart,
+    ReasoningPart,
+    RedactedReasoningPart,
+)
+from mnemesh_orchestrator.model.models import ToolSchema
+
+Block = dict[str, Any]
+
+DEFAULT_MAX_TOKENS: Final = 4096
+_LEAST_THINKING: Final = 1024
+_PROTECTED: Final = frozenset({"messages", "stream", "tools", "system"})
+_EPHEMERAL: Final = {"type": "ephemeral"}
+# From 4.6 on a model decides itself how long it thinks; the older ones are given a budget of tokens.
+_TAKES_BUDGET: Final = re.compile(r"claude-(?:3|(?:opus|sonnet|haiku)-4(?:-[0-5])?(?:-\d{8})?$)")
+
+
+def render_body(
+    request: LlmRequest, cache: RenderCache | None = None, *, cache_breakpoints: bool = True
+) -> dict[str, Any]:
+    """The body that `stream` sends.
+
+    Args:
+        request: what to ask.
+        cache: where rendered texts are remembered.
+        cache_breakpoints: mark the system block and the window's end for the provider's prompt cache.
+
+    Raises:
+        ProviderOptionsInvalid: the agent's provider_options or response schema are no JSON.
+    """
+    cache = cache if cache is not None else RenderCache()
+    told = turns(request, cache)
+    thinking = _thinking(request, told)
+    heads = (turn.text for turn in told if isinstance(turn, SystemTurn))
+    system: list[Block] = [{"type": "text", "text": text} for text in heads if text.strip()]
+    messages = _messages(told, thinking is not None, cache)
+    if cache_breakpoints:
+        for marked in (system, messages[-1]["content"]):
+            if marked:
+                marked[-1] = {**marked[-1], "cache_control": _EPHEMERAL}
+    body: dict[str, Any] = {"model": request.model.provider_model, "max_tokens": _max_tokens(request, thinking)}
+    if system:
+        body["system"] = system
+    body["messages"] = messages
+    if request.tools:
+        is_strict = bool(request.settings.strict_tool_schemas)
+        body["tools"] = [_tool(tool, is_strict) for tool in request.tools]
+        body["tool_choice"] = _tool_choice(request, is_forced=thinking is None)
+    if thinking is not None:
+        body["thinking"] = thinking
+    else:
+        sampling = {"temperature": request.settings.temperature, "top_p": request.settings.top_p}
+        body.update({key: value for key, value in sampling.items() if value is not None})
+    if output := _output_config(request):
+        body["output_config"] = output
+    body["stream"] = True
+    return with_provider_options(body, request.settings.provider_options, _PROTECTED)
+
+
+def _messages(told: Sequence[Turn], with_thinking: bool, cache: RenderCache) -> list[dict[str, Any]]:
+    """The turns with alternating roles: what stands side by side under one role becomes one message."""
+    messages: list[dict[str, Any]] = []
+    for turn in told:
+        match turn:
+            case SystemTurn():
+                continue
+            case AssistantTurn():
+                role, blocks = "assistant", _assistant(turn, with_thinking)
+            case UserTurn():
+                role, blocks = "user", _user(turn, cache)
+            case ReturnsTurn():
+                role, blocks = "user", [_tool_result(each.call_id, each.text, each.is_error) for each in turn.returns]
+        if not blocks:
+            continue
+        if messages and messages[-1]["role"] == role:
+            messages[-1]["content"].extend(blocks)
+        else:
+            messages.append({"role": role, "content": blocks})
+    if not messages or messages[0]["role"] == "assistant":
+        messages.insert(0, {"role": "user", "content": [{"type": "text", "text": OPENING}]})
+    if messages[-1]["role"] == "assistant":
+        messages.append({"role": "user", "content": [{"type": "text", "text": CLOSING}]})
+    return messages
+
+
+def _assistant(turn: AssistantTurn, with_thinking: bool) -> list[Block]:
+    blocks = _thoughts(turn) if with_thinking else []
+    text = turn.message.text.rstrip()
+    if text.strip():
+        blocks.append({"type": "text", "text": text})
+    for call in turn.calls:
+        given = arguments_object(call.arguments)
+        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": given})
+    return blocks
+
+
+def _thoughts(turn: AssistantTurn) -> list[Block]:
+    """The thinking that the provider can check to be its own."""
+    blocks: list[Block] = []
+    for part in turn.message.content if turn.is_own else ():
+        if isinstance(part, ReasoningPart) and part.is_native and part.signature:
+            blocks.append({"type": "thinking", "thinking": part.text, "signature": part.signature})
+        elif isinstance(part, OmittedReasoningPart) and part.signature:
+            blocks.append({"type": "thinking", "thinking": "", "signature": part.signature})
+        elif isinstance(part, RedactedReasoningPart):
+            blocks.append({"type": "redacted_thinking", "data": part.data})
+    return blocks
+
+
+def _user(turn: UserTurn, cache: RenderCache) -> list[Block]:
+    blocks: list[Block] = [{"type": "text", "text": turn.text}] if turn.text.strip() else []
+    return blocks + [_image(image, ordinal, turn, cache) for ordinal, image in enumerate(turn.images)]
+
+
+def _image(image: ImagePart, ordinal: int, turn: UserTurn, cache: RenderCache) -> Block:
+    if image.data is not None:
+        data = image_base64(image, ordinal, turn.source, cache)
+        media_type = image.media_type or "image/png"
+        return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+    if image.url is not None:
+        return {"type": "image", "source": {"type": "url", "url": image.url}}
+    return {"type": "text", "text": f"[image {image.file_id}: not shown here]"}
+
+
+def _tool_result(call_id: str, text: str, is_error: bool) -> Block:
+    block: Block = {"type": "tool_result", "tool_use_id": call_id, "content": text}
+    return {**block, "is_error": True} if is_error else block
+
+
+def _tool(tool: ToolSchema, is_strict: bool) -> Block:
+    strict = strict_schema(tool.parameters) if is_strict else None
+    schema = tool.parameters if strict is None else strict
+    block: Block = {"name": tool.name, "description": tool.description, "input_schema": schema}
+    return block if strict is None else {**block, "strict": True}
+
+
+def _tool_choice(request: LlmRequest, *, is_forced: bool) -> Block:
+    choice = request.tool_choice
+    # The API refuses a forced choice beside thinking, so there the model is left to choose.
+    if not is_forced or choice.kind is ToolChoiceKind.AUTO:
+        kind: Block = {"type": "auto"}
+    elif choice.kind is ToolChoiceKind.NAMED:
+        kind = {"type": "tool", "name": choice.name}
+    else:
+        kind = {"type": "any"}
+    return {**kind, "disable_parallel_tool_use": not request.parallel_tool_calls}
+
+
+def _thinking(request: LlmRequest, told: Sequence[Turn]) -> Block | None:
+    if not request.settings.enable_reasoner or request.inner_thoughts or _is_bare_tool_loop(told):
+        return None
+    if not _TAKES_BUDGET.match(request.model.provider_model):
+        return {"type": "adaptive"}
+    budget = max(_LEAST_THINKING, request.settings.max_reasoning_tokens or 0)
+    return {"type": "enabled", "budget_tokens": budget}
+
+
+def _is_bare_tool_loop(told: Sequence[Turn]) -> bool:
+    """Whether the last call stands without its thinking, as another model left it: thinking must be off to go on."""
+    last = next((turn for turn in reversed(told) if isinstance(turn, AssistantTurn)), None)
+    return last is not None and bool(last.calls) and not _thoughts(last)
+
+
+def _max_tokens(request: LlmRequest, thinking: Block | None) -> int:
+    defaults = request.model.defaults
+    tokens = request.settings.max_output_tokens or defaults.max_output_tokens or DEFAULT_MAX_TOKENS
+    budget = int(thinking.get("budget_tokens", 0)) if thinking else 0
+    return tokens if tokens > budget else budget + DEFAULT_MAX_TOKENS
+
+
+def _output_config(request: LlmRequest) -> Block:
+    config: Block = {}
+    if request.settings.reasoning_effort in ("low", "medium", "high", "xhigh", "max"):
+        config["effort"] = request.settings.reasoning_effort
+    if request.response_format.kind == "json_schema":
+        config["format"] = {"type": "json_schema", "schema": response_schema(request.response_format)}
+    return config

@@ -1,0 +1,91 @@
+"""How long a provider may take, and how often it is asked again."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mnemesh_orchestrator.llm.errors import ProviderError
+from mnemesh_orchestrator.llm.port import LlmEvent
+
+Sleep = Callable[[float], Awaitable[None]]
+T = TypeVar("T")
+
+SHORT_SECONDS = 10.0
+"""For a question that no model has to think about."""
+_FIRST_WAIT = 0.5
+_LONGEST_WAIT = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLimits:
+    """The bounds of one call to a provider."""
+
+    connect_seconds: float = 10.0
+    """To open a connection."""
+    idle_seconds: float = 180.0
+    """Between two pieces of an answer, and before the first."""
+    total_seconds: float = 900.0
+    """One attempt, from the first byte sent to the last read."""
+    attempts: int = 5
+    """At most this many requests for one answer."""
+    retry_budget_seconds: float = 60.0
+    """All waits between attempts together; a Retry-After beyond it fails at once, with the figure in the error."""
+
+
+DEFAULT_LIMITS = CallLimits()
+
+
+async def with_retries(
+    ask: Callable[[], AsyncIterator[LlmEvent]],
+    limits: CallLimits,
+    sleep: Sleep = asyncio.sleep,
+    secrets: tuple[str, ...] = (),
+) -> AsyncIterator[LlmEvent]:
+    """The events of the first attempt that begins to answer.
+
+    A rate limit, an overload or a broken connection is tried again after the provider's Retry-After, or an
+    exponential wait with jitter. Once an event was handed on, an error is final: a consumer has seen half an answer.
+    No error quotes any of the secrets.
+    """
+    waited = 0.0
+    for attempt in range(1, limits.attempts + 1):
+        has_begun = False
+        try:
+            async with aclosing(ask()) as events:  # type: ignore[type-var]
+                async for event in events:
+                    has_begun = True
+                    yield event
+            return
+        except ProviderError as error:
+            error.without(secrets)
+            wait = _wait(error, attempt)
+            is_final = has_begun or not error.is_retryable or attempt == limits.attempts
+            if is_final or waited + wait > limits.retry_budget_seconds:
+                raise
+        waited += wait
+        await sleep(wait)
+
+
+async def in_time(items: AsyncIterator[T], seconds: float) -> AsyncIterator[T]:
+    """The items, as long as they all come within `seconds` of now.
+
+    Raises:
+        TimeoutError: the time is over.
+    """
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        async with asyncio.timeout_at(deadline):
+            try:
+                item = await anext(items)
+            except StopAsyncIteration:
+                return
+        yield item
+
+
+def _wait(error: ProviderError, attempt: int) -> float:
+    if error.retry_after is not None:
+        return error.retry_after
+    return min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** (attempt - 1)) * random.uniform(0.75, 1.0)  # noqa: S311

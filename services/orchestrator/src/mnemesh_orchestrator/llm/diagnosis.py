@@ -1,0 +1,211 @@
+"""Reads a provider's refusal: from status, headers and body to the one error of the tree that says it.
+
+Pure functions over plain values, so that all adapters and every compatible server share one reading.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from mnemesh_orchestrator.llm.errors import (
+    ContextOverflow,
+    ProviderAuth,
+    ProviderContentFilter,
+    ProviderError,
+    ProviderModelUnknown,
+    ProviderPaymentRequired,
+    ProviderRateLimited,
+    ProviderRefused,
+    ProviderUnavailable,
+)
+
+_LONGEST_QUOTE = 300
+_KEYS = re.compile(r"(?i)\b(?:(?:sk|pk|rk|xai|gsk|key|api)[-_][\w*.\-]{6,}|bearer\s+[\w*.\-]{6,}|AIza[\w\-]{20,})")
+_MARKUP = re.compile(r"(?i)<(?:!doctype|html|head|body|title|center|h1)\b")
+
+# Phrases of servers that have no code for it; tests/llm/test_diagnosis.py has whole samples, vendor by vendor.
+_OVERFLOW_CODES = frozenset(
+    {"context_length_exceeded", "exceed_context_size_error", "request_too_large", "string_above_max_length"}
+    | {"max_tokens_exceeded", "context_window_exceeded", "model_max_prompt_tokens_exceeded", "prompt_too_long"}
+)
+_OVERFLOW_TEXT = re.compile(
+    r"(?i)max(?:imum)? context length|context[ _-]?(?:length|window|size|limit)|prompt (?:is )?too long"
+    r"|input is too long|too many (?:input |prompt )?tokens|reduce the length of (?:the|your) (?:messages|prompt|input)"
+    r"|exceeds? the (?:model's )?(?:maximum|available) (?:input|context|number of tokens)"
+    r"|maximum prompt length|longer than the maximum model length|tokens \+ `?max_(?:new_)?tokens`? must be <="
+    r"|input length and `?max_tokens`? exceed"
+)
+# A request that alone is more than a minute's tokens: only a shorter one will ever pass, whatever the status says.
+_TOO_LARGE_FOR_A_MINUTE = re.compile(r"(?i)request too large.{0,200}?tokens per min")
+_PAYMENT_CODES = frozenset({"insufficient_quota", "billing_error", "billing_not_active", "billing_hard_limit_reached"})
+_PAYMENT_TEXT = re.compile(
+    r"(?i)credit balance is too low|insufficient (?:balance|credits?|quota)|exceeded your current quota"
+    r"|out of (?:available )?credits|spending limit|requires more credits"
+)
+_FILTER_CODES = frozenset(
+    {"content_filter", "content_policy_violation", "responsibleaipolicyviolation", "invalid_prompt", "bio_policy"}
+    | {"misalignment_policy_violation", "image_content_policy_violation", "prohibited_content"}
+)
+_FILTER_TEXT = re.compile(r"(?i)content management policy|violat\w+ (?:our |the )?usage polic|input was flagged")
+_AUTH_CODES = frozenset({"authentication_error", "permission_error", "invalid_api_key", "invalid_authentication"})
+_AUTH_TEXT = re.compile(r"(?i)(?:api key (?:is )?not valid|(?:invalid|incorrect) api key)")
+_MODEL_CODES = frozenset({"model_not_found", "deploymentnotfound", "invalid_model", "model_not_available"})
+_MODEL_TEXT = re.compile(
+    r"(?i)model identifier is invalid|(?:model|deployment)\b.{0,120}?(?:does not exist|not found|is not a valid)"
+    r"|(?:no such|unknown|invalid) model\b|^model: "
+)
+_LIMIT_CODES = frozenset({"rate_limit_error", "rate_limit_exceeded", "rate_limited", "tokens", "requests"})
+_OVERLOAD_CODES = frozenset(
+    {"overloaded_error", "overloaded", "api_error", "server_error", "internal_error", "internal_server_error"}
+    | {"timeout_error", "service_unavailable", "engine_overloaded", "model_overloaded"}
+)
+_REFUSAL_CODES = frozenset({"invalid_request_error", "not_found_error", "data_residency_mismatch"})
+_REFUSED_IMAGE = re.compile(r"(?:invalid|empty|unsupported)_.*image|^image_|^invalid_image|^failed_to_download_image")
+# 498 is Groq's for capacity that is spent.
+_ASK_AGAIN_STATUS = frozenset({408, 409, 425, 498})
+_TRY_AGAIN_IN = re.compile(r"(?i)try again in (?:(\d+)m(?!s))?\s*(?:(\d+(?:\.\d+)?)\s*(ms|s))?")
+
+# "maximum context length is 8192 tokens ... resulted in 9000 tokens",
+# "prompt is too long: 210000 tokens > 200000 maximum"
+_LIMIT_THEN_TOKENS = re.compile(r"(?i)(?:length|window|limit|size)\D{0,40}?(\d{3,9})(?:\D+?)(\d{3,9})")
+_TOKENS_THEN_LIMIT = re.compile(r"(\d{3,9})\s*(?:tokens)?\s*>\s*(\d{3,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class _Stated:
+    """What the provider's error body says of itself."""
+
+    words: str
+    codes: frozenset[str]
+    retry_after: float | None = None
+
+
+def diagnose(
+    provider: str, status: int | None, body: object, headers: Mapping[str, str] | None = None
+) -> ProviderError:
+    """The error behind a failed answer.
+
+    Args:
+        provider: its name, as in a model's handle.
+        status: the HTTP status; None for an error inside of a stream that began well.
+        body: the decoded body, or its text.
+        headers: the answer's headers, for Retry-After.
+    """
+    stated = _stated(body)
+    message = f"{provider} answered {status}" if status is not None else f"{provider} broke off with an error"
+    message += f": {stated.words}" if stated.words else "."
+    wait = retry_after_seconds(headers or {})
+    return _for_the_account(provider, status, stated, message) or _for_the_moment(
+        provider, status, stated, message, stated.retry_after if wait is None else wait
+    )
+
+
+def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
+    """How long the provider asks to wait: Retry-After-Ms, or Retry-After in seconds or as a date."""
+    for header, divisor in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers[header]) / divisor
+        except (KeyError, ValueError):
+            continue
+        return seconds if math.isfinite(seconds) and seconds >= 0 else None
+    try:
+        moment = parsedate_to_datetime(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds()) if moment.tzinfo else None
+
+
+def quotable(text: str) -> str:
+    """A provider's words, fit for a log and a client: one line, short, no keys, no markup."""
+    if _MARKUP.search(text):
+        return "(a page of HTML)"
+    line = " ".join(_KEYS.sub("[key]", text).split())
+    return line if len(line) <= _LONGEST_QUOTE else line[: _LONGEST_QUOTE - 1] + "…"
+
+
+def _stated(body: object) -> _Stated:
+    if isinstance(body, bytes | str):
+        text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
+        try:
+            decoded = json.loads(text)
+        except ValueError:
+            return _Stated(quotable(text), frozenset())
+        return _stated(decoded) if isinstance(decoded, dict | list) else _Stated(quotable(text), frozenset())
+    if isinstance(body, list) and body:  # Google wraps its errors so
+        return _stated(body[0])
+    if not isinstance(body, Mapping):
+        return _Stated("", frozenset())
+    inner = body.get("error", body)
+    if not isinstance(inner, Mapping):
+        return _Stated(quotable(str(inner)), frozenset())
+    codes = {str(inner[key]).lower() for key in ("code", "type", "status") if inner.get(key) is not None}
+    nested = inner.get("innererror")
+    if isinstance(nested, Mapping) and nested.get("code") is not None:
+        codes.add(str(nested["code"]).lower())
+    words = inner.get("message") or inner.get("detail") or inner.get("error") or ""
+    text = words if isinstance(words, str) else json.dumps(words)
+    return _Stated(quotable(text), frozenset(codes), _stated_wait(inner, text))
+
+
+def _stated_wait(error: Mapping[str, object], text: str) -> float | None:
+    """The wait that a body names: Google's RetryInfo, or "try again in 7.66s" as OpenAI and Groq say."""
+    details = error.get("details")
+    for detail in details if isinstance(details, list) else ():
+        delay = detail.get("retryDelay") if isinstance(detail, Mapping) else None
+        if isinstance(delay, str) and re.fullmatch(r"\d+(?:\.\d+)?s", delay):
+            return float(delay[:-1])
+    found = _TRY_AGAIN_IN.search(text)
+    if found is None or not (found[1] or found[2]):
+        return None
+    seconds = float(found[2] or 0) / (1000.0 if found[3] == "ms" else 1.0)
+    return 60.0 * int(found[1] or 0) + seconds
+
+
+def _for_the_account(provider: str, status: int | None, stated: _Stated, message: str) -> ProviderError | None:
+    """What asking again does not change."""
+    codes, words = stated.codes, stated.words
+    may_be_refusal = status in (None, 400, 413, 422, 500)
+    is_long = status == 413 or (may_be_refusal and (codes & _OVERFLOW_CODES or _OVERFLOW_TEXT.search(words)))
+    if is_long or _TOO_LARGE_FOR_A_MINUTE.search(words):
+        overflow = ContextOverflow(message, provider=provider, status=status)
+        overflow.metadata.update(_figures(words))
+        return overflow
+    # Google says so of the tokens of a minute too.
+    is_quota_of_a_minute = status == 429 and "resource_exhausted" in codes
+    if status == 402 or codes & _PAYMENT_CODES or (_PAYMENT_TEXT.search(words) and not is_quota_of_a_minute):
+        return ProviderPaymentRequired(message, provider=provider, status=status)
+    if codes & _FILTER_CODES or _FILTER_TEXT.search(words):
+        return ProviderContentFilter(message, provider=provider, status=status)
+    is_refused_key = status == 400 and _AUTH_TEXT.search(words)
+    if status in (401, 403) or is_refused_key or (status is None and codes & _AUTH_CODES):
+        return ProviderAuth(message, provider=provider, status=status)
+    if codes & _MODEL_CODES or (status in (None, 400, 404) and _MODEL_TEXT.search(words)):
+        return ProviderModelUnknown(message, provider=provider, status=status)
+    return None
+
+
+def _for_the_moment(
+    provider: str, status: int | None, stated: _Stated, message: str, retry_after: float | None
+) -> ProviderError:
+    if status == 429 or (status is None and stated.codes & _LIMIT_CODES):
+        return ProviderRateLimited(message, provider=provider, status=status, retry_after=retry_after)
+    if status is None:
+        is_image = any(_REFUSED_IMAGE.search(code) for code in stated.codes)
+        if (stated.codes & _REFUSAL_CODES and not stated.codes & _OVERLOAD_CODES) or is_image:
+            return ProviderRefused(message, provider=provider)
+        return ProviderUnavailable(message, provider=provider)
+    if status >= 500 or status in _ASK_AGAIN_STATUS:
+        return ProviderUnavailable(message, provider=provider, status=status, retry_after=retry_after)
+    return ProviderRefused(message, provider=provider, status=status)
+
+
+def _figures(words: str) -> dict[str, str]:
+    if found := _TOKENS_THEN_LIMIT.search(words):
+        return {"tokens": found[1], "limit": found[2]}
+    if found := _LIMIT_THEN_TOKENS.search(words):
+        return {"limit": found[1], "tokens": found[2]}
+    return {}

@@ -1,0 +1,48 @@
+"""Which embedders archives may name: the built-in ones, and the one that recall and archival are configured with."""
+
+from dataclasses import dataclass
+
+from mnemesh_orchestrator.model.embedding import EmbeddingModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedderPlace:
+    """The embedder that the mesh is configured with, as recall and archival are."""
+
+    handle: str
+    base_url: str = ""
+    dimension: int = 0
+
+
+def embedding_models(configured: EmbedderPlace) -> tuple[EmbeddingModel, ...]:
+    """The embedders on offer, by handle; one that is configured amiss is none."""
+    # numpy comes with it, and no turn needs that
+    from mnemesh_retrieval.embedders.openai_compatible import BATCH_TEXTS
+    from mnemesh_retrieval.errors import EmbedderMisconfigured
+    from mnemesh_retrieval.registry import HASHING, OPENAI_BASE_URL, WORDLLAMA, EmbedderSettings, make_embedder
+
+    # Nothing is asked of it here, so it needs no key.
+    settings = EmbedderSettings(base_url=configured.base_url, api_key="-", dimension=configured.dimension)
+    found = []
+    for handle in sorted({WORDLLAMA, HASHING, configured.handle}):
+        try:
+            dimension = make_embedder(handle, settings).dimension
+        except EmbedderMisconfigured:
+            continue
+        is_offline = handle.startswith("mnemesh/")
+        found.append(
+            EmbeddingModel(
+                handle=handle,
+                provider_type="mnemesh" if is_offline else _type(handle, configured.base_url),
+                dimension=dimension,
+                batch_size=0 if is_offline else BATCH_TEXTS,
+                is_offline=is_offline,
+                is_default=handle == configured.handle,
+                endpoint=None if is_offline else (configured.base_url or OPENAI_BASE_URL),
+            )
+        )
+    return tuple(found)
+
+
+def _type(handle: str, base_url: str) -> str:
+    return "openai" if handle.startswith("openai/") and not base_url else "openai_compatible"

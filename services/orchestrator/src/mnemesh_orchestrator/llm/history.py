@@ -1,0 +1,231 @@
+"""What every provider is told of a window: packaged texts, calls under unique ids, each with its returns behind it.
+
+Neutral between the APIs: a renderer only puts these turns into its provider's words.
+"""
+
+import hashlib
+import json
+import re
+import string
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mnemesh_orchestrator.llm.dialects import CallIds, dialect_of
+from mnemesh_orchestrator.llm.port import LlmRequest
+from mnemesh_orchestrator.llm.render_cache import RenderCache
+from mnemesh_orchestrator.model.messages import (
+    ImagePart,
+    Message,
+    ReasoningPart,
+    Role,
+    ToolCall,
+    ToolReturn,
+    ToolStatus,
+)
+from mnemesh_orchestrator.prompt.packaging import event_type, package_tool_return, package_user_message, system_alert
+
+THINKING: Final = "thinking"
+# Some APIs want a user's word at the head and at the end, or the assistant's between a return and a user's word.
+OPENING: Final = "[The conversation that is in view begins here.]"
+CLOSING: Final = "[Please go on.]"
+BRIDGE: Final = "[The tools have returned.]"
+_WORD = re.compile(r"[a-zA-Z0-9_-]+")
+_ALPHANUMERIC = re.compile(r"[a-zA-Z0-9]+")
+_DIGITS: Final = string.digits + string.ascii_letters
+
+
+@dataclass(frozen=True, slots=True)
+class SystemTurn:
+    """The system message at the head."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserTurn:
+    """A user message, a summary or an event, as the model reads it."""
+
+    text: str
+    images: tuple[ImagePart, ...] = ()
+    source: Message | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WireCall:
+    """A call as the provider is shown it: an id that no other call of the request has, arguments that are an object."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantTurn:
+    """What the model said and called. What a provider alone can read, as signatures, is for that provider only."""
+
+    message: Message
+    calls: tuple[WireCall, ...]
+    is_own: bool = True
+    """The provider that is asked has said it, as far as anyone knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireReturn:
+    """A packaged return, under its call's id."""
+
+    call_id: str
+    text: str
+    is_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnsTurn:
+    """The returns of the assistant turn before it."""
+
+    returns: list[WireReturn] = field(default_factory=list)
+
+
+Turn = SystemTurn | UserTurn | AssistantTurn | ReturnsTurn
+
+
+def turns(request: LlmRequest, cache: RenderCache) -> list[Turn]:
+    """The window as turns.
+
+    Returns stand right behind their calls, whatever was said in between. A return whose call is not in the window is
+    left out: no provider would accept it.
+    """
+    told: list[Turn] = []
+    open_calls: dict[str, tuple[str, ReturnsTurn]] = {}
+    call_ids: set[str] = set()
+    own_thinkers = _tools_that_think(request)
+    for position, message in enumerate(request.messages):
+        for ordinal, returned in enumerate(message.tool_returns):
+            if (call := open_calls.pop(returned.tool_call_id, None)) is not None:
+                text = _return_text(request, cache, message, ordinal, returned)
+                call[1].returns.append(WireReturn(call[0], text, returned.status is ToolStatus.ERROR))
+        if message.role is Role.APPROVAL and not any(call.id not in open_calls for call in message.tool_calls):
+            continue  # it repeats calls that were made already, or decides them
+        if message.role is Role.ASSISTANT or message.tool_calls:
+            calls = tuple(_wire_calls(request, cache, message, call_ids, own_thinkers))
+            told.append(AssistantTurn(message, calls, _is_of(message, request.model.provider)))
+            if calls:
+                answers = ReturnsTurn()
+                told.append(answers)
+                for stored, shown in zip(message.tool_calls, calls, strict=True):
+                    open_calls[stored.id] = (shown.id, answers)
+        elif message.role is Role.SYSTEM and position == 0:
+            told.append(SystemTurn(message.text))
+        elif message.role in (Role.USER, Role.SUMMARY, Role.SYSTEM):
+            images = tuple(part for part in message.content if isinstance(part, ImagePart))
+            told.append(UserTurn(_user_text(request, cache, message), images, message))
+    return [turn for turn in told if not (isinstance(turn, ReturnsTurn) and not turn.returns)]
+
+
+def arguments_object(arguments: str) -> dict[str, Any]:
+    """The arguments of a stored call as an object; what is no object stands under "raw"."""
+    try:
+        decoded = json.loads(arguments or "{}")
+    except ValueError:
+        decoded = None
+    return decoded if isinstance(decoded, dict) else {"raw": arguments}
+
+
+def _user_text(request: LlmRequest, cache: RenderCache, message: Message) -> str:
+    if request.is_verbatim:
+        return message.text
+    zone = request.time_zone
+
+    def make() -> str:
+        text = message.text
+        if event_type(text):
+            return text
+        if message.role is Role.USER:
+            return package_user_message(text, message.created_at, zone, message.name)
+        return system_alert(text, message.created_at, zone)
+
+    return cache.text(("user", message.id, zone), message, make)
+
+
+def _return_text(request: LlmRequest, cache: RenderCache, message: Message, ordinal: int, returned: ToolReturn) -> str:
+    limit, zone = request.tool_return_char_limit, request.time_zone
+
+    def make() -> str:
+        text = returned.text
+        if limit is not None and len(text) > limit:
+            text = f"{text[:limit]}… [{len(text) - limit} more characters are left out of this request]"
+        return package_tool_return(returned.status, text, message.created_at, zone)
+
+    return cache.text(("return", message.id, ordinal, zone, limit), message, make)
+
+
+def _wire_calls(
+    request: LlmRequest, cache: RenderCache, message: Message, taken: set[str], own_thinkers: frozenset[str]
+) -> Iterator[WireCall]:
+    form = dialect_of(request.model).call_ids
+    for ordinal, call in enumerate(message.tool_calls):
+        keeps = request.inner_thoughts or call.name in own_thinkers
+        thoughts = _inner_thoughts(message) if request.inner_thoughts and ordinal == 0 else None
+        arguments = cache.text(
+            ("call", message.id, ordinal, keeps, thoughts is not None),
+            message,
+            lambda call=call, keeps=keeps, thoughts=thoughts: _arguments(call, keeps, thoughts),  # type: ignore[misc]
+        )
+        yield WireCall(_unique_id(call.id, taken, form), call.name, arguments)
+
+
+def _arguments(call: ToolCall, keeps_thinking: bool, thoughts: str | None) -> str:
+    decoded = arguments_object(call.arguments)
+    if thoughts is not None and THINKING not in decoded:
+        return json.dumps({THINKING: thoughts, **decoded}, ensure_ascii=False)
+    if not keeps_thinking and THINKING in decoded:
+        return json.dumps({key: value for key, value in decoded.items() if key != THINKING}, ensure_ascii=False)
+    if call.arguments and "raw" not in decoded:
+        return call.arguments
+    return json.dumps(decoded, ensure_ascii=False)
+
+
+def _is_of(message: Message, provider: str) -> bool:
+    return message.model is None or message.model.partition("/")[0] == provider
+
+
+def _inner_thoughts(message: Message) -> str | None:
+    texts = [part.text for part in message.content if isinstance(part, ReasoningPart) and not part.is_native]
+    return "\n".join(texts) if texts else None
+
+
+def _tools_that_think(request: LlmRequest) -> frozenset[str]:
+    """Tools that own a "thinking" parameter themselves, so that it is theirs and not mnemesh's."""
+    if request.inner_thoughts:
+        return frozenset()
+    return frozenset(tool.name for tool in request.tools if THINKING in (tool.parameters.get("properties") or ()))
+
+
+def _unique_id(call_id: str, taken: set[str], form: CallIds) -> str:
+    """The id under which a call goes out: its own where the vendor takes it, else one that is derived from it.
+
+    Both depend on nothing but the id and how often the window has had it, so a call keeps its id from one request to
+    the next.
+    """
+    wire, repetition = call_id if _fits(call_id, form) else _derived_id(call_id, form), 1
+    while wire in taken:
+        repetition += 1
+        wire = _derived_id(f"{call_id}#{repetition}", form)
+    taken.add(wire)
+    return wire
+
+
+def _fits(call_id: str, form: CallIds) -> bool:
+    length, characters = len(call_id), _ALPHANUMERIC if form.is_alphanumeric else _WORD
+    has_length = length == form.longest if form.is_exact else 0 < length <= form.longest
+    return has_length and characters.fullmatch(call_id) is not None
+
+
+def _derived_id(call_id: str, form: CallIds) -> str:
+    number = int.from_bytes(hashlib.sha256(call_id.encode()).digest())
+    characters = []
+    for _ in range(min(form.longest, 24)):
+        number, digit = divmod(number, len(_DIGITS))
+        characters.append(_DIGITS[digit])
+    text = "".join(characters)
+    return text if form.is_alphanumeric or form.longest < 29 else f"call_{text}"

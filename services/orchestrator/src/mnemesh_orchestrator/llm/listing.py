@@ -1,0 +1,132 @@
+"""Asks a server which models it has, and how much of each one's window is really there."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from mnemesh_orchestrator.llm.dialects import Listing
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError
+from mnemesh_orchestrator.llm.openai_endpoint import OpenAiEndpoint
+from mnemesh_orchestrator.model.providers import ServedModel
+
+# As vLLM, OpenRouter and Together, Groq, Mistral, and others name it.
+_WINDOWS: Final = ("max_model_len", "context_length", "context_window", "max_context_length", "max_context_window")
+_OUTPUTS: Final = ("max_completion_tokens", "max_output_tokens")
+_NOT_CHAT: Final = frozenset({"embedding", "embeddings", "image", "audio", "moderation", "rerank", "transcribe"})
+OLLAMA_WINDOW: Final = 4096
+"""What Ollama gives a model that is not loaded and says nothing itself; longer prompts it cuts without a word."""
+_SHOWN_AT_ONCE: Final = 4
+
+
+async def served_models(endpoint: OpenAiEndpoint, listing: Listing) -> tuple[ServedModel, ...]:
+    """The models of an endpoint, in its own order.
+
+    Raises:
+        ProviderError: it could not be asked.
+    """
+    if listing is Listing.LM_STUDIO and (found := await _of_lm_studio(endpoint)) is not None:
+        return found
+    models = models_of_page(endpoint.name, await endpoint.get("/models"))
+    return await _with_ollama_windows(endpoint, models) if listing is Listing.OLLAMA else models
+
+
+def models_of_page(provider: str, page: Any) -> tuple[ServedModel, ...]:
+    """The rows of GET /models, which some servers give without the envelope.
+
+    Raises:
+        ProviderBadAnswer: it is no list.
+    """
+    rows = page.get("data") if isinstance(page, Mapping) else page
+    if not isinstance(rows, list):
+        raise ProviderBadAnswer(f"{provider} answered with something that is no list of models.", provider=provider)
+    return tuple(_of_row(row) for row in _rows(rows) if isinstance(row.get("id"), str) and _is_chat(row))
+
+
+def _of_row(row: Mapping[str, Any]) -> ServedModel:
+    top = row.get("top_provider")
+    outputs = {**row, **{key: top.get(key) for key in _OUTPUTS}} if isinstance(top, Mapping) else row
+    return ServedModel(str(row["id"]).removeprefix("models/"), _figure(row, *_WINDOWS), _figure(outputs, *_OUTPUTS))
+
+
+def _is_chat(row: Mapping[str, Any]) -> bool:
+    return str(row.get("type") or "").lower() not in _NOT_CHAT
+
+
+async def _with_ollama_windows(endpoint: OpenAiEndpoint, models: tuple[ServedModel, ...]) -> tuple[ServedModel, ...]:
+    """With the windows that Ollama runs its models with: as loaded, else as the model's own file says."""
+    root = str(endpoint.client.base_url).rstrip("/").removesuffix("/v1")
+    try:
+        running = await endpoint.get(f"{root}/api/ps")
+    except ProviderError:  # a proxy in between may let only /v1 through
+        return models
+    loaded = {
+        str(row.get("name")): _figure(row, "context_length")
+        for row in _rows(running.get("models") if isinstance(running, Mapping) else None)
+    }
+    gate = asyncio.Semaphore(_SHOWN_AT_ONCE)
+
+    async def windowed(model: ServedModel) -> ServedModel:
+        if (window := loaded.get(model.name)) is None:
+            async with gate:
+                window = await _ollama_window(endpoint, root, model.name)
+        return replace(model, context_window=window)
+
+    return tuple(await asyncio.gather(*(windowed(model) for model in models)))
+
+
+async def _ollama_window(endpoint: OpenAiEndpoint, root: str, name: str) -> int:
+    try:
+        shown = await endpoint.post(f"{root}/api/show", {"model": name})
+    except ProviderError:
+        return OLLAMA_WINDOW
+    shown = shown if isinstance(shown, Mapping) else {}
+    for line in str(shown.get("parameters") or "").splitlines():
+        words = line.split()
+        if len(words) == 2 and words[0] == "num_ctx" and words[1].isdecimal():
+            return int(words[1])
+    info = shown.get("model_info")
+    lengths = [
+        value
+        for key, value in (info.items() if isinstance(info, Mapping) else ())
+        if str(key).endswith(".context_length") and isinstance(value, int)
+    ]
+    return min([OLLAMA_WINDOW, *lengths])
+
+
+async def _of_lm_studio(endpoint: OpenAiEndpoint) -> tuple[ServedModel, ...] | None:
+    """From its own API, the newer one first; None where it has neither."""
+    root = str(endpoint.client.base_url).rstrip("/").removesuffix("/v1")
+    for path, key, named in (("/api/v1/models", "models", "key"), ("/api/v0/models", "data", "id")):
+        try:
+            page = await endpoint.get(f"{root}{path}")
+        except ProviderError:
+            continue
+        rows = _rows(page.get(key) if isinstance(page, Mapping) else None)
+        found = tuple(
+            ServedModel(str(row[named]), _lm_studio_window(row)) for row in rows if row.get(named) and _is_chat(row)
+        )
+        if found:
+            return found
+    return None
+
+
+def _lm_studio_window(row: Mapping[str, Any]) -> int | None:
+    """The window of the loaded model, where it is loaded; else the longest possible."""
+    for instance in _rows(row.get("loaded_instances")):
+        config = instance.get("config")
+        if isinstance(config, Mapping) and (window := _figure(config, "context_length")) is not None:
+            return window
+    return _figure(row, "loaded_context_length", "max_context_length")
+
+
+def _figure(row: Mapping[str, Any], *names: str) -> int | None:
+    for name in names:
+        value = row.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
+
+
+def _rows(value: object) -> list[Mapping[str, Any]]:
+    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []

@@ -1,0 +1,6 @@
+"""OpenAI chat completions, and every server that speaks them."""
+
+from mnemesh_orchestrator.llm.openai_chat.client import OpenAiChatClient
+from mnemesh_orchestrator.llm.openai_chat.render import render_body
+
+__all__ = ["OpenAiChatClient", "render_body"]

@@ -1,0 +1,216 @@
+"""Puts an OpenAI answer together from chunks, or from one plain body, however loosely a server keeps to the form."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
+from mnemesh_orchestrator.llm.port import (
+    AnsweredCall,
+    FinishReason,
+    LlmEvent,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+)
+from mnemesh_orchestrator.model.messages import ContentPart, OmittedReasoningPart, ReasoningPart, TextPart, Usage
+
+_FINISH = {
+    "stop": FinishReason.STOP,
+    "tool_calls": FinishReason.TOOL_CALLS,
+    "function_call": FinishReason.TOOL_CALLS,
+    "length": FinishReason.LENGTH,
+    "max_tokens": FinishReason.LENGTH,
+    "content_filter": FinishReason.CONTENT_FILTER,
+}
+
+
+@dataclass(slots=True)
+class _Call:
+    wire_index: int | None
+    id: str | None
+    name: str = ""
+    pieces: list[str] = field(default_factory=list)
+    signature: str | None = None
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.pieces)
+
+
+class ChatAnswer:
+    """One answer in the making. `add` takes what came and gives what to show; the properties are the whole so far."""
+
+    def __init__(self, provider: str) -> None:
+        self._provider = provider
+        self._parts: list[tuple[type[TextPart] | type[ReasoningPart], list[str]]] = []
+        self._calls: list[_Call] = []
+        self._finish: str | None = None
+        self._has_choices = False
+        self._has_chunks = False
+        self._id: object = None
+        self._model: object = None
+        self._usage: Mapping[str, Any] | None = None
+
+    def add(self, chunk: object) -> Iterator[LlmEvent]:
+        """Takes one chunk of a stream, or a whole completion.
+
+        Raises:
+            ProviderBadAnswer: it is nothing like a completion.
+        """
+        if not isinstance(chunk, Mapping) or not chunk.keys() & {"choices", "usage", "id", "object"}:
+            raise ProviderBadAnswer(f"{self._provider} sent something that is no completion.", provider=self._provider)
+        self._has_chunks = True
+        self._id = self._id or chunk.get("id")
+        self._model = self._model or chunk.get("model")
+        if isinstance(chunk.get("usage"), Mapping):
+            self._usage = chunk["usage"]
+        for choice in _rows(chunk.get("choices"))[:1]:
+            self._has_choices = True
+            yield from self._add_said(_row(choice.get("delta") or choice.get("message")))
+            is_whole = "message" in choice and "delta" not in choice
+            self._finish = choice.get("finish_reason") or self._finish or ("stop" if is_whole else None)
+
+    def check_complete(self) -> None:
+        """Says whether a stream that ended had come to its end.
+
+        Raises:
+            ProviderUnavailable: it was cut: it never gave a finish reason, or nothing at all.
+        """
+        if self._finish == "error":
+            raise ProviderUnavailable(f"{self._provider} gave up in the middle of its answer.", provider=self._provider)
+        if self._finish is None and (self._has_choices or not self._has_chunks):
+            raise ProviderUnavailable(
+                f"The stream from {self._provider} was cut before its end.", provider=self._provider
+            )
+
+    @property
+    def content(self) -> tuple[ContentPart, ...]:
+        """Text and reasoning, in the order in which they came, and the signature of a signed call."""
+        said = tuple(
+            TextPart("".join(pieces)) if kind is TextPart else ReasoningPart("".join(pieces), is_native=True)
+            for kind, pieces in self._parts
+        )
+        signature = next((call.signature for call in self._calls if call.signature), None)
+        return said if signature is None else (*said, OmittedReasoningPart(signature))
+
+    @property
+    def tool_calls(self) -> tuple[AnsweredCall, ...]:
+        """The calls, in the order in which they began. A call without arguments has an empty object."""
+        return tuple(
+            AnsweredCall(call.name, call.arguments if call.arguments.strip() else "{}", call.id) for call in self._calls
+        )
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Why the model stopped. Servers say "stop" of forced calls too, so calls decide."""
+        finish = _FINISH.get(self._finish or "", FinishReason.STOP)
+        return FinishReason.TOOL_CALLS if finish is FinishReason.STOP and self._calls else finish
+
+    @property
+    def usage(self) -> Usage:
+        """The figures that the provider gave; what it did not give stays None."""
+        usage = self._usage or {}
+        prompt, completion = _row(usage.get("prompt_tokens_details")), _row(usage.get("completion_tokens_details"))
+        cached = prompt.get("cached_tokens")
+        return Usage(
+            prompt_tokens=_count(usage.get("prompt_tokens")),
+            completion_tokens=_count(usage.get("completion_tokens")),
+            total_tokens=_count(usage.get("total_tokens")),
+            cached_input_tokens=_count(usage.get("prompt_cache_hit_tokens") if cached is None else cached),
+            cache_write_tokens=_count(prompt.get("cache_write_tokens")),
+            reasoning_tokens=_count(completion.get("reasoning_tokens")),
+        )
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The answer as the body that a call without streaming would have given: the trace."""
+        texts = {kind: "".join(p for k, pieces in self._parts if k is kind for p in pieces) for kind, _ in self._parts}
+        message: dict[str, Any] = {"role": "assistant", "content": texts.get(TextPart)}
+        if ReasoningPart in texts:
+            message["reasoning_content"] = texts[ReasoningPart]
+        if self._calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in self._calls
+            ]
+        choices = [{"index": 0, "message": message, "finish_reason": self._finish}] if self._has_choices else []
+        return {"id": self._id, "model": self._model, "choices": choices, "usage": self._usage}
+
+    def _add_said(self, said: Mapping[str, Any]) -> Iterator[LlmEvent]:
+        if thought := _text(said.get("reasoning_content")) or _text(said.get("reasoning")):
+            yield self._add_text(ReasoningPart, thought)
+        for key in ("content", "refusal"):  # a refusal is what the model says, and the user is to read it
+            if text := _text(said.get(key)):
+                yield self._add_text(TextPart, text)
+        for piece in _rows(said.get("tool_calls")):
+            yield from self._add_call(piece)
+
+    def _add_text(self, kind: type[TextPart] | type[ReasoningPart], text: str) -> LlmEvent:
+        if not self._parts or self._parts[-1][0] is not kind:
+            self._parts.append((kind, []))
+        self._parts[-1][1].append(text)
+        return TextDelta(text) if kind is TextPart else ReasoningDelta(text)
+
+    def _add_call(self, piece: Mapping[str, Any]) -> Iterator[LlmEvent]:
+        function = _row(piece.get("function"))
+        name, arguments = function.get("name") or "", function.get("arguments")
+        if isinstance(arguments, Mapping):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        call = self._call_of(piece, name)
+        if name and name != call.name and not call.pieces:
+            call.name += name
+        call.id = call.id or piece.get("id") or None
+        call.signature = call.signature or _signature(piece)
+        if arguments:
+            call.pieces.append(arguments)
+        if call.name and (name or arguments):
+            yield ToolCallDelta(self._calls.index(call), call.name, arguments or "")
+
+    def _call_of(self, piece: Mapping[str, Any], name: str) -> _Call:
+        """The call that a piece belongs to: by its index, and where servers leave that out or repeat it, by more."""
+        index = piece.get("index") if isinstance(piece.get("index"), int) else None
+        known = [call for call in self._calls if index is None or call.wire_index in (index, None)]
+        last = known[-1] if known else None
+        if last is None or (name and self._is_further(last, piece, name)):
+            last = _Call(index, piece.get("id") or None)
+            self._calls.append(last)
+        return last
+
+    def _is_further(self, last: _Call, piece: Mapping[str, Any], name: str) -> bool:
+        """Whether a piece that names a function begins another call rather than repeating the last one's name."""
+        other_id = bool(piece.get("id") and last.id and piece["id"] != last.id)
+        return other_id or (bool(last.pieces) and (name != last.name or _is_json(last.arguments)))
+
+
+def _signature(piece: Mapping[str, Any]) -> str | None:
+    signature = _row(_row(piece.get("extra_content")).get("google")).get("thought_signature")
+    return signature if isinstance(signature, str) and signature else None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _text(value: object) -> str:
+    """Text as most servers give it, or joined from the typed parts that some give."""
+    if isinstance(value, str):
+        return value
+    return "".join(str(part.get("text") or "") for part in _rows(value))
+
+
+def _rows(value: object) -> list[Mapping[str, Any]]:
+    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+
+
+def _row(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _count(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) else None

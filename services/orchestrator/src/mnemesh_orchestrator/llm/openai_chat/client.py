@@ -1,0 +1,21 @@
+"""Asks OpenAI, or a server that speaks its chat completions."""
+
+from typing import Any
+
+from mnemesh_orchestrator.llm.openai_chat.answer import ChatAnswer
+from mnemesh_orchestrator.llm.openai_chat.render import render_body
+from mnemesh_orchestrator.llm.openai_client import OpenAiClient, StreamedAnswer
+from mnemesh_orchestrator.llm.port import LlmRequest
+from mnemesh_orchestrator.llm.render_cache import RenderCache
+
+
+class OpenAiChatClient(OpenAiClient):
+    """Speaks chat completions."""
+
+    api_path = "/chat/completions"
+
+    def _body(self, request: LlmRequest, cache: RenderCache) -> dict[str, Any]:
+        return render_body(request, cache)
+
+    def _answer(self, provider: str) -> StreamedAnswer:
+        return ChatAnswer(provider)

@@ -1,0 +1,176 @@
+"""Renders a request as the body of an OpenAI chat completion. Pure, with a stable order of keys."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from mnemesh_orchestrator.llm.dialects import Dialect, dialect_of
+from mnemesh_orchestrator.llm.history import (
+    BRIDGE,
+    CLOSING,
+    AssistantTurn,
+    ReturnsTurn,
+    SystemTurn,
+    Turn,
+    UserTurn,
+    turns,
+)
+from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
+from mnemesh_orchestrator.llm.render_cache import RenderCache
+from mnemesh_orchestrator.llm.schemas import response_schema, strict_schema
+from mnemesh_orchestrator.llm.wire import image_base64, with_provider_options
+from mnemesh_orchestrator.model.messages import ImagePart, OmittedReasoningPart, ReasoningPart
+from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat, ToolSchema
+
+# What mnemesh's own loop depends on, so no provider option may change it.
+_PROTECTED = frozenset({"messages", "stream", "tools"})
+_REASONS = re.compile(r"^(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
+_REFUSES_PARALLEL_FLAG = re.compile(r"^o\d")
+_OFFICIAL: Final = frozenset({"openai", "azure"})
+# What Gemini documents for calls that it has not made itself.
+_UNSIGNED: Final = "skip_thought_signature_validator"
+
+
+def render_body(request: LlmRequest, cache: RenderCache | None = None) -> dict[str, Any]:
+    """The body that `stream` sends, in the dialect of the model's vendor.
+
+    Raises:
+        ProviderOptionsInvalid: the agent's provider_options or response schema are no JSON.
+    """
+    cache = cache if cache is not None else RenderCache()
+    dialect = dialect_of(request.model)
+    body: dict[str, Any] = {"model": request.model.provider_model}
+    body["messages"] = list(_messages(turns(request, cache), cache, dialect))
+    if request.tools:
+        is_strict = bool(request.settings.strict_tool_schemas) and dialect.strict_tools
+        body["tools"] = [_tool(tool, is_strict) for tool in request.tools]
+        body["tool_choice"] = _tool_choice(request, dialect)
+        if dialect.parallel_flag and not _refuses_parallel_flag(request.model):
+            body["parallel_tool_calls"] = request.parallel_tool_calls
+    if request.response_format.kind != "text":
+        body["response_format"] = _response_format(request.response_format, dialect)
+    body.update(_sampling(request, dialect))
+    body["stream"] = True
+    if dialect.stream_usage:
+        body["stream_options"] = {"include_usage": True}
+    return with_provider_options(body, request.settings.provider_options, _PROTECTED)
+
+
+def reasons(model: ModelInfo) -> bool:
+    """Whether it is one of OpenAI's reasoning models, which refuse to be told a temperature."""
+    return dialect_of(model).type in _OFFICIAL and _REASONS.match(model.provider_model) is not None
+
+
+def _refuses_parallel_flag(model: ModelInfo) -> bool:
+    return dialect_of(model).type in _OFFICIAL and _REFUSES_PARALLEL_FLAG.match(model.provider_model) is not None
+
+
+def _sampling(request: LlmRequest, dialect: Dialect) -> dict[str, Any]:
+    settings, is_reasoning = request.settings, reasons(request.model)
+    takes_effort = is_reasoning or dialect.type not in _OFFICIAL
+    sampling: dict[str, Any] = {
+        dialect.limit.value: settings.max_output_tokens,
+        # OpenAI's reasoning models refuse both, and its other models refuse an effort.
+        "temperature": None if is_reasoning else settings.temperature,
+        "top_p": None if is_reasoning else settings.top_p,
+        "reasoning_effort": settings.reasoning_effort if takes_effort else None,
+    }
+    if dialect.thinking_switch and settings.enable_reasoner is not None:
+        sampling["thinking"] = {"type": "enabled" if settings.enable_reasoner else "disabled"}
+    return {key: value for key, value in sampling.items() if value is not None}
+
+
+def _messages(told: Sequence[Turn], cache: RenderCache, dialect: Dialect) -> Iterator[dict[str, Any]]:
+    """The turns in the order that the vendor demands."""
+    before = ""
+    for turn in told:
+        for message in _shown(turn, cache, dialect):
+            if before == "tool" and message["role"] == "user" and not dialect.user_after_tool:
+                yield {"role": "assistant", "content": BRIDGE}
+            before = message["role"]
+            yield message
+    if before == "assistant" and not dialect.assistant_last:
+        yield {"role": "user", "content": CLOSING}
+
+
+def _shown(turn: Turn, cache: RenderCache, dialect: Dialect) -> list[dict[str, Any]]:
+    match turn:
+        case SystemTurn():
+            return [{"role": "system", "content": turn.text}]
+        case UserTurn():
+            return [{"role": "user", "content": _user_content(turn, cache)}]
+        case AssistantTurn():
+            return [_assistant(turn, dialect)]
+        case ReturnsTurn():
+            return [{"role": "tool", "tool_call_id": each.call_id, "content": each.text} for each in turn.returns]
+
+
+def _assistant(turn: AssistantTurn, dialect: Dialect) -> dict[str, Any]:
+    text = turn.message.text
+    if not turn.calls:
+        return {"role": "assistant", "content": text}
+    shown: dict[str, Any] = {"role": "assistant", "content": text or None}
+    if dialect.returns_reasoning:
+        shown["reasoning_content"] = _reasoning(turn)
+    shown["tool_calls"] = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in turn.calls
+    ]
+    if dialect.signs_calls:
+        shown["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": _signature(turn)}}
+    return shown
+
+
+def _reasoning(turn: AssistantTurn) -> str:
+    parts = (part for part in turn.message.content if isinstance(part, ReasoningPart) and part.is_native)
+    return "\n".join(part.text for part in parts) if turn.is_own else ""
+
+
+def _signature(turn: AssistantTurn) -> str:
+    """The signature of an answer's first call; the others of an answer have none."""
+    parts = (part.signature for part in turn.message.content if isinstance(part, OmittedReasoningPart))
+    return next((signature for signature in parts if signature and turn.is_own), _UNSIGNED)
+
+
+def _user_content(turn: UserTurn, cache: RenderCache) -> str | list[dict[str, Any]]:
+    if not turn.images:
+        return turn.text
+    text: dict[str, Any] = {"type": "text", "text": turn.text}
+    return [text, *(_image(image, ordinal, turn, cache) for ordinal, image in enumerate(turn.images))]
+
+
+def _image(image: ImagePart, ordinal: int, turn: UserTurn, cache: RenderCache) -> dict[str, Any]:
+    if image.data is not None:
+        data = image_base64(image, ordinal, turn.source, cache)
+        url = f"data:{image.media_type or 'image/png'};base64,{data}"
+    elif image.url is not None:
+        url = image.url
+    else:
+        return {"type": "text", "text": f"[image {image.file_id}: not shown here]"}
+    return {"type": "image_url", "image_url": {"url": url, **({"detail": image.detail} if image.detail else {})}}
+
+
+def _tool(tool: ToolSchema, is_strict: bool) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name, "description": tool.description}
+    strict = strict_schema(tool.parameters) if is_strict else None
+    function["parameters"] = tool.parameters if strict is None else strict
+    if strict is not None:
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(request: LlmRequest, dialect: Dialect) -> str | dict[str, Any]:
+    choice = request.tool_choice
+    if choice.kind is ToolChoiceKind.NAMED and dialect.named_choice:
+        return {"type": "function", "function": {"name": choice.name}}
+    # A tool is named where it is the only one on offer, so that "some tool" means the same.
+    return "auto" if choice.kind is ToolChoiceKind.AUTO else dialect.required_choice
+
+
+def _response_format(wanted: ResponseFormat, dialect: Dialect) -> dict[str, Any]:
+    if wanted.kind != "json_schema" or not dialect.json_schema:
+        return {"type": "json_object"}
+    schema: dict[str, Any] = {"name": wanted.name or "answer", "schema": response_schema(wanted)}
+    if wanted.strict is not None:
+        schema["strict"] = wanted.strict
+    return {"type": "json_schema", "json_schema": schema}

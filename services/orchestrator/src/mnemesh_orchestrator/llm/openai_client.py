@@ -1,0 +1,116 @@
+"""Asks through the openai SDK, in whichever of OpenAI's APIs a subclass speaks."""
+
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
+from typing import Any, ClassVar, Protocol
+
+from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, CallLimits, Sleep, with_retries
+from mnemesh_orchestrator.llm.openai_endpoint import OpenAiEndpoint
+from mnemesh_orchestrator.llm.port import AnsweredCall, FinishReason, LlmAnswer, LlmEvent, LlmRequest
+from mnemesh_orchestrator.llm.render_cache import RenderCache
+from mnemesh_orchestrator.llm.schemas import under_own_schemas
+from mnemesh_orchestrator.llm.settings import ProviderSettings
+from mnemesh_orchestrator.llm.transport import chunks
+from mnemesh_orchestrator.llm.wire import encode_body
+from mnemesh_orchestrator.model.messages import ContentPart, Usage
+
+
+class StreamedAnswer(Protocol):
+    """An answer of one API that comes in pieces; what it came to can be read once it is complete."""
+
+    def add(self, piece: Any) -> Iterable[LlmEvent]:
+        """Takes the next piece, and gives what it shows."""
+        ...
+
+    def check_complete(self) -> None:
+        """Raises ProviderError where the stream ended before the answer."""
+        ...
+
+    @property
+    def content(self) -> tuple[ContentPart, ...]:
+        """Reasoning and words."""
+        ...
+
+    @property
+    def tool_calls(self) -> tuple[AnsweredCall, ...]:
+        """The calls, in order."""
+        ...
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Why the model stopped."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """What the provider counted."""
+        ...
+
+    @property
+    def body(self) -> Any:
+        """The answer as the provider would have given it whole."""
+        ...
+
+
+class OpenAiClient(ABC):
+    """An LlmClient on one endpoint. The SDK is imported at the first call."""
+
+    api_path: ClassVar[str]
+
+    def __init__(
+        self, settings: ProviderSettings, limits: CallLimits = DEFAULT_LIMITS, sleep: Sleep = asyncio.sleep
+    ) -> None:
+        self.endpoint = OpenAiEndpoint(settings, limits)
+        self._limits = limits
+        self._sleep = sleep
+        self._cache = RenderCache()
+
+    @abstractmethod
+    def _body(self, request: LlmRequest, cache: RenderCache) -> dict[str, Any]:
+        """The request in the API's words."""
+
+    @abstractmethod
+    def _answer(self, provider: str) -> StreamedAnswer:
+        """An answer of which nothing has come yet."""
+
+    def render(self, request: LlmRequest) -> str:
+        """The request body as JSON text."""
+        return encode_body(self._body(request, self._cache)).decode()
+
+    def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
+        """Asks the model; see the port."""
+        body = encode_body(self._body(request, self._cache))
+        return with_retries(lambda: self._ask(request, body), self._limits, self._sleep, self.endpoint.secrets)
+
+    def prepare(self) -> None:
+        """Imports the SDK and opens the client, so that the first turn does not wait for it. May run in a thread."""
+        _ = self.endpoint.client
+
+    async def close(self) -> None:
+        """Closes the connection pool."""
+        await self.endpoint.close()
+
+    async def _ask(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
+        import openai
+
+        provider = self.endpoint.name
+        answer = self._answer(provider)
+        path = self.endpoint.path(self.api_path, request.model.provider_model)
+        secrets = self.endpoint.secrets
+        came = chunks(openai, self.endpoint.client, path, body, provider=provider, limits=self._limits, secrets=secrets)
+        async with aclosing(came):  # type: ignore[type-var]
+            async for piece in came:
+                for event in answer.add(piece):
+                    yield event
+        answer.check_complete()
+        yield LlmAnswer(
+            content=answer.content,
+            tool_calls=under_own_schemas(answer.tool_calls, request),
+            finish_reason=answer.finish_reason,
+            usage=answer.usage,
+            request_body=body.decode(),
+            response_body=json.dumps(answer.body, ensure_ascii=False),
+        )

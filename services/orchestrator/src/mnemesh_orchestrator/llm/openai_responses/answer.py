@@ -1,0 +1,215 @@
+"""Puts an answer of the Responses API together from its events, or from one plain body."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from mnemesh_orchestrator.llm.diagnosis import diagnose
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
+from mnemesh_orchestrator.llm.openai_responses.render import PHASE
+from mnemesh_orchestrator.llm.port import (
+    AnsweredCall,
+    FinishReason,
+    LlmEvent,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+)
+from mnemesh_orchestrator.model.messages import ContentPart, ReasoningPart, SummarizedReasoningPart, TextPart, Usage
+
+_INCOMPLETE: Final = {
+    "max_output_tokens": FinishReason.LENGTH,
+    "max_tokens": FinishReason.LENGTH,
+    "content_filter": FinishReason.CONTENT_FILTER,
+}
+_SAID: Final = frozenset({"response.output_text.delta", "response.refusal.delta"})
+_THOUGHT: Final = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
+_ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+
+
+class ResponsesAnswer:
+    """One answer in the making. `add` takes an event and gives what to show; the properties are the whole so far."""
+
+    def __init__(self, provider: str) -> None:
+        self._provider = provider
+        self._items: dict[int, dict[str, Any]] = {}
+        self._texts: dict[tuple[int, str, int], list[str]] = {}
+        self._whole: Mapping[str, Any] | None = None
+
+    def add(self, event: object) -> Iterator[LlmEvent]:
+        """Takes one event of a stream, or a whole response.
+
+        Raises:
+            ProviderError: the event says that the answer failed.
+            ProviderBadAnswer: it is no event of a response.
+        """
+        if not isinstance(event, Mapping):
+            raise ProviderBadAnswer(f"{self._provider} sent something that is no event.", provider=self._provider)
+        match event:
+            case {"type": "error"}:
+                raise diagnose(self._provider, None, event)
+            case {"type": str(kind), "response": Mapping() as response} if kind in _ENDS:
+                yield from self._end(response, is_streamed=True)
+            case {"type": "response.output_item.added", "output_index": int(index), "item": Mapping() as item}:
+                yield from self._open(index, item)
+            case {"type": "response.output_item.done", "output_index": int(index), "item": Mapping() as item}:
+                yield from self._close(index, item)
+            case {"type": str(kind), "output_index": int(index), "delta": str(delta)}:
+                yield from self._extend(kind, index, event, delta)
+            case {"type": "response.reasoning_summary_part.added", "summary_index": int(number)} if number > 0:
+                yield ReasoningDelta("\n")
+            case {"object": "response", "output": list()}:
+                yield from self._end(event, is_streamed=False)
+            case {"type": str()}:
+                pass  # created, in_progress, part and text done, and what the API may yet invent
+            case _:
+                words = f"{self._provider} sent something that is no event of a response."
+                raise ProviderBadAnswer(words, provider=self._provider)
+
+    def check_complete(self) -> None:
+        """Says whether a stream that ended had come to its end.
+
+        Raises:
+            ProviderUnavailable: it was cut before the response was said to be over.
+        """
+        if self._whole is None:
+            words = f"The stream from {self._provider} was cut before its end."
+            raise ProviderUnavailable(words, provider=self._provider)
+
+    @property
+    def content(self) -> tuple[ContentPart, ...]:
+        """Text and reasoning, in the order in which they came."""
+        return tuple(part for index, item in sorted(self._items.items()) for part in self._parts(index, item))
+
+    @property
+    def tool_calls(self) -> tuple[AnsweredCall, ...]:
+        """The calls in their order. A call without arguments has an empty object."""
+        return tuple(
+            AnsweredCall(str(item.get("name") or ""), self._arguments(index, item), item.get("call_id") or None)
+            for index, item in sorted(self._items.items())
+            if item.get("type") == "function_call"
+        )
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Why the model stopped."""
+        whole = self._whole or {}
+        if whole.get("status") == "incomplete":
+            return _INCOMPLETE.get(str(_row(whole.get("incomplete_details")).get("reason")), FinishReason.LENGTH)
+        return FinishReason.TOOL_CALLS if self.tool_calls else FinishReason.STOP
+
+    @property
+    def usage(self) -> Usage:
+        """The figures that the provider gave; what it did not give stays None."""
+        usage = _row((self._whole or {}).get("usage"))
+        read, written = _row(usage.get("input_tokens_details")), _row(usage.get("output_tokens_details"))
+        return Usage(
+            prompt_tokens=_count(usage.get("input_tokens")),
+            completion_tokens=_count(usage.get("output_tokens")),
+            total_tokens=_count(usage.get("total_tokens")),
+            cached_input_tokens=_count(read.get("cached_tokens")),
+            cache_write_tokens=_count(read.get("cache_write_tokens")),
+            reasoning_tokens=_count(written.get("reasoning_tokens")),
+        )
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The answer as the body that a call without streaming would have given: the trace."""
+        head = {key: value for key, value in (self._whole or {}).items() if key in _TRACED}
+        return {**head, "output": [item for _, item in sorted(self._items.items())]}
+
+    def _open(self, index: int, item: Mapping[str, Any]) -> Iterator[LlmEvent]:
+        self._items[index] = dict(item)
+        if item.get("type") == "function_call" and item.get("name"):
+            yield ToolCallDelta(self._ordinal(index), str(item["name"]), str(item.get("arguments") or ""))
+
+    def _close(self, index: int, item: Mapping[str, Any]) -> Iterator[LlmEvent]:
+        """The item as it ended, which counts for more than its pieces; one that was never opened is shown now."""
+        was_open = index in self._items
+        self._items[index] = dict(item)
+        if not was_open:
+            yield from self._shown(index, item)
+
+    def _extend(self, kind: str, index: int, event: Mapping[str, Any], delta: str) -> Iterator[LlmEvent]:
+        if kind in _SAID or kind in _THOUGHT:
+            field = "summary_index" if "summary" in kind else "content_index"
+            self._texts.setdefault((index, field, int(event.get(field) or 0)), []).append(delta)
+            self._items.setdefault(index, {"type": "message" if kind in _SAID else "reasoning"})
+            yield TextDelta(delta) if kind in _SAID else ReasoningDelta(delta)
+        elif kind == "response.function_call_arguments.delta":
+            item = self._items.setdefault(index, {"type": "function_call"})
+            self._texts.setdefault((index, "arguments", 0), []).append(delta)
+            yield ToolCallDelta(self._ordinal(index), str(item.get("name") or ""), delta)
+
+    def _end(self, response: Mapping[str, Any], *, is_streamed: bool) -> Iterator[LlmEvent]:
+        if response.get("status") in ("failed", "cancelled") or response.get("error"):
+            raise diagnose(self._provider, None, {"error": response.get("error") or {}})
+        self._whole = response
+        for index, item in enumerate(_rows(response.get("output"))):
+            if index not in self._items:
+                self._items[index] = dict(item)
+                yield from self._shown(index, item)
+            elif not is_streamed:
+                self._items[index] = dict(item)
+
+    def _shown(self, index: int, item: Mapping[str, Any]) -> Iterator[LlmEvent]:
+        if item.get("type") == "function_call":
+            yield ToolCallDelta(self._ordinal(index), str(item.get("name") or ""), str(item.get("arguments") or ""))
+        for part in self._parts(index, item):
+            match part:
+                case TextPart(text):
+                    yield TextDelta(text)
+                case ReasoningPart(text):
+                    yield ReasoningDelta(text)
+                case SummarizedReasoningPart(summaries=summaries) if summaries:
+                    yield ReasoningDelta("\n".join(summaries))
+
+    def _parts(self, index: int, item: Mapping[str, Any]) -> Iterator[ContentPart]:
+        if item.get("type") == "message":
+            phase = item.get("phase")
+            for text in self._said(index, item):
+                yield TextPart(text, f"{PHASE}{phase}" if isinstance(phase, str) else None)
+        elif item.get("type") == "reasoning":
+            yield from self._thought(index, item)
+
+    def _said(self, index: int, item: Mapping[str, Any]) -> Iterator[str]:
+        parts = _rows(item.get("content"))
+        texts = [str(part.get("text") or part.get("refusal") or "") for part in parts]
+        # A refusal is what the model says, and the user is to read it.
+        yield from (text for text in (texts or self._streamed(index, "content_index")) if text)
+
+    def _thought(self, index: int, item: Mapping[str, Any]) -> Iterator[ContentPart]:
+        summaries = tuple(str(row.get("text") or "") for row in _rows(item.get("summary")))
+        summaries = summaries or tuple(self._streamed(index, "summary_index"))
+        encrypted, said = item.get("encrypted_content"), _rows(item.get("content"))
+        opened = "".join(str(row.get("text") or "") for row in said) or "".join(self._streamed(index, "content_index"))
+        if opened:  # open weights think in plain sight
+            yield ReasoningPart(opened, is_native=True)
+        elif summaries or encrypted:
+            yield SummarizedReasoningPart(str(item.get("id") or ""), summaries, encrypted or None)
+
+    def _streamed(self, index: int, field: str) -> list[str]:
+        found = sorted((key, pieces) for key, pieces in self._texts.items() if key[:2] == (index, field))
+        return ["".join(pieces) for _, pieces in found]
+
+    def _arguments(self, index: int, item: Mapping[str, Any]) -> str:
+        text = str(item.get("arguments") or "") or "".join(self._streamed(index, "arguments"))
+        return text if text.strip() else "{}"
+
+    def _ordinal(self, index: int) -> int:
+        calls = sorted(place for place, item in self._items.items() if item.get("type") == "function_call")
+        return calls.index(index) if index in calls else len(calls)
+
+
+_TRACED: Final = frozenset({"id", "object", "model", "status", "incomplete_details", "usage"})
+
+
+def _rows(value: object) -> list[Mapping[str, Any]]:
+    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+
+
+def _row(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _count(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) else None

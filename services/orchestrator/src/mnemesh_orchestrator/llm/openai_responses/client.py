@@ -1,0 +1,21 @@
+"""Asks OpenAI, or a server that speaks its Responses API."""
+
+from typing import Any
+
+from mnemesh_orchestrator.llm.openai_client import OpenAiClient, StreamedAnswer
+from mnemesh_orchestrator.llm.openai_responses.answer import ResponsesAnswer
+from mnemesh_orchestrator.llm.openai_responses.render import render_body
+from mnemesh_orchestrator.llm.port import LlmRequest
+from mnemesh_orchestrator.llm.render_cache import RenderCache
+
+
+class OpenAiResponsesClient(OpenAiClient):
+    """Speaks the Responses API."""
+
+    api_path = "/responses"
+
+    def _body(self, request: LlmRequest, cache: RenderCache) -> dict[str, Any]:
+        return render_body(request, cache)
+
+    def _answer(self, provider: str) -> StreamedAnswer:
+        return ResponsesAnswer(provider)

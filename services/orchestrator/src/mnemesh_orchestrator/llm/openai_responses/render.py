@@ -1,0 +1,159 @@
+"""Renders a request as the body of a call to OpenAI's Responses API. Pure, with a stable order of keys.
+
+Nothing is stored at the provider: every request carries the whole window, and reasoning goes back encrypted.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from mnemesh_orchestrator.llm.dialects import Dialect, dialect_of
+from mnemesh_orchestrator.llm.history import AssistantTurn, ReturnsTurn, SystemTurn, Turn, UserTurn, turns
+from mnemesh_orchestrator.llm.openai_chat.render import reasons
+from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
+from mnemesh_orchestrator.llm.render_cache import RenderCache
+from mnemesh_orchestrator.llm.schemas import response_schema, strict_schema
+from mnemesh_orchestrator.llm.wire import image_base64, with_provider_options
+from mnemesh_orchestrator.model.messages import ContentPart, ImagePart, SummarizedReasoningPart, TextPart
+from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
+
+Item = dict[str, Any]
+
+_PROTECTED: Final = frozenset({"instructions", "input", "stream", "store", "tools"})
+PHASE: Final = "phase:"
+"""Begins the signature of a text that the provider marked as commentary or as the final answer."""
+
+
+def render_body(request: LlmRequest, cache: RenderCache | None = None) -> dict[str, Any]:
+    """The body that `stream` sends.
+
+    Raises:
+        ProviderOptionsInvalid: the agent's provider_options or response schema are no JSON.
+    """
+    cache = cache if cache is not None else RenderCache()
+    dialect, settings = dialect_of(request.model), request.settings
+    told = turns(request, cache)
+    body: dict[str, Any] = {"model": request.model.provider_model}
+    if heads := [turn.text for turn in told if isinstance(turn, SystemTurn)]:
+        body["instructions"] = heads[0]
+    body["input"] = [item for turn in told for item in _items(turn, cache)]
+    if request.tools:
+        is_strict = bool(settings.strict_tool_schemas) and dialect.strict_tools
+        body["tools"] = [_tool(tool, is_strict) for tool in request.tools]
+        body["tool_choice"] = _tool_choice(request, dialect)
+        if dialect.parallel_flag:
+            body["parallel_tool_calls"] = request.parallel_tool_calls
+    if request.response_format.kind != "text":
+        body["text"] = {"format": _format(request.response_format)}
+    body.update(_sampling(request))
+    body["store"] = False
+    body["stream"] = True
+    return with_provider_options(body, settings.provider_options, _PROTECTED)
+
+
+def _sampling(request: LlmRequest) -> dict[str, Any]:
+    settings, is_reasoning = request.settings, reasons(request.model)
+    thinks = is_reasoning or bool(settings.enable_reasoner)
+    reasoning = {
+        "effort": settings.reasoning_effort,
+        # Some organizations must be verified before they may ask for summaries, so only who wants them asks.
+        "summary": "auto" if settings.enable_reasoner else None,
+    }
+    reasoning = {key: value for key, value in reasoning.items() if value is not None}
+    sampling = {
+        "max_output_tokens": settings.max_output_tokens,
+        "temperature": None if is_reasoning else settings.temperature,
+        "top_p": None if is_reasoning else settings.top_p,
+        "reasoning": reasoning if thinks and reasoning else None,
+        "include": ["reasoning.encrypted_content"] if thinks else None,
+    }
+    return {key: value for key, value in sampling.items() if value is not None}
+
+
+def _items(turn: Turn, cache: RenderCache) -> Iterator[Item]:
+    match turn:
+        case SystemTurn():
+            return
+        case UserTurn():
+            yield {"role": "user", "content": _user_content(turn, cache)}
+        case AssistantTurn():
+            yield from _assistant(turn)
+        case ReturnsTurn():
+            for each in turn.returns:
+                yield {"type": "function_call_output", "call_id": each.call_id, "output": each.text}
+
+
+def _assistant(turn: AssistantTurn) -> Iterator[Item]:
+    parts = [part for part in turn.message.content if _is_told(part, is_own=turn.is_own)]
+    for part, behind in zip(parts, [*parts[1:], None], strict=False):
+        if isinstance(part, SummarizedReasoningPart):
+            # The API refuses reasoning that what it led to does not follow.
+            is_followed = isinstance(behind, TextPart) or (behind is None and turn.calls)
+            if is_followed:
+                yield _reasoning(part)
+        elif isinstance(part, TextPart):
+            yield _said(part, is_own=turn.is_own)
+    for call in turn.calls:
+        yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
+
+
+def _is_told(part: ContentPart, *, is_own: bool) -> bool:
+    if isinstance(part, SummarizedReasoningPart):
+        return is_own and part.encrypted_content is not None
+    return isinstance(part, TextPart) and bool(part.text)
+
+
+def _reasoning(part: SummarizedReasoningPart) -> Item:
+    summary = [{"type": "summary_text", "text": text} for text in part.summaries]
+    return {"type": "reasoning", "id": part.id, "summary": summary, "encrypted_content": part.encrypted_content}
+
+
+def _said(part: TextPart, *, is_own: bool) -> Item:
+    item: Item = {"role": "assistant", "content": part.text}
+    if is_own and part.signature is not None and part.signature.startswith(PHASE):
+        item["phase"] = part.signature.removeprefix(PHASE)
+    return item
+
+
+def _user_content(turn: UserTurn, cache: RenderCache) -> str | list[Item]:
+    if not turn.images:
+        return turn.text
+    images = (_image(image, ordinal, turn, cache) for ordinal, image in enumerate(turn.images))
+    return [{"type": "input_text", "text": turn.text}, *images]
+
+
+def _image(image: ImagePart, ordinal: int, turn: UserTurn, cache: RenderCache) -> Item:
+    if image.data is not None:
+        data = image_base64(image, ordinal, turn.source, cache)
+        url = f"data:{image.media_type or 'image/png'};base64,{data}"
+    elif image.url is not None:
+        url = image.url
+    else:
+        return {"type": "input_text", "text": f"[image {image.file_id}: not shown here]"}
+    return {"type": "input_image", "image_url": url, "detail": image.detail or "auto"}
+
+
+def _tool(tool: ToolSchema, is_strict: bool) -> Item:
+    strict = strict_schema(tool.parameters) if is_strict else None
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters if strict is None else strict,
+        "strict": strict is not None,  # left out, it means true here
+    }
+
+
+def _tool_choice(request: LlmRequest, dialect: Dialect) -> str | Item:
+    choice = request.tool_choice
+    if choice.kind is ToolChoiceKind.NAMED and dialect.named_choice:
+        return {"type": "function", "name": choice.name}
+    return "auto" if choice.kind is ToolChoiceKind.AUTO else dialect.required_choice
+
+
+def _format(wanted: ResponseFormat) -> Item:
+    if wanted.kind != "json_schema":
+        return {"type": wanted.kind}
+    schema: Item = {"type": "json_schema", "name": wanted.name or "answer", "schema": response_schema(wanted)}
+    if wanted.strict is not None:
+        schema["strict"] = wanted.strict
+    return schema

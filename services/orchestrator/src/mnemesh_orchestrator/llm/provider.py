@@ -1,0 +1,213 @@
+"""One provider: its client, what it was last seen to serve, and what is known of each of its models."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
+from mnemesh_orchestrator.llm.attempts import CallLimits, Sleep
+from mnemesh_orchestrator.llm.catalog import (
+    ANTHROPIC,
+    OPENAI,
+    UNKNOWN_ANTHROPIC_WINDOW,
+    UNKNOWN_COMPATIBLE_WINDOW,
+    UNKNOWN_OFFICIAL_WINDOW,
+    known,
+)
+from mnemesh_orchestrator.llm.dialects import Api, Listing
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderRefused
+from mnemesh_orchestrator.llm.listing import models_of_page, served_models
+from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
+from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
+from mnemesh_orchestrator.llm.settings import ProviderSettings
+from mnemesh_orchestrator.model.models import FigureSource, ModelInfo, ModelSettings
+from mnemesh_orchestrator.model.providers import ServedModel
+
+RemoteClient = OpenAiChatClient | OpenAiResponsesClient | AnthropicMessagesClient
+
+_DEFAULTS: Final = {"openai": "gpt-4.1", "anthropic": "claude-sonnet-4-5"}
+_TABLES: Final = {"openai": OPENAI, "anthropic": ANTHROPIC, "azure": OPENAI}
+# A vendor's list has these beside its language models, under names that begin alike.
+_NO_LANGUAGE_MODEL: Final = re.compile(r"audio|realtime|transcribe|tts|image|embedding|moderation|instruct|search")
+_CREDENTIALS_IN_URL = re.compile(r"//[^/@]*@")
+_ASKED_AGAIN_AFTER: Final = 60.0
+_HOLDS_FOR: Final = 300.0
+"""Local servers load their models with other windows while mnemesh runs."""
+_ALL_MODELS: Final = "/v1/models?limit=1000"
+
+
+def make_client(settings: ProviderSettings, limits: CallLimits, sleep: Sleep = asyncio.sleep) -> RemoteClient:
+    """A client of a provider, by the API that it is to speak. Nothing is opened or imported before its first call."""
+    match settings.spoken:
+        case Api.MESSAGES:
+            return AnthropicMessagesClient(settings, limits, sleep)
+        case Api.RESPONSES:
+            return OpenAiResponsesClient(settings, limits, sleep)
+        case _:
+            return OpenAiChatClient(settings, limits, sleep)
+
+
+async def read_models(client: RemoteClient, settings: ProviderSettings) -> tuple[ServedModel, ...]:
+    """Asks a provider which models it has; in its own order.
+
+    Raises:
+        ProviderError: it could not be asked, or does not answer with a list. One that has no such list is
+            ProviderBadAnswer.
+    """
+    await asyncio.to_thread(client.prepare)  # importing an SDK takes a second
+    try:
+        if isinstance(client, AnthropicMessagesClient):
+            return models_of_page(settings.name, await client.get(_ALL_MODELS))
+        return await served_models(client.endpoint, settings.dialect.listing)
+    except ProviderRefused as error:
+        raise ProviderBadAnswer(
+            f"{settings.name} gives no list of models at {shown_url(settings.endpoint)}: {error.message}",
+            provider=settings.name,
+            status=error.status,
+        ) from None
+
+
+def language_models(settings: ProviderSettings, served: tuple[ServedModel, ...]) -> tuple[ServedModel, ...]:
+    """What agents may be given of what a provider serves: of a vendor whose list holds all sorts, the known ones."""
+    table = _TABLES.get(settings.dialect.type)
+    is_vendors_own = settings.endpoint == settings.dialect.base_url
+    if settings.dialect.listing is not Listing.TABLE or table is None or not is_vendors_own:
+        return served
+    return tuple(model for model in served if known(table, model.name) and not _NO_LANGUAGE_MODEL.search(model.name))
+
+
+def shown_url(url: str | None) -> str | None:
+    """A base URL as it may be shown: without credentials in it."""
+    return None if url is None else _CREDENTIALS_IN_URL.sub("//", url)
+
+
+class Provider:
+    """A provider in use. Its client is made once, and its SDK imported at the first call."""
+
+    def __init__(
+        self,
+        settings: ProviderSettings,
+        limits: CallLimits,
+        sleep: Sleep,
+        monotonic: Callable[[], float],
+        *,
+        provider_id: str | None = None,
+    ) -> None:
+        self.settings = settings
+        self.client = make_client(settings, limits, sleep)
+        self.refreshed_at: datetime | None = None
+        self._provider_id = provider_id
+        self._monotonic = monotonic
+        self._served: dict[str, ServedModel] | None = None
+        self._asked_at: float | None = None
+        self._asking = asyncio.Lock()
+        self._in_use = 0
+        self._is_retired = False
+
+    @property
+    def tells_its_models(self) -> bool:
+        """Whether its own list, rather than mnemesh's table, is what is offered of it."""
+        speaks_openai = not isinstance(self.client, AnthropicMessagesClient)
+        return speaks_openai and self.settings.dialect.listing is not Listing.TABLE
+
+    @property
+    def default_model(self) -> str | None:
+        """The model of who names none: the first that it lists, or what its vendor's table has for it."""
+        names = tuple(self._served or ()) if self.tells_its_models else ()
+        return names[0] if names else _DEFAULTS.get(self.settings.type)
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """The names of its models that are listed for choice."""
+        if self.tells_its_models or self._served is not None:
+            return tuple(self._served or ())
+        return tuple(entry.name for entry in _TABLES.get(self.settings.dialect.type, ()) if entry.is_listed)
+
+    def note(self, served: tuple[ServedModel, ...], refreshed_at: datetime | None) -> None:
+        """Takes over what it was seen to serve."""
+        self._served = {model.name: model for model in language_models(self.settings, served)}
+        self.refreshed_at = refreshed_at
+
+    async def learn(self, *, anew: bool = False) -> None:
+        """Reads its list where that was not done yet; one that is away is asked again only a minute later."""
+        if not self.tells_its_models:
+            return
+        async with self._asking:
+            now, asked_at = self._monotonic(), self._asked_at
+            holds_for = _ASKED_AGAIN_AFTER if self._served is None else _HOLDS_FOR
+            holds = asked_at is not None and now - asked_at < holds_for
+            is_lasting = self.settings.dialect.listing is Listing.MODELS and self._served is not None
+            if not anew and (holds or is_lasting):
+                return
+            self._asked_at = now
+            try:
+                self.note(await read_models(self.client, self.settings), self.refreshed_at)
+            except ProviderError:  # a server that lists nothing may still answer to a name
+                return
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[RemoteClient]:
+        """Its client, whose connections stay open meanwhile."""
+        self._in_use += 1
+        try:
+            yield self.client
+        finally:
+            self._in_use -= 1
+            await self._close_if_done()
+
+    async def retire(self) -> None:
+        """Closes its connections as soon as nobody uses them."""
+        self._is_retired = True
+        await self._close_if_done()
+
+    async def _close_if_done(self) -> None:
+        if self._is_retired and not self._in_use:
+            await self.client.close()
+
+    def info(self, name: str, window: int | None = None) -> ModelInfo:
+        """What is known of a model; `window` counts for more than what anybody else says of it."""
+        settings = self.settings
+        entry = known(_TABLES.get(settings.dialect.type, ()), name)
+        served = (self._served or {}).get(name)
+        window, window_source = _first(
+            (window, FigureSource.OVERRIDE),
+            (served.context_window if served else None, FigureSource.PROVIDER),
+            (entry.context_window if entry else None, FigureSource.TABLE),
+            (_unknown_window(settings), FigureSource.DEFAULT),
+        )
+        longest = entry.max_output_tokens if entry else None
+        output, output_source = _first(
+            (served.max_output_tokens if served else None, FigureSource.PROVIDER), (longest, FigureSource.TABLE)
+        )
+        info = ModelInfo(
+            f"{settings.name}/{name}",
+            settings.name,
+            name,
+            settings.spoken,
+            ModelSettings(context_window=window, max_output_tokens=longest),
+            shown_url(settings.endpoint),
+            settings.dialect.type,
+            window_source,
+            output,
+            output_source,
+        )
+        return replace(info, provider_id=self._provider_id, last_seen_at=self.refreshed_at if served else None)
+
+
+def _first(*figures: tuple[int | None, FigureSource]) -> tuple[int | None, FigureSource]:
+    """The first figure that there is, with where it comes from."""
+    return next(((figure, source) for figure, source in figures if figure), (None, FigureSource.DEFAULT))
+
+
+def _unknown_window(settings: ProviderSettings) -> int:
+    match settings.dialect.type:
+        case "anthropic":
+            return UNKNOWN_ANTHROPIC_WINDOW
+        case "openai" | "azure":
+            return UNKNOWN_OFFICIAL_WINDOW
+        case _:
+            return UNKNOWN_COMPATIBLE_WINDOW

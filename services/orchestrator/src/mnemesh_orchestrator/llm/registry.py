@@ -1,0 +1,135 @@
+"""The providers that the operator configured: from a model's handle to what is known of it and the client to ask."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+from mnemesh_orchestrator.llm.attempts import Sleep
+from mnemesh_orchestrator.llm.catalog import REHEARSAL_WINDOW
+from mnemesh_orchestrator.llm.dialects import Api
+from mnemesh_orchestrator.llm.errors import ModelUnknown
+from mnemesh_orchestrator.llm.port import LlmClient
+from mnemesh_orchestrator.llm.provider import Provider, RemoteClient
+from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE, RehearsalClient
+from mnemesh_orchestrator.llm.settings import LlmSettings
+from mnemesh_orchestrator.model.models import FigureSource, ModelInfo, ModelSettings
+
+MNEMESH = "mnemesh"
+
+
+class Providers:
+    """Resolves handles, the same for everybody. `llm/organizations.py` lays over it what an organization has itself."""
+
+    def __init__(
+        self, settings: LlmSettings, *, sleep: Sleep = asyncio.sleep, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings = settings
+        self._providers = {
+            provider.name: Provider(provider, settings.limits, sleep, monotonic) for provider in settings.providers
+        }
+        self._rehearsal = RehearsalClient()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The configured providers, mnemesh's own among them."""
+        return (MNEMESH, *self._providers)
+
+    @property
+    def remote(self) -> Mapping[str, Provider]:
+        """The configured providers by name, without mnemesh's own."""
+        return self._providers
+
+    @property
+    def settings(self) -> LlmSettings:
+        """What the operator configured."""
+        return self._settings
+
+    def resolve(self, handle: str) -> tuple[ModelInfo, LlmClient]:
+        """What is known of a model, and the client that asks it.
+
+        Raises:
+            ModelUnknown: the handle is no "provider/model", or its provider is not configured.
+        """
+        if handle == REHEARSAL_HANDLE:
+            return _rehearsal(), self._rehearsal
+        provider, _, name = handle.partition("/")
+        found = self._providers.get(provider)
+        if not name or found is None:
+            raise unserved(handle, self.names)
+        return found.info(name, self._settings.context_windows.get(handle)), found.client
+
+    async def resolve_for_turn(self, handle: str) -> tuple[ModelInfo, LlmClient]:
+        """As `resolve`, with the figures of a server that tells its own: it is asked once, and again if it was away.
+
+        Raises:
+            ModelUnknown: as `resolve`.
+        """
+        provider = self._providers.get(handle.partition("/")[0])
+        if provider is not None and handle not in self._settings.context_windows:
+            await provider.learn()
+        return self.resolve(handle)
+
+    async def default_handle(self) -> str:
+        """The model for who names none: the configured one, else OpenAI's, else Anthropic's, else the first other's.
+
+        A server that lists its models is asked, and its first one taken; without any provider it is the rehearsal.
+        """
+        if self._settings.default_model is not None:
+            return self._settings.default_model
+        for provider in sorted(self._providers, key=preference):
+            await self._providers[provider].learn(anew=True)
+            if (name := self._providers[provider].default_model) is not None:
+                return f"{provider}/{name}"
+        return REHEARSAL_HANDLE
+
+    async def list_models(self) -> tuple[ModelInfo, ...]:
+        """The models on offer, by handle: from mnemesh's table, or from a server's own list.
+
+        That list is as it was last read; it is read here where it never was.
+        """
+        await asyncio.gather(*(provider.learn() for provider in self._providers.values()))
+        handles = {REHEARSAL_HANDLE}
+        for name, provider in self._providers.items():
+            handles.update(f"{name}/{model}" for model in provider.offered)
+        if (chosen := self._settings.default_model) is not None:
+            provider_name, _, model = chosen.partition("/")
+            if provider_name in self._providers and model:
+                handles.add(chosen)
+        return tuple(self.resolve(handle)[0] for handle in sorted(handles))
+
+    async def prepare(self, handle: str) -> None:
+        """Imports the SDK behind a handle in a thread, so that the first turn does not pay for it.
+
+        Raises:
+            ModelUnknown: as `resolve`.
+        """
+        _, client = self.resolve(handle)
+        if isinstance(client, RemoteClient):
+            await asyncio.to_thread(client.prepare)
+
+    async def close(self) -> None:
+        """Closes every connection pool."""
+        for provider in self._providers.values():
+            await provider.client.close()
+
+
+def unserved(handle: str, names: tuple[str, ...]) -> ModelUnknown:
+    """The error for a handle that nobody of these serves."""
+    return ModelUnknown(
+        f'No configured provider serves the model "{handle}". Handles are "provider/model"; '
+        f"configured: {', '.join(names)}.",
+        model=handle,
+    )
+
+
+def preference(name: str) -> tuple[bool, bool]:
+    """Sorts providers by whose model is taken where none is named."""
+    return (name != "openai", name != "anthropic")
+
+
+def _rehearsal() -> ModelInfo:
+    provider, _, name = REHEARSAL_HANDLE.partition("/")
+    defaults = ModelSettings(context_window=REHEARSAL_WINDOW)
+    return ModelInfo(
+        REHEARSAL_HANDLE, provider, name, Api.REHEARSAL, defaults, None, MNEMESH, window_source=FigureSource.TABLE
+    )

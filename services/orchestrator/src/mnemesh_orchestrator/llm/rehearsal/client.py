@@ -1,0 +1,70 @@
+"""The rehearsal as an LlmClient: decides by rules, and streams its answer as a model would."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
+
+from mnemesh_orchestrator.llm.openai_chat.render import render_body
+from mnemesh_orchestrator.llm.port import (
+    AnsweredCall,
+    FinishReason,
+    LlmAnswer,
+    LlmEvent,
+    LlmRequest,
+    TextDelta,
+    ToolCallDelta,
+)
+from mnemesh_orchestrator.llm.rehearsal.decide import CallTool, Say, decide
+from mnemesh_orchestrator.llm.render_cache import RenderCache
+from mnemesh_orchestrator.llm.wire import encode_body
+from mnemesh_orchestrator.model.messages import TextPart, Usage
+
+REHEARSAL_HANDLE: Final = "mnemesh/rehearsal"
+_PIECE: Final = 24
+_CHARACTERS_PER_TOKEN: Final = 4
+
+
+class RehearsalClient:
+    """Runs in process, needs no network, and gives the same answer to the same request."""
+
+    def __init__(self) -> None:
+        self._cache = RenderCache()
+
+    def render(self, request: LlmRequest) -> str:
+        """The request as a chat completion body would show it."""
+        return encode_body(render_body(request, self._cache)).decode()
+
+    async def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
+        """Answers by the rules; see the port."""
+        body = self.render(request)
+        decision = decide(request)
+        text = decision.text if isinstance(decision, Say) else ""
+        calls: tuple[AnsweredCall, ...] = ()
+        if isinstance(decision, CallTool):
+            arguments = json.dumps(decision.arguments, ensure_ascii=False)
+            calls = (AnsweredCall(decision.tool, arguments, "call_rehearsal"),)
+        said = text or calls[0].arguments
+        for piece in _pieces(said):
+            yield TextDelta(piece) if text else ToolCallDelta(0, calls[0].name, piece)
+            await asyncio.sleep(0)  # as between the tokens of a real stream, others get their turn
+        prompt, completion = _tokens(body), _tokens(said)
+        yield LlmAnswer(
+            content=(TextPart(text),) if text else (),
+            tool_calls=calls,
+            finish_reason=FinishReason.TOOL_CALLS if calls else FinishReason.STOP,
+            usage=Usage(prompt, completion, prompt + completion),
+            request_body=body,
+            response_body=json.dumps({"text": text, "tool_calls": [call.name for call in calls], "said": said}),
+        )
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def _pieces(text: str) -> Iterator[str]:
+    return (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+
+
+def _tokens(text: str) -> int:
+    return -(-len(text) // _CHARACTERS_PER_TOKEN)

@@ -1,0 +1,129 @@
+"""Reads the human block out of a system message, and finds the edit that puts a name into it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mnemesh_orchestrator.model.models import ToolSchema
+
+LABEL: Final = "human"
+EDITING_TOOLS: Final = (
+    "memory_replace",
+    "core_memory_replace",
+    "memory",
+    "core_memory_append",
+    "memory_insert",
+    "memory_rethink",
+)
+
+_SECTION = re.compile(r"<memory_blocks>(.*)</memory_blocks>", re.DOTALL)
+_VALUE = re.compile(rf"<{LABEL}>.*?<value>\n?(.*?)\n?</value>\s*</{LABEL}>", re.DOTALL)
+_LINE_NUMBER = re.compile(r"^\s*\d+→ ?", re.MULTILINE)
+_NAME_LINE = re.compile(
+    r"^(?P<head>.*?\bname\s*(?::|=|\bis\b)[ \t]*)(?P<name>[^\n]*?)(?P<tail>[ \t.]*)$", re.IGNORECASE | re.MULTILINE
+)
+_UNKNOWN = re.compile(
+    r"^(?:$|\?+$|unknown\b|none\b|n/a\b|tbd\b|(?:not|still|yet)\b.*|<[^>]*>$|\[[^\]]*\]$|\{[^}]*\}$)", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NameLine:
+    """A line of the block that has a place for the name: the text before it, the name ("" if unknown), the rest."""
+
+    head: str
+    name: str
+    tail: str
+
+    @property
+    def text(self) -> str:
+        """The part of the line that the edit replaces."""
+        return self.head + self.name + self.tail
+
+    def with_name(self, name: str) -> str:
+        """The line with that name in its place."""
+        return f"{self.head if self.head[-1:].isspace() else self.head + ' '}{name}{self.tail}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEdit:
+    """A call that edits the block."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+
+
+def human_block(system: str) -> str | None:
+    """The value of the human block as its owner wrote it, without the numbers of a numbered display."""
+    section = _SECTION.search(system)
+    found = _VALUE.search(section[1]) if section else None
+    if found is None:
+        return None
+    value = found[1]
+    lines = value.split("\n")
+    return _LINE_NUMBER.sub("", value) if value and all(_LINE_NUMBER.match(line) for line in lines) else value
+
+
+def name_line(block: str) -> NameLine | None:
+    """Where the block holds the human's name, or a place for it."""
+    for found in _NAME_LINE.finditer(block):
+        name = found["name"]
+        if _UNKNOWN.match(name):
+            return NameLine(found["head"], name, found["tail"])
+        if len(name.split()) <= 8:
+            return NameLine(found["head"], name, found["tail"])
+    return None
+
+
+def known_name(block: str | None) -> str | None:
+    """The human's name, where the block has one."""
+    line = name_line(block) if block else None
+    return None if line is None or _UNKNOWN.match(line.name) else line.name
+
+
+def name_edit(name: str, block: str, tools: Mapping[str, ToolSchema]) -> MemoryEdit | None:
+    """The edit by which the block says that name: the line that holds one changed, or else a line added.
+
+    None where no offered tool can do it.
+    """
+    line = name_line(block)
+    if line is not None:
+        old, new = line.text, line.with_name(name)
+        if block.count(old) > 1:  # a replacement must be unambiguous
+            old, new = block, block.replace(old, new, 1)
+        if (edit := _replacing(old, new, block, tools)) is not None:
+            return edit
+    return _adding(f"Name: {name}", block, tools)
+
+
+def _replacing(old: str, new: str, block: str, tools: Mapping[str, ToolSchema]) -> MemoryEdit | None:
+    for tool in ("memory_replace", "core_memory_replace", "memory"):
+        if tool in tools:
+            parameters = tools[tool].parameters.get("properties") or {}
+            where = {"command": "str_replace", "path": f"/memories/{LABEL}"} if tool == "memory" else {"label": LABEL}
+            before = _first(parameters, "old_str", "old_string", "old_content")
+            after = _first(parameters, "new_str", "new_string", "new_content")
+            return MemoryEdit(tool, {**where, before: old, after: new})
+    return _rethinking(block.replace(old, new, 1), tools)
+
+
+def _adding(line: str, block: str, tools: Mapping[str, ToolSchema]) -> MemoryEdit | None:
+    if "core_memory_append" in tools:
+        return MemoryEdit("core_memory_append", {"label": LABEL, "content": line})
+    if "memory_insert" in tools:
+        text = _first(tools["memory_insert"].parameters.get("properties") or {}, "new_str", "new_string", "insert_text")
+        return MemoryEdit("memory_insert", {"label": LABEL, text: line, "insert_line": -1})
+    if "memory" in tools:
+        path = f"/memories/{LABEL}"
+        where = {"command": "insert", "path": path, "insert_line": -1}
+        return MemoryEdit("memory", {**where, "insert_text": line})
+    return _rethinking(f"{block}\n{line}" if block.strip() else line, tools)
+
+
+def _rethinking(value: str, tools: Mapping[str, ToolSchema]) -> MemoryEdit | None:
+    return MemoryEdit("memory_rethink", {"label": LABEL, "new_memory": value}) if "memory_rethink" in tools else None
+
+
+def _first(parameters: Mapping[str, Any], *names: str) -> str:
+    return next((name for name in names if name in parameters), names[0])

@@ -1,0 +1,77 @@
+"""Turns what the search tools return into lines of a reply."""
+
+import ast
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mnemesh_orchestrator.llm.rehearsal.sentences import AskKnown, AskSaid, wishes
+
+_MOST: Final = 3
+_LONGEST: Final = 300
+
+
+def found_in_recall(topic: str, returned: str, question: str) -> str:
+    """What the conversation holds about a topic, but for the question itself and the rehearsal's own replies."""
+    rows = _rows(returned)
+    if rows is None:
+        return f"The search of our conversation for {topic} returned: {_short(returned)}"
+    told = [row for row in rows if not _is_echo(_content(row), question)]
+    if not told:
+        return f"I find nothing that you said about {topic} in our conversation."
+    lines = [f"- {_when(row)}{_short(_content(row))}" for row in told[:_MOST]]
+    return "\n".join((f"In our conversation (recall memory) I find about {topic}:", *lines))
+
+
+def found_in_archive(topic: str, returned: str) -> str:
+    """What archival memory holds about a topic."""
+    rows = _rows(returned)
+    if rows is None:
+        return f"The search of archival memory for {topic} returned: {_short(returned)}"
+    if not rows:
+        return f"Archival memory holds nothing about {topic}."
+    lines = [f"- {_when(row)}{_short(_content(row))}" for row in rows[:_MOST]]
+    return "\n".join((f"In archival memory I find about {topic}:", *lines))
+
+
+def _rows(returned: str) -> list[Mapping[str, Any]] | None:
+    """The results, whether they come bare or under "results", as JSON or as Python writes a list; None: unreadable."""
+    decoded: object = None
+    try:
+        decoded = json.loads(returned)
+    except ValueError:
+        try:
+            decoded = ast.literal_eval(returned)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return [] if returned.strip().lower().startswith(("no results", "none")) else None
+    if isinstance(decoded, Mapping):
+        decoded = decoded.get("results")
+    return [row for row in decoded if isinstance(row, Mapping)] if isinstance(decoded, list | tuple) else None
+
+
+def _content(row: Mapping[str, Any]) -> str:
+    text = next((str(row[key]) for key in ("content", "text", "message") if row.get(key)), "")
+    if text.startswith("{"):
+        try:
+            text = str(json.loads(text).get("message", text))
+        except (ValueError, AttributeError):
+            return text
+    return text
+
+
+def _is_echo(content: str, question: str) -> bool:
+    if not content or content.strip() == question.strip() or content.startswith("[mnemesh/rehearsal"):
+        return True
+    asked = wishes(content)
+    return bool(asked) and all(isinstance(wish, AskSaid | AskKnown) for wish in asked)
+
+
+def _when(row: Mapping[str, Any]) -> str:
+    moment = str(row.get("timestamp") or "")[:10]
+    speaker = str(row.get("role") or "")
+    return "".join(f"{part}, " for part in (moment, speaker) if part)[:-2] + ": " if moment or speaker else ""
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

@@ -1,0 +1,120 @@
+"""What somebody configured of providers: values from which clients are made, wherever they come from."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, CallLimits
+from mnemesh_orchestrator.llm.dialects import DIALECTS, Api, Dialect, dialect_for
+
+_SHORTEST_SECRET: Final = 6
+_DEFAULT_REGION: Final = "us-east-1"
+_VERSION_PATH: Final = re.compile(r"/v\d+(?:beta\d*)?(?:/|$)|/openai(?:/|$)|/api/v\d")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderSettings:
+    """One provider: enough to make a client of it at any time.
+
+    `name` is the first part of its models' handles, `type` a key of DIALECTS.
+    A local type without a key is a server that wants none.
+    """
+
+    name: str
+    type: str
+    api: Api | None = None
+    """The form of its requests; None takes the type's own."""
+    base_url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    api_version: str | None = None
+    """Azure's dated API; without it, Azure's v1 API is asked."""
+    region: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Sent along with each request."""
+    is_registered: bool = False
+    """An organization's own: nothing that the operator's environment holds goes along."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no message may quote; shorter values could be any word."""
+        given = (self.api_key or "", *self.headers.values())
+        return tuple(sorted({secret for secret in given if len(secret) >= _SHORTEST_SECRET}, key=len, reverse=True))
+
+    @property
+    def dialect(self) -> Dialect:
+        """How it departs from the common form."""
+        return dialect_for(self.type, self.base_url)
+
+    @property
+    def spoken(self) -> Api:
+        """The API that its client speaks."""
+        return self.api or self.dialect.api
+
+    @property
+    def endpoint(self) -> str | None:
+        """Where its client sends requests; None where nobody said."""
+        if self.type == "azure" and self.base_url is not None:
+            return _azure_endpoint(self.base_url, self.api_version)
+        if self.base_url is None:
+            known = self.dialect.base_url
+            return None if known is None else known.replace("{region}", self.region or _DEFAULT_REGION)
+        # What Ollama and its like are usually configured with is the server, not the API on it.
+        if self.dialect.is_local and self.type != "openai" and not _VERSION_PATH.search(urlsplit(self.base_url).path):
+            return f"{self.base_url.rstrip('/')}/v1"
+        return self.base_url
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmSettings:
+    """All that the operator configured."""
+
+    providers: tuple[ProviderSettings, ...] = ()
+    default_model: str | None = None
+    """The handle that a new agent gets; absent: chosen by what is configured."""
+    context_windows: Mapping[str, int] = field(default_factory=dict)
+    """Tokens by handle, over whatever is known otherwise."""
+    limits: CallLimits = DEFAULT_LIMITS
+
+
+def configured_providers(env: Mapping[str, str], room: str, types: tuple[str, ...]) -> tuple[ProviderSettings, ...]:
+    """The providers of these types that the environment names, each under its type's own name.
+
+    `MNEMESH_<room>_<TYPE>_API_KEY`, `MNEMESH_<TYPE>_API_KEY` and the vendor's usual variable say its key, in this
+    order; likewise `_BASE_URL`, `_API`, `_API_VERSION` and `_REGION`.
+
+    Raises:
+        ValueError: `_API` is no API.
+    """
+    found = (_configured(env, room, DIALECTS[name]) for name in types)
+    return tuple(settings for settings in found if settings is not None)
+
+
+def _configured(env: Mapping[str, str], room: str, dialect: Dialect) -> ProviderSettings | None:
+    def given(suffix: str, *usual: str) -> str | None:
+        own = f"{dialect.type.upper()}_{suffix}"
+        return next((env[name] for name in (f"MNEMESH_{room}_{own}", f"MNEMESH_{own}", *usual) if env.get(name)), None)
+
+    key, url = given("API_KEY", *dialect.key_variables), given("BASE_URL", *dialect.url_variables)
+    has_all = url is not None if dialect.is_local or dialect.base_url is None else (key or url) is not None
+    if not has_all:
+        return None
+    versions = ("AZURE_OPENAI_API_VERSION", "AZURE_API_VERSION") if dialect.type == "azure" else ()
+    regions = ("AWS_REGION", "AWS_DEFAULT_REGION") if dialect.type == "bedrock" else ()
+    api = given("API")
+    return ProviderSettings(
+        name=dialect.type,
+        type=dialect.type,
+        api=None if api is None else Api(api),
+        base_url=url,
+        api_key=key,
+        api_version=given("API_VERSION", *versions),
+        region=given("REGION", *regions),
+    )
+
+
+def _azure_endpoint(given: str, api_version: str | None) -> str:
+    """The root of Azure's API: v1 takes the deployment in the body, a dated version in the path."""
+    root = given.rstrip("/").removesuffix("/v1").removesuffix("/openai")
+    return f"{root}/openai" if api_version else f"{root}/openai/v1"

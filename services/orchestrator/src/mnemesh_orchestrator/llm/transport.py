@@ -1,0 +1,124 @@
+"""Reads an answer through a provider's SDK, and says what went wrong in mnemesh's words.
+
+Both SDKs come from one generator: their clients, streams and errors have the same names and shapes. Calls go through
+the SDK's own `post` with a body that is already bytes: the typed `create` methods transform the whole window again for
+every call, which costs more CPU than all else in a step.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Collection, Mapping
+from types import ModuleType
+from typing import Any
+
+from mnemesh_orchestrator.llm.attempts import CallLimits, in_time
+from mnemesh_orchestrator.llm.diagnosis import diagnose, quotable
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderTimeout, ProviderUnavailable
+
+_JSON_CONTENT = {"headers": {"Content-Type": "application/json"}}
+
+
+async def chunks(
+    sdk: ModuleType,
+    client: Any,
+    path: str,
+    body: bytes,
+    *,
+    provider: str,
+    limits: CallLimits,
+    secrets: Collection[str] = (),
+) -> AsyncIterator[Any]:
+    """The decoded events of a streamed answer, or the one body of a server that does not stream.
+
+    Args:
+        sdk: the provider's SDK module; `client` is its async client.
+        path: the endpoint, under the client's base URL; `body` is what it is sent.
+        provider: its name, for messages.
+        limits: how long the answer may take.
+        secrets: what no error may quote.
+
+    Raises:
+        ProviderError: whatever went wrong, before or after the first event.
+    """
+    import httpx2  # the SDKs' transport: loaded with them, not before
+
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + limits.total_seconds
+    try:
+        async with asyncio.timeout_at(deadline):
+            stream = await client.post(
+                path,
+                content=body,
+                cast_to=object,
+                options=_JSON_CONTENT,
+                stream=True,
+                stream_cls=sdk.AsyncStream[object],
+            )
+        async with stream:
+            kind = stream.response.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind == "text/html":
+                raise ProviderBadAnswer(f"{provider} answered with a page of HTML.", provider=provider)
+            if kind == "application/json":
+                async with asyncio.timeout_at(deadline):
+                    whole = await stream.response.aread()
+                yield _plain_body(provider, whole)
+                return
+            async for event in in_time(stream, deadline - clock()):
+                yield event
+    except (TimeoutError, sdk.APIError, httpx2.HTTPError, ValueError) as error:
+        raise translated(sdk, provider, error, secrets) from error
+
+
+def translated(sdk: ModuleType, provider: str, error: Exception, secrets: Collection[str] = ()) -> ProviderError:
+    """The error of mnemesh's tree that an exception from an SDK call means; it quotes none of the secrets."""
+    import httpx2
+
+    root = error.__cause__ if isinstance(error, sdk.APIConnectionError) and error.__cause__ else error
+    if isinstance(root, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError):
+        detail = quotable(str(root)) or "no connection"
+        return ProviderUnavailable(f"{provider} cannot be reached: {detail}.", provider=provider)
+    if isinstance(root, TimeoutError | httpx2.TimeoutException | sdk.APITimeoutError):
+        return ProviderTimeout(f"{provider} did not answer within the configured time.", provider=provider)
+    if isinstance(root, httpx2.HTTPError | sdk.APIConnectionError):
+        return ProviderUnavailable(f"The connection to {provider} broke before the answer's end.", provider=provider)
+    if isinstance(error, sdk.APIStatusError):
+        # An error event inside of a stream carries the status of the stream itself, which was fine.
+        status = error.status_code if error.status_code >= 300 else None
+        return diagnose(provider, status, _concealed(error.body, secrets), error.response.headers)
+    if isinstance(error, sdk.APIError):
+        return diagnose(provider, None, _concealed(error.body or error.message, secrets))
+    return ProviderBadAnswer(f"{provider} answered with something that is not JSON.", provider=provider)
+
+
+def sever(client: Any, headers: Mapping[str, str]) -> None:
+    """Leaves the process's environment out of what a client sends.
+
+    The SDKs put the operator's account, project and further headers there by themselves; where an organization's own
+    provider is asked, these are somebody else's.
+    """
+    for name in ("organization", "project", "admin_api_key", "auth_token", "webhook_key", "webhook_secret"):
+        if hasattr(client, name):
+            setattr(client, name, None)
+    client._custom_headers = dict(headers)
+
+
+def _concealed(value: Any, secrets: Collection[str]) -> Any:
+    """A decoded body in which no secret stands: some servers quote the key that they refuse."""
+    match value:
+        case str():
+            for secret in secrets:
+                value = value.replace(secret, "[key]")
+            return value
+        case dict():
+            return {name: _concealed(item, secrets) for name, item in value.items()}
+        case list():
+            return [_concealed(item, secrets) for item in value]
+        case _:
+            return value
+
+
+def _plain_body(provider: str, body: bytes) -> Any:
+    decoded = json.loads(body)
+    if isinstance(decoded, dict) and decoded.get("error"):
+        raise diagnose(provider, None, decoded)
+    return decoded

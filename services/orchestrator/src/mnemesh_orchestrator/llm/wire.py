@@ -1,0 +1,50 @@
+"""Request bodies as bytes: the same request always gives the same ones."""
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mnemesh_orchestrator.llm.errors import ProviderOptionsInvalid
+from mnemesh_orchestrator.llm.render_cache import RenderCache
+from mnemesh_orchestrator.model.messages import ImagePart, Message
+
+
+def encode_body(body: Mapping[str, Any]) -> bytes:
+    """A body as compact JSON, keys in the order in which the renderer set them."""
+    return msgspec.json.encode(body, enc_hook=_plain)
+
+
+def with_provider_options(body: dict[str, Any], options: str | None, protected: frozenset[str]) -> dict[str, Any]:
+    """The body with an agent's own options laid over it, but for the fields that mnemesh answers for.
+
+    Raises:
+        ProviderOptionsInvalid: the options are not the text of a JSON object.
+    """
+    if not options or not options.strip():
+        return body
+    try:
+        given = json.loads(options)
+    except ValueError as error:
+        raise ProviderOptionsInvalid(f"The provider options are not JSON: {error}.") from error
+    if not isinstance(given, dict):
+        raise ProviderOptionsInvalid("The provider options are not a JSON object.")
+    body.update({key: value for key, value in given.items() if key not in protected})
+    return body
+
+
+def image_base64(image: ImagePart, ordinal: int, source: Message | None, cache: RenderCache) -> str:
+    """The bytes of an inline image as base64 text."""
+
+    def make() -> str:
+        return base64.b64encode(image.data or b"").decode("ascii")
+
+    return make() if source is None else cache.text(("image", source.id, ordinal), source, make)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise NotImplementedError(f"{type(value).__name__} in a request body")

@@ -1,0 +1,222 @@
+"""What the tool rules of an agent allow, force and end, as a value that follows the calls of one turn."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from mnemesh_kit.errors import FailedPrecondition
+
+from mnemesh_orchestrator.model.rules import (
+    Conditional,
+    ConditionalOutcome,
+    ConstrainChildTools,
+    ContinueLoop,
+    ExitLoop,
+    MaxCountPerStep,
+    ParentLastTool,
+    RequiredBeforeExit,
+    RequiresApproval,
+    RunFirst,
+    ToolRule,
+)
+
+_SENTENCES: Final[Mapping[type[ToolRule], str]] = {
+    RunFirst: "{tool} must be called first",
+    ContinueLoop: "{tool} requires continuing your response when called",
+    ConstrainChildTools: "After using {tool}, you must use one of these tools: {children}",
+    Conditional: "{tool} will determine which tool to use next based on its output",
+    MaxCountPerStep: "{tool}: at most {most} use(s) per response",
+    ParentLastTool: "{children} can only be used after {tool}",
+    ExitLoop: "{tool} ends your response (yields control) when called",
+}
+_SHOWN_CHARACTERS: Final = 200
+
+
+class OutputUnmapped(FailedPrecondition):
+    """A conditional rule that requires it names no outcome for what its tool returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """The value of an argument, and the rule that gives it."""
+
+    value: Any
+    rule: str
+
+
+@dataclass(frozen=True)
+class RulesSolver:
+    """The rules of an agent, and the tools called so far in the turn.
+
+    A value: `after` gives the next one. Each call counts once. `history` are
+    the names of the tools called, `last_result` is what the last one
+    returned, before packaging.
+    """
+
+    rules: tuple[ToolRule, ...] = ()
+    history: tuple[str, ...] = ()
+    last_result: str = ""
+
+    def after(self, tool_name: str, result_text: str) -> "RulesSolver":
+        """The solver once the tool was called and returned."""
+        return RulesSolver(self.rules, (*self.history, tool_name), result_text)
+
+    def allowed(self, available: Sequence[str]) -> tuple[str, ...]:
+        """The tools of `available`, in its order, that may be called next.
+
+        Before the first call the tools that must run first, where one of them
+        is available. Otherwise what all rules of children, parents, outcomes
+        and counts leave together; where they leave nothing, every available
+        tool: a contradiction of rules must not silence an agent.
+
+        Raises:
+            OutputUnmapped: the last tool returned what its strict conditional rule does not name.
+        """
+        if first := [name for name in available if name in self._pending_first]:
+            return tuple(first)
+        left = tuple(name for name in available if not any(hides(name) for hides in self._filters))
+        return left or tuple(available)
+
+    def must_call(self) -> bool:
+        """Whether the model has to call a tool next: one has to run first, or the last one decides about the next."""
+        deciding = (ConstrainChildTools, Conditional, ParentLastTool)
+        return bool(self._pending_first) or any(isinstance(rule, deciding) for rule in self._of_last)
+
+    def is_terminal(self, name: str) -> bool:
+        """Whether the turn ends after the tool."""
+        return name in self._names(ExitLoop)
+
+    def continues(self, name: str) -> bool:
+        """Whether a rule makes the turn go on after the tool."""
+        return name in self._names(ContinueLoop)
+
+    def has_children(self, name: str) -> bool:
+        """Whether the tool decides which one is next, so that the turn goes on after it. A bound on calls does not."""
+        return name in self._names(ConstrainChildTools) or name in self._names(Conditional)
+
+    def uncalled_required(self, available: Sequence[str]) -> tuple[str, ...]:
+        """The available tools that the turn may not end without and that were not called yet, in the rules' order."""
+        required = self._names(RequiredBeforeExit)
+        return tuple(name for name in required if name in available and name not in self.history)
+
+    def needs_approval(self, name: str) -> bool:
+        """Whether a person decides about calls of the tool."""
+        return name in self._names(RequiresApproval)
+
+    @property
+    def permits_parallel_calls(self) -> bool:
+        """Whether a model may call several tools at once: rules of order make sense for one after the other only."""
+        return all(isinstance(rule, RequiresApproval) for rule in self.rules)
+
+    def prefilled(self, name: str) -> Mapping[str, Prefilled]:
+        """The arguments that rules give to the tool if it is called next; the later rule wins where two give one."""
+        merged: dict[str, Prefilled] = {}
+        for rule in self.rules:
+            if isinstance(rule, RunFirst) and rule.tool_name == name and not self.history:
+                merged |= _given(rule.arguments, f"InitToolRule({name})")
+            elif isinstance(rule, ConstrainChildTools) and rule in self._of_last:
+                for node in rule.child_arguments:
+                    if node.tool_name == name:
+                        merged |= _given(node.arguments, f"ChildToolRule({rule.tool_name}->{name})")
+        return merged
+
+    def violation_text(self, name: str, allowed: Sequence[str]) -> str:
+        """What a model is told that called a tool out of turn, with the rules that stood against it."""
+        text = f"[ToolConstraintError] Cannot call {name}, valid tools include: {list(allowed)}."
+        hints = [hint for rule in self.rules if (hint := self._hint(rule, name)) is not None]
+        if not hints:
+            return text
+        return "\n".join((text, "** Hint: Possible rules that were violated:", *(f"\t- {hint}" for hint in hints)))
+
+    def prompt(self) -> str:
+        """The rules in sentences, each in <tool_rule> tags, for <tool_usage_rules>; "" where none is told.
+
+        In this order: what makes the turn go on, what bounds the tools that
+        come next, what must come before, what ends the turn.
+        """
+        groups = ((ContinueLoop,), (ConstrainChildTools, Conditional, MaxCountPerStep), (ParentLastTool,), (ExitLoop,))
+        ordered = [rule for group in groups for rule in self.rules if isinstance(rule, group)]
+        return "\n".join(f"<tool_rule>\n{_sentence(rule)}\n</tool_rule>" for rule in ordered)
+
+    @cached_property
+    def _pending_first(self) -> frozenset[str]:
+        return frozenset() if self.history else frozenset(self._names(RunFirst))
+
+    @cached_property
+    def _of_last(self) -> tuple[ToolRule, ...]:
+        last = self.history[-1] if self.history else None
+        return tuple(rule for rule in self.rules if rule.tool_name == last)
+
+    @cached_property
+    def _filters(self) -> tuple[Callable[[str], bool], ...]:
+        """One predicate per rule that takes tools away at this moment."""
+        return tuple(hides for rule in self.rules if (hides := self._filter(rule)) is not None)
+
+    def _filter(self, rule: ToolRule) -> Callable[[str], bool] | None:
+        was_last = rule in self._of_last
+        match rule:
+            case ConstrainChildTools(children=children) if was_last:
+                return lambda name: name not in children
+            case ParentLastTool(children=children):
+                return lambda name: (name in children) != was_last
+            case MaxCountPerStep(tool_name=tool, max_count=most) if self.history.count(tool) >= most:
+                return lambda name: name == tool
+            case Conditional() if was_last and (child := _child(rule, self.last_result)) is not None:
+                return lambda name: name != child
+            case _:
+                return None
+
+    def _names(self, kind: type[ToolRule]) -> tuple[str, ...]:
+        return tuple(rule.tool_name for rule in self.rules if isinstance(rule, kind))
+
+    def _hint(self, rule: ToolRule, name: str) -> str | None:
+        if self._pending_first:
+            return _sentence(rule) if isinstance(rule, RunFirst) else None
+        hides = self._filter(rule)
+        return _sentence(rule) if hides is not None and hides(name) else None
+
+
+def _given(arguments: str | None, rule: str) -> dict[str, Prefilled]:
+    return {name: Prefilled(value, rule) for name, value in json.loads(arguments or "{}").items()}
+
+
+def _child(rule: Conditional, result: str) -> str | None:
+    """The tool that the result leads to; None where any may come next."""
+    for outcome in rule.outcomes:
+        if _matches(outcome, result):
+            return outcome.child
+    if rule.require_output_mapping:
+        shown = result if len(result) <= _SHOWN_CHARACTERS else result[:_SHOWN_CHARACTERS] + "…"
+        raise OutputUnmapped(
+            f"{rule.tool_name} returned {shown!r}, for which its rule names no next tool.", tool=rule.tool_name
+        )
+    return rule.default_child
+
+
+def _matches(outcome: ConditionalOutcome, result: str) -> bool:
+    """Whether the text that a tool returned says the outcome's value, read as a value of the outcome's type."""
+    expected, said = outcome.output, result.strip()
+    match expected:
+        case bool():
+            return said.lower() == str(expected).lower()
+        case int():
+            return _number(int, said) == expected
+        case float():
+            return _number(float, said) == expected
+        case _:
+            return result == expected
+
+
+def _number(kind: type[int] | type[float], text: str) -> float | None:
+    try:
+        return kind(text)
+    except ValueError:
+        return None
+
+
+def _sentence(rule: ToolRule) -> str:
+    children = ", ".join(rule.children) if isinstance(rule, ConstrainChildTools | ParentLastTool) else ""
+    most = rule.max_count if isinstance(rule, MaxCountPerStep) else 0
+    return _SENTENCES[type(rule)].format(tool=rule.tool_name, children=children, most=most)

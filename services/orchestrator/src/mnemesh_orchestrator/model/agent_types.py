@@ -1,0 +1,194 @@
+"""The table of agent types: the prompt, loop policy, tools, rules and first messages that an agent begins with."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Literal
+
+from mnemesh_kit.errors import InvalidArgument
+
+from mnemesh_orchestrator.model.agents import AgentType
+from mnemesh_orchestrator.model.rules import ConstrainChildTools, ContinueLoop, ExitLoop, RunFirst, ToolRule
+
+
+class FirstMessages(StrEnum):
+    """What a new window holds behind the system message."""
+
+    BOOT = "boot"
+    """A first send_message call, its return, and the login event."""
+    LOGIN = "login"
+    """The login event."""
+    NONE = "none"
+    """Nothing: the first word is the user's."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBuffer:
+    """A window that is kept short: once it holds more than `most` messages, a turn begins with the last `least`."""
+
+    most: int
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTypeSpec:
+    """One row of the table.
+
+    `policy` names the loop: "v2" speaks by send_message and chains by
+    heartbeats, "v3" speaks in plain text and goes on after every tool call.
+    `rules` order the type's own tools; they come with the base rules.
+    `base_rules` says whether the rules of built-in tools are added where the
+    client does not say; None leaves it to the model (`base_rules_by_default`).
+    `inner_thoughts` is the default for the "thinking" argument of every tool.
+    `numbered_lines` holds for providers that `shows_line_numbers` names.
+    `forces_autoclear` makes each turn start from an empty window, whatever
+    the client says; `buffer` lets it keep its last messages only.
+    """
+
+    prompt_key: str
+    policy: Literal["v2", "v3"]
+    base_tools: tuple[str, ...] = ()
+    rules: tuple[ToolRule, ...] = ()
+    base_rules: bool | None = None
+    first_messages: FirstMessages = FirstMessages.BOOT
+    inner_thoughts: bool = True
+    numbered_lines: bool = False
+    shows_blocks: bool = True
+    forces_autoclear: bool = False
+    buffer: MessageBuffer | None = None
+
+
+_SEARCH: Final = ("conversation_search",)
+_ARCHIVAL: Final = ("archival_memory_insert", "archival_memory_search")
+_EDITS: Final = ("memory_replace", "memory_insert")
+
+# Letta attaches the archival tools to no agent by itself. Here the two chat types get them, so that an agent as it
+# is made reaches every tier of its memory.
+AGENT_TYPES: Final[Mapping[AgentType, AgentTypeSpec]] = {
+    AgentType.MEMGPT: AgentTypeSpec(
+        prompt_key="memgpt_v2_chat",
+        policy="v2",
+        base_tools=(
+            "send_message",
+            *_SEARCH,
+            "core_memory_append",
+            "core_memory_replace",
+            "memory",
+            "memory_apply_patch",
+        ),
+    ),
+    AgentType.MEMGPT_V2: AgentTypeSpec(
+        prompt_key="memgpt_v2_chat",
+        policy="v2",
+        base_tools=("send_message", *_SEARCH, *_ARCHIVAL, *_EDITS),
+        numbered_lines=True,
+    ),
+    AgentType.LETTA_V1: AgentTypeSpec(
+        prompt_key="letta_v1",
+        policy="v3",
+        base_tools=(*_SEARCH, *_ARCHIVAL, *_EDITS),
+        base_rules=False,
+        first_messages=FirstMessages.NONE,
+        inner_thoughts=False,
+        numbered_lines=True,
+    ),
+    AgentType.REACT: AgentTypeSpec(prompt_key="react", policy="v2", shows_blocks=False),
+    AgentType.WORKFLOW: AgentTypeSpec(prompt_key="workflow", policy="v2", shows_blocks=False, forces_autoclear=True),
+    AgentType.SPLIT_THREAD: AgentTypeSpec(
+        prompt_key="memgpt_v2_chat", policy="v2", base_tools=("send_message", *_SEARCH, *_EDITS)
+    ),
+    AgentType.SLEEPTIME: AgentTypeSpec(
+        prompt_key="sleeptime_v2",
+        policy="v3",
+        base_tools=(*_EDITS, "memory_rethink", "memory_finish_edits"),
+        base_rules=True,
+        first_messages=FirstMessages.LOGIN,
+        numbered_lines=True,
+    ),
+    AgentType.VOICE_CONVO: AgentTypeSpec(
+        prompt_key="voice_chat",
+        policy="v2",
+        base_tools=("send_message", "search_memory"),
+        buffer=MessageBuffer(most=30, least=15),
+    ),
+    AgentType.VOICE_SLEEPTIME: AgentTypeSpec(
+        prompt_key="voice_sleeptime",
+        policy="v2",
+        base_tools=("store_memories", "rethink_user_memory", "finish_rethinking_memory"),
+        rules=(
+            RunFirst("store_memories"),
+            ConstrainChildTools("store_memories", ("rethink_user_memory",)),
+            ConstrainChildTools("rethink_user_memory", ("rethink_user_memory", "finish_rethinking_memory")),
+        ),
+        base_rules=True,
+        first_messages=FirstMessages.LOGIN,
+    ),
+}
+
+TERMINAL_TOOLS: Final = frozenset(
+    {"send_message", "send_message_to_agent_async", "memory_finish_edits", "finish_rethinking_memory"}
+)
+"""Built-in tools that end a turn where base rules are on."""
+
+CONTINUING_TOOLS: Final = frozenset(
+    {
+        "conversation_search",
+        "episodic_memory_search",
+        "archival_memory_insert",
+        "archival_memory_search",
+        "core_memory_append",
+        "core_memory_replace",
+        "memory",
+        "memory_apply_patch",
+        "memory_replace",
+        "memory_insert",
+        "memory_rethink",
+        "search_memory",
+        "store_memories",
+        "rethink_user_memory",
+    }
+)
+"""Built-in tools after which a turn goes on where base rules are on."""
+
+_RULELESS_MODELS: Final = ("claude-4-sonnet", "claude-3-5-sonnet", "gpt-5", "gemini-2.5-pro")
+_MINI: Final = re.compile(r"(?<![a-z])mini(?![a-z])")
+_NUMBERING_PROVIDERS: Final = frozenset({"anthropic"})
+
+
+def base_rules_by_default(agent_type: AgentType, model: str) -> bool:
+    """Whether an agent gets the rules of built-in tools where its client does not say.
+
+    Where the type leaves it open, models that keep the order of tools by
+    themselves go without, but for their "mini" editions.
+    """
+    fixed = AGENT_TYPES[agent_type].base_rules
+    if fixed is not None:
+        return fixed
+    name = model.lower()
+    # "gemini" holds the letters of "mini" and is none.
+    return not any(known in name for known in _RULELESS_MODELS) or _MINI.search(name) is not None
+
+
+def base_rules(tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
+    """The rules of the built-in tools among an agent's, in their order."""
+    rules: list[ToolRule] = []
+    for name in tool_names:
+        if name in TERMINAL_TOOLS:
+            rules.append(ExitLoop(name))
+        elif name in CONTINUING_TOOLS:
+            rules.append(ContinueLoop(name))
+    return tuple(rules)
+
+
+def shows_line_numbers(agent_type: AgentType, provider: str) -> bool:
+    """Whether the blocks in the prompt carry line numbers."""
+    return AGENT_TYPES[agent_type].numbered_lines and provider in _NUMBERING_PROVIDERS
+
+
+def require_continuation(agent_type: AgentType, text: str | None) -> str | None:
+    """What an agent of the type is told behind its tools; raises InvalidArgument where the type has heartbeats."""
+    if text is not None and AGENT_TYPES[agent_type].policy == "v2":
+        field = "agent.continuation_message"
+        raise InvalidArgument(f"{field} is not for {agent_type}: heartbeats make it go on.", field=field)
+    return text

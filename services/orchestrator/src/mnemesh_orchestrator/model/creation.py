@@ -1,0 +1,84 @@
+"""What an agent is made from: the whole request, kept until all its parts stand, so that anybody can finish it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings, PromptPolicy, Provenance
+from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.rules import ToolRule
+from mnemesh_orchestrator.model.runs import InputMessage
+
+_VARIABLE: Final = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+
+
+def filled(text: str, variables: Mapping[str, str]) -> str:
+    """The text with each `{{name}}` as the value of that variable; names that are not given stay as they stand.
+
+    What values hold is text, and is not looked at again.
+    """
+    return _VARIABLE.sub(lambda found: variables.get(found[1], found[0]), text)
+
+
+@dataclass(frozen=True, slots=True)
+class NewBlock:
+    """A block to make for the agent. A limit of 0 takes the tier's default."""
+
+    label: str
+    value: str = ""
+    description: str | None = None
+    limit: int = 0
+    read_only: bool = False
+    metadata: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDraft:
+    """What a client asks for. None, or an empty model or name, takes the default."""
+
+    type: AgentType
+    name: str = ""
+    model: str = ""
+    description: str | None = None
+    system: str | None = None
+    system_prompt_key: str | None = None
+    """Takes the prompt under it where `system` is None; None is the type's own."""
+    memory_variables: Mapping[str, str] = field(default_factory=dict)
+    """What fills the prompt under the key; `system` and the blocks are filled already."""
+    model_settings: ModelSettings = ModelSettings()
+    embedder: str | None = None
+    tool_rules: tuple[ToolRule, ...] = ()
+    tags: tuple[str, ...] = ()
+    metadata: str | None = None
+    time_zone: str = "UTC"
+    prompt_policy: PromptPolicy = PromptPolicy.REBUILD
+    message_buffer_autoclear: bool = False
+    continuation_message: str | None = None
+    compaction_settings: CompactionSettings | None = None
+    response_format: ResponseFormat | None = None
+    enable_sleeptime: bool | None = None
+    max_files_open: int | None = None
+    per_file_view_window_char_limit: int | None = None
+    hidden: bool = False
+    identity_ids: tuple[str, ...] = ()
+    provenance: Provenance = Provenance()
+    include_base_tools: bool = True
+    include_base_tool_rules: bool | None = None
+    tool_names: tuple[str, ...] = ()
+    tool_ids: tuple[str, ...] = ()
+    tool_sources: tuple[str, ...] = ()
+    blocks: tuple[NewBlock, ...] = ()
+    block_ids: tuple[str, ...] = ()
+    archive_ids: tuple[str, ...] = ()
+    initial_messages: tuple[InputMessage, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """The record of a creation under way: the draft, and the request that its failure must set free again."""
+
+    draft: AgentDraft
+    method: str | None = None
+    request_id: str | None = None

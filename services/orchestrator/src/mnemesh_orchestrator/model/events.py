@@ -1,0 +1,109 @@
+"""What happens in a run, as its followers are told. Bodies are tagged structs: the event table stores them as JSON."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from msgspec import Struct
+
+from mnemesh_orchestrator.model.compaction import CompactionResult
+from mnemesh_orchestrator.model.messages import ApprovalDecision, ContentPart, ToolCall, ToolReturn, Usage
+from mnemesh_orchestrator.model.runs import RunError, RunStatus, StopReason
+
+
+class Accepted(Struct, frozen=True, tag="accepted"):
+    """First on every stream."""
+
+    agent_id: str
+    conversation_id: str
+    replayed: bool
+    last_sequence: int
+
+
+class StepStarted(Struct, frozen=True, tag="step_started"):
+    """The model is asked; a higher attempt replaces the deltas of a lower."""
+
+    number: int
+    attempt: int
+
+
+class Delta(Struct, frozen=True, tag="delta"):
+    """A piece of what the model is saying. `kind` is "assistant", "reasoning" or "tool_call"."""
+
+    message_id: str
+    otid: str
+    offset: int
+    kind: str
+    text: str
+    tool_call_id: str = ""
+    tool_name: str = ""
+
+
+class Keepalive(Struct, frozen=True, tag="keepalive"):
+    """Nothing happened, and the run is alive."""
+
+
+class Shown(Struct, frozen=True, omit_defaults=True, tag="message"):
+    """A stored message, or a part of one, as clients see it.
+
+    `kind` is "user", "system", "assistant", "reasoning", "hidden_reasoning",
+    "tool_call", "tool_return", "approval_request", "approval_response" or
+    "summary"; the fields that it needs are set.
+    """
+
+    kind: str
+    message_id: str
+    otid: str
+    message_time: datetime
+    content: tuple[ContentPart, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_returns: tuple[ToolReturn, ...] = ()
+    name: str | None = None
+    sender_id: str | None = None
+    approval_request_id: str | None = None
+    decisions: tuple[ApprovalDecision, ...] = ()
+
+
+class Compacted(Struct, frozen=True, tag="compaction"):
+    """The window was made smaller."""
+
+    result: CompactionResult
+
+
+class Failed(Struct, frozen=True, tag="error"):
+    """The run failed."""
+
+    error: RunError
+
+
+class Stopped(Struct, frozen=True, tag="stop"):
+    """The run stopped."""
+
+    reason: StopReason
+    status: RunStatus
+
+
+class UsageReported(Struct, frozen=True, tag="usage"):
+    """What the run cost; last on every stream."""
+
+    usage: Usage
+    step_count: int
+
+
+EventBody = Accepted | StepStarted | Delta | Keepalive | Shown | Compacted | Failed | Stopped | UsageReported
+
+DurableBody = Shown | Compacted | Failed | Stopped | UsageReported
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """An event; durable ones have contiguous sequence numbers from 1.
+
+    Live ones that are stored as well have a place: the epoch of their holder, and a number from 1 within it.
+    """
+
+    run_id: str
+    created_at: datetime
+    body: EventBody
+    sequence: int | None = None
+    step_id: str | None = None
+    place: tuple[int, int] | None = None

@@ -1,0 +1,144 @@
+"""Asks processors one after the other, each for a limited time."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+import structlog
+
+from mnemesh_orchestrator.errors import InputRefused, ProcessorFailed
+from mnemesh_orchestrator.model.memory import ToolResult
+from mnemesh_orchestrator.model.messages import TextPart
+from mnemesh_orchestrator.model.runs import InputMessage, Run
+from mnemesh_orchestrator.processors.port import (
+    InputFacts,
+    InputProcessor,
+    Refused,
+    ToolResultFacts,
+    ToolResultProcessor,
+)
+
+_log = structlog.get_logger("mnemesh.processors")
+
+_LONGEST_TEXT: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A processor, and the name that it is installed under."""
+
+    name: str
+    processor: Any
+
+
+class Processors:
+    """What the operator has switched on; by default nothing, which costs nothing."""
+
+    def __init__(self, inputs: tuple[Named, ...] = (), results: tuple[Named, ...] = (), seconds: float = 5.0) -> None:
+        """The processors in their order; `seconds` is what one may take for one text."""
+        self._inputs = inputs
+        self._results = results
+        self._seconds = seconds
+        self._left: set[asyncio.Task[str]] = set()
+
+    @property
+    def takes_inputs(self) -> bool:
+        """Whether any processor looks at inputs."""
+        return bool(self._inputs)
+
+    @property
+    def takes_results(self) -> bool:
+        """Whether any processor looks at tool results."""
+        return bool(self._results)
+
+    async def input_of(self, run: Run) -> tuple[InputMessage, ...]:
+        """A new run's input as it is to be stored.
+
+        Raises:
+            InputRefused: a processor does not take it.
+            ProcessorFailed: one raised, took too long, or gave no text.
+        """
+        return tuple([await self._message(run, place, message) for place, message in enumerate(run.input)])
+
+    async def _message(self, run: Run, place: int, message: InputMessage) -> InputMessage:
+        content = list(message.content)
+        for number, part in enumerate(content):
+            if isinstance(part, TextPart):
+                facts = InputFacts(
+                    organization_id=run.organization_id,
+                    subject_id=run.subject_id,
+                    agent_id=run.agent_id,
+                    conversation_id=run.conversation_id,
+                    run_id=run.id,
+                    message=place,
+                    part=number,
+                    role=cast("Any", message.role.value),
+                    name=message.name,
+                )
+                content[number] = TextPart(await self._text(part.text, facts), part.signature)
+        return replace(message, content=tuple(content))
+
+    async def _text(self, text: str, facts: InputFacts) -> str:
+        for named in self._inputs:
+            processor: InputProcessor = named.processor
+            try:
+                text = await self._asked(processor.process(text, facts))
+                if not text:
+                    raise _Unusable("gave an empty text")
+            except Refused as refused:
+                raise InputRefused(str(refused) or "The input was refused.", processor=named.name) from refused
+            except Exception as error:
+                _log.exception("input_processor_failed", processor=named.name, agent_id=facts.agent_id)
+                raise ProcessorFailed(
+                    f"The server's processor {named.name} failed; nothing of the input was stored.",
+                    processor=named.name,
+                ) from error
+        return text
+
+    async def result(self, result: ToolResult, facts: ToolResultFacts) -> ToolResult:
+        """What a tool came to, as it is to be stored; a processor that fails is logged, and leaves it as it was."""
+        for named in self._results:
+            processor: ToolResultProcessor = named.processor
+            try:
+                result = replace(result, text=await self._asked(processor.process(result.text, facts)))
+            except Exception:
+                _log.exception(
+                    "tool_result_processor_failed",
+                    processor=named.name,
+                    agent_id=facts.agent_id,
+                    tool_name=facts.tool_name,
+                )
+        return result
+
+    async def _asked(self, asked: Coroutine[Any, Any, str]) -> str:
+        """What a processor gives within its time. One that does not stop when it is told to is left behind."""
+        task = asyncio.ensure_future(asked)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=self._seconds)
+        except BaseException:
+            self._leave(task)
+            raise
+        if not done:
+            self._leave(task)
+            raise _Unusable(f"took longer than {self._seconds:g} seconds")
+        if task.cancelled():
+            raise _Unusable("was cancelled")
+        text = task.result()
+        if not isinstance(text, str) or "\0" in text or len(text) > _LONGEST_TEXT:
+            raise _Unusable("gave no text without NUL of at most 1 MB")
+        return text
+
+    def _leave(self, task: asyncio.Task[str]) -> None:
+        task.cancel()
+        self._left.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[str]) -> None:
+        self._left.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+
+class _Unusable(Exception):
+    """What a processor did cannot be used."""

@@ -1,0 +1,164 @@
+"""The system message as text: a template with the memory section and its metadata in it. Pure functions, byte-exact."""
+
+import re
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import Final
+
+from mnemesh_orchestrator.model.memory import Block, CoreMemory
+from mnemesh_orchestrator.prompt.packaging import TIME_FORMAT
+
+CORE_MEMORY: Final = "{CORE_MEMORY}"
+"""Marks in a template where memory goes."""
+
+_LINE_NUMBER_WARNING: Final = (
+    "# NOTE: Line numbers shown below (with arrows like '1→') are to help during editing. "
+    "Do NOT include line number prefixes in your memory edit tool calls."
+)
+_RULES_INTRODUCTION: Final = (
+    "The constraints below say which tools you may call, and when. They must be followed: a call against one of them "
+    "is refused. A single response may contain multiple tool calls."
+)
+_METADATA_OPEN: Final = "<memory_metadata>\n"
+_METADATA_CLOSE: Final = "\n</memory_metadata>"
+_METADATA_LINES: Final = re.compile(
+    r"- The current system date is: [^\n]+"
+    r"(\n- Memory blocks were last modified: [^\n]+)?"
+    r"\n- -?\d+ previous messages [^\n]+"
+    r"(\n- \d+ total memories [^\n]+)?"
+    r"(\n- Available archival memory tags: [^\n]+)?"
+)
+
+
+def memory_section(core_memory: CoreMemory, rules_prompt: str, *, numbered: bool, show_blocks: bool) -> str:
+    """What the system message says of core memory and of the rules of tools.
+
+    Args:
+        core_memory: the blocks, in their order.
+        rules_prompt: the rules in sentences, as `RulesSolver.prompt` gives them; "" leaves their section out.
+        numbered: lines of values carry numbers, with a warning not to repeat them.
+        show_blocks: whether blocks are shown at all.
+    """
+    blocks = _blocks_section(core_memory.blocks, numbered) if show_blocks else ""
+    if not rules_prompt:
+        return blocks
+    return f"{blocks}\n\n<tool_usage_rules>\n{_RULES_INTRODUCTION}\n\n{rules_prompt}\n</tool_usage_rules>"
+
+
+def metadata_section(
+    now_local_date: date,
+    last_modified: datetime | None,
+    previous_messages: int,
+    archival_count: int,
+    tags: Sequence[str],
+) -> str:
+    """What the system message says about the tiers that it does not show.
+
+    Args:
+        now_local_date: today, where the agent is. A date without a time, so that the text stays the same all day.
+        last_modified: when core memory last changed, in the agent's time zone; None leaves the line out.
+        previous_messages: messages in recall that are not in the window.
+        archival_count: passages in the agent's archives; 0 leaves the line out.
+        tags: tags in use there; none leave the line out.
+    """
+    lines = [f"- The current system date is: {now_local_date:%B %d, %Y}"]
+    if last_modified is not None:
+        lines.append(f"- Memory blocks were last modified: {last_modified.strftime(TIME_FORMAT)}")
+    lines.append(
+        f"- {previous_messages} previous messages between you and the user are stored in recall memory "
+        "(use tools to access them)"
+    )
+    if archival_count > 0:
+        lines.append(
+            f"- {archival_count} total memories you created are stored in archival memory (use tools to access them)"
+        )
+    if tags:
+        lines.append(f"- Available archival memory tags: {', '.join(' '.join(tag.split()) for tag in tags)}")
+    return _METADATA_OPEN + "\n".join(lines) + _METADATA_CLOSE
+
+
+def compose(template: str, memory: str, metadata: str) -> str:
+    """The whole system message.
+
+    Memory and metadata stand where the template says {CORE_MEMORY}, at the
+    end where it does not. A template that says it more than once gets them at
+    the first place only, so that no section stands twice. All other braces,
+    of the template and of memory, stay as they are.
+    """
+    head, tail = _around_memory(template)
+    return f"{head}{memory}\n\n{metadata}{tail}"
+
+
+def shows(system_text: str, template: str, memory: str) -> bool:
+    """Whether a system message shows this memory in this template, whatever its metadata says.
+
+    Blocks hold any text, tags of our own sections included, so nothing is
+    searched for within them. The message must begin with what `compose` would
+    write up to its metadata and end with what it would write behind it; and
+    what lies between must be lines of metadata alone. The last is what tells
+    a message whose memory merely begins with this one: it would have to have
+    a further section there, and no line of metadata is empty or a tag.
+    """
+    head, tail = _around_memory(template)
+    before = f"{head}{memory}\n\n{_METADATA_OPEN}"
+    behind = f"{_METADATA_CLOSE}{tail}"
+    if len(system_text) < len(before) + len(behind):
+        return False
+    if not (system_text.startswith(before) and system_text.endswith(behind)):
+        return False
+    return _METADATA_LINES.fullmatch(system_text, len(before), len(system_text) - len(behind)) is not None
+
+
+def sections(system_text: str) -> tuple[str, str, str]:
+    """What a system message says of core memory, of tool rules, and of the other tiers; "" where it says nothing.
+
+    For looking at: blocks may hold the tags of our own sections, so what is
+    looked for are the outermost ones.
+    """
+    end = system_text.rfind(_METADATA_CLOSE)
+    start = system_text.rfind(_METADATA_OPEN, 0, max(end, 0))
+    metadata = system_text[start : end + len(_METADATA_CLOSE)] if start >= 0 else ""
+    before = system_text[:start] if start >= 0 else system_text
+    blocks = _between(before, "<memory_blocks>\n", "\n</memory_blocks>")
+    rules = before.rfind("\n\n<tool_usage_rules>\n")
+    behind = before[rules:] if rules >= 0 and "\n</memory_blocks>" not in before[rules:] else ""
+    return blocks, _between(behind, "<tool_usage_rules>\n", "\n</tool_usage_rules>"), metadata
+
+
+def _between(text: str, opening: str, closing: str) -> str:
+    start, end = text.find(opening), text.rfind(closing)
+    return text[start : end + len(closing)] if 0 <= start < end else ""
+
+
+def _around_memory(template: str) -> tuple[str, str]:
+    head, marker, tail = template.partition(CORE_MEMORY)
+    return (head, tail.replace(CORE_MEMORY, "")) if marker else (f"{template}\n\n", "")
+
+
+def _blocks_section(blocks: Sequence[Block], numbered: bool) -> str:
+    if not blocks and not numbered:
+        return ""
+    shown = "\n".join(_block(block, numbered) for block in blocks)
+    return (
+        "<memory_blocks>\nThe following memory blocks are currently engaged in your core memory unit:\n\n"
+        f"{shown}\n</memory_blocks>"
+    )
+
+
+def _block(block: Block, numbered: bool) -> str:
+    read_only = "- read_only=true\n" if block.read_only else ""
+    value = _numbered(block.value) if numbered else f"{block.value}\n"
+    warning = f"<warning>\n{_LINE_NUMBER_WARNING}\n</warning>\n" if numbered else ""
+    return (
+        f"<{block.label}>\n"
+        f"<description>\n{block.description or ''}\n</description>\n"
+        f"<metadata>\n{read_only}- chars_current={len(block.value)}\n- chars_limit={block.limit}\n</metadata>\n"
+        f"{warning}<value>\n{value}</value>\n"
+        f"</{block.label}>\n"
+    )
+
+
+def _numbered(value: str) -> str:
+    if not value:
+        return ""
+    return "".join(f"{number}→ {line}\n" for number, line in enumerate(value.split("\n"), 1))

@@ -1,0 +1,85 @@
+"""The JSON envelopes in which a model sees user messages, tool returns and mnemesh's own events.
+
+User messages and tool returns are stored as they were said and packaged when a request is rendered; events are stored
+as their envelope, in a user message, and never packaged again.
+"""
+
+import json
+from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from mnemesh_orchestrator.model.messages import ToolStatus
+
+NON_USER_MSG_PREFIX: Final = "[This is an automated system message hidden from the user] "
+TIME_FORMAT: Final = "%Y-%m-%d %I:%M:%S %p %Z%z"
+
+_STATUS: Final = {ToolStatus.SUCCESS: "OK", ToolStatus.ERROR: "Failed"}
+_EVENT_FIELDS: Final = {
+    "heartbeat": frozenset({"type", "reason", "time"}),
+    "login": frozenset({"type", "last_login", "time"}),
+    "system_alert": frozenset({"type", "message", "time"}),
+}
+
+
+def package_user_message(text: str, created_at: datetime, time_zone: str, name: str | None = None) -> str:
+    """What a user said, with the agent's local time, and the speaker's name where it is known."""
+    envelope = {"type": "user_message", "message": text, "time": local_time(created_at, time_zone)}
+    return _dumps(envelope if name is None else {**envelope, "name": name})
+
+
+def package_tool_return(status: ToolStatus, text: str, created_at: datetime, time_zone: str) -> str:
+    """What a tool call came to."""
+    return _dumps({"status": _STATUS[status], "message": text, "time": local_time(created_at, time_zone)})
+
+
+def heartbeat(reason: str, now: datetime, time_zone: str) -> str:
+    """The event that hands control back to the model; `reason` comes without the prefix that marks it as automated."""
+    return _dumps({"type": "heartbeat", "reason": NON_USER_MSG_PREFIX + reason, "time": local_time(now, time_zone)})
+
+
+def login_event(now: datetime, time_zone: str, last_login: str = "Never (first login)") -> str:
+    """The event that a new agent's window begins with."""
+    return _dumps({"type": "login", "last_login": last_login, "time": local_time(now, time_zone)})
+
+
+def system_alert(message: str, now: datetime, time_zone: str) -> str:
+    """A word of the system to the model, such as the summary of what a compaction took away."""
+    return _dumps({"type": "system_alert", "message": message, "time": local_time(now, time_zone)})
+
+
+def event_type(text: str) -> str | None:
+    """Which event `text` is the envelope of ("heartbeat", "login", "system_alert"), or None.
+
+    Exactly the fields of our own envelopes count, so that JSON which a user pastes stays a user's message.
+    """
+    if not text.startswith("{") or '"type"' not in text:
+        return None
+    try:
+        envelope = json.loads(text)
+    except ValueError:
+        return None
+    kind = envelope.get("type")
+    if isinstance(kind, str) and _EVENT_FIELDS.get(kind) == envelope.keys():
+        return kind
+    return None
+
+
+def local_time(moment: datetime, time_zone: str) -> str:
+    """A moment in the agent's zone, like "2026-01-20 02:13:45 PM PST-0800"."""
+    return moment.astimezone(_zone(time_zone)).strftime(TIME_FORMAT)
+
+
+@lru_cache(maxsize=1024)
+def _zone(name: str) -> tzinfo:
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        # Zones are checked where they enter. One that this host does not know must not brick an agent, and the
+        # rendered time says that it is UTC.
+        return UTC
+
+
+def _dumps(envelope: dict[str, str]) -> str:
+    return json.dumps(envelope, ensure_ascii=False)

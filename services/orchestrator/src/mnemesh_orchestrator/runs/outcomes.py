@@ -1,0 +1,47 @@
+"""How a run ends: the stop reason of each failure, and the words for each reason that needs some."""
+
+import structlog
+from mnemesh_kit.errors import MnemeshError, typed
+
+from mnemesh_orchestrator.errors import ContextWindowOverflow, RuleFault, SystemPromptOverflow
+from mnemesh_orchestrator.llm.errors import (
+    ContextOverflow,
+    ProviderBadAnswer,
+    ProviderError,
+    ProviderPaymentRequired,
+)
+from mnemesh_orchestrator.model.runs import RunError, StopReason
+
+_log = structlog.get_logger("mnemesh.runs")
+
+_STOPS: tuple[tuple[type[MnemeshError], StopReason], ...] = (
+    (SystemPromptOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT),
+    (ContextWindowOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW),
+    (RuleFault, StopReason.INVALID_TOOL_CALL),
+    (ContextOverflow, StopReason.CONTEXT_WINDOW_OVERFLOW),
+    (ProviderBadAnswer, StopReason.INVALID_LLM_RESPONSE),
+    (ProviderPaymentRequired, StopReason.INSUFFICIENT_CREDITS),
+    (ProviderError, StopReason.LLM_API_ERROR),
+)
+_EXPLAINED = {
+    StopReason.NO_TOOL_CALL: RunError(
+        "PROVIDER_BAD_ANSWER", "The model called no tool; agents of this type act by tools only."
+    ),
+    StopReason.MAX_TOKENS_EXCEEDED: RunError(
+        "PROVIDER_BAD_ANSWER", "The answer was cut at the model's output limit; raise max_output_tokens."
+    ),
+}
+
+
+def explanation(reason: StopReason) -> RunError | None:
+    """What a client is told of a turn that stopped by itself and failed; None of one that did not fail."""
+    return _EXPLAINED.get(reason)
+
+
+def failure(error: Exception) -> tuple[StopReason, RunError]:
+    """The stop reason of a turn that an error ended, and what a client is told of it."""
+    known = typed(error)
+    if not isinstance(error, MnemeshError):
+        _log.exception("a run failed by a defect")
+    stop = next((reason for kind, reason in _STOPS if isinstance(known, kind)), StopReason.ERROR)
+    return stop, RunError(known.reason, known.message, dict(known.metadata))

@@ -1,0 +1,32 @@
+"""The contract of what stores requests for approval."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from mnemesh_orchestrator.model.runs import (
+    Approval,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalFilter:
+    """Which pending approvals; everything that is given must hold."""
+
+    organization_id: str | None = None
+    agent_ids: tuple[str, ...] = ()
+    run_ids: tuple[str, ...] = ()
+    conversation_id: str | None = None
+    asked_before: datetime | None = None
+
+
+class ApprovalStore(Protocol):
+    """Requests for approval that wait. They are made and decided by RunStore, with the runs that do so."""
+
+    async def pending(self, where: ApprovalFilter) -> tuple[Approval, ...]:
+        """The pending ones of ACTIVE conversations of ACTIVE agents, the oldest first."""
+        ...
+
+    async def withdraw(self, approval_id: str) -> None:
+        """Takes a pending one back: nobody can answer it any more. One that is not pending stays as it is."""
+        ...

@@ -1,0 +1,162 @@
+"""Runs, their journal and events as rows: fixed parts and outcomes are JSON documents, the rest is columns."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from mnemesh_kit.idempotency import RequestKey
+
+from mnemesh_orchestrator.model.approvals import Resumption
+from mnemesh_orchestrator.model.events import DurableBody, RunEvent
+from mnemesh_orchestrator.model.messages import Usage
+from mnemesh_orchestrator.model.runs import (
+    InputMessage,
+    JournalEntry,
+    Lease,
+    Run,
+    RunConfig,
+    RunError,
+    RunStatus,
+    StopReason,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """What of a run is fixed at its start."""
+
+    input: tuple[InputMessage, ...]
+    config: RunConfig
+    takes_up: tuple[str, ...] = ()
+    resumes: Resumption | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What of a run is known at its end."""
+
+    usage: Usage
+    step_count: int
+    last_sequence: int
+    completed_at: datetime
+    error: RunError | None = None
+    first_token_ms: int | None = None
+    total_ms: int | None = None
+
+
+_ENCODE = msgspec.json.Encoder().encode
+_DOCUMENT = msgspec.json.Decoder(_Document)
+_OUTCOME = msgspec.json.Decoder(_Outcome)
+_ENTRY = msgspec.json.Decoder(JournalEntry)
+_BODY = msgspec.json.Decoder(DurableBody)
+
+
+def run_row(key: RequestKey | None, run: Run, queue_number: int) -> dict[str, Any]:
+    """A new run as a row."""
+    return {
+        "id": run.id,
+        "organization_id": run.organization_id,
+        "subject_id": run.subject_id,
+        "agent_id": run.agent_id,
+        "conversation_id": run.conversation_id,
+        "status": run.status,
+        "background": run.background,
+        "claims": int(run.status is RunStatus.RUNNING),
+        "queue_number": queue_number,
+        "request_method": key and key.method,
+        "request_id": key and key.request_id,
+        "request_fingerprint": key and key.fingerprint,
+        "document": _ENCODE(_Document(run.input, run.config, run.takes_up, run.resumes)),
+        "created_at": run.created_at,
+        "updated_at": run.updated_at,
+    }
+
+
+def decode_run(row: Any) -> Run:
+    """The run of a row of `runs`."""
+    fixed = _DOCUMENT.decode(row.document)
+    run = Run(
+        id=row.id,
+        organization_id=row.organization_id,
+        subject_id=row.subject_id,
+        agent_id=row.agent_id,
+        conversation_id=row.conversation_id,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        input=fixed.input,
+        config=fixed.config,
+        takes_up=fixed.takes_up,
+        resumes=fixed.resumes,
+        status=RunStatus(row.status),
+        stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
+        background=row.background,
+    )
+    if row.outcome is None:
+        return run
+    end = _OUTCOME.decode(row.outcome)
+    return replace(
+        run,
+        usage=end.usage,
+        step_count=end.step_count,
+        last_sequence=end.last_sequence,
+        completed_at=end.completed_at,
+        error=end.error,
+        first_token_ms=end.first_token_ms,
+        total_ms=end.total_ms,
+    )
+
+
+def ended_values(run: Run) -> dict[str, Any]:
+    """What the end of a run writes."""
+    if run.completed_at is None:
+        raise ValueError("an ended run has a completion time")
+    outcome = _Outcome(
+        run.usage,
+        run.step_count,
+        run.last_sequence,
+        run.completed_at,
+        run.error,
+        run.first_token_ms,
+        run.total_ms,
+    )
+    return {
+        "its_id": run.id,
+        "new_status": run.status,
+        "new_stop_reason": run.stop_reason,
+        "new_outcome": _ENCODE(outcome),
+        "new_updated_at": run.completed_at,
+    }
+
+
+def entry_row(lease: Lease, entry: JournalEntry) -> dict[str, Any]:
+    """A journal entry as a row."""
+    return {
+        "run_id": lease.run_id,
+        "step_id": entry.step_id,
+        "kind": entry.kind,
+        "ordinal": entry.ordinal,
+        "epoch": lease.epoch,
+        "entry": _ENCODE(entry),
+    }
+
+
+def event_row(event: RunEvent) -> dict[str, Any]:
+    """A durable event as a row."""
+    return {
+        "run_id": event.run_id,
+        "sequence": event.sequence,
+        "step_id": event.step_id,
+        "body": _ENCODE(event.body),
+        "created_at": event.created_at,
+    }
+
+
+def decode_entry(document: bytes) -> JournalEntry:
+    """The journal entry of a document."""
+    return _ENTRY.decode(document)
+
+
+def decode_event(row: Any) -> RunEvent:
+    """The event of a row of `events`."""
+    return RunEvent(row.run_id, row.created_at, _BODY.decode(row.body), row.sequence, row.step_id)

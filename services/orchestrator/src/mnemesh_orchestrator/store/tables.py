@@ -1,0 +1,308 @@
+"""The tables. What is filtered or sorted by is a column; the rest of a record is its JSON document."""
+
+import sqlalchemy as sa
+from mnemesh_kit.idempotency import ledger_table
+from mnemesh_kit.sql import UtcDateTime
+
+metadata = sa.MetaData()
+
+request_ledger = ledger_table(metadata)
+
+agents = sa.Table(
+    "agents",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("type", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("hidden", sa.Boolean, nullable=False),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    # The whole request while the agent is CREATING, so that whoever finds it can finish.
+    sa.Column("creation", sa.LargeBinary),
+    sa.Column("last_stop_reason", sa.Text),
+    sa.Column("last_run_completed_at", UtcDateTime),
+    sa.Column("last_run_ms", sa.Integer),
+    # How far off the estimates of its requests are, by model.
+    sa.Column("corrections", sa.LargeBinary),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Index("agents_by_creation", "organization_id", "created_at", "id"),
+    sa.Index("agents_by_state", "state"),
+)
+
+agent_tags = sa.Table(
+    "agent_tags",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("tag", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
+    sa.Index("agent_tags_by_agent", "agent_id"),
+)
+
+# What agents are found by beside their columns; kinds are in links.py.
+agent_links = sa.Table(
+    "agent_links",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
+    sa.Index("agent_links_by_agent", "agent_id"),
+)
+
+identities = sa.Table(
+    "identities",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("project_id", sa.Text, nullable=False),
+    sa.Column("identifier_key", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("type", sa.Text, nullable=False),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Index("identities_by_key", "organization_id", "project_id", "identifier_key", unique=True),
+    sa.Index("identities_by_creation", "organization_id", "created_at", "id"),
+    sa.Index("identities_by_update", "organization_id", "updated_at", "id"),
+    sa.Index("identities_by_name", "organization_id", "name", "id"),
+)
+
+conversations = sa.Table(
+    "conversations",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("is_default", sa.Boolean, nullable=False),
+    sa.Column("state", sa.Text, nullable=False, server_default="active"),
+    sa.Column("archived", sa.Boolean, nullable=False),
+    sa.Column("summary", sa.Text),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    # What its completion needs while it is CREATING, so that whoever finds it can finish.
+    sa.Column("creation", sa.LargeBinary),
+    sa.Column("last_message_at", UtcDateTime),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    # The lease: who carries out which run, and until when nobody else may.
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("lease_owner", sa.Text),
+    sa.Column("lease_run_id", sa.Text),
+    sa.Column("lease_expires_at", UtcDateTime),
+    sa.Column("next_queue_number", sa.BigInteger, nullable=False),
+    sa.Index("conversations_by_agent", "agent_id"),
+    sa.Index("conversations_by_creation", "organization_id", "created_at", "id"),
+    sa.Index(
+        "conversations_unfinished",
+        "created_at",
+        sqlite_where=sa.text("state <> 'active'"),
+        postgresql_where=sa.text("state <> 'active'"),
+    ),
+)
+
+# Work that is no run, in line for a conversation's turn slot among its runs. A place that nobody keeps lapses.
+slot_waits = sa.Table(
+    "slot_waits",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("conversation_id", sa.Text, sa.ForeignKey("conversations.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("queue_number", sa.BigInteger, nullable=False),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("expires_at", UtcDateTime, nullable=False),
+    sa.Index("slot_waits_by_conversation", "conversation_id", "queue_number"),
+)
+
+runs = sa.Table(
+    "runs",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("subject_id", sa.Text, nullable=False),
+    sa.Column("agent_id", sa.Text, nullable=False),
+    sa.Column("conversation_id", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("stop_reason", sa.Text),
+    sa.Column("background", sa.Boolean, nullable=False),
+    # Asked of whoever carries the run out, by a process that does not.
+    sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
+    # How often somebody began to carry it out: what is asked again after a takeover says so.
+    sa.Column("claims", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("queue_number", sa.BigInteger, nullable=False),
+    # A run's request_id is kept as long as the run.
+    sa.Column("request_method", sa.Text),
+    sa.Column("request_id", sa.Text),
+    sa.Column("request_fingerprint", sa.Text),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("outcome", sa.LargeBinary),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Index("runs_by_creation", "organization_id", "created_at", "id"),
+    sa.Index("runs_by_agent", "agent_id", "created_at", "id"),
+    sa.Index("runs_by_request", "organization_id", "request_method", "request_id", unique=True),
+    sa.Index(
+        "runs_unfinished",
+        "conversation_id",
+        "queue_number",
+        sqlite_where=sa.text("status IN ('created', 'running')"),
+        postgresql_where=sa.text("status IN ('created', 'running')"),
+    ),
+    sa.Index(
+        "runs_one_running",
+        "conversation_id",
+        unique=True,
+        sqlite_where=sa.text("status = 'running'"),
+        postgresql_where=sa.text("status = 'running'"),
+    ),
+)
+
+run_otids = sa.Table(
+    "run_otids",
+    metadata,
+    sa.Column("conversation_id", sa.Text, primary_key=True),
+    sa.Column("otid", sa.Text, primary_key=True),
+    sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    sa.Index("run_otids_by_run", "run_id"),
+)
+
+approvals = sa.Table(
+    "approvals",
+    metadata,
+    # Of the stored message that asks.
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("agent_id", sa.Text, nullable=False),
+    sa.Column("conversation_id", sa.Text, sa.ForeignKey("conversations.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    # The ids of its calls, sorted, a blank between them: an answer that names no approval is found by them.
+    sa.Column("call_ids", sa.Text, nullable=False),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("decisions", sa.LargeBinary),
+    sa.Column("decided_by_run_id", sa.Text),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("decided_at", UtcDateTime),
+    sa.Index("approvals_by_conversation", "conversation_id", "created_at"),
+    sa.Index("approvals_by_agent", "agent_id"),
+    sa.Index(
+        "approvals_one_pending",
+        "conversation_id",
+        unique=True,
+        sqlite_where=sa.text("state = 'pending'"),
+        postgresql_where=sa.text("state = 'pending'"),
+    ),
+    sa.Index(
+        "approvals_pending",
+        "created_at",
+        sqlite_where=sa.text("state = 'pending'"),
+        postgresql_where=sa.text("state = 'pending'"),
+    ),
+)
+
+steps = sa.Table(
+    "steps",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("agent_id", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("feedback", sa.Text),
+    sa.Column("trace_id", sa.Text),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index("steps_by_run", "run_id", "number"),
+    sa.Index("steps_by_creation", "organization_id", "created_at", "id"),
+    sa.Index(
+        "steps_by_trace",
+        "trace_id",
+        sqlite_where=sa.text("trace_id IS NOT NULL"),
+        postgresql_where=sa.text("trace_id IS NOT NULL"),
+    ),
+)
+
+step_tags = sa.Table(
+    "step_tags",
+    metadata,
+    sa.Column("tag", sa.Text, primary_key=True),
+    sa.Column("step_id", sa.Text, sa.ForeignKey("steps.id", ondelete="CASCADE"), primary_key=True),
+    sa.Index("step_tags_by_step", "step_id"),
+)
+
+# Written before the step is concluded, hence of the run.
+step_traces = sa.Table(
+    "step_traces",
+    metadata,
+    sa.Column("step_id", sa.Text, primary_key=True),
+    sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("request", sa.LargeBinary, nullable=False),
+    sa.Column("response", sa.LargeBinary, nullable=False),
+    sa.Column("model_ms", sa.Integer, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index("step_traces_by_run", "run_id"),
+    sa.Index("step_traces_by_creation", "created_at"),
+)
+
+journal = sa.Table(
+    "journal",
+    metadata,
+    sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("step_id", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("ordinal", sa.Integer, primary_key=True),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("entry", sa.LargeBinary, nullable=False),
+)
+
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("sequence", sa.Integer, primary_key=True),
+    sa.Column("step_id", sa.Text),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+)
+
+run_deltas = sa.Table(
+    "run_deltas",
+    metadata,
+    # Live events of background runs in batches, numbered by the holder of each epoch; `last` is a batch's last number.
+    sa.Column("run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("epoch", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("last", sa.BigInteger, primary_key=True, autoincrement=False),
+    # The newest durable event that came before them.
+    sa.Column("after_sequence", sa.Integer, nullable=False),
+    sa.Column("pieces", sa.LargeBinary, nullable=False),
+)
+
+# Providers that organizations registered. Credentials are in the document, each sealed.
+providers = sa.Table(
+    "providers",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Index("providers_by_name", "organization_id", "name", unique=True),
+)
+
+model_overrides = sa.Table(
+    "model_overrides",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("handle", sa.Text, primary_key=True),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+)
+
+# Raised by each change of an organization's providers or overrides: how other processes notice.
+model_revisions = sa.Table(
+    "model_revisions",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+)

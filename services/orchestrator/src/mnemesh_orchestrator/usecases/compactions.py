@@ -1,0 +1,101 @@
+"""Making a conversation's window smaller because its owner says so."""
+
+import msgspec
+from mnemesh_kit.errors import RequestIdReused
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.ids import derive_id, new_id
+from mnemesh_kit.principal import Principal
+
+from mnemesh_orchestrator.compaction.swap import Swap
+from mnemesh_orchestrator.compaction.writers import require_summariser
+from mnemesh_orchestrator.errors import NothingToCompact
+from mnemesh_orchestrator.llm.organizations import Models
+from mnemesh_orchestrator.loop.context import ContextBuilder
+from mnemesh_orchestrator.loop.fitting import Fitting
+from mnemesh_orchestrator.model.agents import CompactionSettings
+from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult
+from mnemesh_orchestrator.model.runs import Lease, OnBusy, RunConfig
+from mnemesh_orchestrator.runs.slots import TurnSlots
+from mnemesh_orchestrator.store.base import AgentStore
+from mnemesh_orchestrator.usecases.trials import PreviewService
+
+
+class CompactionService:
+    """Compactions outside of any run."""
+
+    def __init__(
+        self,
+        agents: AgentStore,
+        slots: TurnSlots,
+        swap: Swap,
+        models: Models,
+        previews: PreviewService,
+        context: ContextBuilder,
+        fitting: Fitting,
+    ) -> None:
+        self._agents = agents
+        self._slots = slots
+        self._swap = swap
+        self._models = models
+        self._previews = previews
+        self._context = context
+        self._fitting = fitting
+
+    async def compact(
+        self,
+        principal: Principal,
+        key: RequestKey | None,
+        agent_id: str,
+        conversation_id: str,
+        settings: CompactionSettings | None,
+        *,
+        dry_run: bool,
+        on_busy: OnBusy = OnBusy.WAIT,
+    ) -> CompactionResult:
+        """Compacts once, whether or not the window is full; `settings` go before the agent's.
+
+        With `dry_run` the summary is written and nothing stored. Under the same key the first window is put in place
+        and its figures come back, also where a crash came between; the summariser is not asked again.
+
+        Raises:
+            NotFound: no such agent, or conversation of it.
+            NothingToCompact: nothing can leave the window.
+            ModelUnknown: nobody serves the agent's model, or the summariser that `settings` name.
+            ConversationBusy: runs and other work that came before are not done in time.
+            WindowMoved: a repeat whose first try had not got through, of a window that has changed since.
+        """
+        require_summariser(await self._models.of(principal.organization_id), settings)
+        if dry_run:
+            return (await self._composed(principal, agent_id, conversation_id, settings)).result
+        async with self._slots.take(principal.organization_id, agent_id, conversation_id, on_busy) as lease:
+            noted = None if key is None else await self._agents.outcome(key)
+            if noted is None:
+                compaction = await self._composed(principal, agent_id, conversation_id, settings)
+                if key is not None:
+                    noted = await self._agents.note_outcome(key, msgspec.json.encode(compaction).decode())
+            if noted is not None:
+                compaction = msgspec.json.decode(noted, type=Compaction)
+            await self._replace(key, lease, agent_id, conversation_id, compaction)
+        return compaction.result
+
+    async def _composed(
+        self, principal: Principal, agent_id: str, conversation_id: str, settings: CompactionSettings | None
+    ) -> Compaction:
+        turn = await self._previews.turn(principal, agent_id, conversation_id, (), RunConfig())
+        compaction = await self._fitting.compose(turn, None, settings)
+        if compaction is None:
+            raise NothingToCompact(
+                "Nothing in the window can be taken away: it holds too little, or only what must stay in it."
+            )
+        return compaction
+
+    async def _replace(
+        self, key: RequestKey | None, lease: Lease, agent_id: str, conversation_id: str, compaction: Compaction
+    ) -> None:
+        request_id = new_id("request") if key is None else derive_id("request", key.method, key.request_id)
+        try:
+            window = await self._swap.put(request_id, agent_id, conversation_id, compaction, lease.run_id, lease.epoch)
+        except RequestIdReused:
+            # The first try got through, under another epoch.
+            return
+        self._context.remember(window)

@@ -1,0 +1,98 @@
+"""What recall refuses."""
+
+from __future__ import annotations
+
+from mnemesh_kit.errors import Aborted, AlreadyExists, FailedPrecondition, NotFound, Unavailable
+
+
+class Erased(FailedPrecondition):
+    """The agent was erased; late writes are refused."""
+
+    reason = "ERASED"
+
+    def __init__(self, agent_id: str) -> None:
+        super().__init__(f"The agent {agent_id} was erased.", resource_id=agent_id)
+
+
+class StepConflict(Aborted):
+    """The step was committed before, with other content."""
+
+    reason = "STEP_CONFLICT"
+
+    def __init__(self, step_id: str) -> None:
+        super().__init__(f"The step {step_id} was committed before with other content.", step_id=step_id)
+
+
+class LeaseLost(Aborted):
+    """Another holder took the conversation over."""
+
+    reason = "LEASE_LOST"
+
+    def __init__(self, conversation_id: str, epoch: int) -> None:
+        super().__init__(
+            f"The conversation {conversation_id} was taken over at epoch {epoch}.",
+            conversation_id=conversation_id,
+            epoch=str(epoch),
+        )
+
+
+class WindowMoved(Aborted):
+    """The window is at another version than its author saw."""
+
+    reason = "WINDOW_MOVED"
+
+    def __init__(self, conversation_id: str, version: int) -> None:
+        super().__init__(
+            f"The window of {conversation_id} is at version {version}.",
+            conversation_id=conversation_id,
+            version=str(version),
+        )
+
+
+class FactClosed(FailedPrecondition):
+    """The fact was superseded or invalidated before."""
+
+    reason = "FACT_CLOSED"
+
+    def __init__(self, fact_id: str, superseded_by_id: str | None) -> None:
+        successor = {} if superseded_by_id is None else {"superseded_by_id": superseded_by_id}
+        super().__init__(f"The fact {fact_id} is closed.", resource_id=fact_id, fact_id=fact_id, **successor)
+
+
+class EmbedderAway(Unavailable):
+    """The embedder cannot be reached, and the search has nothing else to go by."""
+
+    reason = "EMBEDDER_UNAVAILABLE"
+
+    def __init__(self, embedder: str) -> None:
+        super().__init__(f"The embedder {embedder} cannot be reached.", embedder=embedder)
+
+
+def no_agent(agent_id: str) -> NotFound:
+    """The agent belongs to somebody else."""
+    return NotFound(f"No agent {agent_id}.", resource_id=agent_id)
+
+
+def no_conversation(conversation_id: str) -> NotFound:
+    """No window under that id, or somebody else's."""
+    return NotFound(f"No conversation {conversation_id}.", resource_id=conversation_id)
+
+
+def no_message(message_id: str) -> NotFound:
+    """No message under that id, or somebody else's."""
+    return NotFound(f"No message {message_id}.", resource_id=message_id)
+
+
+def no_memory(kind: str, memory_id: str) -> NotFound:
+    """No episode or fact under that id, or somebody else's."""
+    return NotFound(f"No {kind} {memory_id}.", resource_id=memory_id)
+
+
+def record_exists(record_id: str) -> AlreadyExists:
+    """The agent has that record with other content, or another in its place."""
+    return AlreadyExists(f"The agent has a record {record_id} with other content.", record_id=record_id)
+
+
+def message_exists(message_id: str) -> AlreadyExists:
+    """The id stands for another content already."""
+    return AlreadyExists(f"The message {message_id} exists with other content.", id=message_id)

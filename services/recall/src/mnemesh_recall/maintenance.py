@@ -1,0 +1,116 @@
+"""Work on the files for a time when the service does not run: erased bytes leave the disk, indexes are made anew."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from mnemesh_kit.clock import Clock, SystemClock
+from mnemesh_kit.ids import RandomIds, new_id
+from mnemesh_kit.sql import Database
+from mnemesh_kit.sql.rewriting import megabytes, require_unused, rewrite_database
+from mnemesh_retrieval.blocks import BlockIndex
+from mnemesh_retrieval.index import NearestIndex
+
+from mnemesh_recall.config import Config
+from mnemesh_recall.episodes.vectors import PREFIX as MEMORIES
+from mnemesh_recall.episodes.vectors import MemoryFollower, MemoryVectors
+from mnemesh_recall.errors import EmbedderAway
+from mnemesh_recall.indexer import PREFIX as MESSAGES
+from mnemesh_recall.indexer import Indexer, MessageVectors
+from mnemesh_recall.messages.retention import Retention
+from mnemesh_recall.store.episodes.sql import SqlMemoryStore
+from mnemesh_recall.store.sql import SqlRecallStore
+from mnemesh_recall.store.tables import metadata
+from mnemesh_recall.wiring import make_embedder_of, open_index
+
+COLLECTIONS = (MESSAGES, MEMORIES)
+"""Begin the names of ours; on a server there are others."""
+WORDS = "message_words"
+# Words of deleted rows stay in the segments of the index until it is made anew from the rows that are left.
+_WORDS_ANEW = "INSERT INTO message_words(message_words) VALUES ('rebuild')"
+
+
+async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:
+    """Do it; a line for each thing that was done.
+
+    Raises:
+        StartupError: the service is running, and holds the index or the database.
+    """
+    clock = clock or SystemClock()
+    index = await open_index(config)
+    try:
+        require_unused(config.database)
+        async for line in _purge(config, index, clock):
+            yield line
+        tables = [WORDS, *(table.name for table in metadata.sorted_tables)]
+        yield str(await rewrite_database(config.database, tables, sqlite_first=[_WORDS_ANEW]))
+        async for line in _rewrite_index(config, index):
+            yield line
+    finally:
+        await index.close()
+
+
+async def rebuild(config: Config) -> AsyncIterator[str]:
+    """Make the word index and the vector index anew from the messages; a line for each.
+
+    On a Qdrant server, services that run meanwhile find by words alone until it is done.
+
+    Raises:
+        StartupError: the service is running, and holds the index or the database.
+    """
+    index = await open_index(config)
+    try:
+        require_unused(config.database)
+        for name in await index.collections():
+            if name.startswith(COLLECTIONS):
+                await index.drop_collection(name)
+        async with _opened(config, index, SystemClock()) as (store, indexer):
+            yield f"messages in the word index: {await store.rebuild_words()}"
+            await indexer.open()
+            yield f"messages in the vector index: {await indexer.finish()}"
+    finally:
+        await index.close()
+
+
+async def _purge(config: Config, index: NearestIndex, clock: Clock) -> AsyncIterator[str]:
+    async with _opened(config, index, clock) as (store, indexer):
+        await indexer.open_words()
+        await indexer.open()
+        outlived = await Retention(store, indexer, clock, config.retention_days).sweep()
+        yield f"messages that outlived the retention policy: {outlived}"
+        yield f"request ids forgotten: {await store.purge_ledger()}"
+        steps = await store.purge_steps(clock.now() - timedelta(days=config.repeat_days))
+        yield f"committed steps whose ids were forgotten: {steps}"
+        try:
+            yield f"changes brought into the vector index: {await indexer.catch_up()}"
+        except EmbedderAway as error:
+            # What is deleted needs no embedder; it is done when the embedder is back.
+            yield f"the vector index still lags: {error.message}"
+
+
+async def _rewrite_index(config: Config, index: NearestIndex) -> AsyncIterator[str]:
+    if config.qdrant_url:
+        yield "vectors: the Qdrant server's optimizer rewrites segments by its own thresholds; nothing was done here"
+        return
+    assert isinstance(index, BlockIndex)  # noqa: S101 - what `open_index` opens without a server
+    done = await index.rewrite()
+    for collection, points in done.points.items():
+        yield f"{collection}: {points:,} points kept"
+    yield f"vectors.db: {megabytes(done.bytes_before)} before, {megabytes(done.bytes_after)} now"
+
+
+@asynccontextmanager
+async def _opened(config: Config, index: NearestIndex, clock: Clock) -> AsyncIterator[tuple[SqlRecallStore, Indexer]]:
+    embedder = make_embedder_of(config)
+    database = Database.open(config.database, synchronous=config.sqlite_synchronous)
+    try:
+        await database.migrate("mnemesh_recall")
+        store, vectors = SqlRecallStore(database, clock, RandomIds()), MessageVectors(index, embedder)
+        memories = MemoryFollower(SqlMemoryStore(database, clock, RandomIds()), MemoryVectors(index, embedder))
+        holder = new_id("indexer") if config.qdrant_url else None
+        yield store, Indexer(store, vectors, clock, holder, memories=memories)
+    finally:
+        await database.close()
+        await embedder.close()

@@ -1,0 +1,203 @@
+"""The tables of recall, the same on SQLite and PostgreSQL; `message_words`, which differs, is in `words_*.py`."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from mnemesh_kit.idempotency import ledger_table
+from mnemesh_kit.sql import UtcDateTime
+
+metadata = sa.MetaData()
+
+Number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+"""A 64-bit number that SQLite may use as its row id."""
+
+agents = sa.Table(
+    "agents",
+    metadata,
+    sa.Column("agent_id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    # Updating this row is what puts the writers of one agent in line.
+    sa.Column("last_sequence_id", sa.BigInteger, nullable=False),
+    sa.Column("message_count", sa.BigInteger, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("erased_at", UtcDateTime),
+    # Of turns: counted on, whatever is deleted.
+    sa.Column("last_turn_index", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Index("ix_agents_organization", "organization_id"),
+)
+
+contexts = sa.Table(
+    "contexts",
+    metadata,
+    sa.Column("conversation_id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("agent_id", sa.Text, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("system_message_id", sa.Text, nullable=False),
+    sa.Column("next_position", sa.BigInteger, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Column("last_message_at", UtcDateTime),
+    # How often messages were taken out of the window, and when the last time.
+    sa.Column("resets", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("reset_at", UtcDateTime),
+    sa.Index("ix_contexts_agent", "agent_id"),
+)
+
+context_entries = sa.Table(
+    "context_entries",
+    metadata,
+    sa.Column("conversation_id", sa.Text, primary_key=True),
+    sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("message_id", sa.Text, nullable=False),
+    sa.Index("ix_context_entries_message", "message_id"),
+    sqlite_with_rowid=False,
+)
+
+messages = sa.Table(
+    "messages",
+    metadata,
+    # In order of insertion, and so, within an agent, in order of sequence_id.
+    sa.Column("row_id", Number, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.Text, nullable=False),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("agent_id", sa.Text, nullable=False),
+    sa.Column("sequence_id", sa.BigInteger, nullable=False),
+    sa.Column("conversation_id", sa.Text),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("name", sa.Text),
+    sa.Column("otid", sa.Text),
+    sa.Column("sender_id", sa.Text),
+    sa.Column("group_id", sa.Text),
+    sa.Column("model", sa.Text),
+    sa.Column("step_id", sa.Text),
+    sa.Column("run_id", sa.Text),
+    sa.Column("turn_id", sa.Text),
+    sa.Column("is_err", sa.Boolean),
+    sa.Column("approval_request_id", sa.Text),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime),
+    # JSON, NULL for none.
+    sa.Column("content", sa.Text),
+    sa.Column("tool_calls", sa.Text),
+    sa.Column("tool_returns", sa.Text),
+    sa.Column("approval_decisions", sa.Text),
+    # What it says (messages/speech.py), case-folded; NULL where nothing of it may be found.
+    sa.Column("search_text", sa.Text),
+    sa.Index("ux_messages_id", "id", unique=True),
+    sa.Index("ux_messages_sequence", "agent_id", "sequence_id", unique=True),
+    sa.Index("ix_messages_conversation", "conversation_id", "sequence_id"),
+    sa.Index("ix_messages_organization", "organization_id", "row_id"),
+    sa.Index("ix_messages_created", "created_at"),
+)
+
+SPOKEN = "search_text IS NOT NULL AND role IN ('user', 'assistant')"
+"""Messages that stand in a dialogue. Written out, because a partial index serves only the very condition it has."""
+
+sa.Index(
+    "ix_messages_spoken",
+    messages.c.agent_id,
+    messages.c.conversation_id,
+    messages.c.sequence_id,
+    sqlite_where=sa.text(SPOKEN),
+    postgresql_where=sa.text(SPOKEN),
+)
+# A turn's id is unique within its agent only.
+sa.Index(
+    "ix_messages_turn_id",
+    messages.c.turn_id,
+    messages.c.agent_id,
+    messages.c.sequence_id,
+    sqlite_where=messages.c.turn_id.is_not(None),
+    postgresql_where=messages.c.turn_id.is_not(None),
+)
+for _name in ("run_id", "step_id", "group_id", "otid"):
+    sa.Index(
+        f"ix_messages_{_name}",
+        messages.c[_name],
+        messages.c.row_id,
+        sqlite_where=messages.c[_name].is_not(None),
+        postgresql_where=messages.c[_name].is_not(None),
+    )
+
+# The turns of agents: who counts them, and where they started. Which messages belong to one stands in their rows.
+turns = sa.Table(
+    "turns",
+    metadata,
+    sa.Column("agent_id", sa.Text, primary_key=True),
+    sa.Column("turn_index", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("turn_id", sa.Text, nullable=False),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("conversation_id", sa.Text),
+    sa.Column("started_at", UtcDateTime, nullable=False),
+    sa.Index("ux_turns_id", "agent_id", "turn_id", unique=True),
+    sa.Index("ix_turns_conversation", "agent_id", "conversation_id", "turn_index"),
+    sqlite_with_rowid=False,
+)
+
+# What lines of trace files said beyond the messages that they became.
+trace_lines = sa.Table(
+    "trace_lines",
+    metadata,
+    sa.Column("message_id", sa.Text, primary_key=True),
+    sa.Column("ordinal", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("agent_id", sa.Text, nullable=False),
+    sa.Column("trace_id", sa.Text, nullable=False),
+    sa.Column("seq", sa.Integer, nullable=False),
+    sa.Column("differing", sa.Text, nullable=False),
+    sa.Index("ux_trace_lines_id", "agent_id", "trace_id", unique=True),
+    sqlite_with_rowid=False,
+)
+
+# Which rows carry a tool call, its return, or a decision on it.
+tool_call_rows = sa.Table(
+    "tool_call_rows",
+    metadata,
+    sa.Column("tool_call_id", sa.Text, primary_key=True),
+    sa.Column("message_id", sa.Text, primary_key=True),
+    sa.Index("ix_tool_call_rows_message", "message_id"),
+    sqlite_with_rowid=False,
+)
+
+step_commits = sa.Table(
+    "step_commits",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("step_id", sa.Text, primary_key=True),
+    sa.Column("request_id", sa.Text, nullable=False),
+    sa.Column("agent_id", sa.Text, nullable=False),
+    sa.Column("conversation_id", sa.Text, nullable=False),
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("rebased", sa.Boolean, nullable=False),
+    sa.Column("sequence_ids", sa.Text, nullable=False),
+    sa.Column("message_count", sa.BigInteger, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index("ix_step_commits_request", "organization_id", "request_id"),
+    sa.Index("ix_step_commits_agent", "agent_id"),
+    sa.Index("ix_step_commits_conversation", "conversation_id"),
+    sa.Index("ix_step_commits_created", "created_at"),
+    sqlite_with_rowid=False,
+)
+
+# What the vector index has yet to learn. A row says that a message, or all of an agent, may differ from the index.
+index_outbox = sa.Table(
+    "index_outbox",
+    metadata,
+    sa.Column("row_id", Number, primary_key=True, autoincrement=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("subject_id", sa.Text, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+)
+
+# Which of several processes brings news into the vector index, and until when nobody else may.
+index_holders = sa.Table(
+    "index_holders",
+    metadata,
+    sa.Column("collection", sa.Text, primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("expires_at", UtcDateTime, nullable=False),
+)
+
+request_ledger = ledger_table(metadata)

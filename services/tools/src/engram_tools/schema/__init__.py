@@ -1,6 +1,0 @@
-"""Function schemas: made from Python source without running it, and held against the arguments of a call."""
-
-from engram_tools.schema.arguments import coerce
-from engram_tools.schema.source import FunctionSchema, check_name, from_source
-
-__all__ = ["FunctionSchema", "check_name", "coerce", "from_source"]

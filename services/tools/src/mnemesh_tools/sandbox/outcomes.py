@@ -1,0 +1,76 @@
+"""What an ended process means: its result, or in words why there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any, Final
+
+from mnemesh_tools.sandbox.process import Captured, Ended
+from mnemesh_tools.sandbox.task import Outcome, OutcomeStatus, Task, clean
+
+MAX_ERROR_CHARS: Final = 1000
+
+
+def outcome_of(task: Task, ended: Ended, seconds: float, cpu_seconds: int, memory_mb: int) -> Outcome:
+    """The outcome of `task`, whose process ended like this under these bounds."""
+
+    def outcome(status: OutcomeStatus, text: str, **more: Any) -> Outcome:
+        streams = (_text(ended.stdout), _text(ended.stderr))
+        return Outcome(status, clean(text), *streams, ended.duration, **more)
+
+    def failed(status: OutcomeStatus, kind: str, why: str) -> Outcome:
+        return outcome(status, f"Error executing function {task.function}: {kind}: {why}"[:MAX_ERROR_CHARS])
+
+    if ended.timed_out:
+        return failed(
+            OutcomeStatus.TIMED_OUT, "TimeoutError", f"it ran longer than {seconds:g} seconds and was stopped"
+        )
+    answer = _answer(ended.result)
+    if answer is None:
+        return failed(*_without_answer(ended, cpu_seconds))
+    if answer["ok"]:
+        known = task.agent.blocks if task.agent is not None else {}
+        changed = {label: clean(value) for label, value in answer["blocks"].items() if label in known}
+        return outcome(OutcomeStatus.SUCCESS, answer["text"], chars=answer["chars"], changed_blocks=changed)
+    if answer["kind"] == "MemoryError":
+        return failed(OutcomeStatus.KILLED, "MemoryError", f"it needed more than {memory_mb} MB of memory")
+    return failed(OutcomeStatus.ERROR, answer["kind"], answer["text"])
+
+
+def _answer(result: Captured) -> dict[str, Any] | None:
+    """The runner's answer; None for anything that the runner does not write, since the tool can write there too."""
+    try:
+        answer = json.loads(result.data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(answer, dict) or result.dropped:
+        return None
+    kinds = {"ok": bool, "text": str} | ({"chars": int, "blocks": dict} if answer.get("ok") else {"kind": str})
+    if not all(isinstance(answer.get(key), kind) for key, kind in kinds.items()):
+        return None
+    if not all(isinstance(value, str) for value in answer.get("blocks", {}).values()):
+        return None
+    return answer
+
+
+def _without_answer(ended: Ended, cpu_seconds: int) -> tuple[OutcomeStatus, str, str]:
+    status = ended.status
+    if status is not None and os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number == signal.SIGXCPU:
+            why = f"it used more than {cpu_seconds} seconds of processor time and was stopped"
+            return OutcomeStatus.KILLED, "ResourceError", why
+        return OutcomeStatus.KILLED, "ResourceError", f"its process was ended by {signal.Signals(number).name}"
+    if ended.result.data:
+        return OutcomeStatus.ERROR, "ValueError", "its result cannot be read"
+    return OutcomeStatus.ERROR, "SystemExit", "its process ended before the function returned"
+
+
+def _text(captured: Captured) -> str:
+    text = clean(captured.data.decode("utf-8", "replace"))
+    total = len(captured.data) + captured.dropped
+    if captured.dropped:
+        text += f"\n[The output was cut: it has {total} bytes, and {len(captured.data)} are kept.]"
+    return text

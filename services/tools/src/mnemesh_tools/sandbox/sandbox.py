@@ -1,0 +1,139 @@
+"""Runs tasks: probes the host once, then one process per task, as many at once as there are slots."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final, Self
+
+from mnemesh_tools.sandbox import process
+from mnemesh_tools.sandbox.directory import work_directory
+from mnemesh_tools.sandbox.inside.plan import Limits, Plan
+from mnemesh_tools.sandbox.isolation import Isolation, Level, find
+from mnemesh_tools.sandbox.outcomes import outcome_of
+from mnemesh_tools.sandbox.task import Outcome, Task
+from mnemesh_tools.sandbox.uids import UidPool
+
+_MEGABYTE: Final = 1024 * 1024
+_PROBE: Final = Task("def probe():\n    return 'ran'\n", "probe")
+_PROBE_SECONDS: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSettings:
+    """The bounds of every task."""
+
+    minimum: Level = Level.RESTRICTED
+    max_concurrent: int = 8
+    first_uid: int = 61_000
+    uids: int = 1000
+    cpu_seconds: int = 60
+    memory_mb: int = 512
+    processes: int = 32
+    disk_mb: int = 64
+    open_files: int = 256
+    stream_bytes: int = 500_000
+    """Of stdout, and of stderr."""
+    result_chars: int = 1_000_000
+
+
+class SandboxUnavailable(Exception):
+    """This host isolates tools less than the configured minimum."""
+
+    def __init__(self, isolation: Isolation, minimum: Level) -> None:
+        self.missing = isolation.missing
+        reasons = "; ".join(f"{name}: {why}" for name, why in isolation.missing.items())
+        layers = f"on: {', '.join(sorted(isolation.layers)) or 'nothing'}" + (
+            f"; refused: {reasons}" if reasons else ""
+        )
+        super().__init__(
+            f"This host isolates tools at level {isolation.level.name.lower()}, and {minimum.name.lower()} is the "
+            f"configured minimum ({layers})."
+        )
+
+
+class Sandbox:
+    """Runs user-written source. Open one per server with `Sandbox.open`."""
+
+    def __init__(self, settings: SandboxSettings, isolation: Isolation) -> None:
+        self._settings = settings
+        self._isolation = isolation
+        self._uids = UidPool(settings.first_uid, settings.uids)
+        self._slots = asyncio.Semaphore(settings.max_concurrent)
+        self._python = process.python_directories()
+
+    @classmethod
+    async def open(cls, settings: SandboxSettings, *, layers: Collection[str] | None = None) -> Self:
+        """A sandbox with every layer that this host grants, of `layers` where given."""
+        probing = cls(settings, Isolation(frozenset()))
+
+        async def attempt(chosen: Collection[str]) -> tuple[str, str] | None:
+            ended = await probing._process(_PROBE, chosen, _PROBE_SECONDS)
+            if ended.refused is not None:
+                return ended.refused
+            if b'"ran"' in ended.result.data:
+                return None
+            return "", ended.stderr.data.decode(errors="replace")[-500:] or f"wait status {ended.status}"
+
+        return cls(settings, await find(attempt, layers))
+
+    @property
+    def isolation(self) -> Isolation:
+        """What the probe found."""
+        return self._isolation
+
+    async def run(self, task: Task, seconds: float) -> Outcome:
+        """Runs a task once; it and all it started are gone when this returns, raises or is cancelled.
+
+        Args:
+            task: what to run.
+            seconds: how long it may take, the wait for a free slot not counted.
+
+        Raises:
+            SandboxUnavailable: the host's isolation is below the configured minimum.
+        """
+        self.require()
+        settings = self._settings
+        async with self._slots:
+            ended = await self._process(task, self._isolation.layers, seconds)
+        if ended.refused is not None:
+            raise SandboxUnavailable(Isolation(frozenset(), dict([ended.refused])), settings.minimum)
+        return outcome_of(task, ended, seconds, settings.cpu_seconds, settings.memory_mb)
+
+    def require(self) -> None:
+        """Raises `SandboxUnavailable` unless tools may run here."""
+        if self._isolation.level < max(self._settings.minimum, Level.MINIMAL):
+            raise SandboxUnavailable(self._isolation, self._settings.minimum)
+
+    async def _process(self, task: Task, layers: Collection[str], seconds: float) -> process.Ended:
+        settings = self._settings
+        with ExitStack() as stack:
+            uid = stack.enter_context(self._uids.claim())
+            async with work_directory(uid, layers) as directory:
+                return await process.run(
+                    self._planner(sorted(layers), uid, directory),
+                    task.to_json(),
+                    seconds=seconds,
+                    stream_bytes=settings.stream_bytes,
+                    result_bytes=settings.result_chars * 12 + _MEGABYTE,
+                )
+
+    def _planner(self, layers: list[str], uid: int, directory: str | None) -> Callable[[int, int], Plan]:
+        settings = self._settings
+        limits = Limits(
+            cpu_seconds=settings.cpu_seconds,
+            memory_bytes=settings.memory_mb * _MEGABYTE,
+            processes=settings.processes,
+            file_bytes=settings.disk_mb * _MEGABYTE,
+            open_files=settings.open_files,
+            disk_bytes=settings.disk_mb * _MEGABYTE,
+            output_chars=settings.result_chars,
+        )
+
+        def plan(result_fd: int, report_fd: int) -> Plan:
+            return Plan(layers, limits, uid, os.getpid(), self._python, result_fd, report_fd, directory)
+
+        return plan

@@ -1,0 +1,71 @@
+"""The tables of the tools database; migrations repeat them as history."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+from mnemesh_kit.idempotency import ledger_table
+from mnemesh_kit.sql import UtcDateTime
+
+metadata: Final = sa.MetaData()
+
+tools: Final = sa.Table(
+    "tools",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("type", sa.Text, nullable=False),
+    sa.Column("description", sa.Text),
+    sa.Column("source_code", sa.Text),
+    sa.Column("source_type", sa.Text, nullable=False),
+    sa.Column("json_schema", sa.Text, nullable=False),
+    sa.Column("args_json_schema", sa.Text),
+    sa.Column("return_char_limit", sa.Integer, nullable=False),
+    sa.Column("pip_requirements", sa.JSON, nullable=False),
+    sa.Column("npm_requirements", sa.JSON, nullable=False),
+    sa.Column("default_requires_approval", sa.Boolean),
+    sa.Column("enable_parallel_execution", sa.Boolean, nullable=False),
+    sa.Column("idempotent", sa.Boolean, nullable=False),
+    sa.Column("metadata", sa.Text, key="metadata_json"),
+    sa.Column("timeout_seconds", sa.Integer, nullable=False),
+    sa.Column("allow_network", sa.Boolean, nullable=False),
+    sa.Column("mcp_server_id", sa.Text),
+    sa.Column("mcp_tool_name", sa.Text),
+    sa.Column("project_id", sa.Text),
+    sa.Column("template_id", sa.Text),
+    sa.Column("base_template_id", sa.Text),
+    sa.Column("deployment_id", sa.Text),
+    sa.Column("entity_id", sa.Text),
+    # Name and description in one case, so that a search is the same on every engine.
+    sa.Column("search_text", sa.Text, nullable=False),
+    sa.Column("revision", sa.Integer, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Column("created_by_id", sa.Text, nullable=False),
+    sa.Column("last_updated_by_id", sa.Text, nullable=False),
+    sa.UniqueConstraint("organization_id", "name", name="uq_tools_organization_name"),
+    sa.Index("ix_tools_organization_created", "organization_id", "created_at", "id"),
+    sa.Index("ix_tools_organization_updated", "organization_id", "updated_at", "id"),
+)
+
+tool_tags: Final = sa.Table(
+    "tool_tags",
+    metadata,
+    sa.Column("tool_id", sa.Text, sa.ForeignKey("tools.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True),
+    sa.Column("organization_id", sa.Text, nullable=False),
+    sa.Column("tag", sa.Text, nullable=False),
+    sa.Index("ix_tool_tags_tag", "organization_id", "tag"),
+)
+
+# Which release's built-in tools an organization was given.
+furnishings: Final = sa.Table(
+    "furnishings",
+    metadata,
+    sa.Column("organization_id", sa.Text, primary_key=True),
+    sa.Column("release", sa.Text, nullable=False),
+)
+
+request_ledger: Final = ledger_table(metadata)
