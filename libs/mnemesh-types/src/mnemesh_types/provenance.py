@@ -1,0 +1,16 @@
+"""The origin of a resource."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Who created and last changed a resource, and ids that mnemesh stores for clients and does not interpret."""
+
+    created_by_id: str = ""
+    last_updated_by_id: str = ""
+    project_id: str | None = None
+    template_id: str | None = None
+    base_template_id: str | None = None
+    deployment_id: str | None = None
+    entity_id: str | None = None
