@@ -20,8 +20,8 @@ from mnemesh_recall.messages.commands import Batch, MessageSearch, SearchMode, S
 from mnemesh_recall.messages.model import Message, Role, TextPart
 from mnemesh_recall.messages.search import MessageFinder
 from mnemesh_recall.store.sql import SqlRecallStore
-from mnemesh_retrieval.blocks import BlockIndex
 from mnemesh_retrieval.filters import EVERYTHING
+from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 
 AGENT = new_id("agent")
@@ -39,7 +39,7 @@ class Rig:
 async def rig(tmp_path: Path, clock: FrozenClock) -> Any:
     database = Database.open(f"sqlite:///{tmp_path / 'recall.db'}")
     await database.migrate("mnemesh_recall")
-    index = await BlockIndex.open(tmp_path / "index")
+    index = await FlatIndex.open(tmp_path / "index")
     vectors = MessageVectors(index, make_embedder(HASHING))
     rig = Rig(SqlRecallStore(database, clock, RandomIds()), vectors, database)
     await rig.indexer.open()
@@ -168,6 +168,6 @@ async def test_an_index_of_another_embedder_is_built_anew(serve: Any, tmp_path: 
                 hits = list((await recall.SearchMessages(wanted)).hits)
         assert hits[0].vector_rank == 1
         assert not hits[0].HasField("text_rank")
-    index = await BlockIndex.open(tmp_path / "recall-index")
+    index = await FlatIndex.open(tmp_path / "recall-index")
     assert [name for name in await index.collections() if name.startswith("messages.")] == [f"messages.2.{WORDLLAMA}"]
     await index.close()

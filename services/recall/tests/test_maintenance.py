@@ -30,10 +30,10 @@ from mnemesh_recall.messages.commands import Batch
 from mnemesh_recall.messages.model import Message, Role, TextPart
 from mnemesh_recall.messages.retention import Retention
 from mnemesh_recall.store.sql import SqlRecallStore
-from mnemesh_retrieval.blocks import BlockIndex
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.embedders.hashing import HashingEmbedder
 from mnemesh_retrieval.errors import EmbedderUnavailable
+from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.registry import HASHING
 
 CANARY = "canaryZq7xVw3"
@@ -279,7 +279,7 @@ async def test_the_lag_of_the_index_is_told(tmp_path: Path) -> None:
     clock = FrozenClock(datetime(2026, 1, 1, tzinfo=UTC))
     database = Database.open(f"sqlite:///{tmp_path / 'recall.db'}")
     await database.migrate("mnemesh_recall")
-    index, embedder = await BlockIndex.open(tmp_path / "index"), Away()
+    index, embedder = await FlatIndex.open(tmp_path / "index"), Away()
     store = SqlRecallStore(database, clock, RandomIds())
     indexer = Indexer(store, MessageVectors(index, embedder), clock)
     await indexer.open()

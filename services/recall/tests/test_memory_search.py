@@ -17,10 +17,10 @@ from mnemesh_recall.episodes.vectors import MemoryFollower, MemoryVectors
 from mnemesh_recall.errors import EmbedderAway
 from mnemesh_recall.messages.commands import SearchMode
 from mnemesh_recall.store.episodes.sql import SqlMemoryStore
-from mnemesh_retrieval.blocks import BlockIndex
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.embedders.hashing import HashingEmbedder
 from mnemesh_retrieval.errors import EmbedderUnavailable
+from mnemesh_retrieval.flat import FlatIndex
 
 ORG = new_id("org")
 TEAM = Scope(ScopeKind.NAME, "team")
@@ -50,7 +50,7 @@ def asked(mode: SearchMode) -> MemorySearch[Fact]:
 
 
 async def test_words_find_what_meaning_cannot_and_say_so(store: SqlMemoryStore, tmp_path: Path) -> None:
-    index, embedder = await BlockIndex.open(tmp_path / "index"), Leaving()
+    index, embedder = await FlatIndex.open(tmp_path / "index"), Leaving()
     vectors = MemoryVectors(index, embedder)
     follower, finder = MemoryFollower(store, vectors), MemoryFinder(store, vectors)
     await follower.open()

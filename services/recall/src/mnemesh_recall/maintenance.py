@@ -10,7 +10,7 @@ from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.rewriting import megabytes, require_unused, rewrite_database
-from mnemesh_retrieval.blocks import BlockIndex
+from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.index import NearestIndex
 
 from mnemesh_recall.config import Config
@@ -94,7 +94,7 @@ async def _rewrite_index(config: Config, index: NearestIndex) -> AsyncIterator[s
     if config.qdrant_url:
         yield "vectors: the Qdrant server's optimizer rewrites segments by its own thresholds; nothing was done here"
         return
-    assert isinstance(index, BlockIndex)  # noqa: S101 - what `open_index` opens without a server
+    assert isinstance(index, FlatIndex)  # noqa: S101 - what `open_index` opens without a server
     done = await index.rewrite()
     for collection, points in done.points.items():
         yield f"{collection}: {points:,} points kept"

@@ -21,9 +21,9 @@ from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.metrics import Gauge
 from mnemesh_kit.service import Assembly
 from mnemesh_kit.sql import Database
-from mnemesh_retrieval.blocks import BlockIndex
 from mnemesh_retrieval.embedder import Embedder
 from mnemesh_retrieval.errors import EmbedderMisconfigured, RetrievalError
+from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.registry import EmbedderSettings, make_embedder
 
@@ -122,7 +122,7 @@ async def open_index(config: Config) -> NearestIndex:
 
 async def _embedded_index(config: Config) -> NearestIndex:
     directory = config.data_path / "recall-index"
-    index = await BlockIndex.open(directory, flush_interval_seconds=config.index_flush_seconds)
+    index = await FlatIndex.open(directory, flush_interval_seconds=config.index_flush_seconds)
     # The vectors of an earlier release, in another engine's files: they are made anew from the rows.
     for left in directory.glob("*.shard*"):
         await asyncio.to_thread(shutil.rmtree, left)

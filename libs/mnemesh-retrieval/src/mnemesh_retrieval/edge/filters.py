@@ -9,9 +9,9 @@ from uuid import UUID
 
 import qdrant_edge as qe
 
+from mnemesh_retrieval.filter_translation import translate_filter
 from mnemesh_retrieval.filters import Filter, Scalar
 from mnemesh_retrieval.index import instant
-from mnemesh_retrieval.translation import translated
 
 if TYPE_CHECKING:  # the engine declares its unions to type checkers only
     from qdrant_edge import ConditionType
@@ -19,11 +19,11 @@ if TYPE_CHECKING:  # the engine declares its unions to type checkers only
 
 def engine_filter(condition: Filter) -> qe.Filter:
     """A filter of the engine that matches the very same points."""
-    return qe.Filter(must=[translated(condition, _Vocabulary())])
+    return qe.Filter(must=[translate_filter(condition, _FilterBuilder())])
 
 
-class _Vocabulary:
-    """See Vocabulary."""
+class _FilterBuilder:
+    """See FilterBuilder."""
 
     def equals(self, field: str, value: Scalar) -> ConditionType:
         return qe.FieldCondition(field, match=qe.MatchValue(value))

@@ -14,10 +14,10 @@ from typing import TypeVar
 from urllib.parse import quote, unquote
 from uuid import UUID
 
-from mnemesh_retrieval.edge.residence import MOST_MAPPED_BYTES, mapped_bytes, unmap_untouched
-from mnemesh_retrieval.edge.rewriting import DROPPED, Rewritten, recover, rewrite
+from mnemesh_retrieval.edge.bm25 import Bm25Encoder
+from mnemesh_retrieval.edge.page_cache import MOST_MAPPED_BYTES, mapped_bytes, unmap_untouched
+from mnemesh_retrieval.edge.rewrite import DROPPED, Rewritten, recover, rewrite
 from mnemesh_retrieval.edge.shard import Shard, engine_config, stored_dimension
-from mnemesh_retrieval.edge.words import Words
 from mnemesh_retrieval.errors import CollectionMissing, IndexClosed, RetrievalError, VectorIndexError
 from mnemesh_retrieval.filters import Filter
 from mnemesh_retrieval.index import (
@@ -52,7 +52,7 @@ class EdgeIndex:
         self._most_mapped_bytes = most_mapped_bytes
         self._pid = os.getpid()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vector-index")
-        self._words = Words()
+        self._words = Bm25Encoder()
         self._shards: dict[str, Shard] = {}
         self._flusher: asyncio.Task[None] | None = None
         self._closed = False

@@ -13,10 +13,10 @@ from uuid import UUID
 import numpy as np
 import qdrant_edge as qe
 
+from mnemesh_retrieval.edge.bm25 import Bm25Encoder
 from mnemesh_retrieval.edge.filters import engine_filter
-from mnemesh_retrieval.edge.residence import unmap_untouched, write_back
-from mnemesh_retrieval.edge.rewriting import BUILDING
-from mnemesh_retrieval.edge.words import Words
+from mnemesh_retrieval.edge.page_cache import unmap_untouched, write_back
+from mnemesh_retrieval.edge.rewrite import BUILDING
 from mnemesh_retrieval.errors import CollectionMismatch
 from mnemesh_retrieval.filters import Filter
 from mnemesh_retrieval.index import (
@@ -59,7 +59,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Shard:
     """Owns the engine's handle. `dirty` says whether writes wait for a flush."""
 
-    def __init__(self, engine: qe.EdgeShard, path: Path, dimension: int, words: Words) -> None:
+    def __init__(self, engine: qe.EdgeShard, path: Path, dimension: int, words: Bm25Encoder) -> None:
         self.engine = engine
         self.path = path
         self.dirty = False
@@ -67,7 +67,7 @@ class Shard:
         self._words = words
 
     @classmethod
-    def open(cls, path: Path, collection: Collection, words: Words) -> Shard:
+    def open(cls, path: Path, collection: Collection, words: Bm25Encoder) -> Shard:
         """Load the shard at `path`, or make it there: whole or not at all, whenever the process dies."""
         if not path.exists():
             building = path.with_name(path.name + BUILDING)

@@ -8,17 +8,17 @@ from uuid import UUID
 
 from qdrant_client import models
 
+from mnemesh_retrieval.filter_translation import translate_filter
 from mnemesh_retrieval.filters import Filter, Scalar
-from mnemesh_retrieval.translation import translated
 
 
 def server_filter(condition: Filter) -> models.Filter:
     """A filter of the server that matches the very same points."""
-    return models.Filter(must=[translated(condition, _Vocabulary())])
+    return models.Filter(must=[translate_filter(condition, _FilterBuilder())])
 
 
-class _Vocabulary:
-    """See Vocabulary."""
+class _FilterBuilder:
+    """See FilterBuilder."""
 
     def equals(self, field: str, value: Scalar) -> models.Condition:
         return models.FieldCondition(key=field, match=models.MatchValue(value=value))

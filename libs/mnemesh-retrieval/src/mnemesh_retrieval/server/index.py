@@ -16,7 +16,7 @@ import numpy as np
 from qdrant_client import AsyncQdrantClient, models
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
-from mnemesh_retrieval.edge.words import Words
+from mnemesh_retrieval.edge.bm25 import Bm25Encoder
 from mnemesh_retrieval.errors import CollectionMissing, IndexClosed, IndexUnavailable, RetrievalError, VectorIndexError
 from mnemesh_retrieval.filters import Filter
 from mnemesh_retrieval.index import (
@@ -85,7 +85,7 @@ class ServerIndex:
     def __init__(self, client: AsyncQdrantClient, prefix: str) -> None:
         self._client = client
         self._prefix = prefix
-        self._words = Words()
+        self._words = Bm25Encoder()
         self._known: dict[str, Collection] = {}
         self._closed = False
 

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from mnemesh_retrieval.inflection import BASES
+from mnemesh_retrieval.lemmas import LEMMAS
 
 _VOWEL: Final = "(?:[aeiou]|(?<=[^aeiou])y)"
 _HAS_VOWEL: Final = re.compile("^[^aeiou]*?(?:[aeiou]|(?<=[a-z])y)")
@@ -32,7 +32,7 @@ _FOURTH: Final = (
 @lru_cache(maxsize=1 << 16)
 def stem(word: str) -> str:
     """The stem of a lower-case English word; other words, short ones and those with digits as they are."""
-    word = BASES.get(word, word)
+    word = LEMMAS.get(word, word)
     if len(word) < 3 or not (word.isascii() and word.isalpha()):
         return word
     for step in (_plural, _past, _y_to_i, _second, _third, _fourth, _fifth):

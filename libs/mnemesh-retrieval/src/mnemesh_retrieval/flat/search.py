@@ -11,10 +11,10 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
-from mnemesh_retrieval.blocks import file
-from mnemesh_retrieval.blocks.codec import CAPACITY, Batch
-from mnemesh_retrieval.blocks.filters import Mask, matching, narrowing
 from mnemesh_retrieval.filters import And, Filter, HasId
+from mnemesh_retrieval.flat import file
+from mnemesh_retrieval.flat.filters import Mask, matching, narrowing
+from mnemesh_retrieval.flat.segment import CAPACITY, Batch
 from mnemesh_retrieval.index import SearchQuery
 
 FEW: Final = 16

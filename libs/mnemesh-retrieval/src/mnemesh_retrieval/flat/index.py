@@ -1,4 +1,4 @@
-"""BlockIndex: the index of likeness in one SQLite file."""
+"""FlatIndex: the index of likeness in one SQLite file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from uuid import UUID
 
 import numpy as np
 
-from mnemesh_retrieval.blocks import file, search
-from mnemesh_retrieval.blocks.codec import Entry, ids_of, require_few
-from mnemesh_retrieval.blocks.filters import labels_of, time_of
 from mnemesh_retrieval.errors import (
     CollectionMismatch,
     CollectionMissing,
@@ -27,6 +24,9 @@ from mnemesh_retrieval.errors import (
     VectorIndexError,
 )
 from mnemesh_retrieval.filters import Filter
+from mnemesh_retrieval.flat import file, search
+from mnemesh_retrieval.flat.filters import labels_of, time_of
+from mnemesh_retrieval.flat.segment import Entry, ids_of, require_few
 from mnemesh_retrieval.index import Collection, Hit, Point, SearchMode, SearchQuery
 from mnemesh_retrieval.lock import DirectoryLock
 from mnemesh_retrieval.ranking import query_vector, stored_vector
@@ -54,7 +54,7 @@ class Rewritten:
     bytes_after: int
 
 
-class BlockIndex:
+class FlatIndex:
     """Holds one directory for one process. See NearestIndex.
 
     Points of a tenant are kept together in blocks of up to 64, each a row of an SQLite file: to search an agent's
@@ -83,7 +83,7 @@ class BlockIndex:
         self._closed = False
 
     @classmethod
-    async def open(cls, directory: Path, *, flush_interval_seconds: float = 10.0) -> BlockIndex:
+    async def open(cls, directory: Path, *, flush_interval_seconds: float = 10.0) -> FlatIndex:
         """Take the directory, making it where it is not. IndexLocked if another process holds it."""
 
         def take() -> DirectoryLock:

@@ -15,24 +15,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mnemesh_retrieval.blocks import BlockIndex, search
 from mnemesh_retrieval.errors import IndexClosed, IndexLocked, PointInvalid, VectorIndexError
 from mnemesh_retrieval.filters import EVERYTHING, HasWords, Match, MatchAny, TimeRange, all_of
+from mnemesh_retrieval.flat import FlatIndex, search
 from mnemesh_retrieval.index import Collection, Point, SearchMode, SearchQuery
 from mnemesh_testkit.suites.nearest_index import NOON, PLANTS, NearestIndexSuite, pid, point, unit
 
 
 class TestBlockIndex(NearestIndexSuite):
     @pytest.fixture
-    async def index(self, tmp_path: Path) -> AsyncIterator[BlockIndex]:
-        index = await BlockIndex.open(tmp_path / "index")
+    async def index(self, tmp_path: Path) -> AsyncIterator[FlatIndex]:
+        index = await FlatIndex.open(tmp_path / "index")
         yield index
         await index.close()
 
 
 @pytest.fixture
-async def plants(tmp_path: Path) -> AsyncIterator[BlockIndex]:
-    index = await BlockIndex.open(tmp_path)
+async def plants(tmp_path: Path) -> AsyncIterator[FlatIndex]:
+    index = await FlatIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
     yield index
     await index.close()
@@ -53,7 +53,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[search.Found]:
 
 
 async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
-    index = await BlockIndex.open(tmp_path)
+    index = await FlatIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
     await index.write("plants", [point(n, tenant=f"t{n % 3}") for n in range(1, 200)])
     await index.delete("plants", [pid(2)])
@@ -61,14 +61,14 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     await index.close()
     with pytest.raises(IndexClosed):
         await index.collections()
-    again = await BlockIndex.open(tmp_path)
+    again = await FlatIndex.open(tmp_path)
     assert await again.collections() == ("plants",)
     await again.ensure_collection(PLANTS)
     assert await again.count("plants", Match("tenant", "t2")) == 65
     await again.close()
 
 
-async def test_a_search_looks_at_no_block_of_another_tenant(plants: BlockIndex, looked: list[search.Found]) -> None:
+async def test_a_search_looks_at_no_block_of_another_tenant(plants: FlatIndex, looked: list[search.Found]) -> None:
     for start in range(0, 600, 20):  # in turns, so that their points come in between each other
         await plants.write("plants", [point(1 + start + n, tenant=f"t{start // 20 % 3}") for n in range(20)])
     await plants.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t1")))
@@ -79,7 +79,7 @@ async def test_a_search_looks_at_no_block_of_another_tenant(plants: BlockIndex, 
 
 
 async def test_a_search_within_a_search_goes_by_the_rarer_of_two_marks(
-    plants: BlockIndex, looked: list[search.Found]
+    plants: FlatIndex, looked: list[search.Found]
 ) -> None:
     await plants.write("plants", [point(n, tags=["few" if n < 11 else "many"]) for n in range(1, 1001)])
     both = all_of(Match("tenant", "t1"), Match("tags", "few"))
@@ -89,7 +89,7 @@ async def test_a_search_within_a_search_goes_by_the_rarer_of_two_marks(
 
 
 async def test_a_bounded_search_looks_at_the_newest_and_at_those_it_is_told(
-    plants: BlockIndex, looked: list[search.Found]
+    plants: FlatIndex, looked: list[search.Found]
 ) -> None:
     """However much there is: the vectors of 5,000 are as many as those of 1,000."""
 
@@ -119,7 +119,7 @@ async def test_a_bounded_search_looks_at_the_newest_and_at_those_it_is_told(
 
 
 async def test_a_bounded_search_reads_few_blocks_even_where_they_are_nearly_empty(
-    plants: BlockIndex, looked: list[search.Found]
+    plants: FlatIndex, looked: list[search.Found]
 ) -> None:
     await plants.write("plants", [point(n, tenant=f"t{n}", tags=["all"]) for n in range(1, 201)])
     query = SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tags", "all"), newest=160)
@@ -128,7 +128,7 @@ async def test_a_bounded_search_reads_few_blocks_even_where_they_are_nearly_empt
 
 
 async def test_likeness_is_off_by_a_thousandth_or_so(tmp_path: Path) -> None:
-    index = await BlockIndex.open(tmp_path)
+    index = await FlatIndex.open(tmp_path)
     chance = np.random.default_rng(5)
     await index.ensure_collection(Collection("wide", dimension=256))
     vectors = chance.standard_normal((400, 256), dtype=np.float32)
@@ -143,7 +143,7 @@ async def test_likeness_is_off_by_a_thousandth_or_so(tmp_path: Path) -> None:
     await index.close()
 
 
-async def test_what_cannot_be_kept_is_refused(plants: BlockIndex) -> None:
+async def test_what_cannot_be_kept_is_refused(plants: FlatIndex) -> None:
     many = point(1, tags=[f"g{n}" for n in range(65)])
     with pytest.raises(PointInvalid):
         await plants.write("plants", [point(2), many])
@@ -158,14 +158,14 @@ async def test_what_cannot_be_kept_is_refused(plants: BlockIndex) -> None:
         await plants.ensure_collection(Collection("twice", 4, datetime_fields=("one", "two")))
 
 
-async def test_points_of_many_marks_are_each_found_by_theirs(plants: BlockIndex) -> None:
+async def test_points_of_many_marks_are_each_found_by_theirs(plants: FlatIndex) -> None:
     await plants.write("plants", [point(n, tags=[f"g{n}", f"h{n}"]) for n in range(1, 151)])
     assert await plants.count("plants", EVERYTHING) == 150
     for number in (1, 64, 150):
         assert await plants.scan("plants", Match("tags", f"h{number}")) == [pid(number)]
 
 
-async def test_a_point_whose_vector_went_goes_too(plants: BlockIndex) -> None:
+async def test_a_point_whose_vector_went_goes_too(plants: FlatIndex) -> None:
     await plants.write("plants", [point(1), point(2)])
     await plants.write("plants", [point(1, vector=None), point(2, vector=(0, 0, 0, 0)), point(3, vector=None)])
     assert await plants.count("plants", EVERYTHING) == 0
@@ -174,11 +174,11 @@ async def test_a_point_whose_vector_went_goes_too(plants: BlockIndex) -> None:
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from mnemesh_retrieval.blocks import BlockIndex
+from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_testkit.suites.nearest_index import PLANTS, pid, point
 
 async def write_for_ever():
-    index = await BlockIndex.open(Path(sys.argv[1]), flush_interval_seconds=0.05)
+    index = await FlatIndex.open(Path(sys.argv[1]), flush_interval_seconds=0.05)
     await index.ensure_collection(PLANTS)
     number = 0
     while True:
@@ -200,10 +200,10 @@ async def test_kill_9_takes_nothing_that_was_acknowledged(tmp_path: Path, enough
         while acknowledged < enough:
             acknowledged = int(writer.stdout.readline())
         with pytest.raises(IndexLocked, match=f"in use by another process .pid {writer.pid}."):
-            await BlockIndex.open(tmp_path)
+            await FlatIndex.open(tmp_path)
         writer.send_signal(signal.SIGKILL)
         acknowledged = int(([str(acknowledged), *writer.stdout.read().split()])[-1])
-    index = await BlockIndex.open(tmp_path)
+    index = await FlatIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
     found = {id_.int for id_ in await index.scan("plants", EVERYTHING, limit=1_000_000)}
     expected = {n for n in range(1, acknowledged + 1) if n % 3}
@@ -220,7 +220,7 @@ async def test_a_file_of_another_make_is_begun_anew(tmp_path: Path) -> None:
         old.execute("INSERT INTO collections VALUES ('old')")
         old.execute("PRAGMA user_version = 99")
     old.close()
-    index = await BlockIndex.open(tmp_path)
+    index = await FlatIndex.open(tmp_path)
     assert await index.collections() == ()
     await index.close()
 
@@ -229,7 +229,7 @@ async def test_a_file_that_is_none_of_ours_says_so_and_lets_go(tmp_path: Path) -
     (tmp_path / "vectors.db").write_bytes(b"no database at all " * 1_000)
     for _ in range(2):
         with pytest.raises(VectorIndexError, match="not a database"):
-            await BlockIndex.open(tmp_path)
+            await FlatIndex.open(tmp_path)
 
 
 def planted(directory: Path, canary: bytes) -> list[Path]:
@@ -237,7 +237,7 @@ def planted(directory: Path, canary: bytes) -> list[Path]:
 
 
 async def test_no_byte_of_a_deleted_point_is_left_behind_a_rewriting(tmp_path: Path) -> None:
-    index = await BlockIndex.open(tmp_path)
+    index = await FlatIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
     await index.write("plants", [point(n, tags=[f"canary{n}", "all"]) for n in range(1, 601)])
     await index.write("plants", [point(999, tenant="gone")])
@@ -255,7 +255,7 @@ async def test_no_byte_of_a_deleted_point_is_left_behind_a_rewriting(tmp_path: P
     await index.close()
 
 
-async def test_readers_and_a_writer_beside_each_other(plants: BlockIndex) -> None:
+async def test_readers_and_a_writer_beside_each_other(plants: FlatIndex) -> None:
     query = SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t1"), limit=1_000)
 
     async def one(number: int) -> None:
@@ -266,7 +266,7 @@ async def test_readers_and_a_writer_beside_each_other(plants: BlockIndex) -> Non
     assert await plants.count("plants", EVERYTHING) == 100
 
 
-async def test_times_of_every_zone_are_one_time(plants: BlockIndex) -> None:
+async def test_times_of_every_zone_are_one_time(plants: FlatIndex) -> None:
     payload = {"tenant": "t1", "created_at": "2026-03-01T13:00:00+01:00"}
     await plants.write("plants", [Point(pid(1), unit(1, 0, 0, 0), "", payload), Point(pid(2), unit(1, 0, 0, 0), "")])
     noon = datetime(2026, 3, 1, 12, tzinfo=UTC)

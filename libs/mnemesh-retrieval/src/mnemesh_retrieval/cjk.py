@@ -5,6 +5,6 @@ from __future__ import annotations
 import re
 
 _CHARACTER = "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-UNSPACED = re.compile(f"({_CHARACTER})")
-UNSPACED_RUN = re.compile(f"{_CHARACTER}+")
+CJK_CHARACTER = re.compile(f"({_CHARACTER})")
+CJK_RUN = re.compile(f"{_CHARACTER}+")
 """One such character, and a run of them."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mnemesh_retrieval.blocks.codec import Batch, Block, Entry
-from mnemesh_retrieval.blocks.filters import Narrowing
+from mnemesh_retrieval.flat.filters import Narrowing
+from mnemesh_retrieval.flat.segment import Batch, Block, Entry
 
 NAME: Final = "vectors.db"
 MAKE: Final = 1

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import qdrant_edge as qe
 
-from mnemesh_retrieval.inflection import other_forms
-from mnemesh_retrieval.unspaced import UNSPACED
+from mnemesh_retrieval.cjk import CJK_CHARACTER
+from mnemesh_retrieval.lemmas import other_forms
 
 if TYPE_CHECKING:  # the engine declares its unions to type checkers only
     from qdrant_edge import Stopwords
@@ -17,7 +17,7 @@ AVERAGE_WORDS = 64.0
 """The length that BM25 takes for usual: messages and passages are shorter than the pages its default is made for."""
 
 
-class Words:
+class Bm25Encoder:
     """Stemmed English, lower-cased, accents folded; Chinese and Japanese go by the character, having no spaces."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Words:
 
 
 def _spaced(text: str) -> str:
-    return text if text.isascii() else UNSPACED.sub(r" \1 ", text)
+    return text if text.isascii() else CJK_CHARACTER.sub(r" \1 ", text)
 
 
 def _config(stopwords: Stopwords) -> qe.Bm25Config:

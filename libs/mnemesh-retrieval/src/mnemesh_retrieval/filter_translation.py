@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Protocol, TypeVar
 from uuid import UUID
 
+from mnemesh_retrieval.cjk import CJK_RUN
 from mnemesh_retrieval.filters import (
     And,
     Filter,
@@ -20,12 +21,11 @@ from mnemesh_retrieval.filters import (
     Scalar,
     TimeRange,
 )
-from mnemesh_retrieval.unspaced import UNSPACED_RUN
 
 C = TypeVar("C")
 
 
-class Vocabulary(Protocol[C]):
+class FilterBuilder(Protocol[C]):
     """How an engine says each kind of condition."""
 
     def equals(self, field: str, value: Scalar) -> C:
@@ -65,38 +65,38 @@ class Vocabulary(Protocol[C]):
         ...
 
 
-def translated(condition: Filter, say: Vocabulary[C]) -> C:
+def translate_filter(condition: Filter, builder: FilterBuilder[C]) -> C:
     """A condition of the engine that matches the very same points."""
     match condition:
         case Match(field, value):
-            return say.equals(field, value)
+            return builder.equals(field, value)
         case MatchAny(_, ()) | Or(()):
-            return say.ids(())  # no point; an empty alternative would be no condition at all
+            return builder.ids(())  # no point; an empty alternative would be no condition at all
         case MatchAny(field, values):
-            return say.among(field, values)
+            return builder.among(field, values)
         case MatchAll(field, values):
-            return say.every([say.equals(field, value) for value in values])
+            return builder.every([builder.equals(field, value) for value in values])
         case HasWords(field, text):
-            return _has_words(field, text, say)
+            return _has_words(field, text, builder)
         case TimeRange(_, None, None):
-            return say.every(())
+            return builder.every(())
         case TimeRange(field, gte, lt):
-            return say.between(field, gte, lt)
+            return builder.between(field, gte, lt)
         case HasId(ids):
-            return say.ids(ids)
+            return builder.ids(ids)
         case And(conditions):
-            return say.every([translated(each, say) for each in conditions])
+            return builder.every([translate_filter(each, builder) for each in conditions])
         case Or(conditions):
-            return say.some([translated(each, say) for each in conditions])
+            return builder.some([translate_filter(each, builder) for each in conditions])
         case Not(inner):
-            return say.none(translated(inner, say))
+            return builder.none(translate_filter(inner, builder))
 
 
-def _has_words(field: str, text: str, say: Vocabulary[C]) -> C:
+def _has_words(field: str, text: str, builder: FilterBuilder[C]) -> C:
     """Runs of characters of scripts without spaces must occur as they are; text indexes know no words in them."""
-    runs = UNSPACED_RUN.findall(text)
-    conditions = [say.substring(field, run) for run in runs]
-    spaced = UNSPACED_RUN.sub(" ", text)
+    runs = CJK_RUN.findall(text)
+    conditions = [builder.substring(field, run) for run in runs]
+    spaced = CJK_RUN.sub(" ", text)
     if spaced.strip() or not runs:
-        conditions.append(say.words(field, spaced))
-    return say.every(conditions)
+        conditions.append(builder.words(field, spaced))
+    return builder.every(conditions)

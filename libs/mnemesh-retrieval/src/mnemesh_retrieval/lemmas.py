@@ -10,7 +10,7 @@ _FAMILIES: Final = tuple(
     tuple(line.split())
     for line in (resources.files("mnemesh_retrieval") / "irregular_words.txt").read_text(encoding="utf-8").splitlines()
 )
-BASES: Final = {form: base for base, *forms in _FAMILIES for form in forms}
+LEMMAS: Final = {form: base for base, *forms in _FAMILIES for form in forms}
 """The base of each irregular form, all in lower case."""
 _FAMILY_OF: Final = {form: family for family in _FAMILIES for form in family}
 _WORD: Final = re.compile(r"[^\W\d_]+")

@@ -1,5 +1,5 @@
 """The index of likeness in one SQLite file: small vectors, kept together by whom they belong to."""
 
-from mnemesh_retrieval.blocks.index import BlockIndex
+from mnemesh_retrieval.flat.index import FlatIndex
 
-__all__ = ["BlockIndex"]
+__all__ = ["FlatIndex"]

@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from mnemesh_retrieval.blocks.codec import NEVER, Batch
 from mnemesh_retrieval.errors import VectorIndexError
 from mnemesh_retrieval.filters import (
     And,
@@ -25,6 +24,7 @@ from mnemesh_retrieval.filters import (
     Scalar,
     TimeRange,
 )
+from mnemesh_retrieval.flat.segment import NEVER, Batch
 from mnemesh_retrieval.index import Collection
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
