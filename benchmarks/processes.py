@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from mnemesh_testkit.descendants import descendants
+from mnemesh_testkit.mesh.descendants import descendants
 
 
 class Processes:

@@ -29,7 +29,7 @@ from mnemesh_recall.messages.service import MessageService
 from mnemesh_recall.store.sql import SqlRecallStore
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
-from mnemesh_testkit.postgres import running_postgres
+from mnemesh_testkit.databases.postgres import running_postgres
 
 from benchmarks.dialogues import Dialogue, Question, Turn
 from benchmarks.loading import LOADINGS, Loading

@@ -33,7 +33,7 @@ from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings
-from mnemesh_testkit.postgres import running_postgres
+from mnemesh_testkit.databases.postgres import running_postgres
 
 from benchmarks.dialogues import Dialogue
 from benchmarks.loading import LOADINGS, Loading

@@ -17,8 +17,8 @@ from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
 from mnemesh_client.supervisor.health import until_serving
 from mnemesh_client.supervisor.service import Service
 from mnemesh_kit.channels import Channels
-from mnemesh_testkit.ports import ReservedPort
-from mnemesh_testkit.postgres import PostgresServer, running_postgres
+from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres
+from mnemesh_testkit.mesh.reserved_ports import ReservedPort
 
 from benchmarks.processes import Processes
 

@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from mnemesh_testkit.mesh import Mesh
-from mnemesh_testkit.stubs import SERVICES
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.stubs import SERVICES
 
 
 class MeshThread:

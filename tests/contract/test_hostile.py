@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from mnemesh_testkit.contract import call, hostile_request, reason_of, service_of
+from mnemesh_testkit.fuzzing.contract import call, hostile_request, reason_of, service_of
 
 EXAMPLES = 20
 OWN_FAULT = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}

@@ -11,8 +11,8 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from mnemesh_testkit.contract import call, field_of, new_request, reads, reason_of, service_of
-from mnemesh_testkit.stubs import SERVICES
+from mnemesh_testkit.fuzzing.contract import call, field_of, new_request, reads, reason_of, service_of
+from mnemesh_testkit.mesh.stubs import SERVICES
 
 SOME_ID = "00000000-0000-4000-8000-00000000beef"
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from google.protobuf import text_format
 from mnemesh_kit.ids import new_id
-from mnemesh_testkit.contract import call, methods, new_request, reason_of, service_of, spoiled
+from mnemesh_testkit.fuzzing.contract import call, methods, new_request, reason_of, service_of, spoiled
 
 OWN_FAULT = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}
 

@@ -19,9 +19,9 @@ from mnemesh.recall.v1.episodes_service_pb2 import CommitEpisodeRequest
 from mnemesh.recall.v1.messages_service_pb2 import GetContextRequest
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import ORGANIZATION_KEY, Principal, as_principal
-from mnemesh_testkit.contract import new_request, reads, reason_of, service_of
-from mnemesh_testkit.mesh import Mesh
-from mnemesh_testkit.stubs import SERVICES
+from mnemesh_testkit.fuzzing.contract import new_request, reads, reason_of, service_of
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.stubs import SERVICES
 
 from .conftest import MeshThread, population
 

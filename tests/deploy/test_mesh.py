@@ -21,8 +21,8 @@ from mnemesh_client import Mnemesh, MnemeshError
 from mnemesh_kit.auth import mint_token, read_keys
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal
-from mnemesh_testkit.postgres import PostgresServer, running_postgres
-from mnemesh_testkit.processes import ProcessMesh
+from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres
+from mnemesh_testkit.mesh.processes import ProcessMesh
 
 ROOT = Path(__file__).parents[2]
 ADD = '''

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.mesh.in_process import Mesh
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(

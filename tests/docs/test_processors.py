@@ -12,7 +12,7 @@ import pytest
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL as ME
 from mnemesh_orchestrator.processors import MEMORY_ORDER, InputFacts, Refused, ToolResultFacts
 from mnemesh_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
-from mnemesh_testkit.distributions import install
+from mnemesh_testkit.fakes.fake_distributions import install
 
 PAGE = (Path(__file__).parents[2] / "docs" / "processors.md").read_text()
 INPUT = InputFacts("org-other", ME.subject_id, "agent-1", "conv-1", "run-1", 0, 0, "user")

@@ -10,7 +10,7 @@ from mnemesh_client import Agent
 from mnemesh_kit.interceptors import Call
 from mnemesh_kit.request_id import current_request_id
 from mnemesh_kit.sql import Database
-from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.mesh.in_process import Mesh
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.forks import ForkServer
-from mnemesh_testkit.processes import ProcessMesh
+from mnemesh_testkit.mesh.fork_server import ForkServer
+from mnemesh_testkit.mesh.processes import ProcessMesh
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

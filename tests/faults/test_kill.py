@@ -12,13 +12,13 @@ import pytest_asyncio
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
 from mnemesh_kit.ids import new_id
-from mnemesh_testkit.descendants import alive, descendants
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply
-from mnemesh_testkit.faults import Delay
-from mnemesh_testkit.processes import ProcessMesh
-from mnemesh_testkit.stubs import ROOMS
-from mnemesh_testkit.turns import Turn, assert_whole, collect, stored, turn, window_of
+from mnemesh_testkit.mesh.descendants import alive, descendants
+from mnemesh_testkit.mesh.faulty_proxy import Delay
+from mnemesh_testkit.mesh.processes import ProcessMesh
+from mnemesh_testkit.mesh.stubs import ROOMS
+from mnemesh_testkit.mesh.turns import Turn, assert_whole, collect, stored, turn, window_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
 

@@ -11,8 +11,8 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, text_of
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply, Usage
-from mnemesh_testkit.processes import ProcessMesh
-from mnemesh_testkit.turns import Turn, assert_whole, stored, turn, window_of
+from mnemesh_testkit.mesh.processes import ProcessMesh
+from mnemesh_testkit.mesh.turns import Turn, assert_whole, stored, turn, window_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 

@@ -11,11 +11,11 @@ from mnemesh.agents.v1 import agents_pb2, runs_pb2
 from mnemesh.recall.v1 import episodes_pb2, episodes_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, text_of
-from mnemesh_testkit.fakes.memories import drawn
+from mnemesh_testkit.fakes.fake_summarizer import drawn
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply, Usage
-from mnemesh_testkit.processes import ProcessMesh
-from mnemesh_testkit.turns import assert_whole, stored, turn, window_of
+from mnemesh_testkit.mesh.processes import ProcessMesh
+from mnemesh_testkit.mesh.turns import assert_whole, stored, turn, window_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 

@@ -14,12 +14,12 @@ import pytest_asyncio
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, Mnemesh
 from mnemesh_kit.ids import new_id
+from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply
-from mnemesh_testkit.forks import ForkServer
-from mnemesh_testkit.postgres import PostgresServer
-from mnemesh_testkit.processes import ProcessMesh
-from mnemesh_testkit.turns import assert_whole, collect, texts, window_of
+from mnemesh_testkit.mesh.fork_server import ForkServer
+from mnemesh_testkit.mesh.processes import ProcessMesh
+from mnemesh_testkit.mesh.turns import assert_whole, collect, texts, window_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 

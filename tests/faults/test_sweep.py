@@ -16,13 +16,13 @@ from mnemesh.recall.v1.messages_service_pb2 import ListMessagesRequest
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
 from mnemesh_kit.errors import MnemeshError
-from mnemesh_testkit.deaths import Deaths, Point
+from mnemesh_testkit.failpoints.kill_orders import Deaths, Point
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply
-from mnemesh_testkit.forks import ForkServer
-from mnemesh_testkit.processes import ProcessMesh
-from mnemesh_testkit.stubs import ROOMS
-from mnemesh_testkit.turns import assert_whole, turn, window_of
+from mnemesh_testkit.mesh.fork_server import ForkServer
+from mnemesh_testkit.mesh.processes import ProcessMesh
+from mnemesh_testkit.mesh.stubs import ROOMS
+from mnemesh_testkit.mesh.turns import assert_whole, turn, window_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
 

@@ -15,11 +15,11 @@ from mnemesh.tools.v1 import execution_service_pb2, tools_service_pb2
 from mnemesh_client import Agent
 from mnemesh_kit.errors import MnemeshError, NotFound, Unavailable
 from mnemesh_kit.principal import Principal, as_principal
-from mnemesh_testkit import faults
 from mnemesh_testkit.fakes import script
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.mesh import REHEARSAL, Mesh
-from mnemesh_testkit.turns import collect, turn
+from mnemesh_testkit.mesh import faulty_proxy
+from mnemesh_testkit.mesh.in_process import REHEARSAL, Mesh
+from mnemesh_testkit.mesh.turns import collect, turn
 
 MEMORY = {"human": "The human.", "persona": "Kind."}
 STRANGER = Principal("org-11111111-1111-4111-8111-111111111111", "user-11111111-1111-4111-8111-111111111111")
@@ -51,9 +51,11 @@ async def test_a_creation_that_is_refused_leaves_nothing_behind(mesh: Mesh) -> N
     [("blocks", "CreateBlock"), ("recall", "CreateContext"), ("tools", "BatchGetTools")],
     ids=["blocks", "recall", "tools"],
 )
-@pytest.mark.parametrize("fault", [faults.Unavailable(), faults.ExecuteThenTimeout()], ids=["away", "answer-lost"])
+@pytest.mark.parametrize(
+    "fault", [faulty_proxy.Unavailable(), faulty_proxy.ExecuteThenTimeout()], ids=["away", "answer-lost"]
+)
 async def test_a_creation_that_meets_an_absent_tier_is_finished_by_its_repetition(
-    mesh: Mesh, room: str, method: str, fault: faults.Fault
+    mesh: Mesh, room: str, method: str, fault: faulty_proxy.Fault
 ) -> None:
     tool = await mesh.client.tools.create('def ping() -> str:\n    """Answers."""\n    return "pong"\n')
     given: dict[str, Any] = {"name": "ada", "blocks": MEMORY, "tools": [tool.name], "request_id": "birth-1"}
@@ -134,7 +136,7 @@ async def test_deleting_an_agent_ends_its_run(mesh: Mesh, fake_openai: FakeOpenA
 @pytest.mark.mesh(proxied=["recall"])
 async def test_a_deletion_that_meets_an_absent_tier_hides_the_agent_and_is_finished_later(mesh: Mesh) -> None:
     agent = await _with_memories(mesh)
-    mesh.proxies["recall"].inject("EraseAgent", faults.Unavailable(), times=100)
+    mesh.proxies["recall"].inject("EraseAgent", faulty_proxy.Unavailable(), times=100)
     with pytest.raises(Unavailable):
         await agent.delete()
     with pytest.raises(NotFound):

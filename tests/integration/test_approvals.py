@@ -11,8 +11,8 @@ from mnemesh_client import Agent, approve, deny, returned
 from mnemesh_kit.errors import FailedPrecondition, InvalidArgument
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply
-from mnemesh_testkit.mesh import Mesh
-from mnemesh_testkit.turns import window_of
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.turns import window_of
 
 MODEL = "openai/fake-model"
 KEEP = "archival_memory_insert"

@@ -15,8 +15,8 @@ from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply, Usage
 from mnemesh_testkit.fakes.server import FakeProvider
-from mnemesh_testkit.mesh import Mesh
-from mnemesh_testkit.turns import assert_whole, stored, texts, turn, window_of
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.turns import assert_whole, stored, texts, turn, window_of
 
 SELF = agents_pb2.COMPACTION_MODE_SELF_COMPACT_ALL
 WORDS = "The weather was discussed at length, and so were the trains. " * 20

@@ -6,8 +6,8 @@ import json
 
 import pytest
 from mnemesh_client import Agent
-from mnemesh_testkit.mesh import REHEARSAL, Mesh
-from mnemesh_testkit.turns import assert_whole, stored, turn, window_of
+from mnemesh_testkit.mesh.in_process import REHEARSAL, Mesh
+from mnemesh_testkit.mesh.turns import assert_whole, stored, turn, window_of
 
 BOTH_LOOPS = pytest.mark.parametrize("kind", ["letta_v1", "memgpt_v2"])
 BOTH_WAYS = pytest.mark.parametrize("stream_tokens", [False, True], ids=["whole", "tokens"])

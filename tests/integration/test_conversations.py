@@ -14,8 +14,8 @@ from mnemesh_client import Agent
 from mnemesh_kit.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound, Unimplemented
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
-from mnemesh_testkit.mesh import REHEARSAL, Mesh
-from mnemesh_testkit.turns import assert_whole, turn
+from mnemesh_testkit.mesh.in_process import REHEARSAL, Mesh
+from mnemesh_testkit.mesh.turns import assert_whole, turn
 
 
 def conversations(mesh: Mesh) -> Any:

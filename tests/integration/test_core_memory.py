@@ -11,8 +11,8 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
-from mnemesh_testkit.mesh import Mesh
-from mnemesh_testkit.turns import texts, tool_texts, turn
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.turns import texts, tool_texts, turn
 
 MODEL = "openai/fake-model"
 

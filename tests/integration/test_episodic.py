@@ -16,15 +16,15 @@ from mnemesh.recall.v1 import episodes_pb2, episodes_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, text_of
 from mnemesh_kit.clock import SystemClock
+from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
-from mnemesh_testkit.fakes.memories import drawn
+from mnemesh_testkit.fakes.fake_summarizer import drawn
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.fakes.server import FakeProvider
-from mnemesh_testkit.mesh import Mesh
-from mnemesh_testkit.postgres import PostgresServer
-from mnemesh_testkit.stubs import ROOMS
-from mnemesh_testkit.turns import assert_whole, turn, window_of
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.stubs import ROOMS
+from mnemesh_testkit.mesh.turns import assert_whole, turn, window_of
 
 WORDS = "The weather was discussed at length, and so were the trains. " * 20
 WINDOW = 7_000

@@ -16,9 +16,9 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.config import StartupError
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
-from mnemesh_testkit.mesh import EMBEDDER, Mesh
-from mnemesh_testkit.stubs import ROOMS
-from mnemesh_testkit.turns import turn
+from mnemesh_testkit.mesh.in_process import EMBEDDER, Mesh
+from mnemesh_testkit.mesh.stubs import ROOMS
+from mnemesh_testkit.mesh.turns import turn
 
 CANARY = "canaryZq7xVw3"
 STAYS = "heronKp4tRs9"

@@ -11,8 +11,8 @@ from mnemesh.agents.v1 import identities_service_pb2 as rpc
 from mnemesh_client import Agent
 from mnemesh_kit.errors import AlreadyExists, InvalidArgument, NotFound
 from mnemesh_kit.ids import new_id
-from mnemesh_testkit.mesh import REHEARSAL, Mesh
-from mnemesh_testkit.turns import turn
+from mnemesh_testkit.mesh.in_process import REHEARSAL, Mesh
+from mnemesh_testkit.mesh.turns import turn
 
 BOTH = rpc.IdentityView(agent_ids=True, block_ids=True)
 

@@ -17,11 +17,11 @@ from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, text_of
 from mnemesh_kit.ids import new_id
-from mnemesh_testkit.fakes.memories import drawn
+from mnemesh_testkit.fakes.fake_summarizer import drawn
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply
-from mnemesh_testkit.mesh import Mesh
-from mnemesh_testkit.turns import assert_whole, texts, turn, window_of
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.turns import assert_whole, texts, turn, window_of
 
 TURNS = 3_000
 BULK = int(os.environ.get("MNEMESH_NEEDLE_BULK", "119"))

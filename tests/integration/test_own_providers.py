@@ -15,8 +15,8 @@ from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal
 from mnemesh_testkit.fakes import script
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply
-from mnemesh_testkit.mesh import Mesh
-from mnemesh_testkit.turns import turn
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.turns import turn
 
 KEY = "canary/5b1d90-no=known+form_of-keys"
 OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", DEFAULT_PRINCIPAL.subject_id)

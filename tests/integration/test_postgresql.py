@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest_asyncio
-from mnemesh_testkit.mesh import Mesh
-from mnemesh_testkit.postgres import PostgresServer
-from mnemesh_testkit.stubs import ROOMS
-from mnemesh_testkit.turns import assert_whole, stored, turn, window_of
+from mnemesh_testkit.databases.postgres import PostgresServer
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.stubs import ROOMS
+from mnemesh_testkit.mesh.turns import assert_whole, stored, turn, window_of
 
 
 @pytest_asyncio.fixture

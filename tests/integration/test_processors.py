@@ -12,11 +12,11 @@ from mnemesh_kit.config import ConfigError
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.wiring import assemble
-from mnemesh_testkit.distributions import install
+from mnemesh_testkit.fakes.fake_distributions import install
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
-from mnemesh_testkit.mesh import Mesh
-from mnemesh_testkit.turns import texts, tool_texts, turn
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.turns import texts, tool_texts, turn
 
 SOURCE = """
 from mnemesh_orchestrator.processors import Refused

@@ -18,9 +18,9 @@ from mnemesh_testkit.fakes import script
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
-from mnemesh_testkit.faults import Delay
-from mnemesh_testkit.mesh import Mesh
-from mnemesh_testkit.turns import assert_whole, collect, stored, texts, turn, window_of
+from mnemesh_testkit.mesh.faulty_proxy import Delay
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.turns import assert_whole, collect, stored, texts, turn, window_of
 
 MODEL = "openai/fake-model"
 

@@ -13,7 +13,7 @@ from mnemesh_client.inputs import text_part
 from mnemesh_testkit.fakes import script
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply, Usage
-from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.mesh.in_process import Mesh
 
 KINDS = {
     "tool_call": runs_pb2.EVENT_KIND_TOOL_CALL_MESSAGE,

@@ -14,7 +14,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.errors import InvalidArgument, NotFound, PageTokenInvalid
-from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.mesh.in_process import Mesh
 
 BUILT_IN = [
     "letta_v1",

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 from mnemesh_client import Agent
-from mnemesh_testkit import faults
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
-from mnemesh_testkit.mesh import Mesh
-from mnemesh_testkit.turns import Turn, assert_whole, collect, stored, turn, window_of
+from mnemesh_testkit.mesh.faulty_proxy import Delay, ExecuteThenTimeout, Fault, Unavailable
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.turns import Turn, assert_whole, collect, stored, turn, window_of
 
 MODEL = "openai/fake-model"
 INSERT = Reply(tool_calls=[("archival_memory_insert", {"content": "The key is under the mat."})])
@@ -45,7 +45,7 @@ async def test_a_new_turn_waits_for_an_essential_tier_that_is_being_restarted(
     agent = await create(mesh)
     fake_openai.script = ["Hello."]
     # More often than the channel asks by itself.
-    mesh.proxies[room].inject(method, faults.Unavailable(), times=6)
+    mesh.proxies[room].inject(method, Unavailable(), times=6)
     heard = await turn(agent, "Hello?")
     assert (heard.status, heard.said) == ("COMPLETED", "Hello."), heard.error
     assert mesh.proxies[room].calls[method] > 6
@@ -87,17 +87,19 @@ async def test_a_turn_waits_for_a_tier_that_goes_away_in_its_middle(
     ids=["edit", "insert", "commit"],
 )
 @pytest.mark.parametrize(
-    "fault", [faults.ExecuteThenTimeout(), faults.Unavailable(), faults.Delay(0.3)], ids=["lost", "away", "late"]
+    "fault",
+    [ExecuteThenTimeout(), Unavailable(), Delay(0.3)],
+    ids=["lost", "away", "late"],
 )
 async def test_an_effect_whose_answer_is_lost_happens_once(
-    mesh: Mesh, fake_openai: FakeOpenAI, room: str, method: str, fault: faults.Fault
+    mesh: Mesh, fake_openai: FakeOpenAI, room: str, method: str, fault: Fault
 ) -> None:
     agent = await create(mesh)
     fake_openai.script = [Reply(text="I store both.", tool_calls=[*INSERT.calls, *EDIT.calls]), "Done."]
     mesh.proxies[room].inject(method, fault, times=2)
     heard = await turn(agent, "Store it, and I like tea.")
     assert heard.status == "COMPLETED", heard.error
-    assert mesh.proxies[room].calls[method] >= (1 if isinstance(fault, faults.Delay) else 3)
+    assert mesh.proxies[room].calls[method] >= (1 if isinstance(fault, Delay) else 3)
     await _assert_done_once(mesh, agent, fake_openai)
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
-from mnemesh_testkit.descendants import descendants
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
-from mnemesh_testkit.mesh import Mesh
-from mnemesh_testkit.turns import assert_whole, texts, tool_texts, turn, window_of
+from mnemesh_testkit.mesh.descendants import descendants
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.turns import assert_whole, texts, tool_texts, turn, window_of
 
 MODEL = "openai/fake-model"
 

@@ -10,7 +10,7 @@ from mnemesh.agents.v1 import models_service_pb2, runs_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import NotFound
 from mnemesh_testkit.fakes.openai import FakeOpenAI
-from mnemesh_testkit.mesh import REHEARSAL, Mesh
+from mnemesh_testkit.mesh.in_process import REHEARSAL, Mesh
 
 ADD = '''
 def add(a: int, b: int) -> int:

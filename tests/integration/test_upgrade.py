@@ -24,11 +24,11 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
-from mnemesh_testkit.mesh import Mesh
-from mnemesh_testkit.postgres import PostgresServer
-from mnemesh_testkit.revisions import at_revision
-from mnemesh_testkit.stubs import ROOMS
-from mnemesh_testkit.turns import assert_whole, stored, turn
+from mnemesh_testkit.databases.postgres import PostgresServer
+from mnemesh_testkit.databases.revisions import at_revision
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.stubs import ROOMS
+from mnemesh_testkit.mesh.turns import assert_whole, stored, turn
 
 ROWS = {room: json.loads((Path(__file__).parent / "first_version" / f"{room}.json").read_text()) for room in ROOMS}
 (GONE,) = (row["agent_id"] for row in ROWS["recall"]["agents"] if row["erased_at"])

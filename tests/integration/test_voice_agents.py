@@ -6,8 +6,8 @@ import json
 
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply
-from mnemesh_testkit.mesh import Mesh
-from mnemesh_testkit.turns import window_of
+from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.turns import window_of
 
 MODEL = "openai/fake-model"
 TRANSCRIPT = """(Older)

@@ -13,7 +13,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import pytest
-from mnemesh_testkit.mesh import Mesh
+from mnemesh_testkit.mesh.in_process import Mesh
 
 HERE = Path(__file__).parent
 PROTOS = HERE.parents[1] / "proto"

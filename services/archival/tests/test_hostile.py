@@ -32,7 +32,7 @@ from mnemesh.archival.v1.passages_service_pb2 import (
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING, SORT_ORDER_DESCENDING
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
-from mnemesh_testkit.hostility import ANSWERS, Victim
+from mnemesh_testkit.fuzzing.service_fuzzer import ANSWERS, Victim
 
 from .conftest import Room
 

@@ -14,7 +14,7 @@ from mnemesh.archival.v1.archives_pb2 import Archive, Passage
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
 from mnemesh_archival.config import Config
 from mnemesh_kit.ids import derive_id
-from mnemesh_testkit.plans import PlannedEngine, Watch, grown, seen
+from mnemesh_testkit.databases.query_plans import PlannedEngine, Watch, grown, seen
 
 from .conftest import Room
 

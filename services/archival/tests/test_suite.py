@@ -13,7 +13,7 @@ from mnemesh_archival.config import Config
 from mnemesh_archival.wiring import assemble
 from mnemesh_testkit.fakes.qdrant import standing_in
 from mnemesh_testkit.suites.archival import ArchivalSuite
-from mnemesh_testkit.suites.tier import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
+from mnemesh_testkit.suites.service_suite import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
 
 QDRANT_URL = os.environ.get("QDRANT_URL", "")
 

@@ -7,7 +7,7 @@ import pytest_asyncio
 from mnemesh_blocks.config import Config
 from mnemesh_blocks.wiring import assemble
 from mnemesh_testkit.suites.blocks import BlocksSuite
-from mnemesh_testkit.suites.tier import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
+from mnemesh_testkit.suites.service_suite import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
 
 
 class Blocks(BlocksSuite):

@@ -21,8 +21,8 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.ids import new_id
-from mnemesh_testkit.contract import hostile_request, spoiled
-from mnemesh_testkit.hostility import ANSWERS, RAW, Victim
+from mnemesh_testkit.fuzzing.contract import hostile_request, spoiled
+from mnemesh_testkit.fuzzing.service_fuzzer import ANSWERS, RAW, Victim
 
 METHODS: list[MethodDescriptor] = [
     *messages_service_pb2.DESCRIPTOR.services_by_name["MessageService"].methods,

@@ -16,7 +16,7 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.sql import Database
-from mnemesh_testkit.plans import PlannedEngine, Watch, grown, seen
+from mnemesh_testkit.databases.query_plans import PlannedEngine, Watch, grown, seen
 
 EACH: Final = 60
 FEW, MANY = 3, 40

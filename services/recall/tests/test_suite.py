@@ -8,7 +8,7 @@ from mnemesh_recall.config import Config
 from mnemesh_recall.wiring import assemble
 from mnemesh_retrieval.registry import HASHING
 from mnemesh_testkit.suites.recall import RecallSuite
-from mnemesh_testkit.suites.tier import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
+from mnemesh_testkit.suites.service_suite import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
 
 
 class Recall(RecallSuite):

@@ -13,12 +13,12 @@ import pytest
 import pytest_asyncio
 
 if TYPE_CHECKING:
+    from mnemesh_testkit.databases.postgres import PostgresServer
     from mnemesh_testkit.fakes.anthropic import FakeAnthropic
     from mnemesh_testkit.fakes.openai import FakeOpenAI
-    from mnemesh_testkit.forks import ForkServer
-    from mnemesh_testkit.mesh import Mesh
-    from mnemesh_testkit.postgres import PostgresServer
-    from mnemesh_testkit.processes import ProcessMesh
+    from mnemesh_testkit.mesh.fork_server import ForkServer
+    from mnemesh_testkit.mesh.in_process import Mesh
+    from mnemesh_testkit.mesh.processes import ProcessMesh
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,8 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _fresh_databases() -> Iterator[None]:
-    """See `mnemesh_testkit.migrated`."""
-    from mnemesh_testkit.migrated import copied_when_fresh  # noqa: PLC0415
+    """See `mnemesh_testkit.databases.template_databases`."""
+    from mnemesh_testkit.databases.template_databases import copied_when_fresh  # noqa: PLC0415
 
     with copied_when_fresh():
         yield
@@ -44,7 +44,7 @@ def _fresh_databases() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """What forks the rooms of this test process; started when the first test asks for it."""
-    from mnemesh_testkit.forks import ForkServer  # noqa: PLC0415
+    from mnemesh_testkit.mesh.fork_server import ForkServer  # noqa: PLC0415
 
     with ForkServer(tmp_path_factory.mktemp("forks") / "forks.log") as server:
         yield server
@@ -53,7 +53,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL server of this test process; started when the first test asks for it."""
-    from mnemesh_testkit.postgres import running_postgres  # noqa: PLC0415
+    from mnemesh_testkit.databases.postgres import running_postgres  # noqa: PLC0415
 
     with running_postgres() as server:
         yield server
@@ -90,7 +90,7 @@ async def mesh(
     request: pytest.FixtureRequest, tmp_path: Path, fake_openai: FakeOpenAI, fake_anthropic: FakeAnthropic
 ) -> AsyncIterator[Mesh]:
     """The whole mesh in this process, wired to both fakes; `@pytest.mark.mesh(proxied=["recall"])` changes it."""
-    from mnemesh_testkit.mesh import Mesh  # noqa: PLC0415
+    from mnemesh_testkit.mesh.in_process import Mesh  # noqa: PLC0415
 
     async with Mesh(tmp_path, **_arguments(request, fake_openai, fake_anthropic)) as running:
         yield running
@@ -105,7 +105,7 @@ async def process_mesh(
     forks: ForkServer,
 ) -> AsyncIterator[ProcessMesh]:
     """The whole mesh as processes, likewise."""
-    from mnemesh_testkit.processes import ProcessMesh  # noqa: PLC0415
+    from mnemesh_testkit.mesh.processes import ProcessMesh  # noqa: PLC0415
 
     async with ProcessMesh(tmp_path, forks=forks, **_arguments(request, fake_openai, fake_anthropic)) as running:
         yield running

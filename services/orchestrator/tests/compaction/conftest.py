@@ -11,7 +11,7 @@ from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.messages import Message, Role, Usage
 from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_testkit.fakes.memories import drawn
+from mnemesh_testkit.fakes.fake_summarizer import drawn
 
 from ..support.model import Item, call, say
 from ..support.world import Process, World

@@ -21,7 +21,7 @@ from mnemesh_orchestrator.model.approvals import open_request
 from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, Role
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
-from mnemesh_testkit.fakes.memories import drawn
+from mnemesh_testkit.fakes.fake_summarizer import drawn
 
 from ..support.faults import Death, Faults
 from ..support.model import Item, call, say

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from mnemesh_testkit.distributions import install
+from mnemesh_testkit.fakes.fake_distributions import install
 
 from .distribution import GROUPS, SOURCE
 

@@ -24,7 +24,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal
 
-from mnemesh_testkit.suites.tier import TierSuite
+from mnemesh_testkit.suites.service_suite import TierSuite
 
 
 class Archival:

@@ -10,7 +10,7 @@ from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
 from mnemesh_kit.ids import new_id
 
-from mnemesh_testkit.suites.tier import TierSuite
+from mnemesh_testkit.suites.service_suite import TierSuite
 
 if TYPE_CHECKING:
     from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceAsyncStub

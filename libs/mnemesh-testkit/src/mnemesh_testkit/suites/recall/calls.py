@@ -14,7 +14,7 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
 
-from mnemesh_testkit.suites.tier import TierSuite
+from mnemesh_testkit.suites.service_suite import TierSuite
 
 RUN = new_id("run")
 

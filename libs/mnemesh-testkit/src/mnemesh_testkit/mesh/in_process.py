@@ -15,9 +15,9 @@ from mnemesh_kit.clock import Clock
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.service import RunningServer
 
-from mnemesh_testkit.faults import FaultyProxy
-from mnemesh_testkit.ports import ReservedPort
-from mnemesh_testkit.stubs import ROOMS, Stubs
+from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy
+from mnemesh_testkit.mesh.reserved_ports import ReservedPort
+from mnemesh_testkit.mesh.stubs import ROOMS, Stubs
 
 EMBEDDER: Final = "mnemesh/hashing-256"
 """Quick, and finds what shares words."""

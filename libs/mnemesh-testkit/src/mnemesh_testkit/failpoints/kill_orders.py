@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from mnemesh_testkit.points import DIED
+from mnemesh_testkit.failpoints.observer import DIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Point:
 
 
 class Deaths:
-    """What a mesh's processes are told, and tell, of their points; see `mnemesh_testkit.points`."""
+    """What a mesh's processes are told, and tell, of their points; see `mnemesh_testkit.failpoints.observer`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -12,12 +12,12 @@ from typing import Final, Self
 from mnemesh_client.supervisor.health import until_serving
 from mnemesh_client.supervisor.service import Service
 
-from mnemesh_testkit.deaths import Deaths
-from mnemesh_testkit.faults import FaultyProxy
-from mnemesh_testkit.forks import ForkedService, ForkServer
-from mnemesh_testkit.mesh import EMBEDDER, REHEARSAL, connected
-from mnemesh_testkit.ports import ReservedPort
-from mnemesh_testkit.stubs import ROOMS
+from mnemesh_testkit.failpoints.kill_orders import Deaths
+from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy
+from mnemesh_testkit.mesh.fork_server import ForkedService, ForkServer
+from mnemesh_testkit.mesh.in_process import EMBEDDER, REHEARSAL, connected
+from mnemesh_testkit.mesh.reserved_ports import ReservedPort
+from mnemesh_testkit.mesh.stubs import ROOMS
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 15.0

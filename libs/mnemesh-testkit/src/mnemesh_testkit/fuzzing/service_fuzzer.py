@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import grpc
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 
-from mnemesh_testkit.contract import hostile_request, spoiled
+from mnemesh_testkit.fuzzing.contract import hostile_request, spoiled
 
 ANSWERS: Final = frozenset(
     {

@@ -36,7 +36,7 @@ class ForkServer:
         """Starts it; it takes orders while it imports."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), "-m", "mnemesh_testkit.fork_server"],
+                [sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), "-m", "mnemesh_testkit.mesh.fork_server_main"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

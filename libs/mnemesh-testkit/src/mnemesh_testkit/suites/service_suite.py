@@ -21,7 +21,7 @@ from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_kit.service import Assembly, RunningServer
 
 if TYPE_CHECKING:
-    from mnemesh_testkit.postgres import PostgresServer
+    from mnemesh_testkit.databases.postgres import PostgresServer
 
 Parts = tuple[Assembly, ServerConfig]
 

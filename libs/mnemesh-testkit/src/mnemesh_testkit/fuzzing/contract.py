@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from mnemesh.types.v1 import error_reason_pb2
 
-from mnemesh_testkit.stubs import SERVICES
+from mnemesh_testkit.mesh.stubs import SERVICES
 
 _LONG: Final = "long " * 4_000
 HOSTILE: Final = (

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 from mnemesh_kit.transport import CHANNEL_OPTIONS, SERVER_OPTIONS
 
-from mnemesh_testkit.ports import ReservedPort
+from mnemesh_testkit.mesh.reserved_ports import ReservedPort
 
 _HOP_HEADERS = ("user-agent", "grpc-", ":")
 

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import sqlalchemy as sa
 from mnemesh_kit.sql.database import Database
 
-from mnemesh_testkit.stubs import ROOMS
+from mnemesh_testkit.mesh.stubs import ROOMS
 
 _PACKAGES: Final = {f"mnemesh_{room}" for room in ROOMS}
 

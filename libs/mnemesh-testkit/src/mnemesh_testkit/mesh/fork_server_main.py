@@ -17,7 +17,7 @@ import sys
 from importlib import import_module
 from typing import Any, Final
 
-from mnemesh_testkit.stubs import ROOMS
+from mnemesh_testkit.mesh.stubs import ROOMS
 
 _PR_SET_PDEATHSIG: Final = 1
 _IMPORTED: Final = (
@@ -30,7 +30,7 @@ _IMPORTED: Final = (
     "mnemesh_orchestrator.llm.openai_chat.client",
     "mnemesh_retrieval.edge",
     "mnemesh_retrieval.embedders.hashing",
-    "mnemesh_testkit.points",
+    "mnemesh_testkit.failpoints.observer",
     "httpcore2",
     "openai.resources.chat",
     "openai.resources.models",
@@ -93,7 +93,7 @@ def _become(order: dict[str, Any]) -> int:
     sys.argv = [order["room"]]
     directory = os.environ.get("TESTKIT_POINTS")
     if directory is not None:
-        import_module("mnemesh_testkit.points").watch(directory, order["name"])
+        import_module("mnemesh_testkit.failpoints.observer").watch(directory, order["name"])
     code: int = import_module(f"mnemesh_{order['room']}.main").main()
     return code
 

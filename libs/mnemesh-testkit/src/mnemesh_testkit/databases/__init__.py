@@ -1,0 +1,1 @@
+"""Databases for tests: a temporary PostgreSQL server, copies of migrated SQLite files, old revisions, query plans."""

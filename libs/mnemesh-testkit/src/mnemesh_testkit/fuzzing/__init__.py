@@ -1,0 +1,1 @@
+"""Hostile, invalid and undecodable requests for every method of the contracts."""
