@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
-from mnemesh_client.supervisor.mesh import Mesh
-from mnemesh_client.supervisor.settings import ROOMS, MeshConfig
+from mnemesh_client.supervisor.config import ROOMS, MeshConfig
+from mnemesh_client.supervisor.supervisor import Mesh
 
 from benchmarks.processes import Processes
 

@@ -15,7 +15,7 @@ from mnemesh.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
 from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
 from mnemesh_client.supervisor.health import until_serving
-from mnemesh_client.supervisor.service import Service
+from mnemesh_client.supervisor.process import Service
 from mnemesh_kit.channels import Channels
 from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres
 from mnemesh_testkit.mesh.reserved_ports import ReservedPort

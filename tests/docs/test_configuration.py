@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mnemesh_client.supervisor.settings import MeshConfig
+from mnemesh_client.supervisor.config import MeshConfig
 from mnemesh_kit.config import ServerConfig
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"

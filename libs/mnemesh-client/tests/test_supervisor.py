@@ -15,9 +15,9 @@ import pytest
 import pytest_asyncio
 from mnemesh_client import Mnemesh
 from mnemesh_client.supervisor import health
-from mnemesh_client.supervisor.instance import holder_of
-from mnemesh_client.supervisor.mesh import Mesh
-from mnemesh_client.supervisor.settings import ROOMS, MeshConfig
+from mnemesh_client.supervisor.config import ROOMS, MeshConfig
+from mnemesh_client.supervisor.data_lock import holder_of
+from mnemesh_client.supervisor.supervisor import Mesh
 from mnemesh_kit.config import StartupError
 
 SOME = ("blocks", "tools")
@@ -93,8 +93,8 @@ async def test_a_killed_service_comes_back_with_its_data(config: MeshConfig) -> 
 async def test_services_end_with_a_killed_supervisor_and_a_new_one_starts(mesh: Mesh, config: MeshConfig) -> None:
     code = (
         "import asyncio, sys\n"
-        "from mnemesh_client.supervisor.mesh import Mesh\n"
-        "from mnemesh_client.supervisor.settings import MeshConfig\n"
+        "from mnemesh_client.supervisor.supervisor import Mesh\n"
+        "from mnemesh_client.supervisor.config import MeshConfig\n"
         "async def main():\n"
         "    mesh = Mesh(MeshConfig.from_env(), print, sys.argv[1:])\n"
         "    await mesh.start()\n"

@@ -19,8 +19,7 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_client import Mnemesh
 from mnemesh_client.episodes import memory_scope
-from mnemesh_client.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, TraceDirectory
-from mnemesh_client.trace_files.lines import (
+from mnemesh_client.trace_files.convert import (
     episode_line,
     episode_record,
     fact_line,
@@ -28,6 +27,7 @@ from mnemesh_client.trace_files.lines import (
     trace_line,
     trace_record,
 )
+from mnemesh_client.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, TraceDirectory
 from mnemesh_client.trace_files.mirror import Mirror
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id, new_id

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from mnemesh_client.supervisor.settings import ROOMS
+from mnemesh_client.supervisor.config import ROOMS
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply, status
 

@@ -10,7 +10,7 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import InvalidArgument
 
-from mnemesh_client import turns
+from mnemesh_client import run_stream
 from mnemesh_client.inputs import Input, given, input_messages, new_request_id
 from mnemesh_client.paging import Order, every, sort_order
 
@@ -41,7 +41,7 @@ class RunsClient:
             messages=input_messages(content),
             config=config,
         )
-        return turns.send(self.stub, request, self._patience)
+        return run_stream.send(self.stub, request, self._patience)
 
     def answer(
         self,
@@ -64,7 +64,7 @@ class RunsClient:
             messages=input_messages(content),
             config=config,
         )
-        return turns.send(self.stub, request, self._patience)
+        return run_stream.send(self.stub, request, self._patience)
 
     async def start(
         self,
@@ -87,7 +87,7 @@ class RunsClient:
 
     def stream(self, run_id: str, *, starting_after: int = 0) -> AsyncIterator[runs_pb2.RunEvent]:
         """Replays the events of a run behind a sequence number, then follows it to its end."""
-        return turns.attach(self.stub, run_id, starting_after, self._patience)
+        return run_stream.attach(self.stub, run_id, starting_after, self._patience)
 
     async def get(self, run_id: str) -> runs_pb2.Run:
         """One run."""

@@ -9,9 +9,9 @@ import typer
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError
 
-from mnemesh_client.cli import agents, files, maintain, memory, prompts, providers, search, talk, tokens, up
+from mnemesh_client.cli import agents, chat, export_import, maintain, memory, prompts, providers, search, tokens, up
 from mnemesh_client.cli.connection import Connection
-from mnemesh_client.cli.explain import explain
+from mnemesh_client.cli.error_text import explain
 from mnemesh_client.cli.terminal import complain
 
 app = typer.Typer(
@@ -37,10 +37,10 @@ app.command("up")(up.up)
 app.command("down")(up.down)
 app.command("doctor")(up.doctor)
 app.command("maintain")(maintain.maintain)
-app.command("chat")(talk.chat)
+app.command("chat")(chat.chat)
 app.command("search")(search.search)
-app.command("export")(files.export)
-app.command("import")(files.import_)
+app.command("export")(export_import.export)
+app.command("import")(export_import.import_)
 app.add_typer(agents.app, name="agents")
 app.add_typer(memory.app, name="memory")
 app.add_typer(prompts.app, name="prompts")

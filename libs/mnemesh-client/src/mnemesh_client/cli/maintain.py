@@ -11,8 +11,8 @@ from mnemesh_kit.config import StartupError
 
 from mnemesh_client.cli.terminal import output
 from mnemesh_client.cli.up import DataDir
-from mnemesh_client.supervisor.instance import Instance
-from mnemesh_client.supervisor.settings import ROOMS, MeshConfig, module_of, service_environment
+from mnemesh_client.supervisor.config import ROOMS, MeshConfig, module_of, service_environment
+from mnemesh_client.supervisor.data_lock import Instance
 
 _MARK = "mnemesh: "
 

@@ -16,14 +16,14 @@ from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import NotFound
 
 from mnemesh_client.addresses import Addresses
-from mnemesh_client.cli import diagnosis
+from mnemesh_client.cli import doctor as diagnosis
+from mnemesh_client.cli.chat import converse
 from mnemesh_client.cli.first_agent import ensure_first_agent
-from mnemesh_client.cli.talk import converse
 from mnemesh_client.cli.terminal import complain, notice, output
 from mnemesh_client.mnemesh import Mnemesh
-from mnemesh_client.supervisor.instance import holder_of
-from mnemesh_client.supervisor.mesh import Mesh
-from mnemesh_client.supervisor.settings import ROOMS, MeshConfig
+from mnemesh_client.supervisor.config import ROOMS, MeshConfig
+from mnemesh_client.supervisor.data_lock import holder_of
+from mnemesh_client.supervisor.supervisor import Mesh
 
 _POLL_SECONDS: Final = 0.05
 _MARK: Final = "mnemesh: "

@@ -11,7 +11,7 @@ from typing import Any, Final
 from mnemesh.recall.v1 import traces_service_pb2
 from mnemesh_kit.errors import InvalidArgument
 
-from mnemesh_client.trace_files.lines import (
+from mnemesh_client.trace_files.convert import (
     Line,
     encoded,
     episode_record,

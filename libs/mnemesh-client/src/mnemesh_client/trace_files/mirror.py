@@ -9,8 +9,8 @@ from contextlib import suppress
 from mnemesh.recall.v1 import traces_pb2
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, NotFound, Unavailable
 
+from mnemesh_client.trace_files.convert import Line, episode_line, fact_line, trace_line
 from mnemesh_client.trace_files.directory import ACTIVE, TraceDirectory
-from mnemesh_client.trace_files.lines import Line, episode_line, fact_line, trace_line
 from mnemesh_client.traces import TracesClient
 
 TURNS_AT_ONCE = 100

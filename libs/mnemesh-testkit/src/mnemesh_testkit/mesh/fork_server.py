@@ -15,9 +15,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Final, Self
 
-from mnemesh_client.supervisor import service
+from mnemesh_client.supervisor import process
 
-_LAUNCH: Final = str(Path(service.__file__).with_name("launch.py"))
+_LAUNCH: Final = str(Path(process.__file__).with_name("launch.py"))
 
 
 class ForkServer:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from mnemesh_client.supervisor.health import until_serving
-from mnemesh_client.supervisor.service import Service
+from mnemesh_client.supervisor.process import Service
 
 from mnemesh_testkit.failpoints.kill_orders import Deaths
 from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy

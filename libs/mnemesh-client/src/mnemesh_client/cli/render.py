@@ -11,8 +11,8 @@ from mnemesh.types.v1 import message_pb2
 from rich.console import Console
 from rich.text import Text
 
-from mnemesh_client.cli.edits import Edit
-from mnemesh_client.cli.explain import explain
+from mnemesh_client.cli.error_text import explain
+from mnemesh_client.cli.memory_changes import Edit
 from mnemesh_client.cli.terminal import complain
 from mnemesh_client.errors import RunFailed
 from mnemesh_client.inputs import text_of

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from mnemesh_kit.config import StartupError
 
-from mnemesh_client.supervisor.settings import ROOMS, MeshConfig
+from mnemesh_client.supervisor.config import ROOMS, MeshConfig
 
 _LOCK: Final = "mnemesh.lock"
 

@@ -17,12 +17,12 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_client.agent import Agent
 from mnemesh_client.approvals import approve, deny
 from mnemesh_client.cli.connection import Connection, choose_agent
-from mnemesh_client.cli.edits import MemoryWatch
-from mnemesh_client.cli.explain import explain
-from mnemesh_client.cli.lines import lines, terminal_kept
+from mnemesh_client.cli.error_text import explain
 from mnemesh_client.cli.memory import print_memory
+from mnemesh_client.cli.memory_changes import MemoryWatch
+from mnemesh_client.cli.render import LiveView, PlainView, View
+from mnemesh_client.cli.stdin import lines, terminal_kept
 from mnemesh_client.cli.terminal import notice, output
-from mnemesh_client.cli.views import LiveView, PlainView, View
 from mnemesh_client.mnemesh import Mnemesh
 
 _PROMPT: Final = "› "

@@ -17,11 +17,11 @@ from mnemesh_kit.errors import MnemeshError, Unavailable
 
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.cli.connection import Connection
-from mnemesh_client.cli.explain import explain
+from mnemesh_client.cli.error_text import explain
 from mnemesh_client.cli.first_agent import REHEARSAL
 from mnemesh_client.supervisor import health
-from mnemesh_client.supervisor.instance import holder_of
-from mnemesh_client.supervisor.settings import ROOMS, MeshConfig, module_of
+from mnemesh_client.supervisor.config import ROOMS, MeshConfig, module_of
+from mnemesh_client.supervisor.data_lock import holder_of
 
 _TOO_NEW_PYTHON: Final = (3, 13)
 _MODEL_VARIABLES: Final = (

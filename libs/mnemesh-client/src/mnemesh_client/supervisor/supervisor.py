@@ -11,9 +11,9 @@ from typing import Final
 from mnemesh_kit.config import StartupError
 
 from mnemesh_client.supervisor import health
-from mnemesh_client.supervisor.instance import Instance, PortTaken, require_free_ports
-from mnemesh_client.supervisor.service import Service
-from mnemesh_client.supervisor.settings import ROOMS, MeshConfig, module_of, service_environment
+from mnemesh_client.supervisor.config import ROOMS, MeshConfig, module_of, service_environment
+from mnemesh_client.supervisor.data_lock import Instance, PortTaken, require_free_ports
+from mnemesh_client.supervisor.process import Service
 
 _FIRST_WAIT: Final = 0.25
 _LONGEST_WAIT: Final = 30.0
