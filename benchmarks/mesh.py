@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from mnemesh_client.supervisor.config import ROOMS, MeshConfig
-from mnemesh_client.supervisor.supervisor import Mesh
+from mnemesh_client.supervisor.supervisor import Supervisor
 
 from benchmarks.processes import Processes
 
@@ -66,7 +66,7 @@ async def running_mesh(data_dir: Path, model: tuple[str, int], *, metrics: bool 
     if metrics:
         settings["MNEMESH_METRICS_PORT"] = str(ports[len(ROOMS)])
     config = MeshConfig.from_env(settings)
-    mesh = Mesh(config, lambda line: print(f"  mesh: {line}", file=sys.stderr))
+    mesh = Supervisor(config, lambda line: print(f"  mesh: {line}", file=sys.stderr))
     began = time.perf_counter()
     await mesh.start()
     took = time.perf_counter() - began

@@ -14,8 +14,8 @@ import asyncpg
 from mnemesh.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
 from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
-from mnemesh_client.supervisor.health import until_serving
-from mnemesh_client.supervisor.process import Service
+from mnemesh_client.supervisor.health import wait_until_serving
+from mnemesh_client.supervisor.process import ServiceProcess
 from mnemesh_kit.channels import Channels
 from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres
 from mnemesh_testkit.mesh.reserved_ports import ReservedPort
@@ -67,7 +67,7 @@ async def running(directory: Path, engine: str) -> AsyncIterator[Running]:
         for room, port in ports.items():
             stack.callback(port.release)
             environment = {**settings, f"MNEMESH_{room.upper()}_PORT": str(port.number)}
-            services[room] = Service(room, ("-m", f"mnemesh_{room}"), environment, directory / f"{room}.log")
+            services[room] = ServiceProcess(room, ("-m", f"mnemesh_{room}"), environment, directory / f"{room}.log")
             stack.push_async_callback(services[room].stop, STOP_SECONDS)
         await asyncio.gather(*(_start(services[room], ports[room].address) for room in ROOMS))
         channels = Channels(deadline=120.0)
@@ -102,9 +102,9 @@ async def _settings(directory: Path, postgres: PostgresServer | None) -> dict[st
     return settings
 
 
-async def _start(service: Service, address: str) -> None:
+async def _start(service: ServiceProcess, address: str) -> None:
     await service.start()
-    waiting = (asyncio.create_task(until_serving(address)), asyncio.create_task(service.ended()))
+    waiting = (asyncio.create_task(wait_until_serving(address)), asyncio.create_task(service.wait()))
     try:
         await asyncio.wait(waiting, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not waiting[0].done():

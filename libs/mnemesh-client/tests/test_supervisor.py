@@ -16,8 +16,8 @@ import pytest_asyncio
 from mnemesh_client import Mnemesh
 from mnemesh_client.supervisor import health
 from mnemesh_client.supervisor.config import ROOMS, MeshConfig
-from mnemesh_client.supervisor.data_lock import holder_of
-from mnemesh_client.supervisor.supervisor import Mesh
+from mnemesh_client.supervisor.data_lock import lock_holder
+from mnemesh_client.supervisor.supervisor import Supervisor
 from mnemesh_kit.config import StartupError
 
 SOME = ("blocks", "tools")
@@ -48,32 +48,32 @@ def config(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> MeshCo
 
 
 @pytest_asyncio.fixture
-async def mesh(config: MeshConfig) -> AsyncIterator[Mesh]:
+async def mesh(config: MeshConfig) -> AsyncIterator[Supervisor]:
     """A mesh of two rooms, not started."""
-    mesh = Mesh(config, Notices(), SOME)
+    mesh = Supervisor(config, Notices(), SOME)
     yield mesh
     await mesh.stop()
 
 
 @pytest.mark.timeout(60)
-async def test_services_answer_when_started_and_are_gone_when_stopped(mesh: Mesh, config: MeshConfig) -> None:
+async def test_services_answer_when_started_and_are_gone_when_stopped(mesh: Supervisor, config: MeshConfig) -> None:
     await mesh.start()
     pids = [service.pid for service in mesh.services.values()]
     assert [await health.status(config.address(room)) for room in SOME] == ["SERVING", "SERVING"]
     mesh.declare_ready()
-    assert holder_of(config.data_path) == {"pid": os.getpid(), "ready": True}
+    assert lock_holder(config.data_path) == {"pid": os.getpid(), "ready": True}
     assert (config.data_path / "logs" / "blocks.log").read_text()
 
     await mesh.stop()
 
     assert not [pid for pid in pids if pid is not None and Path(f"/proc/{pid}").exists()]
-    assert holder_of(config.data_path) is None
+    assert lock_holder(config.data_path) is None
 
 
 @pytest.mark.timeout(60)
 async def test_a_killed_service_comes_back_with_its_data(config: MeshConfig) -> None:
     notices = Notices()
-    mesh = Mesh(config, notices, SOME)
+    mesh = Supervisor(config, notices, SOME)
     await mesh.start()
     async with Mnemesh(blocks=config.address("blocks")) as mnemesh:
         block = await mnemesh.blocks.create("notes", "Kept.")
@@ -90,13 +90,13 @@ async def test_a_killed_service_comes_back_with_its_data(config: MeshConfig) -> 
 
 
 @pytest.mark.timeout(60)
-async def test_services_end_with_a_killed_supervisor_and_a_new_one_starts(mesh: Mesh, config: MeshConfig) -> None:
+async def test_services_end_with_a_killed_supervisor_and_a_new_one_starts(mesh: Supervisor, config: MeshConfig) -> None:
     code = (
         "import asyncio, sys\n"
-        "from mnemesh_client.supervisor.supervisor import Mesh\n"
+        "from mnemesh_client.supervisor.supervisor import Supervisor\n"
         "from mnemesh_client.supervisor.config import MeshConfig\n"
         "async def main():\n"
-        "    mesh = Mesh(MeshConfig.from_env(), print, sys.argv[1:])\n"
+        "    mesh = Supervisor(MeshConfig.from_env(), print, sys.argv[1:])\n"
         "    await mesh.start()\n"
         "    print(*(service.pid for service in mesh.services.values()), flush=True)\n"
         "    await asyncio.Future()\n"
@@ -124,19 +124,19 @@ async def test_services_end_with_a_killed_supervisor_and_a_new_one_starts(mesh: 
 
 
 async def test_a_bad_setting_of_a_service_is_its_own_line(
-    mesh: Mesh, config: MeshConfig, monkeypatch: pytest.MonkeyPatch
+    mesh: Supervisor, config: MeshConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MNEMESH_TOOLS_MEMORY_MB", "lots")
-    mesh = Mesh(config, Notices(), SOME)
+    mesh = Supervisor(config, Notices(), SOME)
 
     with pytest.raises(StartupError, match="MNEMESH_TOOLS_MEMORY_MB"):
         await mesh.start()
 
-    assert holder_of(config.data_path) is None
+    assert lock_holder(config.data_path) is None
 
 
 @pytest.mark.timeout(60)
-async def test_a_second_instance_on_the_same_directory_is_refused(mesh: Mesh, config: MeshConfig) -> None:
+async def test_a_second_instance_on_the_same_directory_is_refused(mesh: Supervisor, config: MeshConfig) -> None:
     await mesh.start()
 
     code, err = await _up(config)

@@ -21,7 +21,7 @@ from mnemesh_client.cli.error_text import explain
 from mnemesh_client.cli.first_agent import REHEARSAL
 from mnemesh_client.supervisor import health
 from mnemesh_client.supervisor.config import ROOMS, MeshConfig, module_of
-from mnemesh_client.supervisor.data_lock import holder_of
+from mnemesh_client.supervisor.data_lock import lock_holder
 
 _TOO_NEW_PYTHON: Final = (3, 13)
 _MODEL_VARIABLES: Final = (
@@ -99,7 +99,7 @@ def _data_dir(config: MeshConfig) -> Finding:
     free = shutil.disk_usage(there).free
     if free < _LITTLE_SPACE:
         return Finding("data", f"{directory} has only {free // 2**20} MB left", "problem")
-    holder = holder_of(directory)
+    holder = lock_holder(directory)
     use = f"in use by pid {holder.get('pid')}" if holder else "not in use"
     return Finding("data", f"{directory}, {use}, {free // 2**30} GB free")
 

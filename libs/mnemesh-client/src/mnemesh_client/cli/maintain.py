@@ -12,7 +12,7 @@ from mnemesh_kit.config import StartupError
 from mnemesh_client.cli.terminal import output
 from mnemesh_client.cli.up import DataDir
 from mnemesh_client.supervisor.config import ROOMS, MeshConfig, module_of, service_environment
-from mnemesh_client.supervisor.data_lock import Instance
+from mnemesh_client.supervisor.data_lock import DataDirectoryLock
 
 _MARK = "mnemesh: "
 
@@ -26,7 +26,7 @@ def maintain(data_dir: DataDir = None) -> None:
 
 
 async def _all(config: MeshConfig) -> None:
-    console, instance = output(), Instance.claim(config.data_path)
+    console, instance = output(), DataDirectoryLock.claim(config.data_path)
     try:
         for room in ROOMS:
             async for line in _of(room, config):

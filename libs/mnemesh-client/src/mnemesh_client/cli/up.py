@@ -22,8 +22,8 @@ from mnemesh_client.cli.first_agent import ensure_first_agent
 from mnemesh_client.cli.terminal import complain, notice, output
 from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_client.supervisor.config import ROOMS, MeshConfig
-from mnemesh_client.supervisor.data_lock import holder_of
-from mnemesh_client.supervisor.supervisor import Mesh
+from mnemesh_client.supervisor.data_lock import lock_holder
+from mnemesh_client.supervisor.supervisor import Supervisor
 
 _POLL_SECONDS: Final = 0.05
 _MARK: Final = "mnemesh: "
@@ -52,13 +52,13 @@ def up(
 def down(data_dir: DataDir = None) -> None:
     """Stop the mesh that was started with `mnemesh up --background`, or anywhere else on the same data directory."""
     config = _config(data_dir)
-    holder = holder_of(config.data_path)
+    holder = lock_holder(config.data_path)
     if holder is None:
         notice(f"nothing runs on {config.data_path}")
         return
     os.kill(int(holder["pid"]), signal.SIGTERM)
     deadline = time.monotonic() + 2 * config.stop_seconds
-    while holder_of(config.data_path) is not None:
+    while lock_holder(config.data_path) is not None:
         if time.monotonic() > deadline:
             complain(f"pid {holder['pid']} does not end; see {config.data_path / 'logs'}")
             raise typer.Exit(1)
@@ -85,7 +85,7 @@ async def _up(config: MeshConfig, chat: bool) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, task.cancel)
     started = time.monotonic()
-    mesh = Mesh(config, notice)
+    mesh = Supervisor(config, notice)
     await mesh.start()
     try:
         async with _client(config) as mnemesh:
@@ -148,7 +148,7 @@ def _in_background(config: MeshConfig) -> int:
             start_new_session=True,
         )
     while process.poll() is None:
-        holder = holder_of(config.data_path)
+        holder = lock_holder(config.data_path)
         if holder is not None and holder.get("pid") == process.pid and holder.get("ready"):
             break
         time.sleep(_POLL_SECONDS)

@@ -22,14 +22,14 @@ class PortTaken(StartupError):
     """Somebody else has a port of the mesh."""
 
 
-class Instance:
+class DataDirectoryLock:
     """The hold on a data directory; it ends with the process that has it, however that ends."""
 
     def __init__(self, file: int) -> None:
         self._file = file
 
     @classmethod
-    def claim(cls, directory: Path) -> Instance:
+    def claim(cls, directory: Path) -> DataDirectoryLock:
         """Makes the directory where it is missing, and takes hold of it.
 
         Raises:
@@ -44,7 +44,7 @@ class Instance:
                 "choose another with MNEMESH_DATA_DIR."
             ) from error
         if not _lock(file, patience=0.2):
-            holder = holder_of(directory) or {}
+            holder = lock_holder(directory) or {}
             os.close(file)
             raise StartupError(
                 f"Another `mnemesh up` (pid {holder.get('pid', 'unknown')}) runs on {directory}; "
@@ -66,7 +66,7 @@ class Instance:
         os.close(self._file)
 
 
-def holder_of(directory: Path) -> dict[str, Any] | None:
+def lock_holder(directory: Path) -> dict[str, Any] | None:
     """What the instance on a directory tells: `pid` and `ready`; None where there is none."""
     try:
         file = os.open(directory / _LOCK, os.O_RDWR)

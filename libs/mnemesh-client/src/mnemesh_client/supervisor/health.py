@@ -16,7 +16,7 @@ _OPTIONS = (
 )
 
 
-async def until_serving(address: str) -> None:
+async def wait_until_serving(address: str) -> None:
     """Waits until the service at `address` says that it serves; for ever, unless cancelled."""
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)

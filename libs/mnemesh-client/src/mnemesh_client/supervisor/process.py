@@ -15,7 +15,7 @@ _LAST_WORDS: Final = 8192
 _MARK: Final = "mnemesh: "
 
 
-class Service:
+class ServiceProcess:
     """The process of one room. It writes nothing but its log, and ends when this process does."""
 
     def __init__(self, room: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
@@ -58,7 +58,7 @@ class Service:
                 self._process = await starting
                 raise
 
-    async def ended(self) -> int:
+    async def wait(self) -> int:
         """Waits for the end of the process; its exit code, or the negative number of the signal that ended it."""
         assert self._process is not None, "a service is started before it is waited for"  # noqa: S101
         return await self._process.wait()

@@ -12,8 +12,8 @@ from mnemesh_kit.config import StartupError
 
 from mnemesh_client.supervisor import health
 from mnemesh_client.supervisor.config import ROOMS, MeshConfig, module_of, service_environment
-from mnemesh_client.supervisor.data_lock import Instance, PortTaken, require_free_ports
-from mnemesh_client.supervisor.process import Service
+from mnemesh_client.supervisor.data_lock import DataDirectoryLock, PortTaken, require_free_ports
+from mnemesh_client.supervisor.process import ServiceProcess
 
 _FIRST_WAIT: Final = 0.25
 _LONGEST_WAIT: Final = 30.0
@@ -23,7 +23,7 @@ _PORT_PATIENCE: Final = 1.0
 Say = Callable[[str], None]
 
 
-class Mesh:
+class Supervisor:
     """The supervisor's hold on its services."""
 
     def __init__(self, config: MeshConfig, say: Say, rooms: Sequence[str] = ROOMS) -> None:
@@ -31,9 +31,9 @@ class Mesh:
         self.config = config
         self._say = say
         self._rooms = rooms
-        self._instance: Instance | None = None
+        self._instance: DataDirectoryLock | None = None
         self._keepers: list[asyncio.Task[None]] = []
-        self.services: dict[str, Service] = {}
+        self.services: dict[str, ServiceProcess] = {}
 
     async def start(self) -> None:
         """Starts all services at once and returns when each of them answers.
@@ -41,7 +41,7 @@ class Mesh:
         Raises:
             StartupError: with the one line that says why it cannot be; nothing is left running.
         """
-        self._instance = Instance.claim(self.config.data_path)
+        self._instance = DataDirectoryLock.claim(self.config.data_path)
         try:
             await self._free_ports()
             self._say(f"starting; data and logs in {self.config.data_path}")
@@ -49,7 +49,7 @@ class Mesh:
             environment = service_environment(self.config)
             for room, module in modules.items():
                 log = self.config.data_path / "logs" / f"{room}.log"
-                self.services[room] = Service(room, ("-P", "-m", module), environment, log)
+                self.services[room] = ServiceProcess(room, ("-P", "-m", module), environment, log)
             await self._first_start()
         except BaseException:
             await self.stop()
@@ -112,10 +112,10 @@ class Mesh:
             for task in tasks:
                 task.cancel()
 
-    async def _ready(self, service: Service) -> None:
+    async def _ready(self, service: ServiceProcess) -> None:
         """Waits until the service answers; StartupError where it ends before."""
-        ended = asyncio.create_task(service.ended())
-        serving = asyncio.create_task(health.until_serving(self.config.address(service.room)))
+        ended = asyncio.create_task(service.wait())
+        serving = asyncio.create_task(health.wait_until_serving(self.config.address(service.room)))
         try:
             await asyncio.wait((ended, serving), return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
@@ -126,11 +126,11 @@ class Mesh:
             ended.cancel()
             serving.cancel()
 
-    async def _keep(self, service: Service) -> None:
+    async def _keep(self, service: ServiceProcess) -> None:
         """Brings the service back whenever it ends, after a pause that grows while it keeps ending."""
         wait, since = _FIRST_WAIT, time.monotonic()
         while True:
-            code = await service.ended()
+            code = await service.wait()
             if time.monotonic() - since > _STEADY_SECONDS:
                 wait = _FIRST_WAIT
             why = (service.last_words() or f"see {service.log}") if code > 0 else None
@@ -145,7 +145,7 @@ class Mesh:
             except StartupError:
                 continue
 
-    async def _end(self, service: Service) -> None:
+    async def _end(self, service: ServiceProcess) -> None:
         if not await service.stop(self.config.stop_seconds):
             self._say(f"{service.room} did not end within {self.config.stop_seconds:.0f} s and was killed")
 

@@ -102,7 +102,7 @@ class ForkedService:
         """Starts the process; its output is appended to the log."""
         self._pid, self._ended = await self._server.fork(self._name, self.room, self._environment, self.log)
 
-    async def ended(self) -> int:
+    async def wait(self) -> int:
         """Waits for the end of the process; its exit code, or the negative number of the signal that ended it."""
         assert self._ended is not None, "a service is started before it is waited for"
         return await asyncio.shield(asyncio.wrap_future(self._ended))
@@ -113,10 +113,10 @@ class ForkedService:
             return True
         self._signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(self.ended(), seconds)
+            await asyncio.wait_for(self.wait(), seconds)
         except TimeoutError:
             self.kill()
-            await self.ended()
+            await self.wait()
             return False
         return True
 

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final, Self
 
-from mnemesh_client.supervisor.health import until_serving
-from mnemesh_client.supervisor.process import Service
+from mnemesh_client.supervisor.health import wait_until_serving
+from mnemesh_client.supervisor.process import ServiceProcess
 
 from mnemesh_testkit.failpoints.kill_orders import Deaths
 from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy
@@ -81,11 +81,11 @@ class ProcessMesh:
             self._services[name] = self._service(name, "orchestrator", {**self.environment, **own})
         self._exits = AsyncExitStack()
 
-    def _service(self, name: str, room: str, environment: Mapping[str, str]) -> Service | ForkedService:
+    def _service(self, name: str, room: str, environment: Mapping[str, str]) -> ServiceProcess | ForkedService:
         log = self.directory / f"{name}.log"
         if self._forks is not None:
             return ForkedService(self._forks, name, room, environment, log)
-        return Service(room, ("-m", f"mnemesh_{room}"), environment, log)
+        return ServiceProcess(room, ("-m", f"mnemesh_{room}"), environment, log)
 
     async def __aenter__(self) -> Self:
         """Starts every process and waits until all of them serve."""
@@ -116,7 +116,7 @@ class ProcessMesh:
     async def kill(self, room: str) -> None:
         """SIGKILL; returns when the process is gone."""
         self._services[room].kill()
-        await self._services[room].ended()
+        await self._services[room].wait()
 
     async def stop(self, room: str) -> None:
         """SIGTERM; returns when the process has ended by itself.
@@ -135,8 +135,8 @@ class ProcessMesh:
         """
         service = self._services[room]
         await service.start()
-        serving = asyncio.create_task(until_serving(self._ports[room].address))
-        ended = asyncio.create_task(service.ended())
+        serving = asyncio.create_task(wait_until_serving(self._ports[room].address))
+        ended = asyncio.create_task(service.wait())
         try:
             await asyncio.wait((serving, ended), timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
@@ -152,7 +152,7 @@ class ProcessMesh:
 
         async def keep() -> None:
             while True:
-                await self._services[room].ended()
+                await self._services[room].wait()
                 await self._services[room].start()
 
         keeping = asyncio.create_task(keep())
