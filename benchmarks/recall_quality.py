@@ -21,12 +21,14 @@ from typing import Any, Final
 from mnemesh_kit.clock import SystemClock
 from mnemesh_kit.ids import RandomIds, derive_id
 from mnemesh_kit.sql import Database
-from mnemesh_recall.indexer import Indexer, MessageVectors
-from mnemesh_recall.messages.commands import Batch, MessageSearch, NewContext, SearchMode, SearchScope
-from mnemesh_recall.messages.model import Message, Role, TextPart
-from mnemesh_recall.messages.search import MessageFinder
-from mnemesh_recall.messages.service import MessageService
-from mnemesh_recall.store.sql import SqlRecallStore
+from mnemesh_recall.model.contexts import NewContext
+from mnemesh_recall.model.messages import Batch, Message, Role, TextPart
+from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
+from mnemesh_recall.store.sql.messages import SqlRecallStore
+from mnemesh_recall.usecases.message_search import MessageFinder
+from mnemesh_recall.usecases.messages import MessageService
+from mnemesh_recall.vectors.indexer import Indexer
+from mnemesh_recall.vectors.messages import MessageVectors
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 from mnemesh_testkit.databases.postgres import running_postgres

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_recall.convert import messages as convert
-from mnemesh_recall.messages.model import Message
-from mnemesh_recall.store.codec import COLUMNS, to_message, to_row
+from mnemesh_recall.model.messages import Message
+from mnemesh_recall.rpc.convert import messages as convert
+from mnemesh_recall.store.sql.rows import COLUMNS, to_message, to_row
 
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
 maybe = st.none() | text

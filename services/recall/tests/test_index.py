@@ -14,12 +14,13 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.sql import Database
-from mnemesh_recall.indexer import Indexer, MessageVectors
-from mnemesh_recall.messages import search
-from mnemesh_recall.messages.commands import Batch, MessageSearch, SearchMode, SearchScope
-from mnemesh_recall.messages.model import Message, Role, TextPart
-from mnemesh_recall.messages.search import MessageFinder
-from mnemesh_recall.store.sql import SqlRecallStore
+from mnemesh_recall.model.messages import Batch, Message, Role, TextPart
+from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
+from mnemesh_recall.store.sql.messages import SqlRecallStore
+from mnemesh_recall.usecases import message_search as search
+from mnemesh_recall.usecases.message_search import MessageFinder
+from mnemesh_recall.vectors.indexer import Indexer
+from mnemesh_recall.vectors.messages import MessageVectors
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder

@@ -10,13 +10,13 @@ import pytest_asyncio
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import SequentialIds, new_id
 from mnemesh_kit.sql import Database
-from mnemesh_recall.episodes.commands import FactFilter, MemorySearch, NewFact
-from mnemesh_recall.episodes.model import Fact, Scope, ScopeKind
-from mnemesh_recall.episodes.search import MemoryFinder
-from mnemesh_recall.episodes.vectors import MemoryFollower, MemoryVectors
 from mnemesh_recall.errors import EmbedderAway
-from mnemesh_recall.messages.commands import SearchMode
-from mnemesh_recall.store.episodes.sql import SqlMemoryStore
+from mnemesh_recall.model.episode_operations import FactFilter, MemorySearch, NewFact
+from mnemesh_recall.model.episodes import Fact, Scope, ScopeKind
+from mnemesh_recall.model.search import SearchMode
+from mnemesh_recall.store.sql.episodes import SqlMemoryStore
+from mnemesh_recall.usecases.episode_search import MemoryFinder
+from mnemesh_recall.vectors.memories import MemoryFollower, MemoryVectors
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.embedders.hashing import HashingEmbedder
 from mnemesh_retrieval.errors import EmbedderUnavailable

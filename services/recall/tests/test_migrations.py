@@ -19,7 +19,7 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
-from mnemesh_recall.messages.points import collection
+from mnemesh_recall.vectors.vector_points import collection
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.registry import HASHING
 

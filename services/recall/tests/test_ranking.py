@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mnemesh_recall.store.words.documents import Candidate
-from mnemesh_recall.store.words.ranking import ranked
+from mnemesh_recall.store.sql.fulltext.documents import Candidate
+from mnemesh_recall.store.sql.fulltext.ranking import ranked
 
 
 def candidate(id_: str, body: str, beside: str = "", around: str = "", about: str = "") -> Candidate:

@@ -25,12 +25,12 @@ from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_recall.config import Config
-from mnemesh_recall.indexer import HOLD, Indexer, MessageVectors
 from mnemesh_recall.maintenance import maintain, rebuild
-from mnemesh_recall.messages.commands import Batch
-from mnemesh_recall.messages.model import Message, Role, TextPart
-from mnemesh_recall.messages.retention import Retention
-from mnemesh_recall.store.sql import SqlRecallStore
+from mnemesh_recall.model.messages import Batch, Message, Role, TextPart
+from mnemesh_recall.store.sql.messages import SqlRecallStore
+from mnemesh_recall.usecases.retention import Retention
+from mnemesh_recall.vectors.indexer import HOLD, Indexer
+from mnemesh_recall.vectors.messages import MessageVectors
 from mnemesh_recall.wiring import assemble, open_index
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.embedders.hashing import HashingEmbedder

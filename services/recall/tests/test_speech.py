@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_recall.dates import end_bound, start_bound, time_zone
 from mnemesh_recall.language.words import indexed, terms
-from mnemesh_recall.messages.model import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
-from mnemesh_recall.messages.speech import speech
+from mnemesh_recall.model.dates import end_bound, start_bound, time_zone
+from mnemesh_recall.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
+from mnemesh_recall.model.searchable_text import speech
 
 
 def message(role: Role, text: str = "", **more: Any) -> Message:

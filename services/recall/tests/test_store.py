@@ -9,7 +9,7 @@ from mnemesh_kit.sql import Database
 async def test_the_migrations_make_the_tables_that_the_code_declares(database_url: str) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
-    from mnemesh_recall.store.tables import metadata
+    from mnemesh_recall.store.sql.tables import metadata
 
     database = Database.open(database_url)
     await database.migrate("mnemesh_recall")

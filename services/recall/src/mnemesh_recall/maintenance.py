@@ -14,15 +14,16 @@ from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.index import NearestIndex
 
 from mnemesh_recall.config import Config
-from mnemesh_recall.episodes.vectors import PREFIX as MEMORIES
-from mnemesh_recall.episodes.vectors import MemoryFollower, MemoryVectors
 from mnemesh_recall.errors import EmbedderAway
-from mnemesh_recall.indexer import PREFIX as MESSAGES
-from mnemesh_recall.indexer import Indexer, MessageVectors
-from mnemesh_recall.messages.retention import Retention
-from mnemesh_recall.store.episodes.sql import SqlMemoryStore
-from mnemesh_recall.store.sql import SqlRecallStore
-from mnemesh_recall.store.tables import metadata
+from mnemesh_recall.store.sql.episodes import SqlMemoryStore
+from mnemesh_recall.store.sql.messages import SqlRecallStore
+from mnemesh_recall.store.sql.tables import metadata
+from mnemesh_recall.usecases.retention import Retention
+from mnemesh_recall.vectors.indexer import Indexer
+from mnemesh_recall.vectors.memories import PREFIX as MEMORIES
+from mnemesh_recall.vectors.memories import MemoryFollower, MemoryVectors
+from mnemesh_recall.vectors.messages import PREFIX as MESSAGES
+from mnemesh_recall.vectors.messages import MessageVectors
 from mnemesh_recall.wiring import make_embedder_of, open_index
 
 COLLECTIONS = (MESSAGES, MEMORIES)

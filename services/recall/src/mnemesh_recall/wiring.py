@@ -28,20 +28,21 @@ from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.registry import EmbedderSettings, make_embedder
 
 from mnemesh_recall.config import Config
-from mnemesh_recall.episodes.search import MemoryFinder
-from mnemesh_recall.episodes.service import EpisodeService
-from mnemesh_recall.episodes.vectors import MemoryFollower, MemoryVectors
-from mnemesh_recall.indexer import Indexer, MessageVectors
-from mnemesh_recall.messages.retention import Retention
-from mnemesh_recall.messages.search import MessageFinder
-from mnemesh_recall.messages.service import MessageService
-from mnemesh_recall.servicers.episodes import EpisodesServicer
-from mnemesh_recall.servicers.messages import MessagesServicer
-from mnemesh_recall.servicers.traces import TracesServicer
-from mnemesh_recall.store.episodes.sql import SqlMemoryStore
-from mnemesh_recall.store.sql import SqlRecallStore
-from mnemesh_recall.store.traces.sql import SqlTraceStore
-from mnemesh_recall.traces.service import TraceService
+from mnemesh_recall.rpc.episodes import EpisodesServicer
+from mnemesh_recall.rpc.messages import MessagesServicer
+from mnemesh_recall.rpc.traces import TracesServicer
+from mnemesh_recall.store.sql.episodes import SqlMemoryStore
+from mnemesh_recall.store.sql.messages import SqlRecallStore
+from mnemesh_recall.store.sql.traces import SqlTraceStore
+from mnemesh_recall.usecases.episode_search import MemoryFinder
+from mnemesh_recall.usecases.episodes import EpisodeService
+from mnemesh_recall.usecases.message_search import MessageFinder
+from mnemesh_recall.usecases.messages import MessageService
+from mnemesh_recall.usecases.retention import Retention
+from mnemesh_recall.usecases.traces import TraceService
+from mnemesh_recall.vectors.indexer import Indexer
+from mnemesh_recall.vectors.memories import MemoryFollower, MemoryVectors
+from mnemesh_recall.vectors.messages import MessageVectors
 
 # No call is to read a table whole. Planned without statistics, the word index would be passed over for that; and what
 # is forbidden looks so dear to the planner that it would compile the query first.

@@ -1,1 +1,1 @@
-"""Where recall keeps things."""
+"""The storage of recall."""

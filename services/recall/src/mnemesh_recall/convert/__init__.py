@@ -1,1 +1,0 @@
-"""Between the wire and the domain."""

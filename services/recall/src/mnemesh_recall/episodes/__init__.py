@@ -1,1 +1,0 @@
-"""Episodes and facts: what recall keeps of messages that left the window."""

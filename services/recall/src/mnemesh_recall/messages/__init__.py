@@ -1,1 +1,0 @@
-"""Messages and context windows: what they are, what callers ask of them, and how they are found."""

@@ -1,1 +1,0 @@
-"""Episodes and facts in SQL."""

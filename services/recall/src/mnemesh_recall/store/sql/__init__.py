@@ -1,0 +1,1 @@
+"""The storage of recall on SQLite and PostgreSQL."""

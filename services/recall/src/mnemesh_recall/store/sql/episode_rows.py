@@ -1,0 +1,166 @@
+"""Rows of episodes and facts with what hangs on them: links, words, and the news for the vector index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from mnemesh_recall.errors import no_memory
+from mnemesh_recall.language.words import indexed
+from mnemesh_recall.model.episode_operations import MemoryText
+from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
+from mnemesh_recall.store.sql import agents, outbox, windows
+from mnemesh_recall.store.sql.episode_codec import episode_row, fact_row, to_episode, to_fact
+from mnemesh_recall.store.sql.episode_tables import episodes, facts, memory_links, memory_terms
+from mnemesh_recall.store.sql.transaction import Writing
+
+Condition = sa.ColumnElement[bool]
+TAG, MESSAGE, TURN, EPISODE = "tag", "message", "turn", "episode"
+"""The kinds of links."""
+
+_e, _f = episodes.c, facts.c
+_LINK: Final = sa.insert(memory_links)
+_TERM: Final = sa.insert(memory_terms)
+
+
+def turn_link(agent_id: str, turn_id: str) -> str:
+    """The value of a link to a turn."""
+    return f"{agent_id}/{turn_id}"
+
+
+def owner_of(tx: Writing, scope: Scope) -> str | None:
+    """The agent with whose erasure a scope goes, which is made where it was never seen.
+
+    Raises:
+        NotFound: the agent or the conversation is another organization's, or there is no such conversation.
+        Erased: the agent was erased.
+    """
+    match scope.kind:
+        case ScopeKind.AGENT:
+            agents.take_numbers(tx, scope.id, 0)
+            return scope.id
+        case ScopeKind.CONVERSATION:
+            agent_id: str = windows.head(tx.conn, tx.organization_id, scope.id).agent_id
+            agents.take_numbers(tx, agent_id, 0)
+            return agent_id
+        case _:
+            return None
+
+
+def insert(tx: Writing, memory: Episode | Fact, owner_agent_id: str | None) -> None:
+    """Stores a new one."""
+    if isinstance(memory, Episode):
+        tx.conn.execute(sa.insert(episodes), episode_row(memory, tx.organization_id, owner_agent_id))
+    else:
+        tx.conn.execute(sa.insert(facts), fact_row(memory, tx.organization_id, owner_agent_id))
+    _put_links(tx, memory)
+    _put_terms(tx, memory)
+    outbox.note_memories(tx.conn, [memory.id], tx.now)
+
+
+def rewrite(tx: Writing, memory: Episode | Fact, *, reworded: bool = False) -> None:
+    """Stores a changed one in place; `reworded` where its text is another."""
+    table = episodes if isinstance(memory, Episode) else facts
+    row = (
+        episode_row(memory, tx.organization_id, None)
+        if isinstance(memory, Episode)
+        else fact_row(memory, tx.organization_id, None)
+    )
+    del row["owner_agent_id"]
+    tx.conn.execute(sa.update(table).where(table.c.id == memory.id).values(row))
+    tx.conn.execute(sa.delete(memory_links).where(memory_links.c.memory_id == memory.id))
+    _put_links(tx, memory)
+    if reworded:
+        tx.conn.execute(sa.delete(memory_terms).where(memory_terms.c.memory_id == memory.id))
+        _put_terms(tx, memory)
+        outbox.note_memories(tx.conn, [memory.id], tx.now)
+
+
+def episode(conn: sa.Connection, organization_id: str, episode_id: str) -> Episode:
+    """One episode; NotFound."""
+    found = conn.execute(sa.select(episodes).where(_e.id == episode_id, _e.organization_id == organization_id)).first()
+    if found is None:
+        raise no_memory("episode", episode_id)
+    return to_episode(found)
+
+
+def fact(conn: sa.Connection, organization_id: str, fact_id: str) -> Fact:
+    """One fact, closed or not; NotFound."""
+    found = conn.execute(sa.select(facts).where(_f.id == fact_id, _f.organization_id == organization_id)).first()
+    if found is None:
+        raise no_memory("fact", fact_id)
+    return to_fact(found)
+
+
+def delete(tx: Writing, table: sa.Table, *conditions: Condition) -> int:
+    """Erases those of the organization for which the conditions hold; returns how many."""
+    column = table.c
+    where = (column.organization_id == tx.organization_id, *conditions)
+    ids = list(tx.conn.execute(sa.select(column.id).where(*where)).scalars())
+    if not ids:
+        return 0
+    doomed = sa.select(column.id).where(*where)
+    for hanging in (memory_links, memory_terms):
+        tx.conn.execute(sa.delete(hanging).where(hanging.c.memory_id.in_(doomed)))
+    tx.conn.execute(sa.delete(table).where(*where))
+    outbox.note_memories(tx.conn, ids, tx.now)
+    return len(ids)
+
+
+def erase_agent(tx: Writing, agent_id: str) -> None:
+    """Erases what belongs to an agent and to its conversations."""
+    for table in (episodes, facts):
+        delete(tx, table, table.c.owner_agent_id == agent_id)
+
+
+def texts(conn: sa.Connection, ids: Sequence[str]) -> list[MemoryText]:
+    """What the vector index is to hold of those among `ids` that exist."""
+    found = []
+    for table, said in ((episodes, _e.summary), (facts, _f.text)):
+        column = table.c
+        columns = (column.id, column.organization_id, column.scope_kind, column.scope_id, column.owner_agent_id, said)
+        for row in conn.execute(sa.select(*columns).where(column.id.in_(ids))):
+            scope = Scope(ScopeKind(row.scope_kind), row.scope_id)
+            found.append(MemoryText(row.id, row.organization_id, scope, row.owner_agent_id, row[5]))
+    return found
+
+
+def _put_links(tx: Writing, memory: Episode | Fact) -> None:
+    if links := list(_links(memory)):
+        tx.conn.execute(_LINK, links)
+
+
+def _links(memory: Episode | Fact) -> Iterator[dict[str, Any]]:
+    for tag in dict.fromkeys(memory.tags):
+        yield {"memory_id": memory.id, "kind": TAG, "value": tag}
+    for message_id in dict.fromkeys(memory.source.message_ids):
+        yield {"memory_id": memory.id, "kind": MESSAGE, "value": message_id}
+    if isinstance(memory, Episode):
+        agent_id = covered_agent(memory)
+        for turn_id in dict.fromkeys(memory.turn_ids if agent_id is not None else ()):
+            yield {"memory_id": memory.id, "kind": TURN, "value": turn_link(agent_id or "", turn_id)}
+    elif memory.source.episode_id is not None:
+        yield {"memory_id": memory.id, "kind": EPISODE, "value": memory.source.episode_id}
+
+
+def covered_agent(memory: Episode) -> str | None:
+    """Whose turns an episode covers."""
+    return memory.source.agent_id or (memory.scope.id if memory.scope.kind is ScopeKind.AGENT else None)
+
+
+def _put_terms(tx: Writing, memory: Episode | Fact) -> None:
+    kind, text = ("episode", memory.summary) if isinstance(memory, Episode) else ("fact", memory.text)
+    rows = [
+        {
+            "organization_id": tx.organization_id,
+            "kind": kind,
+            "term": term,
+            "scope_key": memory.scope.key,
+            "memory_id": memory.id,
+        }
+        for term in dict.fromkeys(indexed(text).split())
+    ]
+    if rows:
+        tx.conn.execute(_TERM, rows)

@@ -1,0 +1,335 @@
+"""The store of episodes and facts on SQL: each method of the port as one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.idempotency import Ledger, RequestKey
+from mnemesh_kit.ids import IdSource
+from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.sql import Database
+
+from mnemesh_recall.errors import FactClosed
+from mnemesh_recall.model.episode_operations import (
+    Committed,
+    EpisodeCommit,
+    EpisodeFilter,
+    EpisodeOrder,
+    FactFilter,
+    FactOrder,
+    Invalidate,
+    MemoryBundle,
+    MemoryText,
+    NewFact,
+    ScopeErasure,
+    ScopeSummary,
+    Supersede,
+)
+from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
+from mnemesh_recall.store.sql import episode_rows, episode_search, episode_writes, outbox
+from mnemesh_recall.store.sql.episode_codec import to_episode, to_fact
+from mnemesh_recall.store.sql.episode_filters import holding, in_scopes, of_episodes, of_facts
+from mnemesh_recall.store.sql.episode_search import Where, conditions, table_of
+from mnemesh_recall.store.sql.episode_tables import episodes, facts
+from mnemesh_recall.store.sql.fulltext.engines import word_index
+from mnemesh_recall.store.sql.tables import request_ledger
+from mnemesh_recall.store.sql.transaction import Writing
+
+T = TypeVar("T")
+
+_e, _f = episodes.c, facts.c
+_NOTHING: Final = ""
+
+
+class SqlMemoryStore:
+    """Episodes and facts on SQLite or PostgreSQL, in the database of the messages."""
+
+    def __init__(self, database: Database, clock: Clock, ids: IdSource) -> None:
+        self._database = database
+        self._clock = clock
+        self._ids = ids
+        self._ledger = Ledger(request_ledger, clock)
+        self._words = word_index(database)
+
+    async def commit_episode(self, organization_id: str, wanted: EpisodeCommit, key: RequestKey | None) -> Committed:
+        """See MemoryStore."""
+
+        def put(tx: Writing) -> Sequence[str]:
+            episode, done = episode_writes.commit(tx, wanted, self._ids)
+            return (_NOTHING if episode is None else episode.id, *(fact.id for fact in done))
+
+        def read(conn: sa.Connection, ids: Sequence[str]) -> Committed:
+            episode_id, *fact_ids = ids
+            kept = {row.id: to_fact(row) for row in conn.execute(sa.select(facts).where(_f.id.in_(fact_ids)))}
+            return Committed(
+                episode_rows.episode(conn, organization_id, episode_id) if episode_id else None,
+                tuple(kept[id_] for id_ in fact_ids if id_ in kept),
+            )
+
+        return await self._once(organization_id, key, put, read)
+
+    async def get_episode(self, organization_id: str, episode_id: str) -> Episode:
+        """See MemoryStore."""
+        return await self._database.read(lambda conn: episode_rows.episode(conn, organization_id, episode_id))
+
+    async def list_episodes(
+        self, organization_id: str, wanted: EpisodeFilter, order: EpisodeOrder, page: PageQuery
+    ) -> Page[Episode]:
+        """See MemoryStore."""
+        chosen = sa.select(episodes).where(*of_episodes(organization_id, wanted))
+        owned = _e.organization_id == organization_id
+        return await self._database.read(
+            lambda conn: paginate(conn, chosen, page, key=_e[order.value], id=_e.id, scope=owned).map(to_episode)
+        )
+
+    async def update_episode(
+        self, organization_id: str, episode_id: str, changes: Mapping[str, Any], key: RequestKey | None
+    ) -> Episode:
+        """See MemoryStore."""
+
+        def write(tx: Writing) -> Sequence[str]:
+            old = episode_rows.episode(tx.conn, organization_id, episode_id)
+            episode_rows.owner_of(tx, old.scope)
+            episode = replace(old, **changes, updated_at=tx.now)
+            episode_rows.rewrite(tx, episode, reworded=episode.summary != old.summary)
+            return (episode.id,)
+
+        return await self._once(
+            organization_id, key, write, lambda conn, ids: episode_rows.episode(conn, organization_id, ids[0])
+        )
+
+    async def delete_episode(self, organization_id: str, episode_id: str, key: RequestKey | None) -> None:
+        """See MemoryStore."""
+        await self._delete(organization_id, key, episodes, episode_id)
+
+    async def create_fact(
+        self, organization_id: str, scope: Scope, new: NewFact, key: RequestKey | None
+    ) -> tuple[Fact, bool]:
+        """See MemoryStore."""
+
+        def put(tx: Writing) -> Sequence[str]:
+            fact, held = episode_writes.add(tx, new, scope, self._ids)
+            return fact.id, "held" if held else _NOTHING
+
+        return await self._once(
+            organization_id,
+            key,
+            put,
+            lambda conn, ids: (episode_rows.fact(conn, organization_id, ids[0]), bool(ids[1])),
+        )
+
+    async def get_fact(self, organization_id: str, fact_id: str) -> Fact:
+        """See MemoryStore."""
+        return await self._database.read(lambda conn: episode_rows.fact(conn, organization_id, fact_id))
+
+    async def list_facts(
+        self, organization_id: str, wanted: FactFilter, order: FactOrder, page: PageQuery
+    ) -> Page[Fact]:
+        """See MemoryStore."""
+        chosen = sa.select(facts).where(*of_facts(organization_id, wanted, self._clock.now()))
+        owned = _f.organization_id == organization_id
+        return await self._database.read(
+            lambda conn: paginate(conn, chosen, page, key=_f[order.value], id=_f.id, scope=owned).map(to_fact)
+        )
+
+    async def update_fact(
+        self, organization_id: str, fact_id: str, changes: Mapping[str, Any], key: RequestKey | None
+    ) -> Fact:
+        """See MemoryStore."""
+
+        def write(tx: Writing) -> Sequence[str]:
+            old = episode_rows.fact(tx.conn, organization_id, fact_id)
+            if old.closed_at is not None:
+                raise FactClosed(old.id, old.superseded_by_id)
+            episode_rows.owner_of(tx, old.scope)
+            episode_rows.rewrite(tx, replace(old, **changes, updated_at=tx.now))
+            return (old.id,)
+
+        return await self._once(
+            organization_id, key, write, lambda conn, ids: episode_rows.fact(conn, organization_id, ids[0])
+        )
+
+    async def supersede_fact(
+        self, organization_id: str, wanted: Supersede, key: RequestKey | None
+    ) -> tuple[Fact, Fact]:
+        """See MemoryStore."""
+
+        def put(tx: Writing) -> Sequence[str]:
+            new, old = episode_writes.supersede(tx, wanted, self._ids, "operation")
+            return new.id, old.id
+
+        def read(conn: sa.Connection, ids: Sequence[str]) -> tuple[Fact, Fact]:
+            return episode_rows.fact(conn, organization_id, ids[0]), episode_rows.fact(conn, organization_id, ids[1])
+
+        return await self._once(organization_id, key, put, read)
+
+    async def invalidate_fact(self, organization_id: str, wanted: Invalidate, key: RequestKey | None) -> Fact:
+        """See MemoryStore."""
+        return await self._once(
+            organization_id,
+            key,
+            lambda tx: (episode_writes.invalidate(tx, wanted).id,),
+            lambda conn, ids: episode_rows.fact(conn, organization_id, ids[0]),
+        )
+
+    async def delete_fact(self, organization_id: str, fact_id: str, key: RequestKey | None) -> None:
+        """See MemoryStore."""
+        await self._delete(organization_id, key, facts, fact_id)
+
+    async def list_fact_history(self, organization_id: str, fact_id: str, page: PageQuery) -> Page[Fact]:
+        """See MemoryStore."""
+
+        def read(conn: sa.Connection) -> Page[Fact]:
+            chain_id = episode_rows.fact(conn, organization_id, fact_id).chain_id
+            of_chain = sa.and_(_f.chain_id == chain_id, _f.organization_id == organization_id)
+            chosen = sa.select(facts).where(of_chain)
+            return paginate(conn, chosen, page, key=_f.row_id, id=_f.id, scope=of_chain).map(to_fact)
+
+        return await self._database.read(read)
+
+    async def get_bundle(
+        self, organization_id: str, where: FactFilter, max_episodes: int, max_facts: int
+    ) -> MemoryBundle:
+        """See MemoryStore."""
+        now = self._clock.now()
+        of_scopes = EpisodeFilter(scopes=where.scopes, known_at=where.known_at)
+        best = (
+            sa.select(facts)
+            .where(*of_facts(organization_id, where, now))
+            .order_by(sa.func.coalesce(_f.salience, 0.0).desc(), _f.created_at.desc(), _f.row_id.desc())
+            .limit(max_facts)
+        )
+
+        def read(conn: sa.Connection) -> MemoryBundle:
+            newest = episode_search.newest(conn, organization_id, of_scopes, max_episodes, now)
+            chosen = sorted(conn.execute(best).all(), key=lambda row: (row.created_at, row.row_id))
+            return MemoryBundle(tuple(map(to_episode, reversed(newest))), tuple(map(to_fact, chosen)))
+
+        return await self._database.read(read)
+
+    async def list_scopes(self, organization_id: str, name_prefix: str | None, page: PageQuery) -> Page[ScopeSummary]:
+        """See MemoryStore."""
+        now = self._clock.now()
+        each = sa.union_all(
+            _counted(episodes, organization_id, sa.literal(1), sa.literal(0)),
+            _counted(facts, organization_id, sa.literal(0), sa.case((sa.and_(*holding(now, now)), 1), else_=0)),
+        ).subquery("each")
+        c = each.c
+        held = (
+            sa.select(
+                c.scope_kind,
+                c.scope_id,
+                sa.func.sum(c.episode_count).label("episode_count"),
+                sa.func.sum(c.fact_count).label("fact_count"),
+                sa.func.max(c.updated_at).label("updated_at"),
+            )
+            .group_by(c.scope_kind, c.scope_id)
+            .subquery("held")
+        )
+        chosen = sa.select(held)
+        if name_prefix is not None:
+            named = held.c.scope_kind == ScopeKind.NAME.value
+            chosen = chosen.where(named, held.c.scope_id.startswith(name_prefix, autoescape=True))
+        everything = held.c.scope_id.is_not(None)
+        return await self._database.read(
+            lambda conn: paginate(conn, chosen, page, key=held.c.scope_kind, id=held.c.scope_id, scope=everything).map(
+                _to_summary
+            )
+        )
+
+    async def erase_scope(self, organization_id: str, scope: Scope, key: RequestKey | None) -> ScopeErasure:
+        """See MemoryStore."""
+
+        def erase(tx: Writing) -> Sequence[str]:
+            return [str(episode_rows.delete(tx, table, in_scopes(table, [scope]))) for table in (episodes, facts)]
+
+        return await self._once(
+            organization_id, key, erase, lambda _, gone: ScopeErasure(episodes=int(gone[0]), facts=int(gone[1]))
+        )
+
+    async def search_words(
+        self, organization_id: str, where: Where, terms: Sequence[str], limit: int
+    ) -> list[tuple[str, float]]:
+        """See MemoryStore."""
+        now = self._clock.now()
+        if not terms:
+            return []
+        return await self._database.read(
+            lambda conn: episode_search.search(conn, organization_id, where, terms, limit, now)
+        )
+
+    async def newest(self, organization_id: str, where: Where, limit: int) -> list[Episode | Fact]:
+        """See MemoryStore."""
+        now = self._clock.now()
+        rows = await self._database.read(lambda conn: episode_search.newest(conn, organization_id, where, limit, now))
+        return [to_episode(row) if isinstance(where, EpisodeFilter) else to_fact(row) for row in rows]
+
+    async def pick(self, organization_id: str, where: Where, ids: Sequence[str]) -> dict[str, Episode | Fact]:
+        """See MemoryStore."""
+        if not ids:
+            return {}
+        table = table_of(where)
+        asked = conditions(organization_id, where, self._clock.now())
+        chosen = sa.select(table).where(table.c.id.in_(ids), *asked)
+        rows = await self._database.read(lambda conn: conn.execute(chosen).all())
+        return {row.id: to_episode(row) if isinstance(where, EpisodeFilter) else to_fact(row) for row in rows}
+
+    async def texts(self, ids: Sequence[str]) -> list[MemoryText]:
+        """See MemoryStore."""
+        return await self._database.read(lambda conn: episode_rows.texts(conn, ids))
+
+    async def note_all(self) -> int:
+        """See MemoryStore."""
+
+        def note(conn: sa.Connection) -> int:
+            ids = [*conn.execute(sa.select(_e.id)).scalars(), *conn.execute(sa.select(_f.id)).scalars()]
+            outbox.note_memories(conn, ids, self._clock.now())
+            return len(ids)
+
+        return await self._database.write(note)
+
+    async def _delete(self, organization_id: str, key: RequestKey | None, table: sa.Table, memory_id: str) -> None:
+        def drop(tx: Writing) -> Sequence[str]:
+            episode_rows.delete(tx, table, table.c.id == memory_id)
+            if table is facts:
+                for link in (_f.superseded_by_id, _f.supersedes_id):
+                    tx.conn.execute(sa.update(facts).where(link == memory_id).values({link.name: None}))
+            return ()
+
+        await self._once(organization_id, key, drop, lambda _conn, _ids: None)
+
+    async def _once(
+        self,
+        organization_id: str,
+        key: RequestKey | None,
+        effect: Callable[[Writing], Sequence[str]],
+        answer: Callable[[sa.Connection, Sequence[str]], T],
+    ) -> T:
+        """An effect that happens once, and its answer by the ids that it gave, as they are now."""
+
+        def act(conn: sa.Connection) -> T:
+            tx = Writing(conn, self._words, organization_id, self._clock.now())
+            ids, _ = self._ledger.once(conn, key, lambda: effect(tx))
+            return answer(conn, ids)
+
+        return await self._database.write(act)
+
+
+def _counted(table: sa.Table, organization_id: str, episodes_: Any, facts_: Any) -> sa.Select[Any]:
+    column = table.c
+    return sa.select(
+        column.scope_kind,
+        column.scope_id,
+        episodes_.label("episode_count"),
+        facts_.label("fact_count"),
+        column.updated_at,
+    ).where(column.organization_id == organization_id)
+
+
+def _to_summary(row: sa.Row[Any]) -> ScopeSummary:
+    scope = Scope(ScopeKind(row.scope_kind), row.scope_id)
+    return ScopeSummary(scope, int(row.episode_count), int(row.fact_count), row.updated_at)

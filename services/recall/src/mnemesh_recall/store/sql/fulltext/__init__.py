@@ -1,0 +1,1 @@
+"""Full-text search inside the SQL database."""

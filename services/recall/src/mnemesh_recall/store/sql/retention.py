@@ -1,0 +1,31 @@
+"""Which messages have outlived a retention policy, and their deletion."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+import sqlalchemy as sa
+
+from mnemesh_recall.store.sql import message_rows
+from mnemesh_recall.store.sql.tables import context_entries, messages
+from mnemesh_recall.store.sql.transaction import Writing
+
+_m = messages.c
+_OUTLIVED: Final = (
+    sa.select(_m.id, _m.agent_id)
+    .where(
+        _m.created_at < sa.bindparam("before", type_=_m.created_at.type),
+        ~sa.exists().where(context_entries.c.message_id == _m.id),
+    )
+    .order_by(_m.created_at)
+    .limit(sa.bindparam("most", type_=sa.Integer))
+)
+
+
+def delete_outlived(tx: Writing, before: datetime, most: int) -> int:
+    """See RecallStore.delete_outlived."""
+    doomed: dict[str, list[str]] = {}
+    for row in tx.conn.execute(_OUTLIVED, {"before": before, "most": most}):
+        doomed.setdefault(row.agent_id, []).append(row.id)
+    return sum(message_rows.delete(tx, agent_id, ids) for agent_id, ids in doomed.items())

@@ -1,0 +1,254 @@
+"""Turns, traces and tool interactions read from the rows of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from mnemesh_kit.errors import NotFound
+from mnemesh_kit.paging import Cursor, Page, PageQuery, paginate
+
+from mnemesh_recall.model.messages import Message
+from mnemesh_recall.model.trace_operations import InteractionFilter, TurnFilter
+from mnemesh_recall.model.traces import Line, ToolInteraction, Trace, Turn, pair, traces_of
+from mnemesh_recall.store.sql.episode_rows import TURN, turn_link
+from mnemesh_recall.store.sql.episode_tables import episodes, memory_links
+from mnemesh_recall.store.sql.rows import COLUMNS, to_message
+from mnemesh_recall.store.sql.tables import context_entries, messages, tool_call_rows, trace_lines, turns
+from mnemesh_recall.store.sql.trace_codec import to_line
+
+_t, _m, _r, _l = turns.c, messages.c, tool_call_rows.c, trace_lines.c
+CALLS_AT_ONCE: Final = 200
+"""So many messages with calls are looked through at a time for those that a filter wants."""
+
+
+def shown(turn: Any = turns) -> sa.ColumnElement[bool]:
+    """A window shows a message of the turn."""
+    return (
+        sa.exists()
+        .where(
+            _m.agent_id == turn.c.agent_id,
+            _m.turn_id == turn.c.turn_id,
+            context_entries.c.message_id == _m.id,
+        )
+        .correlate(turn)
+    )
+
+
+def list_turns(conn: sa.Connection, organization_id: str, wanted: TurnFilter, page: PageQuery) -> Page[Turn]:
+    """See TraceStore.list_turns."""
+    of_agent = sa.and_(_t.agent_id == wanted.agent_id, _t.organization_id == organization_id)
+    chosen = sa.select(turns, shown().label("is_shown")).where(of_agent)
+    if wanted.conversation_id is not None:
+        chosen = chosen.where(_t.conversation_id == wanted.conversation_id)
+    if wanted.turn_ids:
+        chosen = chosen.where(_t.turn_id.in_(wanted.turn_ids))
+    if wanted.from_time is not None:
+        chosen = chosen.where(_t.started_at >= wanted.from_time)
+    if wanted.before_time is not None:
+        chosen = chosen.where(_t.started_at < wanted.before_time)
+    if wanted.compacted is not None:
+        chosen = chosen.where(~shown() if wanted.compacted else shown())
+    found = paginate(conn, chosen, page, key=_t.turn_index, id=_t.turn_id, scope=of_agent)
+    rows = found.items
+    ids = [row.turn_id for row in rows]
+    counts = _counts(conn, wanted.agent_id, ids)
+    covering = _covering(conn, wanted.agent_id, ids)
+    archived = {row.turn_id: not row.is_shown for row in rows}
+    said = traces_as_of(conn, wanted.agent_id, archived) if wanted.with_traces else {}
+    return Page(
+        tuple(
+            Turn(
+                id=row.turn_id,
+                agent_id=row.agent_id,
+                conversation_id=row.conversation_id,
+                index=row.turn_index,
+                compacted=not row.is_shown,
+                episode_id=covering.get(row.turn_id),
+                started_at=row.started_at,
+                traces=said.get(row.turn_id, ()),
+                **counts[row.turn_id],
+            )
+            for row in rows
+        ),
+        found.next_cursor,
+    )
+
+
+def traces(conn: sa.Connection, agent_id: str, turn_ids: Sequence[str]) -> dict[str, tuple[Trace, ...]]:
+    """The traces of turns, by turn."""
+    asked = sa.select(_t.turn_id, shown()).where(_t.agent_id == agent_id, _t.turn_id.in_(turn_ids))
+    return traces_as_of(conn, agent_id, {row[0]: not row[1] for row in conn.execute(asked)})
+
+
+def traces_as_of(
+    conn: sa.Connection, agent_id: str, archived: Mapping[str, bool], last_sequence_id: int | None = None
+) -> dict[str, tuple[Trace, ...]]:
+    """The traces of turns, by turn, as far as they were stored; `archived` says of each turn whether it is."""
+    turn_ids = list(archived)
+    chosen = sa.select(*COLUMNS).where(_m.agent_id == agent_id, _m.turn_id.in_(turn_ids))
+    if last_sequence_id is not None:
+        chosen = chosen.where(_m.sequence_id <= last_sequence_id)
+    rows = conn.execute(chosen.order_by(_m.sequence_id))
+    of_turns: dict[str, list[Message]] = {}
+    for message in map(to_message, rows):
+        of_turns.setdefault(message.turn_id or "", []).append(message)
+    in_turns = sa.select(_m.id).where(_m.agent_id == agent_id, _m.turn_id.in_(turn_ids))
+    lines: dict[str, list[Line]] = {}
+    for row in conn.execute(sa.select(trace_lines).where(_l.agent_id == agent_id, _l.message_id.in_(in_turns))):
+        lines.setdefault(row.message_id, []).append(to_line(row))
+    return {turn_id: traces_of(found, lines, archived=archived[turn_id]) for turn_id, found in of_turns.items()}
+
+
+def list_interactions(
+    conn: sa.Connection, organization_id: str, wanted: InteractionFilter, page: PageQuery
+) -> Page[ToolInteraction]:
+    """See TraceStore.list_interactions."""
+    start = page.cursor or (
+        _place(conn, organization_id, wanted.agent_id, "after_id", page.after_id) if page.after_id is not None else None
+    )
+    stop = (
+        _place(conn, organization_id, wanted.agent_id, "before_id", page.before_id)
+        if page.before_id is not None
+        else None
+    )
+    found: list[tuple[Cursor, ToolInteraction]] = []
+    for interaction in _interactions(conn, organization_id, wanted, start, ascending=page.ascending):
+        place = Cursor(interaction.calling.sequence_id, interaction.call.id)
+        if stop is not None and _reached(place, stop, ascending=page.ascending):
+            break
+        if wanted.tool_name is not None and interaction.call.name != wanted.tool_name:
+            continue
+        if wanted.statuses and interaction.status not in wanted.statuses:
+            continue
+        found.append((place, interaction))
+        if len(found) > page.limit:
+            break
+    kept = found[: page.limit]
+    return Page(tuple(item for _, item in kept), kept[-1][0] if len(found) > page.limit else None)
+
+
+def _reached(place: Cursor, stop: Cursor, *, ascending: bool) -> bool:
+    if place == stop:
+        return True
+    here, there = int(place.value or 0), int(stop.value or 0)
+    return here > there if ascending else here < there
+
+
+def _interactions(
+    conn: sa.Connection,
+    organization_id: str,
+    wanted: InteractionFilter,
+    start: Cursor | None,
+    *,
+    ascending: bool,
+) -> Iterator[ToolInteraction]:
+    chosen = sa.select(*COLUMNS).where(
+        _m.agent_id == wanted.agent_id, _m.organization_id == organization_id, _m.tool_calls.is_not(None)
+    )
+    for column, value in (
+        (_m.conversation_id, wanted.conversation_id), (_m.turn_id, wanted.turn_id), (_m.run_id, wanted.run_id),
+    ):  # fmt: skip
+        if value is not None:
+            chosen = chosen.where(column == value)
+    chosen = chosen.order_by(_m.sequence_id.asc() if ascending else _m.sequence_id.desc()).limit(CALLS_AT_ONCE)
+    at, skip = (None, None) if start is None else (int(start.value or 0), start.id)
+    while True:
+        # From the message of the place itself: it may hold further calls.
+        rows = chosen if at is None else chosen.where(_m.sequence_id >= at if ascending else _m.sequence_id <= at)
+        calling = [to_message(row) for row in conn.execute(rows)]
+        others = _mentioning(conn, wanted.agent_id, [call.id for message in calling for call in message.tool_calls])
+        for message in calling:
+            calls = message.tool_calls if ascending else message.tool_calls[::-1]
+            if message.sequence_id == at:
+                ids = [call.id for call in calls]
+                calls = calls[ids.index(skip) + 1 :] if skip in ids else ()
+            for call in calls:
+                yield pair(message, call, others.get(call.id, ()))
+        if len(calling) < CALLS_AT_ONCE:
+            return
+        last = calling[-1]
+        at, skip = last.sequence_id, (last.tool_calls if ascending else last.tool_calls[::-1])[-1].id
+
+
+def _mentioning(conn: sa.Connection, agent_id: str, call_ids: Sequence[str]) -> dict[str, list[Message]]:
+    """The messages of an agent that call, return or decide on each of those calls, by sequence."""
+    rows = conn.execute(
+        sa.select(*COLUMNS, _r.tool_call_id)
+        .join_from(tool_call_rows, messages, _m.id == _r.message_id)
+        .where(_r.tool_call_id.in_(call_ids), _m.agent_id == agent_id)
+        .order_by(_m.sequence_id)
+    )
+    found: dict[str, list[Message]] = {}
+    for row in rows:
+        found.setdefault(row.tool_call_id, []).append(to_message(row))
+    return found
+
+
+def _place(conn: sa.Connection, organization_id: str, agent_id: str, field: str, call_id: str) -> Cursor:
+    sequence_id = conn.scalar(
+        sa.select(_m.sequence_id)
+        .join_from(tool_call_rows, messages, _m.id == _r.message_id)
+        .where(
+            _r.tool_call_id == call_id,
+            _m.agent_id == agent_id,
+            _m.organization_id == organization_id,
+            _m.tool_calls.is_not(None),
+        )
+        .order_by(_m.sequence_id)
+        .limit(1)
+    )
+    if sequence_id is None:
+        raise NotFound(f"{field} names no row of this list.", field=field, resource_id=call_id)
+    return Cursor(int(sequence_id), call_id)
+
+
+def _counts(conn: sa.Connection, agent_id: str, turn_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    calls = sa.cast(_m.tool_calls, sa.JSON) if conn.dialect.name == "postgresql" else _m.tool_calls
+    first, last = sa.func.min(_m.sequence_id), sa.func.max(_m.sequence_id)
+    summed = (
+        sa.select(
+            _m.turn_id,
+            first.label("first"),
+            last.label("last"),
+            sa.func.count().label("message_count"),
+            sa.func.coalesce(sa.func.sum(sa.func.json_array_length(calls)), 0).label("tool_call_count"),
+        )
+        .where(_m.agent_id == agent_id, _m.turn_id.in_(turn_ids))
+        .group_by(_m.turn_id)
+        .subquery("summed")
+    )
+    start, end = messages.alias("start"), messages.alias("end")
+    rows = conn.execute(
+        sa.select(
+            summed,
+            start.c.id.label("first_id"),
+            end.c.id.label("last_id"),
+            end.c.created_at.label("ended_at"),
+        )
+        .join_from(summed, start, sa.and_(start.c.agent_id == agent_id, start.c.sequence_id == summed.c.first))
+        .join(end, sa.and_(end.c.agent_id == agent_id, end.c.sequence_id == summed.c.last))
+    )
+    return {
+        row.turn_id: {
+            "first_message_id": row.first_id,
+            "last_message_id": row.last_id,
+            "message_count": int(row.message_count),
+            "tool_call_count": int(row.tool_call_count),
+            "ended_at": row.ended_at,
+        }
+        for row in rows
+    }
+
+
+def _covering(conn: sa.Connection, agent_id: str, turn_ids: Sequence[str]) -> dict[str, str]:
+    """The newest episode that covers each turn, where there is one."""
+    links = memory_links.c
+    rows = conn.execute(
+        sa.select(links.value, episodes.c.id)
+        .join_from(memory_links, episodes, episodes.c.id == links.memory_id)
+        .where(links.kind == TURN, links.value.in_([turn_link(agent_id, id_) for id_ in turn_ids]))
+        .order_by(episodes.c.row_id)
+    )
+    return {row.value.removeprefix(turn_link(agent_id, "")): row.id for row in rows}

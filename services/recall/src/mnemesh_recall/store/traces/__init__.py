@@ -1,1 +1,0 @@
-"""Turns and traces in SQL."""

@@ -1,1 +1,0 @@
-"""The word index, on either SQL engine."""
