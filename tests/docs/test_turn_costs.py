@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from mnemesh_client import Agent
+from mnemesh_kit.correlation import current_correlation_id
 from mnemesh_kit.interceptors import Call
-from mnemesh_kit.request_id import current_request_id
 from mnemesh_kit.sql import Database
 from mnemesh_testkit.mesh.in_process import Mesh
 
@@ -22,7 +22,7 @@ def cost(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         real = getattr(Database, verb)
 
         async def transaction(self: Database, fn: Any) -> Any:
-            if current_request_id():  # what rooms do by themselves, in the background, belongs to no call
+            if current_correlation_id():  # what rooms do by themselves, in the background, belongs to no call
                 counted[f"{verb} {self._name.rpartition('/')[2]}"] += 1
             return await real(self, fn)
 

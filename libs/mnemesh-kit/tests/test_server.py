@@ -21,10 +21,10 @@ from mnemesh_kit.auth import mint_token, read_keys
 from mnemesh_kit.background import periodic
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ServerConfig, StartupError
+from mnemesh_kit.correlation import current_correlation_id, set_correlation_id
 from mnemesh_kit.deadline import remaining, set_remaining
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal, current_principal
-from mnemesh_kit.request_id import current_request_id, set_request_id
 from mnemesh_kit.service import Assembly, RunningServer
 
 ME = Principal(new_id("org"), new_id("user"))
@@ -140,7 +140,7 @@ async def test_a_defect_is_internal_and_only_the_log_knows_more() -> None:
     assert "tiger" not in str(raised.value)
     [unforeseen] = [entry for entry in logs if entry["log_level"] == "error"]
     assert unforeseen["exc_info"]
-    assert raised.value.metadata["request_id"]
+    assert raised.value.metadata["correlation_id"]
 
 
 async def test_a_method_nobody_wrote_is_unimplemented() -> None:
@@ -157,16 +157,16 @@ async def test_nobody_there_is_unavailable() -> None:
             await stub.GetBlock(GET)
 
 
-async def test_the_request_id_and_the_principal_travel() -> None:
+async def test_the_correlation_id_and_the_principal_travel() -> None:
     seen: list[object] = []
 
     async def look(_: Any) -> str:
-        seen.append((current_request_id(), current_principal()))
+        seen.append((current_correlation_id(), current_principal()))
         return ""
 
     async with serving() as served, calling(served.address) as stub:
         served.answering(look)
-        set_request_id("trace-me")
+        set_correlation_id("trace-me")
         with as_principal(ME), structlog.testing.capture_logs() as logs:
             await stub.GetBlock(GET)
         await stub.GetBlock(GET)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh_kit.clock import FrozenClock, SystemClock
 from mnemesh_kit.config import ConfigError, ServerConfig, read
+from mnemesh_kit.correlation import set_correlation_id
 from mnemesh_kit.errors import InvalidArgument, clipped
 from mnemesh_kit.ids import SequentialIds, derive_id, is_id, new_id, require_id
-from mnemesh_kit.request_id import set_request_id
 
 
 def test_ids_have_one_shape_however_they_are_made() -> None:
@@ -106,6 +106,6 @@ def test_clipped_text_fits_and_says_that_it_was_cut(text: str, size: int) -> Non
 
 
 @pytest.mark.parametrize("offered", [None, "", "a b", "x" * 200, "a\nb"])
-def test_a_request_id_that_could_forge_a_log_line_is_replaced(offered: str | None) -> None:
-    assert set_request_id(offered) not in ("", offered)
-    assert set_request_id("run-1/2") == "run-1/2"
+def test_a_correlation_id_that_could_forge_a_log_line_is_replaced(offered: str | None) -> None:
+    assert set_correlation_id(offered) not in ("", offered)
+    assert set_correlation_id("run-1/2") == "run-1/2"

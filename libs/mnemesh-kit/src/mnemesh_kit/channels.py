@@ -1,4 +1,4 @@
-"""Outgoing calls: deadlines, the caller's identity, request ids, retries, and typed errors, for any generated stub.
+"""Outgoing calls: deadlines, the caller's identity, correlation ids, retries, and typed errors, for any generated stub.
 
 Wrapped multi-callables instead of gRPC's client interceptors: those cost a task per call.
 """
@@ -12,10 +12,10 @@ from typing import Any, Final
 import grpc
 
 from mnemesh_kit.auth import AUTHORIZATION_KEY, TokenMint, read_keys
+from mnemesh_kit.correlation import METADATA_KEY, current_correlation_id
 from mnemesh_kit.deadline import remaining
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, by_reason, from_rpc_error
 from mnemesh_kit.principal import ORGANIZATION_KEY, SUBJECT_KEY, current_principal
-from mnemesh_kit.request_id import METADATA_KEY, current_request_id
 from mnemesh_kit.retries import request_id_number, service_config, service_descriptor
 from mnemesh_kit.transport import CHANNEL_OPTIONS
 
@@ -65,8 +65,8 @@ class Channels:
 
     def metadata(self) -> Metadata:
         """Who calls, and for which request."""
-        request_id = current_request_id()
-        head: Metadata = ((METADATA_KEY, request_id),) if request_id else ()
+        correlation_id = current_correlation_id()
+        head: Metadata = ((METADATA_KEY, correlation_id),) if correlation_id else ()
         if self._token is not None:
             return (*head, (AUTHORIZATION_KEY, f"Bearer {self._token}"))
         principal = current_principal()

@@ -16,7 +16,7 @@ import grpc
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
-from mnemesh_kit.request_id import current_request_id
+from mnemesh_kit.correlation import current_correlation_id
 
 DOMAIN: Final = "mnemesh"
 DETAILS_KEY: Final = "grpc-status-details-bin"
@@ -25,7 +25,7 @@ PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
 # Clients accept 8 KB of trailers by default, and a message travels in them three times.
 MAX_MESSAGE_BYTES: Final = 1000
 MAX_METADATA_BYTES: Final = 2048
-INTERNAL_TEXT: Final = "Internal error. The server's log holds the details under this request id."
+INTERNAL_TEXT: Final = "Internal error. The server's log has the details under this correlation id."
 
 
 class MnemeshError(Exception):
@@ -187,7 +187,7 @@ def typed(error: BaseException) -> MnemeshError:
     for ancestor in type(error).__mro__:
         if (known := _FOREIGN.get(ancestor)) is not None:
             return known(_FOREIGN_TEXT[known])
-    return Internal(INTERNAL_TEXT, request_id=current_request_id())
+    return Internal(INTERNAL_TEXT, correlation_id=current_correlation_id())
 
 
 def to_trailers(error: MnemeshError) -> tuple[tuple[str, str | bytes], ...]:

@@ -18,11 +18,11 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from mnemesh_kit.auth import Authenticator
+from mnemesh_kit.correlation import METADATA_KEY, set_correlation_id
 from mnemesh_kit.deadline import set_remaining
 from mnemesh_kit.errors import MAX_MESSAGE_BYTES, Internal, InvalidArgument, MnemeshError, clipped, to_trailers, typed
 from mnemesh_kit.metrics import Metrics
 from mnemesh_kit.principal import set_principal
-from mnemesh_kit.request_id import METADATA_KEY, set_request_id
 
 EXEMPT: Final = ("/grpc.health.v1.", "/grpc.reflection.")
 _log = structlog.get_logger("mnemesh.rpc")
@@ -64,10 +64,10 @@ class Call:
 
 
 @contextmanager
-def request_id(call: Call) -> Iterator[None]:
-    """Takes the caller's request id over, or makes one."""
+def correlated(call: Call) -> Iterator[None]:
+    """Sets the correlation id: the one that the caller sent, or a new one."""
     offered = call.metadata.get(METADATA_KEY)
-    set_request_id(offered if isinstance(offered, str) else None)
+    set_correlation_id(offered if isinstance(offered, str) else None)
     yield
 
 
@@ -141,7 +141,7 @@ class Pipeline(grpc.aio.ServerInterceptor):
     def around(self, call: Call) -> Iterator[None]:
         """Everything that happens around a call, outermost first."""
         with (
-            request_id(call),
+            correlated(call),
             access_log(call),
             measured(call, self._metrics),
             errors(call),

@@ -1,4 +1,4 @@
-"""Structured logs on stderr: one line an event, JSON by default, each with the service and the request id."""
+"""Structured logs on stderr: one line an event, JSON by default, each with the service and the correlation id."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from mnemesh_kit.config import ServerConfig
-from mnemesh_kit.request_id import current_request_id
+from mnemesh_kit.correlation import current_correlation_id
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _encode: Final = msgspec.json.Encoder(enc_hook=str).encode
@@ -23,8 +23,8 @@ def configure_logging(config: ServerConfig, service: str) -> None:
 
     def identify(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         event["service"] = service
-        if "request_id" not in event and (request_id := current_request_id()):
-            event["request_id"] = request_id
+        if "correlation_id" not in event and (correlation_id := current_correlation_id()):
+            event["correlation_id"] = correlation_id
         return event
 
     shared: list[Any] = [

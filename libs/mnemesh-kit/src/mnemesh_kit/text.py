@@ -1,0 +1,172 @@
+"""Checks of the texts in a request: NUL and control characters, lengths, blank texts, JSON.
+
+Each function returns the text unchanged, or raises InvalidArgument that names the request field.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from mnemesh_kit.errors import InvalidArgument
+
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+_CONTROL_IN_PROSE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def require_no_nul(value: str, field: str) -> str:
+    """Returns `value` if it contains no NUL character, which PostgreSQL cannot store.
+
+    Raises:
+        InvalidArgument: it contains one.
+    """
+    if "\0" in value:
+        raise InvalidArgument(f"{field} must not contain NUL characters.", field=field)
+    return value
+
+
+def require_text(
+    value: str,
+    field: str,
+    *,
+    min_chars: int = 0,
+    max_chars: int | None = None,
+    max_bytes: int | None = None,
+    allow_blank: bool = True,
+) -> str:
+    """Returns `value` if it has no NUL character and its length is within the limits.
+
+    Args:
+        value: the text.
+        field: the path of the request field, for errors.
+        min_chars: the least number of Unicode code points.
+        max_chars: the largest number of code points.
+        max_bytes: the largest number of bytes in UTF-8.
+        allow_blank: False refuses an empty text and one of white space only.
+
+    Raises:
+        InvalidArgument: the text breaks one of these rules.
+    """
+    if not allow_blank and not value.strip():
+        raise InvalidArgument(f"{field} must not be blank.", field=field)
+    if len(value) < min_chars:
+        problem = "is required" if not value and min_chars == 1 else f"must be at least {min_chars:,} characters"
+        raise InvalidArgument(f"{field} {problem}.", field=field)
+    if max_chars is not None and len(value) > max_chars:
+        raise InvalidArgument(f"{field} must be at most {max_chars:,} characters.", field=field)
+    if max_bytes is not None and (len(value) > max_bytes or len(value.encode(errors="replace")) > max_bytes):
+        raise InvalidArgument(f"{field} must be at most {max_bytes:,} bytes in UTF-8.", field=field)
+    return require_no_nul(value, field)
+
+
+def require_optional_text(
+    value: str | None,
+    field: str,
+    *,
+    min_chars: int = 0,
+    max_chars: int | None = None,
+    max_bytes: int | None = None,
+    allow_blank: bool = True,
+) -> str | None:
+    """Returns None for None; any other value as `require_text` does."""
+    if value is None:
+        return None
+    return require_text(
+        value, field, min_chars=min_chars, max_chars=max_chars, max_bytes=max_bytes, allow_blank=allow_blank
+    )
+
+
+def require_texts(
+    values: Sequence[str],
+    field: str,
+    *,
+    max_items: int | None = None,
+    min_chars: int = 0,
+    max_chars: int | None = None,
+    distinct: bool = False,
+) -> tuple[str, ...]:
+    """Returns the texts of a repeated field, in order, if there are not too many and each keeps the limits.
+
+    Args:
+        values: the texts.
+        field: the path of the repeated field, for errors.
+        max_items: the largest number of texts.
+        min_chars: the least number of code points of each.
+        max_chars: the largest number of code points of each.
+        distinct: True refuses repeated texts.
+
+    Raises:
+        InvalidArgument: one of these rules is broken.
+    """
+    if max_items is not None and len(values) > max_items:
+        raise InvalidArgument(f"{field} must have at most {max_items:,} values.", field=field)
+    for value in values:
+        require_text(value, field, min_chars=min_chars, max_chars=max_chars)
+    if distinct and len(set(values)) < len(values):
+        raise InvalidArgument(f"{field} must not repeat a value.", field=field)
+    return tuple(values)
+
+
+def require_no_controls(value: str, field: str, *, max_chars: int | None = None) -> str:
+    """Returns `value` if its only control characters are tabs and line ends, and it is not too long.
+
+    Raises:
+        InvalidArgument: it contains another control character, or has more than `max_chars` code points.
+    """
+    require_text(value, field, max_chars=max_chars)
+    if _CONTROL_IN_PROSE.search(value):
+        raise InvalidArgument(f"{field} must not contain control characters.", field=field)
+    return value
+
+
+def require_line(value: str, field: str, *, max_chars: int | None = None) -> str:
+    """Returns `value` if it is a single line that is not blank, has no control character and is not too long.
+
+    Raises:
+        InvalidArgument: the text breaks one of these rules.
+    """
+    require_text(value, field, max_chars=max_chars, allow_blank=False)
+    if _CONTROL.search(value):
+        raise InvalidArgument(f"{field} must not contain control characters.", field=field)
+    return value
+
+
+def require_json(value: str, field: str, *, max_bytes: int | None = None) -> str:
+    """Returns `value` if it is the text of a JSON value.
+
+    Raises:
+        InvalidArgument: it is not, or has more than `max_bytes` bytes in UTF-8.
+    """
+    require_text(value, field, max_bytes=max_bytes)
+    try:
+        json.loads(value)
+    except (ValueError, RecursionError):
+        raise InvalidArgument(f"{field} must be the text of a JSON value.", field=field) from None
+    return value
+
+
+def require_json_object(value: str, field: str, *, max_bytes: int | None = None) -> str:
+    """Returns `value` if it is the text of a JSON object.
+
+    Raises:
+        InvalidArgument: it is not, or has more than `max_bytes` bytes in UTF-8.
+    """
+    require_text(value, field, max_bytes=max_bytes)
+    try:
+        is_object = isinstance(json.loads(value), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise InvalidArgument(f"{field} must be the text of a JSON object.", field=field)
+    return value
+
+
+def storable(text: str) -> str:
+    """Returns `text` with each NUL character replaced by U+FFFD and each lone surrogate by "?".
+
+    For texts that no caller can correct, such as the output of a tool or a model: every store and wire can carry the
+    result.
+    """
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")

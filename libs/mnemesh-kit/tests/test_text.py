@@ -1,0 +1,84 @@
+"""Checks of texts in requests."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.text import (
+    require_json,
+    require_json_object,
+    require_line,
+    require_no_controls,
+    require_no_nul,
+    require_optional_text,
+    require_text,
+    require_texts,
+    storable,
+)
+
+ACCEPTED: list[tuple[Callable[[str, str], object], str]] = [
+    (require_no_nul, ""),
+    (partial(require_text, max_chars=3), "äöü"),
+    (partial(require_text, max_bytes=6), "äöü"),
+    (require_text, " \n"),
+    (partial(require_no_controls, max_chars=10), "two\nlines\t"),
+    (require_line, "one line"),
+    (require_json, "[1, null]"),
+    (partial(require_json_object, max_bytes=100), '{"a": "\\u0000"}'),
+]
+REFUSED: list[tuple[Callable[[str, str], object], str, str]] = [
+    (require_no_nul, "a\0b", "must not contain NUL"),
+    (require_text, "a\0b", "must not contain NUL"),
+    (partial(require_text, max_chars=3), "1234", "at most 3 characters"),
+    (partial(require_text, max_bytes=5), "äöü", "at most 5 bytes"),
+    (partial(require_text, min_chars=1), "", "is required"),
+    (partial(require_text, min_chars=2), "a", "at least 2 characters"),
+    (partial(require_text, allow_blank=False), " \t\n", "must not be blank"),
+    (require_no_controls, "a\x1b[2J", "must not contain control"),
+    (require_line, "two\nlines", "must not contain control"),
+    (require_line, "next\x85line", "must not contain control"),
+    (require_line, "", "must not be blank"),
+    (require_json, "{", "JSON value"),
+    (require_json, "[" * 100_000, "JSON value"),
+    (require_json_object, "[]", "JSON object"),
+    (require_json_object, '{"a": 1', "JSON object"),
+    (partial(require_json_object, max_bytes=3), '{"a": 1}', "at most 3 bytes"),
+]
+
+
+@pytest.mark.parametrize(("check", "text"), ACCEPTED)
+def test_an_accepted_text_is_returned_unchanged(check: Callable[[str, str], object], text: str) -> None:
+    assert check(text, "block.value") == text
+
+
+@pytest.mark.parametrize(("check", "text", "problem"), REFUSED)
+def test_a_refusal_names_the_field(check: Callable[[str, str], object], text: str, problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem) as refused:
+        check(text, "block.value")
+    assert refused.value.field == "block.value"
+    assert refused.value.message.startswith("block.value ")
+
+
+def test_an_absent_text_is_not_checked() -> None:
+    assert require_optional_text(None, "name", min_chars=1) is None
+    with pytest.raises(InvalidArgument):
+        require_optional_text("", "name", min_chars=1)
+
+
+def test_repeated_texts_are_checked_one_by_one() -> None:
+    assert require_texts(["b", "a"], "tags", max_items=2, min_chars=1, distinct=True) == ("b", "a")
+    for values in (["a", "b", "c"], ["a", ""], ["a", "a"], ["a", "x\0"], ["a", "long"]):
+        with pytest.raises(InvalidArgument) as refused:
+            require_texts(values, "tags", max_items=2, min_chars=1, max_chars=3, distinct=True)
+        assert refused.value.field == "tags"
+
+
+@given(st.text(st.characters(), max_size=50))
+def test_storable_text_can_be_stored_and_sent(text: str) -> None:
+    result = storable(text)
+    assert "\0" not in result
+    assert result.encode().decode() == result
+    assert storable(result) == result
