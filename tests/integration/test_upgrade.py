@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from mnemesh.archival.v1.archives_service_pb2 import ListArchivesRequest
 from mnemesh.archival.v1.passages_service_pb2 import GetArchivalSummaryRequest
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as blocks_rpc
@@ -26,7 +27,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.databases.revisions import at_revision
-from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.in_process import EMBEDDER, REHEARSAL, Mesh
 from mnemesh_testkit.mesh.stubs import ROOMS
 from mnemesh_testkit.mesh.turns import assert_whole, stored, turn
 
@@ -58,11 +59,14 @@ async def test_a_mesh_of_the_first_version_goes_on_without_loss(directory: dict[
         async with Mesh(tmp_path, settings=settings) as mesh:
             agents = {agent.name: agent async for agent in mesh.client.agents.list()}
             assert set(agents) == {"ada", "grace"}
+            assert {agent.model for agent in agents.values()} == {REHEARSAL}  # stored as engram/rehearsal
             ada = agents["ada"]
             assert (ada.proto.description, list(ada.proto.tags)) == ("The first agent", ["friendly"])
             await require_blocks(mesh, ada.id)
             await require_runs(mesh, ada.id)
             await require_tools(mesh)
+            (archive,) = (await mesh.stubs.archives.ListArchives(ListArchivesRequest())).archives
+            assert archive.embedder == EMBEDDER
             summary = await mesh.stubs.passages.GetArchivalSummary(GetArchivalSummaryRequest(agent_id=ada.id))
             assert summary.passage_count == len(ROWS["archival"]["passages"]) == 2
             await require_messages(mesh, ada.id)
@@ -72,6 +76,7 @@ async def test_a_mesh_of_the_first_version_goes_on_without_loss(directory: dict[
             rows = await stored(ada)
             assert len(rows) == before + 2
             assert_whole(rows)
+            assert rows[-1].model == REHEARSAL
             late = message_pb2.Message(id=new_id("message"), role=message_pb2.ROLE_USER)
             late.content.add().text.text = "late"
             with pytest.raises(MnemeshError) as error:

@@ -30,6 +30,8 @@ from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 from .conftest import Room
 from .test_reembedding import until_it_serves
 
+EARLIER = "engram/hashing-256"
+"""HASHING before the product was renamed."""
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ORG = DEFAULT_PRINCIPAL.organization_id
 
@@ -70,7 +72,7 @@ async def test_what_the_first_version_stored_is_there(
         (
             "archives",
             {
-                "organization_id": ORG, "id": archive, "name": "notes", "name_folded": "notes", "embedder": HASHING,
+                "organization_id": ORG, "id": archive, "name": "notes", "name_folded": "notes", "embedder": EARLIER,
                 "dimension": 256, "deduplicate": False, "passage_count": 1, "revision": 3, "changed_at": NOW,
                 "created_at": NOW, "updated_at": NOW, "created_by_id": "", "last_updated_by_id": "",
             },
@@ -105,6 +107,7 @@ async def test_what_the_first_version_stored_is_there(
     room = Room(Config(port=0, data_dir=str(tmp_path), database_url=database_url, embedder=HASHING))
     await room.start()
     try:
+        assert (await room.archives.GetArchive(GetArchiveRequest(archive_id=archive))).archive.embedder == HASHING
         assert await room.texts("oak", filter=PassageFilter(agent_id=agent, tags=["tree"])) == ["an oak"]
         summary = await room.summary(agent)
         assert (summary.revision, summary.passage_count, list(summary.tags)) == (4, 1, ["tree"])
@@ -152,7 +155,7 @@ async def _index(tmp_path: Path, archive: str, passage: str, point: UUID) -> Non
     """The index as the first version filled it."""
     index = await EdgeIndex.open(tmp_path / "archival-index")
     collection = Collection(
-        f"passages:{HASHING}",
+        f"passages:{EARLIER}",
         256,
         keyword_fields=("organization_id", "archive_id", "tags", "agent_id", "file_id", "folder_id", "source"),
         datetime_fields=("created_at",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Container, Coroutine, Sequence
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
@@ -53,7 +53,7 @@ class IndexPassageStore:
     def __init__(self, index: VectorIndex, embedders: Embedders) -> None:
         self._index = index
         self._embedders = embedders
-        self._open: set[str] = set()
+        self._names: dict[str, str] = {}
         self._opening = asyncio.Lock()
 
     @_typed
@@ -168,10 +168,11 @@ class IndexPassageStore:
         return [(Position(passage.created_at, point_id), passage) for point_id, passage in listed]
 
     async def _collection(self, embedder: str) -> str:
-        name = f"passages:{embedder}"
-        if name not in self._open:
+        name = self._names.get(embedder)
+        if name is None:
             async with self._opening:
                 dimension = self._embedders.get(embedder).dimension
+                name = _collection_name(embedder, await self._index.collections())
                 collection = Collection(
                     name,
                     dimension,
@@ -181,8 +182,19 @@ class IndexPassageStore:
                     tenant_field="archive_id",
                 )
                 await self._index.ensure_collection(collection)
-                self._open.add(name)
+                self._names[embedder] = name
         return name
+
+
+def _collection_name(embedder: str, existing: Container[str]) -> str:
+    """Returns the name of an embedder's collection.
+
+    The built-in embedders were named `engram/…` before the product was renamed. Collections that were created then
+    hold the texts of passages and keep their name.
+    """
+    provider, _, model = embedder.partition("/")
+    earlier = f"passages:engram/{model}"
+    return earlier if provider == "mnemesh" and earlier in existing else f"passages:{embedder}"
 
 
 def _whole(org: str, archive_id: str) -> Filter:
