@@ -32,7 +32,7 @@ from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_retrieval.edge import EdgeIndex
-from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings
+from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings, make_embedder
 from mnemesh_testkit.databases.postgres import running_postgres
 
 from benchmarks.dialogues import Dialogue
@@ -80,7 +80,7 @@ async def archival(url: str, directory: Path, embedder: str, settings: EmbedderS
     """A room of that database and embedder."""
     clock, ids, database = SystemClock(), RandomIds(), Database.open(url)
     await database.migrate("mnemesh_archival")
-    index, embedders = await EdgeIndex.open(directory), Embedders(embedder, settings)
+    index, embedders = await EdgeIndex.open(directory), Embedders(make_embedder(embedder, settings), settings)
     try:
         archives, ledger = SqlArchiveStore(database, clock, ids), SqlPassageLedger(database, clock, ids)
         passages = IndexPassageStore(index, embedders)

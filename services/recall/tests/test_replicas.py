@@ -31,7 +31,7 @@ from mnemesh_recall.store.sql.messages import SqlRecallStore
 from mnemesh_recall.usecases.retention import Retention
 from mnemesh_recall.vectors.indexer import HOLD, Indexer
 from mnemesh_recall.vectors.messages import MessageVectors
-from mnemesh_recall.wiring import assemble, open_index
+from mnemesh_recall.wiring import assemble, open_vector_index
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.embedders.hashing import HashingEmbedder
 from mnemesh_retrieval.filters import EVERYTHING
@@ -157,7 +157,7 @@ async def rigs(settings: Settings, clock: FrozenClock) -> AsyncIterator[tuple[Ri
             database = Database.open(config.database)
             stack.push_async_callback(database.close)
             await database.migrate("mnemesh_recall")
-            index = await open_index(config)
+            index = await open_vector_index(config)
             stack.push_async_callback(index.close)
             made.append(Rig(SqlRecallStore(database, clock, RandomIds()), index, clock, name))
             await made[-1].indexer.open()
@@ -183,7 +183,7 @@ async def test_the_server_is_told_to_lay_the_messages_of_an_agent_together(tmp_p
     """Asked of the stand-in wherever QDRANT_URL points: only it repeats what it was told."""
     async with standing_in() as server:
         where: dict[str, Any] = {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": server.port}
-        index = await open_index(Config(port=0, data_dir=str(tmp_path), embedder=HASHING, **where))
+        index = await open_vector_index(Config(port=0, data_dir=str(tmp_path), embedder=HASHING, **where))
         await MessageVectors(index, HashingEmbedder()).open()
         await index.close()
         assert server.indexes["scope"].is_tenant is True
@@ -252,7 +252,7 @@ async def test_everything_is_built_anew_beside_a_running_service(replicas: tuple
     agent = new_id("agent")
     config = settings("three")
     await replicas[0].AppendMessages(rpc.AppendMessagesRequest(agent_id=agent, messages=[message("fox")]))
-    index = await open_index(config)
+    index = await open_vector_index(config)
     await index.ensure_collection(Collection("passages:somebody's", dimension=4))
     lines = [line async for line in rebuild(config)]
     assert lines[0] == "messages in the word index: 1"

@@ -19,10 +19,10 @@ MARGIN_SECONDS = 0.5
 class Embedders:
     """Embedders by their handles."""
 
-    def __init__(self, default: str, settings: EmbedderSettings) -> None:
-        self.default = default
+    def __init__(self, default: Embedder, settings: EmbedderSettings) -> None:
+        self.default = default.handle
         self._settings = settings
-        self._made: dict[str, Embedder] = {}
+        self._made: dict[str, Embedder] = {default.handle: default}
 
     def get(self, handle: str) -> Embedder:
         """The embedder of that handle; EmbedderUnknown if the configuration cannot make one."""

@@ -10,14 +10,16 @@ from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.rewriting import megabytes, require_unused, rewrite_database
+from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.index import VectorIndex
+from mnemesh_retrieval.startup import embedder_from_config, open_index
 
 from mnemesh_archival.config import Config
+from mnemesh_archival.embedders import Embedders
 from mnemesh_archival.finisher import Finisher
 from mnemesh_archival.store.points import IndexPassageStore
 from mnemesh_archival.store.sql_ledger import SqlPassageLedger
 from mnemesh_archival.store.tables import metadata
-from mnemesh_archival.wiring import make_embedders, open_index
 
 
 async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:
@@ -26,7 +28,7 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
     StartupError if the service is running: it holds the index.
     """
     clock = clock or SystemClock()
-    index = await open_index(config)
+    index = await open_index(config, config.index_path, EdgeIndex)
     try:
         require_unused(config.database)
         async for line in _purge(config, index, clock):
@@ -39,7 +41,7 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
 
 
 async def _purge(config: Config, index: VectorIndex, clock: Clock) -> AsyncIterator[str]:
-    embedders = make_embedders(config)
+    embedders = Embedders(embedder_from_config(config), config.embedder_settings)
     async with _database(config) as database:
         ledger = SqlPassageLedger(database, clock, RandomIds())
         finisher = Finisher(ledger, IndexPassageStore(index, embedders), embedders)
@@ -57,8 +59,6 @@ async def _rewrite_index(config: Config, index: VectorIndex) -> AsyncIterator[st
     if config.qdrant_url:
         yield "vectors: the Qdrant server's optimizer rewrites segments by its own thresholds; nothing was done here"
         return
-    from mnemesh_retrieval.edge import EdgeIndex  # noqa: PLC0415 - an engine is imported where it is used
-
     assert isinstance(index, EdgeIndex)  # noqa: S101 - what `open_index` opens without a server
     for each in await index.rewrite():
         before, after = megabytes(each.bytes_before), megabytes(each.bytes_after)

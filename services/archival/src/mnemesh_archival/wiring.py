@@ -10,18 +10,15 @@ from mnemesh.archival.v1 import passages_service_pb2 as ppb
 from mnemesh.archival.v1 import passages_service_pb2_grpc as ppb_grpc
 from mnemesh_kit.background import periodic
 from mnemesh_kit.clock import Clock, SystemClock
-from mnemesh_kit.config import ConfigError, StartupError
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.service import Assembly
 from mnemesh_kit.sql import Database
-from mnemesh_retrieval.errors import VectorIndexError
-from mnemesh_retrieval.index import VectorIndex
-from mnemesh_retrieval.registry import EmbedderSettings
+from mnemesh_retrieval.edge import EdgeIndex
+from mnemesh_retrieval.startup import embedder_from_config, open_index
 
 from mnemesh_archival.archives import ArchiveRegistry
 from mnemesh_archival.config import Config
 from mnemesh_archival.embedders import Embedders
-from mnemesh_archival.errors import EmbedderUnknown
 from mnemesh_archival.finisher import Finisher
 from mnemesh_archival.passages import PassageWriter
 from mnemesh_archival.reembedding import Reembedder
@@ -39,8 +36,8 @@ SWEEP_SECONDS = 15.0
 async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
     """The archival service over its migrated database and its index, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
-    embedders = make_embedders(config)
-    index = await open_index(config)
+    embedders = Embedders(embedder_from_config(config), config.embedder_settings)
+    index = await open_index(config, config.index_path, EdgeIndex)
     database = Database.open(config.database, synchronous=config.sqlite_synchronous)
     try:
         await database.migrate("mnemesh_archival")
@@ -85,44 +82,3 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         ],
         close=[index.close, database.close, embedders.close, finisher.close],
     )
-
-
-def make_embedders(config: Config) -> Embedders:
-    """The embedders that archives may name. ConfigError if the default one cannot be made."""
-    settings = EmbedderSettings(
-        base_url=config.embedder_base_url, api_key=config.embedder_api_key, dimension=config.embedder_dimension
-    )
-    embedders = Embedders(config.embedder, settings)
-    try:
-        embedders.get(config.embedder)
-    except EmbedderUnknown as error:
-        raise ConfigError(f"MNEMESH_EMBEDDER: {error.message}.") from error
-    return embedders
-
-
-async def open_index(config: Config) -> VectorIndex:
-    """The vector index that the configuration names. StartupError if another process holds it, or nobody answers."""
-    try:
-        return await (_server_index(config) if config.qdrant_url else _embedded_index(config))
-    except VectorIndexError as error:
-        raise StartupError(f"{error}.") from error
-
-
-async def _embedded_index(config: Config) -> VectorIndex:
-    from mnemesh_retrieval.edge import EdgeIndex  # noqa: PLC0415 - an engine is imported where it is used
-
-    return await EdgeIndex.open(config.index_path, flush_interval_seconds=config.index_flush_seconds)
-
-
-async def _server_index(config: Config) -> VectorIndex:
-    try:
-        from mnemesh_retrieval.server import ServerIndex, ServerSettings  # noqa: PLC0415 - optional, and heavy
-    except ModuleNotFoundError as error:
-        raise StartupError("MNEMESH_QDRANT_URL is set, but mnemesh-archival[qdrant] is not installed.") from error
-    settings = ServerSettings(
-        url=config.qdrant_url,
-        api_key=config.qdrant_api_key,
-        grpc_port=config.qdrant_grpc_port,
-        prefix=config.qdrant_prefix,
-    )
-    return await ServerIndex.open(settings)

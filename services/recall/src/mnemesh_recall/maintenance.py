@@ -12,6 +12,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.rewriting import megabytes, require_unused, rewrite_database
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.index import NearestIndex
+from mnemesh_retrieval.startup import embedder_from_config
 
 from mnemesh_recall.config import Config
 from mnemesh_recall.errors import EmbedderAway
@@ -24,7 +25,7 @@ from mnemesh_recall.vectors.memories import PREFIX as MEMORIES
 from mnemesh_recall.vectors.memories import MemoryFollower, MemoryVectors
 from mnemesh_recall.vectors.messages import PREFIX as MESSAGES
 from mnemesh_recall.vectors.messages import MessageVectors
-from mnemesh_recall.wiring import make_embedder_of, open_index
+from mnemesh_recall.wiring import open_vector_index
 
 COLLECTIONS = (MESSAGES, MEMORIES)
 """Begin the names of ours; on a server there are others."""
@@ -40,7 +41,7 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
         StartupError: the service is running, and holds the index or the database.
     """
     clock = clock or SystemClock()
-    index = await open_index(config)
+    index = await open_vector_index(config)
     try:
         require_unused(config.database)
         async for line in _purge(config, index, clock):
@@ -61,7 +62,7 @@ async def rebuild(config: Config) -> AsyncIterator[str]:
     Raises:
         StartupError: the service is running, and holds the index or the database.
     """
-    index = await open_index(config)
+    index = await open_vector_index(config)
     try:
         require_unused(config.database)
         for name in await index.collections():
@@ -95,7 +96,7 @@ async def _rewrite_index(config: Config, index: NearestIndex) -> AsyncIterator[s
     if config.qdrant_url:
         yield "vectors: the Qdrant server's optimizer rewrites segments by its own thresholds; nothing was done here"
         return
-    assert isinstance(index, FlatIndex)  # noqa: S101 - what `open_index` opens without a server
+    assert isinstance(index, FlatIndex)  # noqa: S101 - what `open_vector_index` opens without a server
     done = await index.rewrite()
     for collection, points in done.points.items():
         yield f"{collection}: {points:,} points kept"
@@ -104,7 +105,7 @@ async def _rewrite_index(config: Config, index: NearestIndex) -> AsyncIterator[s
 
 @asynccontextmanager
 async def _opened(config: Config, index: NearestIndex, clock: Clock) -> AsyncIterator[tuple[SqlRecallStore, Indexer]]:
-    embedder = make_embedder_of(config)
+    embedder = embedder_from_config(config)
     database = Database.open(config.database, synchronous=config.sqlite_synchronous)
     try:
         await database.migrate("mnemesh_recall")

@@ -16,16 +16,13 @@ from mnemesh.recall.v1 import (
 )
 from mnemesh_kit.background import periodic
 from mnemesh_kit.clock import Clock, SystemClock
-from mnemesh_kit.config import StartupError
 from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.metrics import Gauge
 from mnemesh_kit.service import Assembly
 from mnemesh_kit.sql import Database
-from mnemesh_retrieval.embedder import Embedder
-from mnemesh_retrieval.errors import EmbedderMisconfigured, RetrievalError
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.index import NearestIndex
-from mnemesh_retrieval.registry import EmbedderSettings, make_embedder
+from mnemesh_retrieval.startup import embedder_from_config, open_index
 
 from mnemesh_recall.config import Config
 from mnemesh_recall.rpc.episodes import EpisodesServicer
@@ -54,11 +51,11 @@ RETENTION_SECONDS = 3600.0
 async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
     """The recall service over its migrated database and its vector index, ready to start."""
     clock = clock or SystemClock()
-    embedder = make_embedder_of(config)
+    embedder = embedder_from_config(config)
     database = Database.open(config.database, synchronous=config.sqlite_synchronous, postgres_settings=_PLANNING)
     await database.migrate("mnemesh_recall")
     store = SqlRecallStore(database, clock, RandomIds())
-    index = await open_index(config)
+    index = await open_vector_index(config)
     vectors = MessageVectors(index, embedder)
     memories, memory_vectors = SqlMemoryStore(database, clock, RandomIds()), MemoryVectors(index, embedder)
     # A Qdrant server may be filled by several processes; the embedded index has this one.
@@ -102,43 +99,12 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
     )
 
 
-def make_embedder_of(config: Config) -> Embedder:
-    """The embedder that the configuration names. StartupError if it cannot be made."""
-    settings = EmbedderSettings(
-        base_url=config.embedder_base_url, api_key=config.embedder_api_key, dimension=config.embedder_dimension
-    )
-    try:
-        return make_embedder(config.embedder, settings)
-    except EmbedderMisconfigured as error:
-        raise StartupError(f"MNEMESH_EMBEDDER: {error}.") from error
-
-
-async def open_index(config: Config) -> NearestIndex:
-    """The vector index that the configuration names. StartupError if another process holds it, or nobody answers."""
-    try:
-        return await (_server_index(config) if config.qdrant_url else _embedded_index(config))
-    except RetrievalError as error:
-        raise StartupError(f"The vector index cannot be opened: {error}.") from error
-
-
-async def _embedded_index(config: Config) -> NearestIndex:
+async def open_vector_index(config: Config) -> NearestIndex:
+    """Opens the vector index. Raises StartupError if another process holds it or the server does not answer."""
     directory = config.data_path / "recall-index"
-    index = await FlatIndex.open(directory, flush_interval_seconds=config.index_flush_seconds)
-    # The vectors of an earlier release, in another engine's files: they are made anew from the rows.
-    for left in directory.glob("*.shard*"):
-        await asyncio.to_thread(shutil.rmtree, left)
+    index = await open_index(config, directory, FlatIndex)
+    if not config.qdrant_url:
+        # Files of an engine that an earlier release used. The vectors are rebuilt from the rows.
+        for shard in directory.glob("*.shard*"):
+            await asyncio.to_thread(shutil.rmtree, shard)
     return index
-
-
-async def _server_index(config: Config) -> NearestIndex:
-    try:
-        from mnemesh_retrieval.server import ServerIndex, ServerSettings  # noqa: PLC0415 - optional, and heavy
-    except ModuleNotFoundError as error:
-        raise StartupError("MNEMESH_QDRANT_URL is set, but mnemesh-recall[qdrant] is not installed.") from error
-    settings = ServerSettings(
-        url=config.qdrant_url,
-        api_key=config.qdrant_api_key,
-        grpc_port=config.qdrant_grpc_port,
-        prefix=config.qdrant_prefix,
-    )
-    return await ServerIndex.open(settings)

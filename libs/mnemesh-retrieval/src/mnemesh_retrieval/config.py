@@ -1,0 +1,41 @@
+"""Settings that every service with an embedder and a vector index has in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mnemesh_retrieval.registry import WORDLLAMA, EmbedderSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedderConfig:
+    """The settings of the embedder. A service's Config extends it."""
+
+    embedder: str = WORDLLAMA
+    """The default embedder, as `provider/model`."""
+    embedder_base_url: str = ""
+    """Base URL of an OpenAI-compatible embeddings API, `…/v1`."""
+    embedder_api_key: str = field(default="", repr=False)
+    embedder_dimension: int = 0
+    """The vector length of a model that mnemesh does not know; 0 for known models."""
+
+    @property
+    def embedder_settings(self) -> EmbedderSettings:
+        """The settings that embedders over HTTP need."""
+        return EmbedderSettings(
+            base_url=self.embedder_base_url, api_key=self.embedder_api_key, dimension=self.embedder_dimension
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexConfig:
+    """The settings of the vector index. A service's Config extends it and sets `qdrant_prefix`."""
+
+    qdrant_url: str = ""
+    """`http://host:6333` of a Qdrant server; by default the vectors are in the data directory."""
+    qdrant_api_key: str = field(default="", repr=False)
+    qdrant_grpc_port: int = 6334
+    qdrant_prefix: str
+    """Prefix of the service's collection names, for servers that several deployments share."""
+    index_flush_seconds: float = 10.0
+    """How often the embedded index is flushed to disk; a power loss can lose the writes since the last flush."""
