@@ -8,8 +8,8 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.rewriting import require_unused, rewrite_database
 
 from mnemesh_orchestrator.config import Config
-from mnemesh_orchestrator.store.runs import SqlRunStore
-from mnemesh_orchestrator.store.tables import metadata
+from mnemesh_orchestrator.store.sql.runs import SqlRunStore
+from mnemesh_orchestrator.store.sql.tables import metadata
 
 
 async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:

@@ -16,12 +16,12 @@ from mnemesh_orchestrator.model.memory import (
     ArchivalSummary,
     Block,
     CommitOutcome,
+    ContextWindow,
     CoreMemory,
     CustomTool,
     MessageHit,
     PassageHit,
     ToolResult,
-    Window,
 )
 from mnemesh_orchestrator.model.messages import Message
 
@@ -184,7 +184,7 @@ class RecallPort(Protocol):
 
     async def create_context(
         self, request_id: str, agent_id: str, conversation_id: str, messages: Sequence[Message]
-    ) -> Window:
+    ) -> ContextWindow:
         """Makes a conversation's window, the system message first."""
         ...
 
@@ -196,7 +196,7 @@ class RecallPort(Protocol):
         conversation_id: str,
         system: Message,
         until_message_id: str | None = None,
-    ) -> Window:
+    ) -> ContextWindow:
         """Makes a window that shares another's messages, all or up to one, under a system message of its own."""
         ...
 
@@ -204,7 +204,7 @@ class RecallPort(Protocol):
         """Deletes a window with its system message; the other messages stay in recall. Raises NotFound."""
         ...
 
-    async def get_context(self, conversation_id: str, if_version: int | None = None) -> Window | None:
+    async def get_context(self, conversation_id: str, if_version: int | None = None) -> ContextWindow | None:
         """The window, or None where `if_version` still holds."""
         ...
 
@@ -228,7 +228,7 @@ class RecallPort(Protocol):
         run_id: str | None = None,
         epoch: int | None = None,
         memories: Sequence[EpisodeCommit] = (),
-    ) -> Window:
+    ) -> ContextWindow:
         """Replaces the window, and keeps memories with it, all or nothing; without run and epoch as the owner.
 
         Raises WINDOW_MOVED, LEASE_LOST, and where a fact that a memory supersedes or confirms is closed by now

@@ -29,59 +29,59 @@ from mnemesh_orchestrator.clients.episodes import EpisodesClient
 from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.compaction.compactor import model_compactor
-from mnemesh_orchestrator.compaction.gauge import Gauge
-from mnemesh_orchestrator.compaction.swap import Swap
+from mnemesh_orchestrator.compaction.token_estimator import TokenEstimator
+from mnemesh_orchestrator.compaction.window_replacement import WindowReplacement
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.errors import REMOTE
 from mnemesh_orchestrator.llm.credentials import CredentialSafe
-from mnemesh_orchestrator.llm.organizations import Models
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.registry import Providers
-from mnemesh_orchestrator.loop.context import ContextBuilder
+from mnemesh_orchestrator.loop.context_budget import ContextBudget
+from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.loop.delta_log import DeltaLog
 from mnemesh_orchestrator.loop.engine import Engine
-from mnemesh_orchestrator.loop.execution import ToolExecution
-from mnemesh_orchestrator.loop.fitting import Fitting
-from mnemesh_orchestrator.loop.hub import EventHub
-from mnemesh_orchestrator.loop.recording import Recorder
-from mnemesh_orchestrator.loop.tiers import Patience
+from mnemesh_orchestrator.loop.journal import JournalWriter
+from mnemesh_orchestrator.loop.retry import RetryPolicy
+from mnemesh_orchestrator.loop.tool_calls import ToolExecution
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
 from mnemesh_orchestrator.prompt.prompts import Prompts
-from mnemesh_orchestrator.runs.beginning import TurnBuilder
-from mnemesh_orchestrator.runs.conductor import Conductor
-from mnemesh_orchestrator.runs.following import Follower
-from mnemesh_orchestrator.runs.keeping import LeaseKeeper
-from mnemesh_orchestrator.runs.lookout import Lookout
-from mnemesh_orchestrator.runs.owner import Owner
-from mnemesh_orchestrator.runs.slots import TurnSlots
+from mnemesh_orchestrator.rpc.agents import AgentsServicer
+from mnemesh_orchestrator.rpc.conversations import ConversationsServicer
+from mnemesh_orchestrator.rpc.identities import IdentitiesServicer
+from mnemesh_orchestrator.rpc.models import ModelsServicer
+from mnemesh_orchestrator.rpc.runs import RunsServicer
+from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
+from mnemesh_orchestrator.runs.event_broker import EventBroker
+from mnemesh_orchestrator.runs.instance import Instance
+from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
+from mnemesh_orchestrator.runs.replica_watcher import ReplicaWatcher
+from mnemesh_orchestrator.runs.run_stream import RunStreamer
+from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
+from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.sealing import SecretBox
-from mnemesh_orchestrator.servicers.agents import AgentsServicer
-from mnemesh_orchestrator.servicers.conversations import ConversationsServicer
-from mnemesh_orchestrator.servicers.identities import IdentitiesServicer
-from mnemesh_orchestrator.servicers.models import ModelsServicer
-from mnemesh_orchestrator.servicers.runs import RunsServicer
-from mnemesh_orchestrator.store.agents import SqlAgentStore
-from mnemesh_orchestrator.store.approvals import SqlApprovalStore
-from mnemesh_orchestrator.store.conversations import SqlConversationStore
-from mnemesh_orchestrator.store.deltas import SqlDeltaStore
-from mnemesh_orchestrator.store.identities import SqlIdentityStore
-from mnemesh_orchestrator.store.lease_times import LeaseTimes
-from mnemesh_orchestrator.store.leases import SqlLeaseStore
-from mnemesh_orchestrator.store.providers import SqlProviderStore
-from mnemesh_orchestrator.store.retention import SqlRetention
-from mnemesh_orchestrator.store.runs import SqlRunStore
-from mnemesh_orchestrator.store.steps import SqlStepStore
+from mnemesh_orchestrator.store.sql.agents import SqlAgentStore
+from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
+from mnemesh_orchestrator.store.sql.conversations import SqlConversationStore
+from mnemesh_orchestrator.store.sql.deltas import SqlDeltaStore
+from mnemesh_orchestrator.store.sql.identities import SqlIdentityStore
+from mnemesh_orchestrator.store.sql.lease_times import LeaseTimes
+from mnemesh_orchestrator.store.sql.leases import SqlLeaseStore
+from mnemesh_orchestrator.store.sql.providers import SqlProviderStore
+from mnemesh_orchestrator.store.sql.retention import SqlRetention
+from mnemesh_orchestrator.store.sql.runs import SqlRunStore
+from mnemesh_orchestrator.store.sql.steps import SqlStepStore
+from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle, Services
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
 from mnemesh_orchestrator.usecases.compactions import CompactionService
 from mnemesh_orchestrator.usecases.conversations import ConversationService
-from mnemesh_orchestrator.usecases.creation import AgentBirth, Tiers
 from mnemesh_orchestrator.usecases.identities import IdentityService
 from mnemesh_orchestrator.usecases.models import ModelService
+from mnemesh_orchestrator.usecases.previews import PreviewService, ToolRunner
 from mnemesh_orchestrator.usecases.providers import ProviderService
 from mnemesh_orchestrator.usecases.runs import RunService
 from mnemesh_orchestrator.usecases.steps import StepService
-from mnemesh_orchestrator.usecases.trials import PreviewService, ToolRunner
 from mnemesh_orchestrator.usecases.windows import WindowService
 
 PACKAGE = "mnemesh.agents.v1"
@@ -97,7 +97,7 @@ class Parts:
     """What the servicers stand on."""
 
     agents: AgentService
-    birth: AgentBirth
+    birth: AgentLifecycle
     prompts: Prompts
     windows: WindowService
     conversations: ConversationService
@@ -108,20 +108,20 @@ class Parts:
     steps: StepService
     identities: IdentityService
     approvals: ApprovalService
-    models: Models
+    models: ModelCatalog
     listed: ModelService
     providers: ProviderService
-    conductor: Conductor
-    keeper: LeaseKeeper
-    lookout: Lookout
-    gauge: Gauge
+    conductor: RunWorker
+    keeper: LeaseRenewer
+    lookout: ReplicaWatcher
+    gauge: TokenEstimator
     purge: Callable[[], Awaitable[object]]
 
 
 async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
     """The orchestrator over its migrated database, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
-    owner = Owner(config.data_path / "orchestrator.owner", alone=config.database.startswith("sqlite"))
+    owner = Instance(config.data_path / "orchestrator.owner", alone=config.database.startswith("sqlite"))
     database = Database.open(config.database, synchronous=config.sqlite_synchronous)
     await database.migrate("mnemesh_orchestrator")
     channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file)
@@ -193,8 +193,8 @@ def _shared(database: Database, parts: Parts) -> tuple[Callable[[], Awaitable[No
     return (partial(parts.conductor.recover, SHARED_RECOVERY_SECONDS), parts.lookout.look)
 
 
-def _tiers(config: Config, channels: Channels) -> Tiers:
-    return Tiers(
+def _tiers(config: Config, channels: Channels) -> Services:
+    return Services(
         BlocksClient(channels.channel(config.blocks_target)),
         RecallClient(channels.channel(config.recall_target)),
         EpisodesClient(channels.channel(config.recall_target)),
@@ -203,7 +203,7 @@ def _tiers(config: Config, channels: Channels) -> Tiers:
     )
 
 
-def _parts(config: Config, database: Database, tiers: Tiers, owner: str, clock: Clock, ids: IdSource) -> Parts:
+def _parts(config: Config, database: Database, tiers: Services, owner: str, clock: Clock, ids: IdSource) -> Parts:
     times = LeaseTimes.of(database, clock)
     agent_store, run_store = SqlAgentStore(database, clock), SqlRunStore(database, clock, times)
     threads, leases = SqlConversationStore(database, clock, times), SqlLeaseStore(database, times)
@@ -211,38 +211,38 @@ def _parts(config: Config, database: Database, tiers: Tiers, owner: str, clock: 
     alone = database.dialect == "sqlite"
     box = SecretBox(config.secrets_key_file, config.data_path / "secrets.key" if alone else None)
     safe, provider_store = CredentialSafe(box), SqlProviderStore(database, clock)
-    models = Models(Providers(config.language_models), provider_store, safe.settings, is_shared=not alone)
+    models = ModelCatalog(Providers(config.language_models), provider_store, safe.settings, is_shared=not alone)
     prompts = Prompts(config.data_path / "system_prompts")
-    patience = Patience(clock, config.tier_patience_seconds)
+    patience = RetryPolicy(clock, config.tier_patience_seconds)
     builtin = BuiltinTools(tiers.core_memory, tiers.recall, tiers.episodes, tiers.archival, clock)
     context = ContextBuilder(tiers.recall, tiers.core_memory, tiers.archival, tiers.tools, clock)
-    hub = EventHub()
+    hub = EventBroker()
     delta_store = SqlDeltaStore(database, times)
     deltas = DeltaLog(delta_store)
-    recorder = Recorder(run_store, deltas, hub, clock, keeps_traces=config.step_trace_days > 0)
+    recorder = JournalWriter(run_store, deltas, hub, clock, keeps_traces=config.step_trace_days > 0)
     processors = Processors(
         load(INPUT_GROUP, config.input_processors, "MNEMESH_INPUT_PROCESSORS"),
         load(TOOL_RESULT_GROUP, config.tool_result_processors, "MNEMESH_TOOL_RESULT_PROCESSORS"),
         config.processor_seconds,
     )
     execution = ToolExecution(recorder, builtin, tiers.tools, tiers.core_memory, patience, clock, processors)
-    gauge = Gauge()
+    gauge = TokenEstimator()
     compactor = model_compactor(models, tiers.episodes, tiers.recall, clock)
-    swap = Swap(tiers.recall)
-    fitting = Fitting(context, compactor, gauge, recorder, swap, patience, clock)
+    swap = WindowReplacement(tiers.recall)
+    fitting = ContextBudget(context, compactor, gauge, recorder, swap, patience, clock)
     engine = Engine(run_store, recorder, hub, tiers.recall, context, fitting, execution, patience, clock)
     turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
-    keeper = LeaseKeeper(leases, clock, owner)
-    conductor = Conductor(run_store, leases, keeper, hub, deltas, engine, turns, clock)
-    slots = TurnSlots(leases, keeper, conductor.go_on, ids)
+    keeper = LeaseRenewer(leases, clock, owner)
+    conductor = RunWorker(run_store, leases, keeper, hub, deltas, engine, turns, clock)
+    slots = ConversationLock(leases, keeper, conductor.start_next, ids)
     agents = AgentService(agent_store, tiers.tools, builtin, context, models, clock, approval_store)
     windows = WindowService(agent_store, threads, slots, approval_store, tiers.recall, builtin, context, gauge, clock)
     conversations = ConversationService(
         threads, agent_store, tiers.recall, tiers.core_memory, windows, slots, context, models, clock, ids
     )
     previews = PreviewService(windows, turns, context, clock, ids)
-    birth = AgentBirth(agent_store, tiers, models, prompts, context, conductor, clock, ids)
-    follower = Follower(run_store, delta_store, deltas, hub, clock)
+    birth = AgentLifecycle(agent_store, tiers, models, prompts, context, conductor, clock, ids)
+    follower = RunStreamer(run_store, delta_store, deltas, hub, clock)
     runs = RunService(run_store, leases, conductor, follower, models, clock, ids, processors)
 
     async def purge() -> None:
@@ -270,7 +270,7 @@ def _parts(config: Config, database: Database, tiers: Tiers, owner: str, clock: 
         ProviderService(provider_store, models, safe, clock, ids, config.provider_hosts),
         conductor,
         keeper,
-        Lookout(leases, keeper, conductor, hub),
+        ReplicaWatcher(leases, keeper, conductor, hub),
         gauge,
         purge,
     )

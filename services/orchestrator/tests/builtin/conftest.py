@@ -17,7 +17,7 @@ NOW = datetime(2026, 1, 20, 12, 0, tzinfo=UTC)
 
 
 @dataclass
-class Tiers:
+class Services:
     """Stands for all three tiers; `asked` holds the calls in order, `refusal` is raised by every one."""
 
     asked: list[tuple[Any, ...]] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Tiers:
 class Remembered:
     """The search of episodes and facts, whose hits are those of the other tiers."""
 
-    tiers: Tiers
+    tiers: Services
 
     async def search(self, scopes: Sequence[MemoryScope], query: str, **options: Any) -> MemoryHits:
         self.tiers._note("remember", tuple(scopes), query, options)
@@ -76,12 +76,12 @@ class Remembered:
 
 
 @pytest.fixture
-def tiers() -> Tiers:
-    return Tiers()
+def tiers() -> Services:
+    return Services()
 
 
 @pytest.fixture
-def tools(tiers: Tiers) -> BuiltinTools:
+def tools(tiers: Services) -> BuiltinTools:
     return BuiltinTools(tiers, tiers, Remembered(tiers), tiers, FrozenClock(NOW))  # type: ignore[arg-type]
 
 

@@ -9,14 +9,14 @@ import pytest
 from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
 from mnemesh_orchestrator.model.episodes import Episode, Fact, MemoryHits, MemoryScope
 
-from .conftest import NOW, Tiers
+from .conftest import NOW, Services
 
 Make = Callable[..., BuiltinCall]
 OWN = MemoryScope("agent-1")
 MAY, AUGUST = datetime(2026, 5, 10, 12, tzinfo=UTC), datetime(2026, 8, 10, 12, tzinfo=UTC)
 
 
-async def test_what_a_model_reads(tools: BuiltinTools, tiers: Tiers, call: Make) -> None:
+async def test_what_a_model_reads(tools: BuiltinTools, tiers: Services, call: Make) -> None:
     tiers.memories = MemoryHits(
         (
             Fact("fact-1", "The boat is red.", NOW, ("boat",), 0.5, MAY, AUGUST),
@@ -56,7 +56,7 @@ async def test_nothing_found(tools: BuiltinTools, call: Make) -> None:
 
 
 async def test_a_scope_that_the_agent_shares_is_searched_beside_its_own(
-    tools: BuiltinTools, tiers: Tiers, call: Make
+    tools: BuiltinTools, tiers: Services, call: Make
 ) -> None:
     shared = replace(call("episodic_memory_search", query="boat", limit=7), memory_scope="crew")
     await tools.execute(shared)
@@ -72,7 +72,7 @@ async def test_a_scope_that_the_agent_shares_is_searched_beside_its_own(
     ],
 )
 async def test_a_time_is_in_the_agents_zone(
-    tools: BuiltinTools, tiers: Tiers, call: Make, text: str, meant: datetime
+    tools: BuiltinTools, tiers: Services, call: Make, text: str, meant: datetime
 ) -> None:
     await tools.execute(call("episodic_memory_search", query="boat", held_at=text))
     assert tiers.asked[0][3]["held_at"] == meant
@@ -80,7 +80,7 @@ async def test_a_time_is_in_the_agents_zone(
 
 @pytest.mark.parametrize("text", ["May", "2026-13-01", "9999-12-31", "0001-01-01T00:00"])
 async def test_a_time_that_is_none_goes_back_to_the_model(
-    tools: BuiltinTools, tiers: Tiers, call: Make, text: str
+    tools: BuiltinTools, tiers: Services, call: Make, text: str
 ) -> None:
     result = await tools.execute(call("episodic_memory_search", query="boat", held_at=text))
     assert not result.ok

@@ -5,12 +5,6 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh.types.v1 import message_pb2 as pb
-from mnemesh_orchestrator.convert.messages import (
-    message_from_proto,
-    message_to_proto,
-    tool_return_from_proto,
-    usage_to_proto,
-)
 from mnemesh_orchestrator.model.messages import (
     ImagePart,
     Message,
@@ -24,6 +18,12 @@ from mnemesh_orchestrator.model.messages import (
     ToolReturn,
     ToolStatus,
     Usage,
+)
+from mnemesh_orchestrator.rpc.convert.messages import (
+    message_from_proto,
+    message_to_proto,
+    tool_return_from_proto,
+    usage_to_proto,
 )
 
 texts = st.text(max_size=20)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 from mnemesh_orchestrator.compaction.tokens import records, schemas_tokens, tokenizer
-from mnemesh_orchestrator.loop.turn import prompt_limit
+from mnemesh_orchestrator.loop.state import prompt_limit
 from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings
 from mnemesh_orchestrator.model.messages import (
     ContentPart,

@@ -97,7 +97,7 @@ async def survives(world: World, kind: AgentType, occasion: str, point: int) -> 
     if journalled or is_new:
         assert len(speaker.summaries) == answered, f"{point}: what was journalled is asked for again"
     events = await second.follow(run)
-    assert Counter(kinds(events))["Compacted"] == Counter(kinds(events))["summary"] == 1, point
+    assert Counter(kinds(events))["CompactionEvent"] == Counter(kinds(events))["summary"] == 1, point
     assert kinds(events).count("assistant") == 1, point
     assert len({row.id for row in world.recall.rows[agent.id]}) == len(world.recall.rows[agent.id])
     await second.conductor.stop()

@@ -135,7 +135,7 @@ async def test_by_what_the_provider_counts(world: World, process: Process, speak
     speaker.used = 4_705
     events = await process.send(agent, "Above it.", include_compaction_events=True)
     assert len(world.episodes.commits) == 1
-    assert {"Compacted", "summary"} <= set(kinds(events))
+    assert {"CompactionEvent", "summary"} <= set(kinds(events))
 
 
 async def test_a_preview_keeps_nothing(world: World, process: Process, speaker: Speaker) -> None:

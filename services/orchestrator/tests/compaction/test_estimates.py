@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from mnemesh_orchestrator.compaction.gauge import Gauge
+from mnemesh_orchestrator.compaction.token_estimator import TokenEstimator
 from mnemesh_orchestrator.compaction.tokens import Corrections
 from mnemesh_orchestrator.model.agents import Agent, AgentType, Correction
 from mnemesh_orchestrator.usecases.windows import WindowReport
@@ -43,7 +43,7 @@ def test_the_correction_follows_the_provider_within_bounds() -> None:
 
 
 def test_the_error_is_that_of_the_corrected_estimate() -> None:
-    gauge, agent = Gauge(), an_agent()
+    gauge, agent = TokenEstimator(), an_agent()
     assert gauge.mean_error == 0
     for reported, error, mean in ((1_250, -0.2, 0.2), (1_125, 0.0, 0.1), (900, 0.25, 0.15)):
         learnt = gauge.learn(agent, "m", 1_000, reported)

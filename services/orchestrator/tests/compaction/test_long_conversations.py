@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from mnemesh_orchestrator.compaction.stages import MOST_PARTS
+from mnemesh_orchestrator.compaction.chunked_summary import MOST_PARTS
 from mnemesh_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 from mnemesh_orchestrator.model.runs import StopReason
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh_kit.clock import FrozenClock
-from mnemesh_orchestrator.compaction.port import NoSummary
-from mnemesh_orchestrator.compaction.stages import LEAST_ROOM, MOST_PARTS, Stages
+from mnemesh_orchestrator.compaction.chunked_summary import LEAST_ROOM, MOST_PARTS, Stages
+from mnemesh_orchestrator.compaction.port import SummaryFailed
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, CompactionSettings
@@ -297,12 +297,12 @@ def test_parts_follow_on_each_other_and_their_number_is_bounded(
         if outcome == "overflow":
             raise ContextOverflow("too long", provider="scripted")
         if outcome != "read":
-            raise NoSummary("nothing", is_down=outcome == "down")
+            raise SummaryFailed("nothing", is_down=outcome == "down")
         read.extend(range(start, end))
 
     try:
         asyncio.run(Stages(FrozenClock(), 60.0).read(sizes, room, ask))
-    except NoSummary:
+    except SummaryFailed:
         used = script[: len(asked)]
         assert used[-1] == "down" or used.count("overflow") == 3 or used.count("nothing") <= 2
     else:

@@ -7,7 +7,7 @@ from mnemesh_orchestrator.compaction.modes import trigger_tokens
 from mnemesh_orchestrator.llm.errors import ContextOverflow
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings, PromptPolicy
-from mnemesh_orchestrator.model.events import Compacted, Shown
+from mnemesh_orchestrator.model.events import CompactionEvent, MessageEvent
 from mnemesh_orchestrator.model.messages import Role
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 
@@ -26,7 +26,7 @@ async def test_a_long_conversation_goes_on_in_a_small_window(
     for number in range(60):
         events = await process.send(agent, f"{number}. {LONG * 2}")
         assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN, number
-        assert "Compacted" not in kinds(events), "nobody asked to be told"
+        assert "CompactionEvent" not in kinds(events), "nobody asked to be told"
         require_valid(world.window(agent).messages)
     window = world.window(agent).messages
     assert 1 < len(speaker.summaries) < 15
@@ -77,13 +77,13 @@ async def test_what_the_provider_counts_starts_a_compaction_at_the_end_of_the_tu
     assert summary_of(world.window(agent).messages) == "They spoke of work."
     assert [kind for kind in kinds(events) if kind not in ("reasoning", "tool_call", "tool_return")] == [
         "assistant",
-        "Compacted",
+        "CompactionEvent",
         "summary",
-        "Stopped",
-        "UsageReported",
+        "StopEvent",
+        "UsageEvent",
     ]
-    compacted = next(body for body in told(events) if isinstance(body, Compacted))
-    shown = next(body for body in told(events) if isinstance(body, Shown) and body.kind == "summary")
+    compacted = next(body for body in told(events) if isinstance(body, CompactionEvent))
+    shown = next(body for body in told(events) if isinstance(body, MessageEvent) and body.kind == "summary")
     assert shown.message_id == compacted.result.summary_message_id == world.window(agent).messages[1].id
     assert compacted.result.messages_after == len(world.window(agent).messages) < compacted.result.messages_before
     assert compacted.result.tokens_after < compacted.result.tokens_before
@@ -193,7 +193,15 @@ async def test_a_provider_that_refuses_twice_is_asked_with_less_each_time(
     assert (run.stop_reason, run.status) == (StopReason.END_TURN, RunStatus.COMPLETED)
     assert refused[1] < refused[0]
     assert len(world.model.last.messages) < refused[1]
-    assert kinds(events) == ["Compacted", "summary", "Compacted", "summary", "assistant", "Stopped", "UsageReported"]
+    assert kinds(events) == [
+        "CompactionEvent",
+        "summary",
+        "CompactionEvent",
+        "summary",
+        "assistant",
+        "StopEvent",
+        "UsageEvent",
+    ]
     require_valid(world.window(agent).messages)
     assert roles(world.window(agent).messages).count("summary") == 1
     assert len(speaker.summaries) == 2

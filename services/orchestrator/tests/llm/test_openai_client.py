@@ -10,7 +10,7 @@ import pytest
 from mnemesh_orchestrator.llm import errors
 from mnemesh_orchestrator.llm.attempts import CallLimits
 from mnemesh_orchestrator.llm.dialects import Listing
-from mnemesh_orchestrator.llm.listing import served_models
+from mnemesh_orchestrator.llm.model_listing import served_models
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
 from mnemesh_orchestrator.llm.port import (
     FinishReason,

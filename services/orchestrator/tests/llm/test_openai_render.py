@@ -106,7 +106,7 @@ def test_parallel_returns_are_one_message_each() -> None:
     )
     messages = render_body(request)["messages"]
     assert [(m.get("tool_call_id"), m["role"]) for m in messages[1:]] == [("c1", "tool"), ("c2", "tool")]
-    assert json.loads(messages[2]["content"])["status"] == "Failed"
+    assert json.loads(messages[2]["content"])["status"] == "ErrorEvent"
 
 
 def test_a_return_without_its_call_is_left_out() -> None:

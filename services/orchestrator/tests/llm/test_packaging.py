@@ -37,7 +37,7 @@ def test_tool_returns_say_how_they_ended() -> None:
     assert package_tool_return(ToolStatus.SUCCESS, "None", WHEN, ZONE) == (
         '{"status": "OK", "message": "None", "time": "2026-01-20 02:13:45 PM PST-0800"}'
     )
-    assert '"status": "Failed"' in package_tool_return(ToolStatus.ERROR, "Error: no", WHEN, ZONE)
+    assert '"status": "ErrorEvent"' in package_tool_return(ToolStatus.ERROR, "Error: no", WHEN, ZONE)
 
 
 def test_events_are_golden() -> None:

@@ -10,9 +10,9 @@ import pytest
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
-from mnemesh_orchestrator.loop.custom import INTERRUPTED
+from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.events import RunEvent, Shown
+from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
 from mnemesh_orchestrator.model.messages import (
     ApprovalDecision,
     Approve,
@@ -95,7 +95,7 @@ async def said(process: Process, agent: Agent, key: RequestKey) -> list[RunEvent
 async def answered(process: Process, agent: Agent) -> None:
     """Answers what is pending, or what was pending before, under one request id."""
     runs = (await process.runs.list(ME, RunFilter(agent_ids=(agent.id,)), ALL)).items
-    shown = [event.body for event in await process.follow(runs[0]) if isinstance(event.body, Shown)]
+    shown = [event.body for event in await process.follow(runs[0]) if isinstance(event.body, MessageEvent)]
     asked = next(body for body in shown if body.kind == "approval_request")
     key = RequestKey(ME.organization_id, "AnswerApproval", agent.id, "f")
     await process.answer(agent, *decide(asked.tool_calls), key=key, texts=["And greet me."])
@@ -160,7 +160,7 @@ async def test_a_question_and_its_answer_survive_a_death_at_every_point(
             assert sorted(run.stop_reason or "" for run in runs) == ["end_turn", "requires_approval"], where
             assert all(run.status is RunStatus.COMPLETED for run in runs), where
             for run in runs:
-                assert kinds(await second.follow(run))[-2:] == ["Stopped", "UsageReported"], where
+                assert kinds(await second.follow(run))[-2:] == ["StopEvent", "UsageEvent"], where
             assert len(world.recall.rows[agent.id]) == len(world.window(agent).messages), where
             assert await second.approvals._store.pending(ApprovalFilter()) == (), where
             await second.conductor.stop()

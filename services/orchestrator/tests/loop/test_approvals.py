@@ -11,7 +11,7 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.approvals import open_request
-from mnemesh_orchestrator.model.events import RunEvent, Shown, Stopped
+from mnemesh_orchestrator.model.events import MessageEvent, RunEvent, StopEvent
 from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, Deny, Role, ToolStatus
 from mnemesh_orchestrator.model.rules import ConstrainChildTools, RequiresApproval, RunFirst
 from mnemesh_orchestrator.model.runs import RunConfig, RunStatus, StopReason
@@ -26,9 +26,9 @@ KEEP = RequiresApproval("archival_memory_insert")
 DENIED = "Error: request to call tool denied. User reason: not now"
 
 
-def shown(events: list[RunEvent], kind: str) -> Shown:
+def shown(events: list[RunEvent], kind: str) -> MessageEvent:
     """The only event of a kind."""
-    found = [body for body in told(events) if isinstance(body, Shown) and body.kind == kind]
+    found = [body for body in told(events) if isinstance(body, MessageEvent) and body.kind == kind]
     assert len(found) == 1, kinds(events)
     return found[0]
 
@@ -59,8 +59,8 @@ async def test_a_gated_call_stops_the_run_and_is_asked_for(world: World, process
     agent = await gated(world, process)
     world.model.follow(call("archival_memory_insert", content="one"))
     events = await process.send(agent, "Keep one.")
-    assert kinds(events) == ["approval_request", "Stopped", "UsageReported"]
-    assert told(events)[-2] == Stopped(StopReason.REQUIRES_APPROVAL, RunStatus.COMPLETED)
+    assert kinds(events) == ["approval_request", "StopEvent", "UsageEvent"]
+    assert told(events)[-2] == StopEvent(StopReason.REQUIRES_APPROVAL, RunStatus.COMPLETED)
     run = await process.outcome(agent)
     assert (run.status, run.stop_reason) == (RunStatus.COMPLETED, StopReason.REQUIRES_APPROVAL)
     assert world.archival.texts(agent.id) == []
@@ -81,7 +81,7 @@ async def test_an_approved_call_is_run_and_the_turn_goes_on(world: World, proces
     world.model.follow(call("archival_memory_insert", content="one"), say("Kept."))
     first = await process.send(agent, "Keep one.")
     events = await process.answer(agent, *approve(*asked(first)))
-    assert kinds(events) == ["approval_response", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert kinds(events) == ["approval_response", "tool_return", "assistant", "StopEvent", "UsageEvent"]
     assert shown(events, "approval_response").approval_request_id == shown(first, "approval_request").message_id
     assert world.archival.texts(agent.id) == ["one"]
     assert [message.role.value for message in world.turn(agent)] == [
@@ -122,7 +122,7 @@ async def test_a_denial_gives_control_back_with_a_heartbeat(world: World, proces
     turn = world.turn(agent, since)
     assert turn[4].tool_returns[0].text == DENIED
     assert "Continuing: user denied request to call tool." in turn[5].text
-    assert kinds(events) == ["approval_response", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert kinds(events) == ["approval_response", "tool_return", "assistant", "StopEvent", "UsageEvent"]
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 
@@ -155,7 +155,7 @@ async def test_safe_calls_are_held_and_run_in_their_place(world: World, process:
     )
     world.model.follow(script, say("Done."))
     first = await process.send(agent, "Do it all.")
-    assert kinds(first) == ["assistant", "tool_call", "approval_request", "Stopped", "UsageReported"]
+    assert kinds(first) == ["assistant", "tool_call", "approval_request", "StopEvent", "UsageEvent"]
     assert [made.name for made in shown(first, "tool_call").tool_calls] == ["memory_replace", "conversation_search"]
     ids = asked(first)
     assert len(ids) == 2
@@ -356,7 +356,7 @@ async def test_words_that_wait_are_shown_once_they_are_approved(world: World, pr
     first = await process.send(agent, "Tell me.", stream_tokens=True)
     assert "assistant" not in kinds(first)
     events = await process.answer(agent, *approve(*asked(first)))
-    assert kinds(events) == ["approval_response", "assistant", "Stopped", "UsageReported"]
+    assert kinds(events) == ["approval_response", "assistant", "StopEvent", "UsageEvent"]
     assert "A secret." in str(shown(events, "assistant").content)
 
 
@@ -367,7 +367,7 @@ async def test_a_turn_may_ask_twice(world: World, process: Process) -> None:
     )
     first = await process.send(agent, "Keep both.")
     second = await process.answer(agent, *approve(*asked(first)))
-    assert kinds(second) == ["approval_response", "tool_return", "approval_request", "Stopped", "UsageReported"]
+    assert kinds(second) == ["approval_response", "tool_return", "approval_request", "StopEvent", "UsageEvent"]
     await process.answer(agent, *approve(*asked(second)))
     assert world.archival.texts(agent.id) == ["one", "two"]
     require_valid(world.window(agent).messages)
@@ -482,7 +482,7 @@ async def test_cancelling_the_answering_run_leaves_a_return_for_each_call(world:
     process.faults.on_call = None
     events = await answering
     assert list(outcomes.values()) == [CancelOutcome.CANCELLED]
-    assert told(events)[-2] == Stopped(StopReason.CANCELLED, RunStatus.CANCELLED)
+    assert told(events)[-2] == StopEvent(StopReason.CANCELLED, RunStatus.CANCELLED)
     require_valid(world.window(agent).messages)
     assert [item.status.value for item in world.turn(agent)[-1].tool_returns] == ["success", "error"]
     again = await process.answer(agent, *approve(*asked(first)))

@@ -56,7 +56,7 @@ async def test_while_the_model_is_asked(world: World, process: Process) -> None:
     assert await cancel(process, run) is CancelOutcome.CANCELLED
     ended = await process.outcome(agent)
     assert (ended.status, ended.stop_reason) == (RunStatus.CANCELLED, StopReason.CANCELLED)
-    assert kinds(await process.follow(run)) == ["Stopped", "UsageReported"]
+    assert kinds(await process.follow(run)) == ["StopEvent", "UsageEvent"]
     assert world.window(agent) == before
     await goes_on(world, process, agent)
 
@@ -74,7 +74,7 @@ async def test_while_a_tool_runs(world: World, process: Process) -> None:
         "tool success of memory_insert: " + world.turn(agent)[2].tool_returns[0].text,
         "tool error of archival_memory_insert: The run was cancelled before this tool was run.",
     ]
-    assert kinds(await process.follow(run)) == ["tool_call", "tool_return", "Stopped", "UsageReported"]
+    assert kinds(await process.follow(run)) == ["tool_call", "tool_return", "StopEvent", "UsageEvent"]
     await goes_on(world, process, agent)
 
 
@@ -93,7 +93,7 @@ async def test_while_something_is_written_or_read(world: World, process: Process
     assert await cancelling is CancelOutcome.CANCELLED
     require_valid(world.window(agent).messages)
     events = kinds(await process.follow(run))
-    assert events[-2:] == ["Stopped", "UsageReported"]
+    assert events[-2:] == ["StopEvent", "UsageEvent"]
     await goes_on(world, process, agent)
 
 
@@ -112,7 +112,7 @@ async def test_a_commit_of_words_whose_answer_is_lost_is_told_if_it_is_kept(worl
     await gate.wait()
     assert await cancel(process, run) is CancelOutcome.CANCELLED
     assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: Said and kept."]
-    assert kinds(await process.follow(run)) == ["assistant", "Stopped", "UsageReported"]
+    assert kinds(await process.follow(run)) == ["assistant", "StopEvent", "UsageEvent"]
 
 
 async def test_twice_at_once(world: World, process: Process) -> None:
@@ -157,7 +157,7 @@ async def test_a_run_that_waits_ends_without_having_begun(world: World, process:
     await held.asked.wait()
     following = asyncio.ensure_future(process.follow(second))
     assert await cancel(process, second) is CancelOutcome.CANCELLED
-    assert kinds(await following) == ["Stopped", "UsageReported"]
+    assert kinds(await following) == ["StopEvent", "UsageEvent"]
     held.released.set()
     await process.follow(first)
     await process.idle()

@@ -28,10 +28,10 @@ async def test_a_client_tool_is_offered_waited_for_and_answered(world: World, pr
     offered = {tool.name: tool for tool in world.model.last.tools}
     assert offered["open_file"].description == OPEN.description
     assert offered["open_file"].parameters == json.loads(PARAMETERS)
-    assert kinds(first) == ["approval_request", "Stopped", "UsageReported"]
+    assert kinds(first) == ["approval_request", "StopEvent", "UsageEvent"]
     given = returned(*asked(first), text="hello", stdout=("read 5",), stderr=("slow",))
     events = await process.answer(agent, given)
-    assert kinds(events) == ["approval_response", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert kinds(events) == ["approval_response", "tool_return", "assistant", "StopEvent", "UsageEvent"]
     back = world.turn(agent)[4].tool_returns[0]
     assert (back.name, back.status, back.text) == ("open_file", ToolStatus.SUCCESS, "hello")
     assert (back.stdout, back.stderr) == (("read 5",), ("slow",))
@@ -119,7 +119,7 @@ async def test_the_heartbeat_loop_has_client_tools_too(world: World, process: Pr
     )
     since = len(world.window(agent).messages)
     first = await process.send(agent, "Read it.", client_tools=(OPEN,))
-    assert kinds(first) == ["approval_request", "Stopped", "UsageReported"] or kinds(first)[0] == "reasoning"
+    assert kinds(first) == ["approval_request", "StopEvent", "UsageEvent"] or kinds(first)[0] == "reasoning"
     await process.answer(agent, returned(*asked(first), text="A"))
     turn = world.turn(agent, since)
     assert turn[4].tool_returns[0].text == "A"

@@ -41,7 +41,7 @@ async def test_it_stands_behind_the_returns_of_each_step_that_another_follows(wo
     assert kinds(events) == [
         *["tool_call", "tool_return", "tool_return"],
         *["tool_call", "tool_return"],
-        *["assistant", "Stopped", "UsageReported"],
+        *["assistant", "StopEvent", "UsageEvent"],
     ]
     assert [request.messages[-1].text for request in world.model.requests[1:]] == [
         message.text for message in world.turn(agent) if event_type(message.text)

@@ -10,9 +10,9 @@ import pytest
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.llm.port import FinishReason
-from mnemesh_orchestrator.loop.execution import INTERRUPTED
+from mnemesh_orchestrator.loop.tool_calls import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.events import Accepted, RunEvent
+from mnemesh_orchestrator.model.events import RunAccepted, RunEvent
 from mnemesh_orchestrator.model.messages import TextPart, ToolStatus
 from mnemesh_orchestrator.model.runs import InputMessage, RunConfig, RunStatus, StopReason
 from mnemesh_orchestrator.store.base import RunFilter, StepFilter
@@ -123,7 +123,7 @@ async def survives(world: World, kind: AgentType, script: tuple[Any, ...], point
     # What a journal or a commit holds is not asked for again.
     assert len(world.model.requests) - before <= len(script) - journalled, where
     events = await second.follow(run)
-    assert kinds(events)[-2:] == ["Stopped", "UsageReported"], where
+    assert kinds(events)[-2:] == ["StopEvent", "UsageEvent"], where
     assert kinds(events).count("tool_return") == 5, where
     assert len(world.recall.rows[agent.id]) == len(world.window(agent).messages), where
 
@@ -227,7 +227,7 @@ async def test_a_run_whose_model_is_gone_after_a_crash_ends_and_frees_its_conver
     await second.recover()
     run = await second.outcome(agent)
     assert (run.status, run.error and run.error.reason) == (RunStatus.FAILED, "MODEL_UNKNOWN")
-    assert kinds(await second.follow(run)) == ["tool_call", "Failed", "Stopped", "UsageReported"]
+    assert kinds(await second.follow(run)) == ["tool_call", "ErrorEvent", "StopEvent", "UsageEvent"]
     assert await second.leases.claimable("owner-1") == ()
 
 
@@ -280,9 +280,9 @@ async def test_the_same_request_after_a_crash_is_the_same_run(world: World, poin
         await second.recover()
         await asyncio.sleep(0)
     events = await again
-    assert isinstance(events[0].body, Accepted)
+    assert isinstance(events[0].body, RunAccepted)
     assert events[0].body.replayed
-    assert kinds(events) == ["tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert kinds(events) == ["tool_call", "tool_return", "assistant", "StopEvent", "UsageEvent"]
     assert len((await second.runs.list(ME, RunFilter(), PageQuery(9, ascending=True))).items) == 1
     assert world.archival.texts(agent.id) == ["one"]
     assert len(world.turn(agent)) == 4

@@ -5,7 +5,7 @@ import json
 import pytest
 from mnemesh_orchestrator.llm.port import ToolChoiceKind
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.events import Shown
+from mnemesh_orchestrator.model.events import MessageEvent
 from mnemesh_orchestrator.model.messages import Message, Role, TextPart
 from mnemesh_orchestrator.model.rules import (
     ConstrainChildTools,
@@ -44,7 +44,7 @@ async def test_speaking_ends_the_turn(world: World, process: Process) -> None:
     agent = await talker(world, process)
     world.model.follow(call("send_message", thinking="Polite.", message="Hello yourself."))
     events = await process.send(agent)
-    assert kinds(events) == ["reasoning", "assistant", "Stopped", "UsageReported"]
+    assert kinds(events) == ["reasoning", "assistant", "StopEvent", "UsageEvent"]
     assert told(events)[1].content == (TextPart("Hello yourself."),)  # type: ignore[union-attr]
     assert lines(world.turn(agent, 5 - 1)) == [
         "user text: Hello",
@@ -178,14 +178,14 @@ async def test_speaking_without_words_is_tried_again_and_shown_for_what_it_is(wo
     returned = [item for message in world.turn(agent, 4) for item in message.tool_returns]
     assert returned[0].text == "Error: send_message has no argument text (its arguments: message)"
     # A client sees the failed call as a call, with its return; not as words of the agent.
-    assert kinds(events) == ["tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert kinds(events) == ["tool_call", "tool_return", "assistant", "StopEvent", "UsageEvent"]
 
 
 async def test_words_that_could_not_be_said_are_not_shown_as_said(world: World, process: Process) -> None:
     agent = await talker(world, process)
     world.model.follow(call("send_message", message="Hello.", mood="merry"), call("send_message", message="Hello."))
     events = await process.send(agent)
-    assert kinds(events) == ["tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert kinds(events) == ["tool_call", "tool_return", "assistant", "StopEvent", "UsageEvent"]
 
 
 async def test_no_call_at_all_fails_the_run_and_nothing_is_kept(world: World, process: Process) -> None:
@@ -193,7 +193,7 @@ async def test_no_call_at_all_fails_the_run_and_nothing_is_kept(world: World, pr
     before = world.window(agent)
     world.model.follow(say("I would rather just talk."))
     events = await process.send(agent)
-    assert kinds(events) == ["Failed", "Stopped", "UsageReported"]
+    assert kinds(events) == ["ErrorEvent", "StopEvent", "UsageEvent"]
     run = await process.outcome(agent)
     assert (run.stop_reason, run.status) == (StopReason.NO_TOOL_CALL, RunStatus.FAILED)
     assert run.error is not None
@@ -245,7 +245,7 @@ async def test_a_call_cut_in_the_middle_goes_back_to_the_model(world: World, pro
     agent = await talker(world, process)
     world.model.follow(raw_call("send_message", '{"message": "Hel'), call("send_message", message="Hello."))
     events = await process.send(agent)
-    assert kinds(events) == ["tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert kinds(events) == ["tool_call", "tool_return", "assistant", "StopEvent", "UsageEvent"]
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 
@@ -253,7 +253,7 @@ async def test_a_client_may_see_speaking_as_a_tool_call(world: World, process: P
     agent = await talker(world, process)
     world.model.follow(call("send_message", message="Hello."))
     events = await process.send(agent, assistant_messages=False)
-    assert kinds(events) == ["tool_call", "tool_return", "Stopped", "UsageReported"]
+    assert kinds(events) == ["tool_call", "tool_return", "StopEvent", "UsageEvent"]
 
 
 async def test_another_tool_and_argument_may_speak_for_the_agent(world: World, process: Process) -> None:
@@ -266,10 +266,12 @@ async def test_another_tool_and_argument_may_speak_for_the_agent(world: World, p
         assistant_tool_name="archival_memory_insert",
         assistant_tool_argument="content",
     )
-    spoken = [body for body in told(events) if isinstance(body, Shown) and body.kind == "assistant"]
+    spoken = [body for body in told(events) if isinstance(body, MessageEvent) and body.kind == "assistant"]
     assert [body.content for body in spoken] == [(TextPart("It is noted."),)]
     assert "".join(piece.text for piece in deltas(events) if piece.kind == "assistant") == "It is noted."
-    called = [body.tool_calls[0].name for body in told(events) if isinstance(body, Shown) and body.kind == "tool_call"]
+    called = [
+        body.tool_calls[0].name for body in told(events) if isinstance(body, MessageEvent) and body.kind == "tool_call"
+    ]
     assert called == ["send_message"]
     assert world.archival.texts(agent.id) == ["It is noted."], "it is run as well"
 

@@ -13,7 +13,7 @@ from mnemesh_orchestrator.llm.errors import (
     ProviderTimeout,
     ProviderUnavailable,
 )
-from mnemesh_orchestrator.model.events import Failed, StepStarted
+from mnemesh_orchestrator.model.events import ErrorEvent, StepStarted
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 
 from ..support.model import Cut, call, say
@@ -43,11 +43,11 @@ async def test_each_failure_has_its_stop_reason(
     before = world.window(agent)
     world.model.follow(error)
     events = await process.send(agent)
-    assert kinds(events) == ["Failed", "Stopped", "UsageReported"]
+    assert kinds(events) == ["ErrorEvent", "StopEvent", "UsageEvent"]
     run = await process.outcome(agent)
     assert (run.stop_reason, run.status) == (reason, RunStatus.FAILED)
     failed = told(events)[0]
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, ErrorEvent)
     assert failed.error == run.error
     if isinstance(error, ProviderError):
         assert (failed.error.reason, failed.error.message) == (error.reason, error.message)
@@ -74,7 +74,7 @@ async def test_what_was_committed_before_a_failure_stays(world: World, process: 
         call("archival_memory_insert", content="x"), ProviderRefused("No.", provider="scripted", status=400)
     )
     events = await process.send(agent)
-    assert kinds(events) == ["tool_call", "tool_return", "Failed", "Stopped", "UsageReported"]
+    assert kinds(events) == ["tool_call", "tool_return", "ErrorEvent", "StopEvent", "UsageEvent"]
     assert lines(world.turn(agent))[-1] == "tool success of archival_memory_insert: None"
     world.model.follow(say("Where were we?"))
     await process.send(agent)

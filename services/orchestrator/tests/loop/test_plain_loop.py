@@ -17,7 +17,7 @@ async def test_words_end_the_turn(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("Hello yourself.", thought="A greeting."))
     events = await process.send(agent, "Hello")
-    assert kinds(events) == ["reasoning", "assistant", "Stopped", "UsageReported"]
+    assert kinds(events) == ["reasoning", "assistant", "StopEvent", "UsageEvent"]
     assert lines(world.turn(agent)) == [
         "user text: Hello",
         "assistant thought: A greeting.",
@@ -38,7 +38,7 @@ async def test_a_turn_goes_on_after_every_tool_until_it_has_words(world: World, 
         say("Noted."),
     )
     events = await process.send(agent, "I am Ada, and I like tea.")
-    assert kinds(events) == ["tool_call", "tool_return"] * 3 + ["assistant", "Stopped", "UsageReported"]
+    assert kinds(events) == ["tool_call", "tool_return"] * 3 + ["assistant", "StopEvent", "UsageEvent"]
     assert world.archival.texts(agent.id) == ["Ada likes tea."]
     assert world.blocks.value(agent.id, "human") == "Ada"
     turn = lines(world.turn(agent))
@@ -125,7 +125,7 @@ async def test_an_empty_answer_is_a_broken_one_and_nothing_is_kept(world: World,
     before = world.window(agent)
     world.model.follow(say(""), say("Yes."))
     events = await process.send(agent, "Anything to say?")
-    assert kinds(events) == ["Failed", "Stopped", "UsageReported"]
+    assert kinds(events) == ["ErrorEvent", "StopEvent", "UsageEvent"]
     failed = await process.outcome(agent)
     assert (failed.stop_reason, failed.status) == (StopReason.INVALID_LLM_RESPONSE, RunStatus.FAILED)
     assert world.window(agent) == before
@@ -137,7 +137,7 @@ async def test_an_empty_answer_after_tools_ends_the_turn_without_a_word(world: W
     agent = await world.agent(process)
     world.model.follow(call("archival_memory_insert", content="Ada likes tea."), say(""))
     events = await process.send(agent, "Note that Ada likes tea.")
-    assert kinds(events) == ["tool_call", "tool_return", "Stopped", "UsageReported"]
+    assert kinds(events) == ["tool_call", "tool_return", "StopEvent", "UsageEvent"]
     run = await process.outcome(agent)
     assert (run.stop_reason, run.status, run.step_count) == (StopReason.END_TURN, RunStatus.COMPLETED, 2)
     assert lines(world.turn(agent))[-1] == "tool success of archival_memory_insert: None"
@@ -192,7 +192,7 @@ async def test_words_do_not_end_a_turn_whose_required_tool_was_not_called(world:
     assert "ToolRuleViolated: You must call archival_memory_insert at least once to exit the loop." in transcript[2]
     assert '"type": "heartbeat"' in transcript[2]
     assert transcript[-1] == "assistant text: Done."
-    assert kinds(events) == ["assistant", "tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert kinds(events) == ["assistant", "tool_call", "tool_return", "assistant", "StopEvent", "UsageEvent"]
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from mnemesh_orchestrator.convert.events import event_to_proto
-from mnemesh_orchestrator.model.events import RunEvent, Shown
+from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
 from mnemesh_orchestrator.model.messages import (
     ApprovalDecision,
     Approve,
@@ -16,13 +15,14 @@ from mnemesh_orchestrator.model.messages import (
     TextPart,
 )
 from mnemesh_orchestrator.model.rules import RequiresApproval
+from mnemesh_orchestrator.rpc.convert.events import event_to_proto
 
 from ..support.model import call, say, together
 from ..support.world import Process, World, told
 
 
-def shown(events: list[RunEvent]) -> list[Shown]:
-    return [body for body in told(events) if isinstance(body, Shown)]
+def shown(events: list[RunEvent]) -> list[MessageEvent]:
+    return [body for body in told(events) if isinstance(body, MessageEvent)]
 
 
 @pytest.mark.parametrize(

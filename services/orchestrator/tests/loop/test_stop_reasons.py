@@ -9,7 +9,7 @@ from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderAuth, Provi
 from mnemesh_orchestrator.llm.port import FinishReason
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.creation import NewBlock
-from mnemesh_orchestrator.model.events import Stopped
+from mnemesh_orchestrator.model.events import StopEvent
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import ExitLoop, RequiresApproval, RunFirst
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
@@ -119,7 +119,7 @@ async def test_a_script_leads_to_its_reason(world: World, process: Process, reas
         await cancelling
     run = await process.outcome(agent)
     assert (run.stop_reason, run.status) == (reason, script.status)
-    assert next(body for body in told(events) if isinstance(body, Stopped)) == Stopped(reason, script.status)
+    assert next(body for body in told(events) if isinstance(body, StopEvent)) == StopEvent(reason, script.status)
     assert (run.error is not None) == (script.status is RunStatus.FAILED)
     assert (await process.agents.get(ME, agent.id)).last_stop_reason == reason
     if reason is not StopReason.REQUIRES_APPROVAL:

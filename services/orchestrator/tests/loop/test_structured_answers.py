@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_orchestrator.convert.settings import format_from_proto
 from mnemesh_orchestrator.llm.formats import demand, schema_problem
 from mnemesh_orchestrator.model.agents import AgentType
-from mnemesh_orchestrator.model.events import Shown, StepStarted
+from mnemesh_orchestrator.model.events import MessageEvent, StepStarted
 from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, TextPart
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_orchestrator.rpc.convert.settings import format_from_proto
 
 from ..support.model import USAGE, call, raw_call, say
 from ..support.world import Process, World, kinds, lines, told
@@ -60,7 +60,7 @@ async def test_words_that_never_fit_fail_the_run_with_their_problem(world: World
     assert run.error.reason == "PROVIDER_BAD_ANSWER"
     assert "['city']" in run.error.message
     assert "string" in run.error.message
-    assert kinds(events) == ["Failed", "Stopped", "UsageReported"]
+    assert kinds(events) == ["ErrorEvent", "StopEvent", "UsageEvent"]
     assert len(world.turn(agent)) == 0
 
 
@@ -87,7 +87,7 @@ async def test_a_run_of_an_agent_that_speaks_by_a_tool_has_its_form_in_the_schem
     events = await process.send(agent, response_format=SCHEMA)
     schema = next(tool for tool in world.model.last.tools if tool.name == "send_message")
     assert schema.parameters["properties"]["message"]["properties"] == CITY["properties"]
-    said = [body.content for body in told(events) if isinstance(body, Shown) and body.kind == "assistant"]
+    said = [body.content for body in told(events) if isinstance(body, MessageEvent) and body.kind == "assistant"]
     assert said == [(TextPart('{"city": "Oslo"}'),)]
 
 
@@ -97,7 +97,7 @@ async def test_the_answer_to_an_approval_keeps_the_form_of_the_run_that_asked(wo
     world.model.follow(call("archival_memory_insert", content="x"), say('{"city": "Oslo"}'))
     events = await process.send(agent, response_format=SCHEMA)
     (waiting,) = next(
-        body.tool_calls for body in told(events) if isinstance(body, Shown) and body.kind == "approval_request"
+        body.tool_calls for body in told(events) if isinstance(body, MessageEvent) and body.kind == "approval_request"
     )
     await process.answer(agent, ApprovalDecision(waiting.id, Approve()))
     assert world.model.last.response_format == SCHEMA

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.loop.tiers import RESTART_SECONDS
+from mnemesh_orchestrator.loop.retry import RESTART_SECONDS
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.memory import ToolResult
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
@@ -22,7 +22,7 @@ async def test_an_essential_tier_that_is_away_at_the_beginning_fails_the_run_wit
     before = world.window(agent)
     world.faults.away = {tier: 99}
     events = await process.send(agent)
-    assert kinds(events) == ["Failed", "Stopped", "UsageReported"]
+    assert kinds(events) == ["ErrorEvent", "StopEvent", "UsageEvent"]
     run = await process.outcome(agent)
     assert run.error is not None
     assert (run.stop_reason, run.error.reason) == (StopReason.ERROR, "UNAVAILABLE")
@@ -115,7 +115,7 @@ async def test_losing_the_tools_room_never_takes_speaking_away(world: World, pro
     world.faults.away = {"tools.": 99, "archival.": 99}
     world.model.follow(call("send_message", message="I am here."))
     events = await process.send(agent)
-    assert kinds(events) == ["assistant", "Stopped", "UsageReported"]
+    assert kinds(events) == ["assistant", "StopEvent", "UsageEvent"]
 
 
 async def test_a_custom_tool_whose_room_goes_away_is_not_run_twice(world: World, process: Process) -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 from mnemesh_orchestrator.llm.port import LlmAnswer
 from mnemesh_orchestrator.model.agents import AgentType
-from mnemesh_orchestrator.model.events import Delta, RunEvent, Shown, StepStarted
+from mnemesh_orchestrator.model.events import Delta, MessageEvent, RunEvent, StepStarted
 from mnemesh_orchestrator.model.messages import ReasoningPart, TextPart
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import RequiresApproval, RunFirst
@@ -28,11 +28,11 @@ def shown(events: list[RunEvent]) -> dict[str, tuple[str, str]]:
     """By otid, what the stored messages say of the same."""
     texts = {}
     for body in told(events):
-        if isinstance(body, Shown) and body.kind in ("assistant", "reasoning"):
+        if isinstance(body, MessageEvent) and body.kind in ("assistant", "reasoning"):
             part = body.content[0]
             assert isinstance(part, TextPart | ReasoningPart)
             texts[body.otid] = (body.kind, part.text)
-        elif isinstance(body, Shown) and body.kind == "tool_call":
+        elif isinstance(body, MessageEvent) and body.kind == "tool_call":
             texts[body.otid] = ("tool_call", body.tool_calls[0].arguments)
     return texts
 
@@ -106,7 +106,7 @@ async def test_pieces_come_before_the_message_that_they_are_of(world: World, pro
     world.model.follow(answer)
     events = await process.send(agent, stream_tokens=True)
     places = [i for i, event in enumerate(events) if isinstance(event.body, Delta)]
-    whole = next(i for i, event in enumerate(events) if isinstance(event.body, Shown))
+    whole = next(i for i, event in enumerate(events) if isinstance(event.body, MessageEvent))
     assert places
     assert max(places) < whole
 
@@ -127,7 +127,7 @@ async def test_nothing_is_said_before_it_is_known_that_nothing_waits(
     world.model.follow(together(speech, waits) if first else together(waits, speech))
     events = await process.send(agent, stream_tokens=True)
     assert [piece for piece in deltas(events) if "kept" in piece.text or piece.kind == "assistant"] == []
-    assert "assistant" not in {body.kind for body in told(events) if isinstance(body, Shown)}
+    assert "assistant" not in {body.kind for body in told(events) if isinstance(body, MessageEvent)}
 
 
 async def test_where_something_could_wait_beside_them_words_come_at_once_and_as_they_are_stored(
@@ -175,4 +175,4 @@ async def test_a_call_that_waits_holds_back_what_is_said_behind_it_and_one_that_
     world.model.follow(Cut(both), both)
     events = await process.send(agent, stream_tokens=True, max_steps=1)
     assert heard(events, 1) == ("It is kept." if forbidden else "")
-    assert ("assistant" in {body.kind for body in told(events) if isinstance(body, Shown)}) is forbidden
+    assert ("assistant" in {body.kind for body in told(events) if isinstance(body, MessageEvent)}) is forbidden

@@ -5,9 +5,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.loop.custom import INTERRUPTED
+from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.events import RunEvent, Shown
+from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
 from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, Deny
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import Run, RunStatus, StopReason
@@ -31,7 +31,7 @@ async def asked(world: World, process: Process, *answers: Any, **draft: Any) -> 
 
 
 def approved(events: list[RunEvent]) -> list[ApprovalDecision]:
-    request = next(e.body for e in events if isinstance(e.body, Shown) and e.body.kind == "approval_request")
+    request = next(e.body for e in events if isinstance(e.body, MessageEvent) and e.body.kind == "approval_request")
     return [ApprovalDecision(made.id, Approve()) for made in request.tool_calls]
 
 

@@ -6,7 +6,7 @@ import pytest
 from mnemesh_orchestrator.builtin.voice import transcript
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.model.agents import AgentType
-from mnemesh_orchestrator.model.events import Stopped
+from mnemesh_orchestrator.model.events import StopEvent
 from mnemesh_orchestrator.model.messages import Role, ToolStatus
 from mnemesh_orchestrator.model.runs import StopReason
 
@@ -114,7 +114,7 @@ async def test_the_transcript_is_stored_in_chunks_and_the_block_about_the_user_r
         ["rethink_user_memory", "finish_rethinking_memory"],
         ["rethink_user_memory", "finish_rethinking_memory"],
     ]
-    (stopped,) = (body for body in told(events) if isinstance(body, Stopped))
+    (stopped,) = (body for body in told(events) if isinstance(body, StopEvent))
     assert stopped.reason is StopReason.END_TURN
     require_valid(world.window(agent).messages)
 

@@ -6,7 +6,7 @@ import pytest
 from mnemesh_kit.errors import NotFound
 from mnemesh_orchestrator.errors import ConversationBusy, RunEnded, RunUnderWay
 from mnemesh_orchestrator.llm.errors import ProviderRefused
-from mnemesh_orchestrator.model.events import Accepted
+from mnemesh_orchestrator.model.events import RunAccepted
 from mnemesh_orchestrator.model.messages import Role
 from mnemesh_orchestrator.model.runs import OnBusy, RunStatus
 
@@ -21,7 +21,7 @@ async def test_fifty_that_send_at_once_are_fifty_turns_in_the_order_of_their_run
     agent = await world.agent(process)
     world.model.script = lambda request: say(f"Answer to {request.messages[-1].text}.")
     sent = await asyncio.gather(*(process.send(agent, f"Message {number}") for number in range(50)))
-    assert all(kinds(events) == ["assistant", "Stopped", "UsageReported"] for events in sent)
+    assert all(kinds(events) == ["assistant", "StopEvent", "UsageEvent"] for events in sent)
     turn = world.turn(agent)
     assert [message.role for message in turn] == [Role.USER, Role.ASSISTANT] * 50
     assert {message.text for message in turn[::2]} == {f"Message {number}" for number in range(50)}
@@ -60,7 +60,7 @@ async def test_agents_run_beside_each_other(world: World, process: Process) -> N
     world.model.follow(held, say("Two."))
     run = await process.start(first)
     await held.asked.wait()
-    assert kinds(await process.send(second)) == ["assistant", "Stopped", "UsageReported"]
+    assert kinds(await process.send(second)) == ["assistant", "StopEvent", "UsageEvent"]
     held.released.set()
     await process.follow(run)
 
@@ -113,7 +113,7 @@ async def test_another_instance_takes_over_what_lapsed_and_the_first_stops_writi
     held.released.set()
     await first.idle()
     assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: From the second."]
-    assert kinds(await second.follow(run)) == ["assistant", "Stopped", "UsageReported"]
+    assert kinds(await second.follow(run)) == ["assistant", "StopEvent", "UsageEvent"]
 
 
 async def test_of_a_lease_that_lapsed_nothing_is_committed_twice(world: World) -> None:
@@ -142,7 +142,7 @@ async def test_kicks_at_once_begin_a_run_once(world: World) -> None:
     await first.conductor.stop()
     second = world.process()
     world.model.follow(say("Once."))
-    await asyncio.gather(*(second.conductor.kick(agent.default_conversation_id) for _ in range(5)))
+    await asyncio.gather(*(second.conductor.claim_and_run(agent.default_conversation_id) for _ in range(5)))
     await second.follow(run)
     assert len(world.model.requests) == 2
     assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: Once."]
@@ -201,7 +201,7 @@ async def test_a_deleted_agent_takes_its_runs_with_it(world: World, process: Pro
     await held.asked.wait()
     following = [process.runs.follow(ME, run.id, 0, 30) for run in runs]
     for stream in following:
-        assert isinstance((await anext(stream)).body, Accepted)
+        assert isinstance((await anext(stream)).body, RunAccepted)
     await process.birth.delete(ME, agent.id)
     for stream in following:
         assert kinds([event async for event in stream]) == []
@@ -223,6 +223,6 @@ async def test_a_store_that_is_away_at_the_end_leaves_the_run_to_be_taken_up(wor
     world.faults = Faults()
     second = world.process()
     await second.recover()
-    assert kinds(await second.follow(run)) == ["assistant", "Stopped", "UsageReported"]
+    assert kinds(await second.follow(run)) == ["assistant", "StopEvent", "UsageEvent"]
     assert len(world.model.requests) == 1
     assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: Hello."]

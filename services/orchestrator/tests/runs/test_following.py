@@ -8,10 +8,10 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal
-from mnemesh_orchestrator.loop.hub import EventHub
-from mnemesh_orchestrator.model.events import Accepted, Keepalive, RunEvent, Shown, StepStarted
+from mnemesh_orchestrator.model.events import Keepalive, MessageEvent, RunAccepted, RunEvent, StepStarted
 from mnemesh_orchestrator.model.messages import TextPart
 from mnemesh_orchestrator.model.runs import InputMessage, RunConfig
+from mnemesh_orchestrator.runs.event_broker import EventBroker
 
 from ..support.model import Held, call, say
 from ..support.world import ME, Process, World, kinds, told
@@ -19,12 +19,12 @@ from ..support.world import ME, Process, World, kinds, told
 
 def an_event(run_id: str, number: int | None) -> RunEvent:
     now = FrozenClock().now()
-    body = StepStarted(1, 1) if number is None else Shown("assistant", new_id("message"), "otid", now)
+    body = StepStarted(1, 1) if number is None else MessageEvent("assistant", new_id("message"), "otid", now)
     return RunEvent(run_id, now, body, number)
 
 
 async def test_the_hub_tells_whoever_listens_to_a_run_and_then_that_it_is_over() -> None:
-    hub = EventHub()
+    hub = EventBroker()
     first, second, other = hub.subscribe("run-1"), hub.subscribe("run-1"), hub.subscribe("run-2")
     events = [an_event("run-1", 1), an_event("run-1", 2)]
     hub.publish(events[:1])
@@ -51,7 +51,7 @@ async def test_a_follower_who_comes_late_gets_everything_once(world: World, proc
     await asyncio.sleep(0)
     held.released.set()
     whole, *behind = [[event for event in await task if event.sequence] for task in late]
-    assert kinds(whole) == ["tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert kinds(whole) == ["tool_call", "tool_return", "assistant", "StopEvent", "UsageEvent"]
     assert behind == [whole[1:], whole[2:]]
 
 
@@ -62,11 +62,11 @@ async def test_an_ended_run_is_replayed_and_the_stream_ends(world: World, proces
     run = await process.outcome(agent)
     replayed = await process.follow(run)
     assert told(replayed) == told(live)
-    assert isinstance(replayed[0].body, Accepted)
+    assert isinstance(replayed[0].body, RunAccepted)
     assert replayed[0].body.last_sequence == run.last_sequence == 3
     for after in (3, 99):
         (accepted,) = await process.follow(run, after)
-        assert isinstance(accepted.body, Accepted)
+        assert isinstance(accepted.body, RunAccepted)
 
 
 async def test_silence_is_broken_by_signs_of_life(world: World, process: Process) -> None:
@@ -83,7 +83,7 @@ async def test_silence_is_broken_by_signs_of_life(world: World, process: Process
                 break
         held.released.set()
         rest = [event async for event in stream if not isinstance(event.body, Keepalive)]
-    assert kinds(rest) == ["assistant", "Stopped", "UsageReported"]
+    assert kinds(rest) == ["assistant", "StopEvent", "UsageEvent"]
 
 
 async def test_losing_a_stream_does_not_lose_the_run(world: World, process: Process) -> None:
@@ -99,7 +99,7 @@ async def test_losing_a_stream_does_not_lose_the_run(world: World, process: Proc
     assert process.hub._followers == {}
     held.released.set()
     run = await process.outcome(agent)
-    assert kinds(await process.follow(run)) == ["assistant", "Stopped", "UsageReported"]
+    assert kinds(await process.follow(run)) == ["assistant", "StopEvent", "UsageEvent"]
 
 
 async def test_the_same_message_sent_again_joins_the_run_that_it_began(world: World, process: Process) -> None:
@@ -112,7 +112,7 @@ async def test_the_same_message_sent_again_joins_the_run_that_it_began(world: Wo
     await asyncio.sleep(0)
     held.released.set()
     events, again = await first, await second
-    assert isinstance(again[0].body, Accepted)
+    assert isinstance(again[0].body, RunAccepted)
     assert (again[0].body.replayed, again[0].run_id) == (True, events[0].run_id)
     assert told(again) == told(events)
     after = await process.send(agent, otid="o-1")

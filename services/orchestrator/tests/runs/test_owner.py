@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 from mnemesh_kit.config import StartupError
-from mnemesh_orchestrator.runs.owner import Owner
+from mnemesh_orchestrator.runs.instance import Instance
 
 
 async def test_the_next_process_has_the_same_name(tmp_path: Path) -> None:
     path = tmp_path / "owner"
-    first = Owner(path, alone=True)
+    first = Instance(path, alone=True)
     await first.close()
-    second = Owner(path, alone=True)
+    second = Instance(path, alone=True)
     assert second.name == first.name
     assert first.name.startswith("owner-")
     await second.close()
@@ -19,13 +19,13 @@ async def test_the_next_process_has_the_same_name(tmp_path: Path) -> None:
 
 async def test_two_at_once_never_have_the_same_name(tmp_path: Path) -> None:
     path = tmp_path / "owner"
-    first = Owner(path, alone=False)
-    second = Owner(path, alone=False)
+    first = Instance(path, alone=False)
+    second = Instance(path, alone=False)
     assert second.name != first.name
     await second.close()
     with pytest.raises(StartupError, match="MNEMESH_DATA_DIR"):
-        Owner(path, alone=True)
+        Instance(path, alone=True)
     await first.close()
-    third = Owner(path, alone=False)
+    third = Instance(path, alone=False)
     assert third.name == first.name, "the name of the one that was second is not kept"
     await third.close()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from mnemesh_orchestrator.errors import ConversationBusy
-from mnemesh_orchestrator.model.events import Accepted, RunEvent
+from mnemesh_orchestrator.model.events import RunAccepted, RunEvent
 from mnemesh_orchestrator.model.messages import TextPart
 from mnemesh_orchestrator.model.runs import InputMessage, OnBusy, RunConfig, RunStatus
 from mnemesh_orchestrator.store.base import RunFilter
@@ -44,7 +44,7 @@ async def test_a_run_is_followed_from_where_it_is_not_carried_out(
         await other.lookout.look_once()
         one.released.set()
     whole, behind, last = [await looking(other, task) for task in following]
-    assert kinds(whole) == ["tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert kinds(whole) == ["tool_call", "tool_return", "assistant", "StopEvent", "UsageEvent"]
     durable = [event for event in whole if event.sequence]
     assert [event for event in behind if event.sequence] == durable[1:]
     assert [event for event in last if event.sequence] == durable[3:]
@@ -62,7 +62,7 @@ async def test_what_is_sent_here_and_carried_out_elsewhere_is_streamed_here(
     sent = asyncio.ensure_future(other.send(agent, "Second"))
     await until(lambda: bool(other.hub._followers))
     held.released.set()
-    assert kinds(await looking(other, sent)) == ["assistant", "Stopped", "UsageReported"]
+    assert kinds(await looking(other, sent)) == ["assistant", "StopEvent", "UsageEvent"]
     assert lines(world.turn(agent))[-2:] == ["user text: Second", "assistant text: Two."]
 
 
@@ -77,7 +77,7 @@ async def test_a_run_that_is_just_being_stored_is_not_taken_for_one_that_is_gone
             await process.lookout.look_once()
 
     process.faults.on_call = look
-    assert kinds(await process.send(agent)) == ["assistant", "Stopped", "UsageReported"]
+    assert kinds(await process.send(agent)) == ["assistant", "StopEvent", "UsageEvent"]
 
 
 async def test_a_stream_goes_on_when_another_replica_takes_its_run_over(
@@ -94,7 +94,7 @@ async def test_a_stream_goes_on_when_another_replica_takes_its_run_over(
     before = world.window(agent)
     held.released.set()
     events = await looking(process, sent)
-    assert kinds(events) == ["tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert kinds(events) == ["tool_call", "tool_return", "assistant", "StopEvent", "UsageEvent"]
     await process.idle()
     assert world.window(agent) == before
     assert lines(world.turn(agent))[-1] == "assistant text: From the other."
@@ -147,7 +147,7 @@ async def test_a_run_is_cancelled_at_once_from_where_it_is_not_carried_out(
         await other.lookout.look_once()
         await asyncio.sleep(0)
     assert await cancelling == {run.id: CancelOutcome.CANCELLED, waiting.id: CancelOutcome.CANCELLED}
-    assert kinds(await process.follow(run)) == ["Stopped", "UsageReported"]
+    assert kinds(await process.follow(run)) == ["StopEvent", "UsageEvent"]
     assert lines(world.turn(agent)) == []
     again = await other.runs.cancel(ME, RunFilter(agent_ids=(agent.id,)), [run.id])
     assert again == {run.id: CancelOutcome.ENDED_BEFORE}
@@ -194,7 +194,7 @@ async def test_the_same_message_through_another_replica_is_the_same_run(
     events, again = await first, await looking(other, second)
     after = await other.send(agent, otid="o-1")
     for repeated in (again, after):
-        assert isinstance(repeated[0].body, Accepted)
+        assert isinstance(repeated[0].body, RunAccepted)
         assert (repeated[0].body.replayed, repeated[0].run_id) == (True, events[0].run_id)
         assert told(repeated) == told(events)
     assert len(world.model.requests) == 1
@@ -208,7 +208,7 @@ async def test_followers_of_an_agent_that_is_deleted_elsewhere_are_let_go(
     world.model.follow(held)
     message = InputMessage((TextPart("Hello"),))
     stream = process.runs.send(ME, None, agent.id, "", [message], RunConfig())
-    assert isinstance((await anext(stream)).body, Accepted)
+    assert isinstance((await anext(stream)).body, RunAccepted)
     await held.asked.wait()
     await other.birth.delete(ME, agent.id)
     await process.lookout.look_once()

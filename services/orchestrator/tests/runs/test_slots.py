@@ -14,7 +14,7 @@ from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost, NothingToCo
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.runs import OnBusy, Run, RunStatus
 from mnemesh_orchestrator.store.base import ConversationFilter
-from mnemesh_orchestrator.store.tables import slot_waits
+from mnemesh_orchestrator.store.sql.tables import slot_waits
 
 from ..support.model import Held, say
 from ..support.world import ME, Process, World, kinds, lines
@@ -75,8 +75,8 @@ async def test_runs_wait_while_a_conversation_is_changed(world: World, process: 
     world.model.follow(say("Two."), say("Three."))
     released.set()
     await changing
-    assert kinds(await process.follow(run)) == ["assistant", "Stopped", "UsageReported"]
-    assert kinds(await process.follow(late)) == ["assistant", "Stopped", "UsageReported"]
+    assert kinds(await process.follow(run)) == ["assistant", "StopEvent", "UsageEvent"]
+    assert kinds(await process.follow(late)) == ["assistant", "StopEvent", "UsageEvent"]
     shown = lines(world.turn(agent))
     assert shown[-4:] == ["user text: Second", "assistant text: Two.", "user text: Third", "assistant text: Three."]
     assert len(shown) == (4 if change == "reset" else 6)
@@ -115,7 +115,7 @@ async def test_a_slot_is_given_back_whatever_happens_in_it(world: World, process
             async with process.slots.take(agent.organization_id, agent.id, agent.default_conversation_id):
                 raise error
     world.model.follow(say("One."))
-    assert kinds(await process.send(agent, on_busy=OnBusy.REJECT)) == ["assistant", "Stopped", "UsageReported"]
+    assert kinds(await process.send(agent, on_busy=OnBusy.REJECT)) == ["assistant", "StopEvent", "UsageEvent"]
     await process.idle()
     assert not process.keeper.leases
 
@@ -167,7 +167,7 @@ async def test_changes_and_runs_take_their_turns_in_the_order_in_which_they_came
     with pytest.raises(NothingToCompact):
         await compacting
     for late in (two, three):
-        assert kinds(await first.follow(late))[-2:] == ["Stopped", "UsageReported"]
+        assert kinds(await first.follow(late))[-2:] == ["StopEvent", "UsageEvent"]
     assert lines(world.turn(agent)) == [
         "user text: Second", "assistant text: Two.", "user text: Third", "assistant text: Three."
     ]  # fmt: skip

@@ -143,5 +143,5 @@ async def test_a_death_between_batches_loses_no_durable_event(world: World) -> N
     second = world.process()
     await second.recover()
     events = await second.follow(run, deltas=True)
-    assert kinds(events) == ["tool_call", "tool_return", "assistant", "Stopped", "UsageReported"]
+    assert kinds(events) == ["tool_call", "tool_return", "assistant", "StopEvent", "UsageEvent"]
     assert require_located(told(events))[-1] == LONG

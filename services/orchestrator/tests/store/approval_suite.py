@@ -21,8 +21,8 @@ from mnemesh_orchestrator.model.runs import (
     RunStatus,
     StopReason,
 )
-from mnemesh_orchestrator.store.approvals import SqlApprovalStore
 from mnemesh_orchestrator.store.base import AgentStore, ApprovalFilter, Claim, RunStore, Undone
+from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
 
 from .suites import ORG, OTHER_ORG, a_run, an_agent
 

@@ -14,7 +14,7 @@ from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost, RunUnderWay
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType, AttachedTool, Correction
-from mnemesh_orchestrator.model.events import RunEvent, Shown, Stopped, UsageReported
+from mnemesh_orchestrator.model.events import MessageEvent, RunEvent, StopEvent, UsageEvent
 from mnemesh_orchestrator.model.messages import Message, Role, TextPart, ToolReturn, ToolStatus, Usage
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import Conditional, ConditionalOutcome, ExitLoop
@@ -33,7 +33,7 @@ from mnemesh_orchestrator.model.runs import (
     StopReason,
 )
 from mnemesh_orchestrator.store.base import AgentFilter, AgentStore, RunFilter, RunStore, StepStore
-from mnemesh_orchestrator.store.leasing import LeaseStore
+from mnemesh_orchestrator.store.sql.leasing import LeaseStore
 
 ORG, OTHER_ORG = new_id("org"), new_id("org")
 ALL = PageQuery(100, ascending=True)
@@ -370,7 +370,7 @@ def an_end(run: Run, clock: FrozenClock, reason: StopReason = StopReason.END_TUR
 
 
 def an_event(run: Run, number: int, clock: FrozenClock) -> RunEvent:
-    shown = Shown("assistant", new_id("message"), "otid", clock.now(), (TextPart(f"Event {number}"),))
+    shown = MessageEvent("assistant", new_id("message"), "otid", clock.now(), (TextPart(f"Event {number}"),))
     return RunEvent(run.id, clock.now(), shown, number, new_id("step"))
 
 
@@ -660,8 +660,8 @@ class RunStoreSuite:
             updated_at=clock.now(),
         )
         last = [
-            RunEvent(run.id, clock.now(), Stopped(StopReason.LLM_API_ERROR, RunStatus.FAILED), 2),
-            RunEvent(run.id, clock.now(), UsageReported(Usage(1, None, 3), 2), 3),
+            RunEvent(run.id, clock.now(), StopEvent(StopReason.LLM_API_ERROR, RunStatus.FAILED), 2),
+            RunEvent(run.id, clock.now(), UsageEvent(Usage(1, None, 3), 2), 3),
         ]
         assert not await runs.finish(lease, ended, last, [a_step(run, 1, clock)])
         assert await runs.get(ORG, run.id) == ended
@@ -709,7 +709,7 @@ class RunStoreSuite:
         second = await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
         assert first.claim is not None
         ended = replace(an_end(second.run, clock, StopReason.CANCELLED), status=RunStatus.CANCELLED, last_sequence=1)
-        event = RunEvent(second.run.id, clock.now(), Stopped(StopReason.CANCELLED, RunStatus.CANCELLED), 1)
+        event = RunEvent(second.run.id, clock.now(), StopEvent(StopReason.CANCELLED, RunStatus.CANCELLED), 1)
         assert not await runs.cancel_waiting(an_end(first.run, clock), [an_event(first.run, 1, clock)])
         assert await runs.events(first.run.id, 0, 10) == ()
         assert await runs.cancel_waiting(ended, [event])

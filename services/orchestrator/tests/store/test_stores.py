@@ -12,17 +12,17 @@ from alembic.migration import MigrationContext
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.sql import Database
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.store.agents import SqlAgentStore
-from mnemesh_orchestrator.store.approvals import SqlApprovalStore
-from mnemesh_orchestrator.store.conversations import SqlConversationStore
-from mnemesh_orchestrator.store.deltas import SqlDeltaStore
-from mnemesh_orchestrator.store.identities import SqlIdentityStore
-from mnemesh_orchestrator.store.lease_times import LeaseTimes
-from mnemesh_orchestrator.store.leases import SqlLeaseStore
-from mnemesh_orchestrator.store.retention import SqlRetention
-from mnemesh_orchestrator.store.runs import SqlRunStore
-from mnemesh_orchestrator.store.steps import SqlStepStore
-from mnemesh_orchestrator.store.tables import conversations, metadata
+from mnemesh_orchestrator.store.sql.agents import SqlAgentStore
+from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
+from mnemesh_orchestrator.store.sql.conversations import SqlConversationStore
+from mnemesh_orchestrator.store.sql.deltas import SqlDeltaStore
+from mnemesh_orchestrator.store.sql.identities import SqlIdentityStore
+from mnemesh_orchestrator.store.sql.lease_times import LeaseTimes
+from mnemesh_orchestrator.store.sql.leases import SqlLeaseStore
+from mnemesh_orchestrator.store.sql.retention import SqlRetention
+from mnemesh_orchestrator.store.sql.runs import SqlRunStore
+from mnemesh_orchestrator.store.sql.steps import SqlStepStore
+from mnemesh_orchestrator.store.sql.tables import conversations, metadata
 
 from .approval_suite import ApprovalStoreSuite
 from .conversation_suite import ConversationStoreSuite

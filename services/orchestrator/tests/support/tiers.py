@@ -24,12 +24,12 @@ from mnemesh_orchestrator.model.memory import (
     ArchivalSummary,
     Block,
     CommitOutcome,
+    ContextWindow,
     CoreMemory,
     CustomTool,
     MessageHit,
     PassageHit,
     ToolResult,
-    Window,
 )
 from mnemesh_orchestrator.model.messages import Message, TextPart
 from mnemesh_orchestrator.ports import (
@@ -227,21 +227,21 @@ class Recall:
         self._once = Once()
         self._episodes = episodes
         self._commits: dict[str, tuple[Any, CommitOutcome]] = {}
-        self.windows: dict[str, Window] = {}
+        self.windows: dict[str, ContextWindow] = {}
         self.rows: dict[str, list[Message]] = {}
         self._known: dict[str, dict[str, Message]] = {}
         self.erased: list[str] = []
 
-    def window(self, conversation_id: str) -> Window:
+    def window(self, conversation_id: str) -> ContextWindow:
         return self.windows[conversation_id]
 
     async def create_context(
         self, request_id: str, agent_id: str, conversation_id: str, messages: Sequence[Message]
-    ) -> Window:
-        def effect() -> Window:
+    ) -> ContextWindow:
+        def effect() -> ContextWindow:
             if conversation_id in self.windows:
                 raise AlreadyExists("The conversation has a window.")
-            window = Window(conversation_id, agent_id, 1, self._store(agent_id, messages), 0)
+            window = ContextWindow(conversation_id, agent_id, 1, self._store(agent_id, messages), 0)
             return self._keep(window)
 
         return self._once(request_id, (agent_id, conversation_id, tuple(messages)), effect)  # type: ignore[no-any-return]
@@ -254,8 +254,8 @@ class Recall:
         conversation_id: str,
         system: Message,
         until_message_id: str | None = None,
-    ) -> Window:
-        def effect() -> Window:
+    ) -> ContextWindow:
+        def effect() -> ContextWindow:
             if source_conversation_id not in self.windows:
                 raise NotFound("There is no such conversation.", resource_id=source_conversation_id)
             shared = self.windows[source_conversation_id].messages[1:]
@@ -267,7 +267,7 @@ class Recall:
                     raise NotFound("The window does not show it.", field="until_message_id")
                 shared = shared[: ids.index(until_message_id) + 1]
             own = self._store(agent_id, (system,))
-            return self._keep(Window(conversation_id, agent_id, 1, (*own, *shared), 0))
+            return self._keep(ContextWindow(conversation_id, agent_id, 1, (*own, *shared), 0))
 
         content = (source_conversation_id, conversation_id, system, until_message_id)
         return self._once(request_id, content, effect)  # type: ignore[no-any-return]
@@ -283,7 +283,7 @@ class Recall:
 
         self._once(request_id, conversation_id, effect)
 
-    async def get_context(self, conversation_id: str, if_version: int | None = None) -> Window | None:
+    async def get_context(self, conversation_id: str, if_version: int | None = None) -> ContextWindow | None:
         if conversation_id not in self.windows:
             raise NotFound("There is no such conversation.", resource_id=conversation_id)
         window = self.windows[conversation_id]
@@ -327,8 +327,8 @@ class Recall:
         run_id: str | None = None,
         epoch: int | None = None,
         memories: Sequence[EpisodeCommit] = (),
-    ) -> Window:
-        def effect() -> Window:
+    ) -> ContextWindow:
+        def effect() -> ContextWindow:
             window = self.windows[conversation_id]
             if epoch is not None and epoch < window.epoch:
                 raise LeaseLost("Another holder took the conversation over.", epoch=str(window.epoch))
@@ -368,7 +368,7 @@ class Recall:
         self.erased.append(agent_id)
         return Erased(messages=len(self.rows.pop(agent_id, ())))
 
-    def _keep(self, window: Window) -> Window:
+    def _keep(self, window: ContextWindow) -> ContextWindow:
         """With the count of the agent's rows; also of its other windows a new count is a new answer, no new version."""
         window = replace(window, agent_message_count=len(self.rows[window.agent_id]))
         self.windows[window.conversation_id] = window

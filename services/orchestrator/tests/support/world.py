@@ -15,50 +15,50 @@ from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.compaction.compactor import model_compactor
-from mnemesh_orchestrator.compaction.gauge import Gauge
-from mnemesh_orchestrator.compaction.swap import Swap
-from mnemesh_orchestrator.llm.organizations import Models
-from mnemesh_orchestrator.loop.context import ContextBuilder
+from mnemesh_orchestrator.compaction.token_estimator import TokenEstimator
+from mnemesh_orchestrator.compaction.window_replacement import WindowReplacement
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.loop.context_budget import ContextBudget
+from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.loop.delta_log import DeltaLog
 from mnemesh_orchestrator.loop.engine import Engine
-from mnemesh_orchestrator.loop.execution import ToolExecution
-from mnemesh_orchestrator.loop.fitting import Fitting
-from mnemesh_orchestrator.loop.hub import EventHub
-from mnemesh_orchestrator.loop.recording import Recorder
-from mnemesh_orchestrator.loop.tiers import Patience
+from mnemesh_orchestrator.loop.journal import JournalWriter
+from mnemesh_orchestrator.loop.retry import RetryPolicy
+from mnemesh_orchestrator.loop.tool_calls import ToolExecution
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.creation import AgentDraft, NewBlock
-from mnemesh_orchestrator.model.events import Delta, DurableBody, RunEvent, Shown
-from mnemesh_orchestrator.model.memory import Window
+from mnemesh_orchestrator.model.events import Delta, DurableBody, MessageEvent, RunEvent
+from mnemesh_orchestrator.model.memory import ContextWindow
 from mnemesh_orchestrator.model.messages import ApprovalDecision, Message, Role, TextPart
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.runs import ApprovalAnswer, InputMessage, Run, RunConfig
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.prompt.prompts import Prompts
-from mnemesh_orchestrator.runs.beginning import TurnBuilder
-from mnemesh_orchestrator.runs.conductor import Conductor
-from mnemesh_orchestrator.runs.following import Follower
-from mnemesh_orchestrator.runs.keeping import LeaseKeeper
-from mnemesh_orchestrator.runs.lookout import Lookout
-from mnemesh_orchestrator.runs.slots import TurnSlots
-from mnemesh_orchestrator.store.agents import SqlAgentStore
-from mnemesh_orchestrator.store.approvals import SqlApprovalStore
+from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
+from mnemesh_orchestrator.runs.event_broker import EventBroker
+from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
+from mnemesh_orchestrator.runs.replica_watcher import ReplicaWatcher
+from mnemesh_orchestrator.runs.run_stream import RunStreamer
+from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
+from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.base import AgentStore, RunFilter, RunStore
-from mnemesh_orchestrator.store.conversations import SqlConversationStore
-from mnemesh_orchestrator.store.deltas import SqlDeltaStore
-from mnemesh_orchestrator.store.lease_times import LeaseTimes
-from mnemesh_orchestrator.store.leases import SqlLeaseStore
-from mnemesh_orchestrator.store.leasing import LeaseStore
-from mnemesh_orchestrator.store.runs import SqlRunStore
-from mnemesh_orchestrator.store.steps import SqlStepStore
+from mnemesh_orchestrator.store.sql.agents import SqlAgentStore
+from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
+from mnemesh_orchestrator.store.sql.conversations import SqlConversationStore
+from mnemesh_orchestrator.store.sql.deltas import SqlDeltaStore
+from mnemesh_orchestrator.store.sql.lease_times import LeaseTimes
+from mnemesh_orchestrator.store.sql.leases import SqlLeaseStore
+from mnemesh_orchestrator.store.sql.leasing import LeaseStore
+from mnemesh_orchestrator.store.sql.runs import SqlRunStore
+from mnemesh_orchestrator.store.sql.steps import SqlStepStore
+from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle, Services
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
 from mnemesh_orchestrator.usecases.compactions import CompactionService
 from mnemesh_orchestrator.usecases.conversations import ConversationService
-from mnemesh_orchestrator.usecases.creation import AgentBirth, Tiers
+from mnemesh_orchestrator.usecases.previews import PreviewService, ToolRunner
 from mnemesh_orchestrator.usecases.runs import RunService
 from mnemesh_orchestrator.usecases.steps import StepService
-from mnemesh_orchestrator.usecases.trials import PreviewService, ToolRunner
 from mnemesh_orchestrator.usecases.windows import WindowService
 
 from .faults import Death, Faults, watched
@@ -73,14 +73,14 @@ SYSTEM = "You are a test.\n{CORE_MEMORY}"
 class Process:
     """One life of the orchestrator."""
 
-    conductor: Conductor
-    hub: EventHub
+    conductor: RunWorker
+    hub: EventBroker
     runs: RunService
     steps: StepService
     approvals: ApprovalService
     agents: AgentService
     windows: WindowService
-    birth: AgentBirth
+    birth: AgentLifecycle
     conversations: ConversationService
     previews: PreviewService
     compactions: CompactionService
@@ -88,9 +88,9 @@ class Process:
     agent_store: AgentStore
     run_store: RunStore
     leases: LeaseStore
-    keeper: LeaseKeeper
-    slots: TurnSlots
-    lookout: Lookout
+    keeper: LeaseRenewer
+    slots: ConversationLock
+    lookout: ReplicaWatcher
     clock: FrozenClock
     faults: Faults
 
@@ -137,7 +137,7 @@ class Process:
     async def recover(self) -> None:
         """Takes up what nobody carries out, once, and waits until it is over."""
         for conversation_id in await self.leases.claimable(self.keeper.owner):
-            await self.conductor.kick(conversation_id)
+            await self.conductor.claim_and_run(conversation_id)
         await self.idle()
 
     async def idle(self) -> None:
@@ -179,39 +179,39 @@ class World:
         self.model._faults = faults
         run_store = watched(SqlRunStore(self.database, clock), "runs", faults)
         agent_store = watched(SqlAgentStore(self.database, clock), "agents", faults)
-        tiers = Tiers(
+        tiers = Services(
             watched(self.blocks, "blocks", faults),
             watched(self.recall, "recall", faults),
             watched(self.episodes, "episodes", faults),
             watched(self.archival, "archival", faults),
             watched(self.tools, "tools", faults),
         )
-        models = cast("Models", OneProvider(self.model, self.settings))
-        patience = Patience(clock, 900.0, self._sleep)
+        models = cast("ModelCatalog", OneProvider(self.model, self.settings))
+        patience = RetryPolicy(clock, 900.0, self._sleep)
         builtin = BuiltinTools(tiers.core_memory, tiers.recall, tiers.episodes, tiers.archival, clock)
         context = ContextBuilder(tiers.recall, tiers.core_memory, tiers.archival, tiers.tools, clock)
-        hub = EventHub()
+        hub = EventBroker()
         delta_store = watched(SqlDeltaStore(self.database, LeaseTimes(clock)), "deltas", faults)
         delta_log = DeltaLog(delta_store)
-        recorder = Recorder(run_store, delta_log, hub, clock)
+        recorder = JournalWriter(run_store, delta_log, hub, clock)
         execution = ToolExecution(recorder, builtin, tiers.tools, tiers.core_memory, patience, clock, self.processors)
-        gauge = Gauge()
+        gauge = TokenEstimator()
         compactor = model_compactor(models, tiers.episodes, tiers.recall, clock, call_seconds=self.call_seconds)
-        swap = Swap(tiers.recall)
-        fitting = Fitting(context, compactor, gauge, recorder, swap, patience, clock)
+        swap = WindowReplacement(tiers.recall)
+        fitting = ContextBudget(context, compactor, gauge, recorder, swap, patience, clock)
         engine = Engine(run_store, recorder, hub, tiers.recall, context, fitting, execution, patience, clock)
         turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
         leases, ids = watched(SqlLeaseStore(self.database, LeaseTimes(clock)), "leases", faults), RandomIds()
-        keeper = LeaseKeeper(leases, clock, owner)
-        conductor = Conductor(run_store, leases, keeper, hub, delta_log, engine, turns, clock)
-        slots = TurnSlots(leases, keeper, conductor.go_on, ids)
+        keeper = LeaseRenewer(leases, clock, owner)
+        conductor = RunWorker(run_store, leases, keeper, hub, delta_log, engine, turns, clock)
+        slots = ConversationLock(leases, keeper, conductor.start_next, ids)
         threads = watched(SqlConversationStore(self.database, clock), "conversations", faults)
         approval_store = watched(SqlApprovalStore(self.database, clock), "approvals", faults)
         runs = RunService(
             run_store,
             leases,
             conductor,
-            Follower(run_store, delta_store, delta_log, hub, clock),
+            RunStreamer(run_store, delta_store, delta_log, hub, clock),
             models,
             clock,
             ids,
@@ -229,7 +229,9 @@ class World:
             ApprovalService(approval_store, runs, conductor, clock, self.approval_timeout),
             AgentService(agent_store, tiers.tools, builtin, context, models, clock, approval_store),
             windows,
-            AgentBirth(agent_store, tiers, models, Prompts(self.directory / "prompts"), context, conductor, clock, ids),
+            AgentLifecycle(
+                agent_store, tiers, models, Prompts(self.directory / "prompts"), context, conductor, clock, ids
+            ),
             ConversationService(
                 threads, agent_store, tiers.recall, tiers.core_memory, windows, slots, context, models, clock, ids
             ),
@@ -241,7 +243,7 @@ class World:
             leases,
             keeper,
             slots,
-            Lookout(leases, keeper, conductor, hub),
+            ReplicaWatcher(leases, keeper, conductor, hub),
             clock,
             faults,
         )
@@ -252,7 +254,7 @@ class World:
         draft.setdefault("system", SYSTEM)
         return await process.birth.create(ME, None, AgentDraft(kind, **draft))
 
-    def window(self, agent: Agent) -> Window:
+    def window(self, agent: Agent) -> ContextWindow:
         """The default conversation's window as recall has it."""
         return self.recall.window(agent.default_conversation_id)
 
@@ -294,7 +296,7 @@ def told(events: Sequence[RunEvent]) -> list[DurableBody]:
 
 def kinds(events: Sequence[RunEvent]) -> list[str]:
     """What was told, by kind."""
-    return [body.kind if isinstance(body, Shown) else type(body).__name__ for body in told(events)]
+    return [body.kind if isinstance(body, MessageEvent) else type(body).__name__ for body in told(events)]
 
 
 def deltas(events: Sequence[RunEvent]) -> list[Delta]:

@@ -4,8 +4,8 @@ import pytest
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_orchestrator.convert.drafts import draft_from_proto
 from mnemesh_orchestrator.model.creation import filled
+from mnemesh_orchestrator.rpc.convert.drafts import draft_from_proto
 
 from ..support.world import ME, Process, World
 

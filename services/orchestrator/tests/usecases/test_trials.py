@@ -9,7 +9,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.llm.errors import ModelUnknown
-from mnemesh_orchestrator.loop.custom import INTERRUPTED
+from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.memory import ToolResult
 from mnemesh_orchestrator.model.messages import TextPart, ToolReturn, ToolStatus

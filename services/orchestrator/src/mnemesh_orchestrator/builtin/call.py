@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mnemesh_orchestrator.model.agents import Conversation
-from mnemesh_orchestrator.model.sight import Sight
+from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
 from mnemesh_orchestrator.ports import AgentAuthor
 
 
@@ -30,7 +30,7 @@ class BuiltinCall:
     run_id: str | None
     effect_prefix: str
     conversation: Conversation | None = None
-    sight: Sight | None = None
+    sight: SeenRevisions | None = None
     heard: str = ""
     memory_scope: str | None = None
 

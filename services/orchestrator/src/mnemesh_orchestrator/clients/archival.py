@@ -11,9 +11,9 @@ from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
 from mnemesh_kit.errors import FailedPrecondition
 
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.convert.messages import moment
 from mnemesh_orchestrator.model.erasure import Erased
 from mnemesh_orchestrator.model.memory import ArchivalSummary, PassageHit
+from mnemesh_orchestrator.rpc.convert.messages import moment
 
 
 class ArchivalClient:

@@ -11,7 +11,6 @@ from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
 from mnemesh_kit.errors import Aborted, NotFound
 
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.convert.messages import moment
 from mnemesh_orchestrator.model.erasure import Erased
 from mnemesh_orchestrator.model.memory import Block, CoreMemory
 from mnemesh_orchestrator.ports import (
@@ -24,6 +23,7 @@ from mnemesh_orchestrator.ports import (
     ReplaceUnique,
     Rethink,
 )
+from mnemesh_orchestrator.rpc.convert.messages import moment
 
 
 class BlocksClient:

@@ -10,7 +10,6 @@ from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh.recall.v1.episodes_service_pb2_grpc import EpisodeServiceStub
 
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.convert.messages import moment, timestamp
 from mnemesh_orchestrator.model.episodes import (
     Change,
     Episode,
@@ -21,6 +20,7 @@ from mnemesh_orchestrator.model.episodes import (
     MemoryHits,
     MemoryScope,
 )
+from mnemesh_orchestrator.rpc.convert.messages import moment, timestamp
 
 _MOST_MESSAGES: Final = 10_000
 """Ids that recall takes as the source of one memory."""

@@ -10,12 +10,12 @@ from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.episodes import commit_to_proto
-from mnemesh_orchestrator.convert.messages import ROLE_TO_PROTO, message_from_proto, message_to_proto
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
 from mnemesh_orchestrator.model.erasure import Erased
-from mnemesh_orchestrator.model.memory import CommitOutcome, MessageHit, Window
+from mnemesh_orchestrator.model.memory import CommitOutcome, ContextWindow, MessageHit
 from mnemesh_orchestrator.model.messages import Message, Role
 from mnemesh_orchestrator.ports import StepCommit
+from mnemesh_orchestrator.rpc.convert.messages import ROLE_TO_PROTO, message_from_proto, message_to_proto
 
 _MODES: Final = {
     rpc.SEARCH_MODE_HYBRID: "hybrid",
@@ -32,7 +32,7 @@ class RecallClient:
 
     async def create_context(
         self, request_id: str, agent_id: str, conversation_id: str, messages: Sequence[Message]
-    ) -> Window:
+    ) -> ContextWindow:
         """Makes a conversation's window, the system message first."""
         request = rpc.CreateContextRequest(
             request_id=request_id,
@@ -51,7 +51,7 @@ class RecallClient:
         conversation_id: str,
         system: Message,
         until_message_id: str | None = None,
-    ) -> Window:
+    ) -> ContextWindow:
         """Makes a window that shares another's messages, all or up to one, under a system message of its own."""
         request = rpc.ForkContextRequest(
             request_id=request_id,
@@ -68,7 +68,7 @@ class RecallClient:
         request = rpc.DeleteContextRequest(request_id=request_id, conversation_id=conversation_id)
         await self._stub.DeleteContext(request, timeout=deadlines.WRITE)
 
-    async def get_context(self, conversation_id: str, if_version: int | None = None) -> Window | None:
+    async def get_context(self, conversation_id: str, if_version: int | None = None) -> ContextWindow | None:
         """The window, or None where `if_version` still holds."""
         request = rpc.GetContextRequest(conversation_id=conversation_id, if_version=if_version)
         response = await self._stub.GetContext(request, timeout=deadlines.READ)
@@ -115,7 +115,7 @@ class RecallClient:
         run_id: str | None = None,
         epoch: int | None = None,
         memories: Sequence[EpisodeCommit] = (),
-    ) -> Window:
+    ) -> ContextWindow:
         """Replaces the window, keeping memories with it; without run and epoch as the owner.
 
         Raises WINDOW_MOVED, LEASE_LOST, and of a memory FACT_CLOSED.
@@ -173,9 +173,9 @@ class RecallClient:
         return Erased(messages=done.deleted_messages, contexts=done.deleted_contexts)
 
 
-def window_from_proto(context: pb.Context) -> Window:
+def window_from_proto(context: pb.Context) -> ContextWindow:
     """A context window in the domain's words."""
-    return Window(
+    return ContextWindow(
         conversation_id=context.conversation_id,
         agent_id=context.agent_id,
         version=context.version,

@@ -8,12 +8,20 @@ from typing import Final
 import structlog
 from mnemesh_kit.clock import Clock
 
-from mnemesh_orchestrator.compaction.episodic import EpisodicWriter
+from mnemesh_orchestrator.compaction.episodic import EpisodicSummarizer
 from mnemesh_orchestrator.compaction.modes import DEFAULT_CLIP_CHARS, DEFAULT_SHARE, Mode, chain, mode_of
 from mnemesh_orchestrator.compaction.planner import Plan, is_crowded, within_turn
-from mnemesh_orchestrator.compaction.port import Models, NoSummary, Occasion, Shrunk, Task, Writer, Written
+from mnemesh_orchestrator.compaction.port import (
+    CompactionPlan,
+    CompactionRequest,
+    ModelCatalog,
+    Summarizer,
+    Summary,
+    SummaryFailed,
+    SummaryRequest,
+)
+from mnemesh_orchestrator.compaction.summarizers import CALL_SECONDS, SelfSummarizer, TranscriptSummarizer
 from mnemesh_orchestrator.compaction.transcript import CLIPPED, SUMMARY_NOTE, clipped, digest
-from mnemesh_orchestrator.compaction.writers import CALL_SECONDS, SelfWriter, TranscriptWriter
 from mnemesh_orchestrator.ports import EpisodesPort, RecallPort
 
 _log = structlog.get_logger("mnemesh.compaction")
@@ -39,12 +47,12 @@ class ModelCompactor:
     Raises nothing of its own: where every model of the chain fails, the words are excerpts.
     """
 
-    def __init__(self, writers: Mapping[str, Writer], *, whole_seconds: float = WHOLE_SECONDS) -> None:
+    def __init__(self, writers: Mapping[str, Summarizer], *, whole_seconds: float = WHOLE_SECONDS) -> None:
         """`writers` by the names that the table of modes uses."""
         self._writers = writers
         self._whole_seconds = whole_seconds
 
-    async def compact(self, occasion: Occasion) -> Shrunk | None:
+    async def compact(self, occasion: CompactionRequest) -> CompactionPlan | None:
         """See Compactor."""
         mode = mode_of(occasion.settings)
         chosen = self._choose(occasion, mode)
@@ -58,28 +66,28 @@ class ModelCompactor:
             found = None
         return found or self._digest(occasion, chosen)
 
-    async def _by_models(self, occasion: Occasion, mode: Mode, chosen: _Chosen) -> Shrunk | None:
+    async def _by_models(self, occasion: CompactionRequest, mode: Mode, chosen: _Chosen) -> CompactionPlan | None:
         down: set[str] = set()
         for each in chain(mode):
             # A mode that stands in evicts what its own plan says, where that is possible.
             ours = chosen if each is mode else self._choose(occasion, each) or chosen
             try:
                 written = await self._writers[each.writer].write(
-                    Task(occasion, ours.plan, each.name, ours.tokens), down
+                    SummaryRequest(occasion, ours.plan, each.name, ours.tokens), down
                 )
-            except NoSummary as error:
+            except SummaryFailed as error:
                 _log.warning("no summary", mode=each.name, why=str(error))
                 continue
-            return Shrunk(ours.plan, self._fitted(occasion, written, ours), each.name)
+            return CompactionPlan(ours.plan, self._fitted(occasion, written, ours), each.name)
         return None
 
-    def _digest(self, occasion: Occasion, chosen: _Chosen) -> Shrunk:
+    def _digest(self, occasion: CompactionRequest, chosen: _Chosen) -> CompactionPlan:
         limit = min(_clip_chars(occasion), max(chosen.tokens, 1) * 4)
         summary = digest(chosen.plan.evicted, limit)
-        written = Written(SUMMARY_NOTE + summary, summary)
-        return Shrunk(chosen.plan, self._fitted(occasion, written, chosen), _DIGEST)
+        written = Summary(SUMMARY_NOTE + summary, summary)
+        return CompactionPlan(chosen.plan, self._fitted(occasion, written, chosen), _DIGEST)
 
-    def _choose(self, occasion: Occasion, mode: Mode) -> _Chosen | None:
+    def _choose(self, occasion: CompactionRequest, mode: Mode) -> _Chosen | None:
         sizes, messages, start = occasion.sizes, occasion.messages, occasion.current
         plan = within_turn(messages, start, sizes) if is_crowded(start, sizes) else None
         if plan is None:
@@ -91,7 +99,7 @@ class ModelCompactor:
             return _Chosen(plan, sizes.summary)
         return _Chosen(plan, min(sizes.summary, plan.evicted_tokens - _NOTE_TOKENS))
 
-    def _fitted(self, occasion: Occasion, written: Written, chosen: _Chosen) -> Written:
+    def _fitted(self, occasion: CompactionRequest, written: Summary, chosen: _Chosen) -> Summary:
         """The words, cut where they are longer than was agreed."""
         summary = clipped(written.summary, _clip_chars(occasion))
         while (tokens := occasion.tokens(summary)) > chosen.tokens:
@@ -107,7 +115,7 @@ class ModelCompactor:
 
 
 def model_compactor(
-    models: Models,
+    models: ModelCatalog,
     episodes: EpisodesPort,
     recall: RecallPort,
     clock: Clock,
@@ -116,10 +124,10 @@ def model_compactor(
     whole_seconds: float = WHOLE_SECONDS,
 ) -> ModelCompactor:
     """The compactor with the writers of every mode."""
-    writers: dict[str, Writer] = {
-        "transcript": TranscriptWriter(models, clock, call_seconds),
-        "self": SelfWriter(models, call_seconds),
-        "episodic": EpisodicWriter(models, episodes, recall, clock, call_seconds),
+    writers: dict[str, Summarizer] = {
+        "transcript": TranscriptSummarizer(models, clock, call_seconds),
+        "self": SelfSummarizer(models, call_seconds),
+        "episodic": EpisodicSummarizer(models, episodes, recall, clock, call_seconds),
     }
     return ModelCompactor(writers, whole_seconds=whole_seconds)
 
@@ -130,12 +138,12 @@ def summary_tokens(clip_chars: int | None, limit: int) -> int:
     return max(_NOTE_TOKENS, min(characters // 3, limit // 8))
 
 
-def _clip_chars(occasion: Occasion) -> int:
+def _clip_chars(occasion: CompactionRequest) -> int:
     given = occasion.settings.clip_chars
     return DEFAULT_CLIP_CHARS if given is None else given
 
 
-def _is_worth_it(occasion: Occasion, plan: Plan) -> bool:
+def _is_worth_it(occasion: CompactionRequest, plan: Plan) -> bool:
     if occasion.least_gain is None:
         return len(plan.evicted) > 1 or plan.evicted_tokens > LEAST_GAIN
     return plan.evicted_tokens >= max(LEAST_GAIN, occasion.least_gain)

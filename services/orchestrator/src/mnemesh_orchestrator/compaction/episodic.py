@@ -7,22 +7,22 @@ import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
 
+from mnemesh_orchestrator.compaction.chunked_summary import LEAST_ROOM, Stages
 from mnemesh_orchestrator.compaction.extraction import FORMAT, Material, commits_of, length_of, problem_of
-from mnemesh_orchestrator.compaction.folding import folded
+from mnemesh_orchestrator.compaction.merge import folded
 from mnemesh_orchestrator.compaction.planner import turns_in, whole_turns
-from mnemesh_orchestrator.compaction.port import Models, NoSummary, Task, Written
+from mnemesh_orchestrator.compaction.port import ModelCatalog, Summary, SummaryFailed, SummaryRequest
 from mnemesh_orchestrator.compaction.snapshot import EPISODES, EPISODIC_HEADING, snapshot, with_commits
-from mnemesh_orchestrator.compaction.stages import LEAST_ROOM, Stages
-from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, halved, notes
-from mnemesh_orchestrator.compaction.writers import (
+from mnemesh_orchestrator.compaction.summarizers import (
     CALL_SECONDS,
-    Summariser,
+    SummaryModel,
     aside,
     room_of,
     said,
     summariser_request,
     summarisers,
 )
+from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, halved, notes
 from mnemesh_orchestrator.llm.errors import ContextOverflow
 from mnemesh_orchestrator.llm.formats import demand
 from mnemesh_orchestrator.model.episodes import EpisodeCommit, MemoryBundle, MemoryScope
@@ -43,19 +43,19 @@ _AGAIN: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodicWriter:
+class EpisodicSummarizer:
     """Has a model draw episodes and facts from what leaves, and shows the memory as it will be then.
 
     Stores nothing: what is to be kept goes with the words.
     """
 
-    models: Models
+    models: ModelCatalog
     episodes: EpisodesPort
     recall: RecallPort
     clock: Clock
     call_seconds: float = CALL_SECONDS
 
-    async def write(self, task: Task, down: set[str]) -> Written:
+    async def write(self, task: SummaryRequest, down: set[str]) -> Summary:
         """See Writer."""
         bundle, material = await self._material(task)
         why = "no model can draw memories"
@@ -66,31 +66,31 @@ class EpisodicWriter:
                 continue
             try:
                 commits = await self._drawn(task, summariser, bundle, material)
-            except NoSummary as error:
+            except SummaryFailed as error:
                 why = str(error)
                 if error.is_down:
                     down.add(handle)
                 continue
             return _written(task, bundle, commits)
-        raise NoSummary(why)
+        raise SummaryFailed(why)
 
-    async def _material(self, task: Task) -> tuple[MemoryBundle, Material]:
+    async def _material(self, task: SummaryRequest) -> tuple[MemoryBundle, Material]:
         occasion = task.occasion
         messages = tuple(message for message in task.plan.evicted if message.role is not Role.SUMMARY)
         if not messages:
-            raise NoSummary("no turn leaves")
+            raise SummaryFailed("no turn leaves")
         scope = MemoryScope(occasion.agent_id, occasion.settings.memory_scope)
         try:
             bundle = await self.episodes.bundle(scope, EPISODES, _KNOWN_FACTS)
             stored = await self.recall.get_context(occasion.conversation_id)
         except MnemeshError as error:
-            raise NoSummary(error.message) from error
+            raise SummaryFailed(error.message) from error
         known = (*messages, *(stored.messages if stored is not None else ()))
         turns = {message.id: message.turn_id for message in known if message.turn_id is not None}
         return bundle, Material(scope, occasion.conversation_id, messages, bundle.facts, turns)
 
     async def _drawn(
-        self, task: Task, summariser: Summariser, bundle: MemoryBundle, material: Material
+        self, task: SummaryRequest, summariser: SummaryModel, bundle: MemoryBundle, material: Material
     ) -> tuple[EpisodeCommit, ...]:
         """What a model draws of all turns; where they are too much for one request, of some after the other.
 
@@ -114,7 +114,7 @@ class EpisodicWriter:
         return commits
 
     async def _drawn_of(
-        self, task: Task, summariser: Summariser, material: Material, shown: str
+        self, task: SummaryRequest, summariser: SummaryModel, material: Material, shown: str
     ) -> tuple[EpisodeCommit, ...]:
         """What a model draws; it is told what is wrong with an answer. Of the last one, what can be used is used."""
         request = summariser_request(task, summariser, shown)
@@ -137,21 +137,21 @@ class EpisodicWriter:
             request = replace(request, messages=(*asked, *words))
             try:
                 text = await said(summariser.client, request, self.call_seconds)
-            except (NoSummary, ContextOverflow):
+            except (SummaryFailed, ContextOverflow):
                 break
         commits = commits_of(text, material, summariser.info.handle)
         if not commits:
-            raise NoSummary(f"{summariser.info.handle} draws no memories that can be used")
+            raise SummaryFailed(f"{summariser.info.handle} draws no memories that can be used")
         return commits
 
 
-def _earlier(task: Task) -> str:
+def _earlier(task: SummaryRequest) -> str:
     """What stood at the head of the window, unless it is memory that recall has anyhow."""
     found = [notes(message) for message in task.plan.evicted if message.role is Role.SUMMARY]
     return "" if not found or found[-1].startswith(EPISODIC_HEADING) else found[-1]
 
 
-def _written(task: Task, bundle: MemoryBundle, commits: tuple[EpisodeCommit, ...]) -> Written:
+def _written(task: SummaryRequest, bundle: MemoryBundle, commits: tuple[EpisodeCommit, ...]) -> Summary:
     occasion = task.occasion
     clip = occasion.settings.clip_chars
     kept = occasion.messages[task.plan.end : occasion.current]
@@ -160,4 +160,4 @@ def _written(task: Task, bundle: MemoryBundle, commits: tuple[EpisodeCommit, ...
         return occasion.tokens(text) <= task.tokens and (clip is None or len(text) <= clip)
 
     text = snapshot(with_commits(bundle, commits), turns_in(kept), fits)
-    return Written(SUMMARY_NOTE + text, text, commits)
+    return Summary(SUMMARY_NOTE + text, text, commits)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from mnemesh_orchestrator.compaction.leniency import object_in
+from mnemesh_orchestrator.compaction.lenient_json import object_in
 from mnemesh_orchestrator.compaction.transcript import transcript
 from mnemesh_orchestrator.llm.formats import text_problem, value_problem
 from mnemesh_orchestrator.model.episodes import Change, EpisodeCommit, Fact, FactChange, MemoryScope, NewEpisode

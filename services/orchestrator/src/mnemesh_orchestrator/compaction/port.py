@@ -13,7 +13,7 @@ from mnemesh_orchestrator.model.models import ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Occasion:
+class CompactionRequest:
     """A window that is to be made smaller.
 
     `request` is what the model would be asked next, whole, with the window's
@@ -40,17 +40,17 @@ class Occasion:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SummaryRequest:
     """What a writer is to put into words: what leaves by `plan`, in the words of `mode`, for `tokens` at most."""
 
-    occasion: Occasion
+    occasion: CompactionRequest
     plan: Plan
     mode: str
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Summary:
     """What stands at the head of the new window: `text` for the model, `summary` for whoever asks.
 
     `commits` are memories that are to be kept before the window is replaced.
@@ -61,7 +61,7 @@ class Written:
     commits: tuple[EpisodeCommit, ...] = ()
 
 
-class NoSummary(Exception):
+class SummaryFailed(Exception):
     """A writer could not write. `is_down` says that its model does not answer at all at the moment."""
 
     def __init__(self, why: str, *, is_down: bool = False) -> None:
@@ -69,21 +69,21 @@ class NoSummary(Exception):
         self.is_down = is_down
 
 
-class Writer(Protocol):
+class Summarizer(Protocol):
     """One way to put what leaves a window into words. Has no effect."""
 
-    async def write(self, task: Task, down: set[str]) -> Written:
+    async def write(self, task: SummaryRequest, down: set[str]) -> Summary:
         """The words, of any length.
 
         `down` are handles of models not to be asked, because they did not answer a moment ago.
 
         Raises:
-            NoSummary: nothing can be used; `down` grows by what did not answer.
+            SummaryFailed: nothing can be used; `down` grows by what did not answer.
         """
         ...
 
 
-class Models(Protocol):
+class ModelCatalog(Protocol):
     """Where models are found."""
 
     async def resolve(self, organization_id: str, handle: str) -> tuple[ModelInfo, LlmClient]:
@@ -91,7 +91,7 @@ class Models(Protocol):
         ...
 
 
-class Offered(Protocol):
+class OrganizationModels(Protocol):
     """What one organization may use."""
 
     def resolve(self, handle: str) -> tuple[ModelInfo, LlmClient]:
@@ -100,11 +100,11 @@ class Offered(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Shrunk:
+class CompactionPlan:
     """What an occasion came to: who leaves, and the words in their place."""
 
     plan: Plan
-    written: Written
+    written: Summary
     by: str
     """The mode whose words they are, or "digest"."""
 
@@ -112,6 +112,6 @@ class Shrunk:
 class Compactor(Protocol):
     """Makes windows smaller. Stores nothing."""
 
-    async def compact(self, occasion: Occasion) -> Shrunk | None:
+    async def compact(self, occasion: CompactionRequest) -> CompactionPlan | None:
         """What is to leave, and the words in its place; None where nothing can. Never fails for want of a model."""
         ...

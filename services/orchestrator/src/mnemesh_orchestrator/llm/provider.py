@@ -10,7 +10,9 @@ from typing import Final
 
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
 from mnemesh_orchestrator.llm.attempts import CallLimits, Sleep
-from mnemesh_orchestrator.llm.catalog import (
+from mnemesh_orchestrator.llm.dialects import Api, Listing
+from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderRefused
+from mnemesh_orchestrator.llm.known_models import (
     ANTHROPIC,
     OPENAI,
     UNKNOWN_ANTHROPIC_WINDOW,
@@ -18,9 +20,7 @@ from mnemesh_orchestrator.llm.catalog import (
     UNKNOWN_OFFICIAL_WINDOW,
     known,
 )
-from mnemesh_orchestrator.llm.dialects import Api, Listing
-from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderRefused
-from mnemesh_orchestrator.llm.listing import models_of_page, served_models
+from mnemesh_orchestrator.llm.model_listing import models_of_page, served_models
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
 from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient
 from mnemesh_orchestrator.llm.settings import ProviderSettings

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Mapping
 
 from mnemesh_orchestrator.llm.attempts import Sleep
-from mnemesh_orchestrator.llm.catalog import REHEARSAL_WINDOW
 from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.errors import ModelUnknown
+from mnemesh_orchestrator.llm.known_models import REHEARSAL_WINDOW
 from mnemesh_orchestrator.llm.port import LlmClient
 from mnemesh_orchestrator.llm.provider import Provider, RemoteClient
 from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE, RehearsalClient

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from mnemesh_orchestrator.llm.attempts import CallLimits, in_time
-from mnemesh_orchestrator.llm.diagnosis import diagnose, quotable
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderTimeout, ProviderUnavailable
+from mnemesh_orchestrator.llm.provider_errors import diagnose, quotable
 
 _JSON_CONTENT = {"headers": {"Content-Type": "application/json"}}
 

@@ -7,14 +7,14 @@ from datetime import datetime
 
 from mnemesh_kit.ids import derive_id
 
-from mnemesh_orchestrator.loop.custom import INTERRUPTED
+from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
+from mnemesh_orchestrator.loop.message_events import otid
 from mnemesh_orchestrator.loop.rules import OutputUnmapped, RulesSolver
-from mnemesh_orchestrator.loop.shown import otid
+from mnemesh_orchestrator.loop.state import Answered, Turn
 from mnemesh_orchestrator.loop.toolbox import Toolbox
-from mnemesh_orchestrator.loop.turn import Answered, Turn
 from mnemesh_orchestrator.model.approvals import AskedStep, OpenRequest, PlannedCall, Resumption, open_request
-from mnemesh_orchestrator.model.events import Shown
-from mnemesh_orchestrator.model.memory import ToolResult, Window
+from mnemesh_orchestrator.model.events import MessageEvent
+from mnemesh_orchestrator.model.memory import ContextWindow, ToolResult
 from mnemesh_orchestrator.model.messages import (
     ApprovalDecision,
     ClientReturn,
@@ -87,10 +87,10 @@ def request_message(turn: Turn, answered: Answered) -> Message:
     )
 
 
-def shown_request(message: Message, planned: Sequence[PlannedCall]) -> Shown:
+def shown_request(message: Message, planned: Sequence[PlannedCall]) -> MessageEvent:
     """The event that asks for the calls of an answer."""
     id_ = request_id(message.step_id or "")
-    return Shown("approval_request", id_, otid(id_, 0), message.created_at, tool_calls=asked_calls(planned))
+    return MessageEvent("approval_request", id_, otid(id_, 0), message.created_at, tool_calls=asked_calls(planned))
 
 
 def approval(turn: Turn, answered: Answered, stored: Message, now: datetime) -> Approval:
@@ -130,10 +130,10 @@ def answer_message(turn: Turn, resumption: Resumption) -> Message:
     return _answer_message(turn.run, resumption.request_id, resumption.decisions)
 
 
-def shown_answer(turn: Turn, resumption: Resumption) -> Shown:
+def shown_answer(turn: Turn, resumption: Resumption) -> MessageEvent:
     """The event of the answer."""
     message = answer_message(turn, resumption)
-    return Shown(
+    return MessageEvent(
         "approval_response",
         message.id,
         otid(message.id, 0),
@@ -143,14 +143,14 @@ def shown_answer(turn: Turn, resumption: Resumption) -> Shown:
     )
 
 
-def shown_speech(turn: Turn, item: PlannedCall, at: datetime) -> Shown | None:
+def shown_speech(turn: Turn, item: PlannedCall, at: datetime) -> MessageEvent | None:
     """The words of a speaking call that had waited, which nobody was shown before; None of one that had not."""
     resumption = turn.run.resumes
     if resumption is None or item not in resumption.asked.calls:
         return None
     id_ = resumption.asked.message.id
     words = TextPart(str(item.arguments.get(turn.run.config.assistant_tool_argument, "")))
-    return Shown("assistant", id_, otid(id_, _SPEECH_INDEX + item.ordinal), at, content=(words,))
+    return MessageEvent("assistant", id_, otid(id_, _SPEECH_INDEX + item.ordinal), at, content=(words,))
 
 
 def decided(decision: Decision | None, limit: int) -> ToolResult | None:
@@ -171,7 +171,7 @@ def _clipped(text: str, limit: int) -> str:
     return f"{text[:limit]}… [{len(text) - limit} more characters were cut off]"
 
 
-def dead_request(run: Run, window: Window) -> OpenRequest | None:
+def dead_request(run: Run, window: ContextWindow) -> OpenRequest | None:
     """What an earlier run left open in the window: nobody can answer it any more once another run begins."""
     return open_request(window.messages) if run.resumes is None else None
 

@@ -8,7 +8,7 @@ import jiter
 
 from mnemesh_orchestrator.builtin.schemas import THINKING
 from mnemesh_orchestrator.llm.port import LlmEvent, ReasoningDelta, TextDelta, ToolCallDelta
-from mnemesh_orchestrator.loop.shown import otid
+from mnemesh_orchestrator.loop.message_events import otid
 from mnemesh_orchestrator.model.events import Delta
 
 PAUSE_SECONDS = 0.025

@@ -5,19 +5,19 @@ from dataclasses import replace
 from mnemesh_kit.clock import Clock
 
 from mnemesh_orchestrator.errors import RuleFault
-from mnemesh_orchestrator.loop import answers, approvals
-from mnemesh_orchestrator.loop.asking import Asking
-from mnemesh_orchestrator.loop.closing import Closing
-from mnemesh_orchestrator.loop.committing import StepWriter, after_calls, journalled, step_messages
-from mnemesh_orchestrator.loop.context import ContextBuilder
-from mnemesh_orchestrator.loop.execution import Carried, ToolExecution
-from mnemesh_orchestrator.loop.fitting import Fitting
-from mnemesh_orchestrator.loop.hub import EventHub
+from mnemesh_orchestrator.loop import approvals
+from mnemesh_orchestrator.loop import step_messages as answers
+from mnemesh_orchestrator.loop.cancellation import TurnCanceller
+from mnemesh_orchestrator.loop.context_budget import ContextBudget
+from mnemesh_orchestrator.loop.context_builder import ContextBuilder
+from mnemesh_orchestrator.loop.journal import JournalWriter
+from mnemesh_orchestrator.loop.model_call import ModelCaller
 from mnemesh_orchestrator.loop.policy import StepOutcome, Verdict
-from mnemesh_orchestrator.loop.recording import Recorder
-from mnemesh_orchestrator.loop.steps import conclude, new_step
-from mnemesh_orchestrator.loop.tiers import Patience
-from mnemesh_orchestrator.loop.turn import Answered, Turn, committed
+from mnemesh_orchestrator.loop.retry import RetryPolicy
+from mnemesh_orchestrator.loop.state import Answered, Turn, committed
+from mnemesh_orchestrator.loop.step_commit import StepCommitter, after_calls, journalled, step_messages
+from mnemesh_orchestrator.loop.step_records import conclude, new_step
+from mnemesh_orchestrator.loop.tool_calls import Carried, ToolExecution
 from mnemesh_orchestrator.model.approvals import Resumption
 from mnemesh_orchestrator.model.messages import Message, Usage
 from mnemesh_orchestrator.model.runs import (
@@ -27,8 +27,9 @@ from mnemesh_orchestrator.model.runs import (
     StepStatus,
     StopReason,
 )
-from mnemesh_orchestrator.model.sight import Sight
+from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
 from mnemesh_orchestrator.ports import RecallPort
+from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_orchestrator.store.base import RunStore
 
 
@@ -38,13 +39,13 @@ class Engine:
     def __init__(
         self,
         store: RunStore,
-        recorder: Recorder,
-        hub: EventHub,
+        recorder: JournalWriter,
+        hub: EventBroker,
         recall: RecallPort,
         context: ContextBuilder,
-        fitting: Fitting,
+        fitting: ContextBudget,
         execution: ToolExecution,
-        patience: Patience,
+        patience: RetryPolicy,
         clock: Clock,
     ) -> None:
         self._recorder = recorder
@@ -53,9 +54,9 @@ class Engine:
         self._patience = patience
         self._clock = clock
         self._fitting = fitting
-        self._asking = Asking(fitting, recorder, clock)
-        self._writer = StepWriter(recorder, hub, recall, context, patience, clock)
-        self._closing = Closing(store, self._writer, clock)
+        self._asking = ModelCaller(fitting, recorder, clock)
+        self._writer = StepCommitter(recorder, hub, recall, context, patience, clock)
+        self._closing = TurnCanceller(store, self._writer, clock)
 
     async def carry_out(self, turn: Turn) -> StopReason:
         """Steps until the turn stops.
@@ -70,7 +71,7 @@ class Engine:
         resumption = turn.run.resumes
         verdict = await (self._step(turn) if resumption is None else self._resume(turn, resumption))
         while verdict.stop is None:
-            turn.core = await self._patience.with_tier(
+            turn.core = await self._patience.call(
                 lambda: self._context.core_memory(turn.agent.id, turn.conversation.holder_id)
             )
             verdict = await self._step(turn)
@@ -79,7 +80,7 @@ class Engine:
         return verdict.stop
 
     async def cancel(self, turn: Turn) -> None:
-        """Leaves a valid history behind: see Closing."""
+        """Leaves a valid history behind: see TurnCanceller."""
         await self._closing.cancel(turn)
 
     async def _resume(self, turn: Turn, resumption: Resumption) -> Verdict:
@@ -95,7 +96,7 @@ class Engine:
             entry = JournalEntry(asked.step_id, EntryKind.DECISION, self._clock.now())
             await self._recorder.record(turn, asked.step_id, entry, [approvals.shown_answer(turn, resumption)])
         turn.solver = replace(turn.solver, history=asked.history, last_result=asked.last_result)
-        turn.sight = Sight(asked.seen) if asked.seen is not None else None
+        turn.sight = SeenRevisions(asked.seen) if asked.seen is not None else None
         carried = await self._execution.carry_out(turn, asked.step_id, asked.calls)
         verdict = self._verdict(turn, answered, carried)
         answer = approvals.answer_message(turn, resumption)
@@ -143,7 +144,7 @@ class Engine:
         if any(item.gated for item in answered.planned):
             return await self._pause(turn, answered, committed=bool(held))
         seen = answered.answer.seen
-        turn.sight = Sight(seen) if seen is not None else None
+        turn.sight = SeenRevisions(seen) if seen is not None else None
         carried = await self._execution.carry_out(turn, step_id, answered.planned)
         return await self._conclude_and_commit(turn, answered, carried, committed=bool(held))
 

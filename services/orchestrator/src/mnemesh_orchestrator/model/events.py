@@ -10,7 +10,7 @@ from mnemesh_orchestrator.model.messages import ApprovalDecision, ContentPart, T
 from mnemesh_orchestrator.model.runs import RunError, RunStatus, StopReason
 
 
-class Accepted(Struct, frozen=True, tag="accepted"):
+class RunAccepted(Struct, frozen=True, tag="accepted"):
     """First on every stream."""
 
     agent_id: str
@@ -42,7 +42,7 @@ class Keepalive(Struct, frozen=True, tag="keepalive"):
     """Nothing happened, and the run is alive."""
 
 
-class Shown(Struct, frozen=True, omit_defaults=True, tag="message"):
+class MessageEvent(Struct, frozen=True, omit_defaults=True, tag="message"):
     """A stored message, or a part of one, as clients see it.
 
     `kind` is "user", "system", "assistant", "reasoning", "hidden_reasoning",
@@ -63,35 +63,37 @@ class Shown(Struct, frozen=True, omit_defaults=True, tag="message"):
     decisions: tuple[ApprovalDecision, ...] = ()
 
 
-class Compacted(Struct, frozen=True, tag="compaction"):
+class CompactionEvent(Struct, frozen=True, tag="compaction"):
     """The window was made smaller."""
 
     result: CompactionResult
 
 
-class Failed(Struct, frozen=True, tag="error"):
+class ErrorEvent(Struct, frozen=True, tag="error"):
     """The run failed."""
 
     error: RunError
 
 
-class Stopped(Struct, frozen=True, tag="stop"):
+class StopEvent(Struct, frozen=True, tag="stop"):
     """The run stopped."""
 
     reason: StopReason
     status: RunStatus
 
 
-class UsageReported(Struct, frozen=True, tag="usage"):
+class UsageEvent(Struct, frozen=True, tag="usage"):
     """What the run cost; last on every stream."""
 
     usage: Usage
     step_count: int
 
 
-EventBody = Accepted | StepStarted | Delta | Keepalive | Shown | Compacted | Failed | Stopped | UsageReported
+EventBody = (
+    RunAccepted | StepStarted | Delta | Keepalive | MessageEvent | CompactionEvent | ErrorEvent | StopEvent | UsageEvent
+)
 
-DurableBody = Shown | Compacted | Failed | Stopped | UsageReported
+DurableBody = MessageEvent | CompactionEvent | ErrorEvent | StopEvent | UsageEvent
 
 
 @dataclass(frozen=True, slots=True)

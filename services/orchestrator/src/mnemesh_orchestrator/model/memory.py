@@ -34,7 +34,7 @@ class CoreMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ContextWindow:
     """A conversation's context window: the system message first. `version` counts its changes."""
 
     conversation_id: str
@@ -114,4 +114,4 @@ class CommitOutcome:
     version: int
     agent_message_count: int
     replayed: bool = False
-    window: Window | None = None
+    window: ContextWindow | None = None

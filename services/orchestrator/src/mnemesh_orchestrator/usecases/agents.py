@@ -11,16 +11,16 @@ from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.compaction.modes import mode_of
-from mnemesh_orchestrator.compaction.writers import require_summariser
-from mnemesh_orchestrator.llm.organizations import Models
-from mnemesh_orchestrator.loop.context import ContextBuilder
+from mnemesh_orchestrator.compaction.summarizers import require_summariser
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, require_continuation
 from mnemesh_orchestrator.model.agents import Agent, AttachedTool, Conversation
 from mnemesh_orchestrator.model.memory import CoreMemory
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.ports import ToolsPort
 from mnemesh_orchestrator.store.base import AgentFilter, AgentStore, ApprovalFilter, ApprovalStore
-from mnemesh_orchestrator.usecases.attaching import attachment, searching_episodes
+from mnemesh_orchestrator.usecases.tool_attachments import attachment, searching_episodes
 
 
 class AgentService:
@@ -32,7 +32,7 @@ class AgentService:
         tools: ToolsPort,
         builtin: BuiltinTools,
         context: ContextBuilder,
-        models: Models,
+        models: ModelCatalog,
         clock: Clock,
         approvals: ApprovalStore,
     ) -> None:

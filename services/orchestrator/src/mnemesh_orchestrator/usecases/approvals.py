@@ -12,10 +12,10 @@ from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval
 from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.messages import ApprovalDecision, Deny
 from mnemesh_orchestrator.model.runs import Approval, ApprovalAnswer, InputMessage, Run, RunConfig
-from mnemesh_orchestrator.runs.conductor import Conductor
+from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.base import ApprovalFilter, ApprovalStore, RunFilter
+from mnemesh_orchestrator.usecases.reconciliation import each
 from mnemesh_orchestrator.usecases.runs import CancelOutcome, RunService
-from mnemesh_orchestrator.usecases.sweeping import each
 
 _TIMED_OUT = "Nobody answered in time."
 
@@ -27,7 +27,7 @@ class ApprovalService:
         self,
         store: ApprovalStore,
         runs: RunService,
-        conductor: Conductor,
+        conductor: RunWorker,
         clock: Clock,
         timeout_seconds: float = 0,
     ) -> None:

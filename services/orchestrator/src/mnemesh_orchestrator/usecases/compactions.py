@@ -6,18 +6,18 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.principal import Principal
 
-from mnemesh_orchestrator.compaction.swap import Swap
-from mnemesh_orchestrator.compaction.writers import require_summariser
+from mnemesh_orchestrator.compaction.summarizers import require_summariser
+from mnemesh_orchestrator.compaction.window_replacement import WindowReplacement
 from mnemesh_orchestrator.errors import NothingToCompact
-from mnemesh_orchestrator.llm.organizations import Models
-from mnemesh_orchestrator.loop.context import ContextBuilder
-from mnemesh_orchestrator.loop.fitting import Fitting
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.loop.context_budget import ContextBudget
+from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.model.agents import CompactionSettings
 from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult
 from mnemesh_orchestrator.model.runs import Lease, OnBusy, RunConfig
-from mnemesh_orchestrator.runs.slots import TurnSlots
+from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
 from mnemesh_orchestrator.store.base import AgentStore
-from mnemesh_orchestrator.usecases.trials import PreviewService
+from mnemesh_orchestrator.usecases.previews import PreviewService
 
 
 class CompactionService:
@@ -26,12 +26,12 @@ class CompactionService:
     def __init__(
         self,
         agents: AgentStore,
-        slots: TurnSlots,
-        swap: Swap,
-        models: Models,
+        slots: ConversationLock,
+        swap: WindowReplacement,
+        models: ModelCatalog,
         previews: PreviewService,
         context: ContextBuilder,
-        fitting: Fitting,
+        fitting: ContextBudget,
     ) -> None:
         self._agents = agents
         self._slots = slots

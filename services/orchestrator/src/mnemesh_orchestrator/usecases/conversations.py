@@ -21,14 +21,14 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal, as_principal
 
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
-from mnemesh_orchestrator.llm.organizations import Models
-from mnemesh_orchestrator.loop.context import ContextBuilder
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.model.agents import Agent, Conversation, ConversationOrigin
-from mnemesh_orchestrator.model.memory import Window
+from mnemesh_orchestrator.model.memory import ContextWindow
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.runs import OnBusy
 from mnemesh_orchestrator.ports import CoreMemoryPort, RecallPort
-from mnemesh_orchestrator.runs.slots import TurnSlots
+from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
 from mnemesh_orchestrator.store.base import (
     AgentStore,
     ConversationFilter,
@@ -36,7 +36,7 @@ from mnemesh_orchestrator.store.base import (
     UnfinishedConversation,
 )
 from mnemesh_orchestrator.usecases.first_messages import FirstWindow
-from mnemesh_orchestrator.usecases.sweeping import each
+from mnemesh_orchestrator.usecases.reconciliation import each
 from mnemesh_orchestrator.usecases.windows import WindowService
 
 GRACE = timedelta(seconds=60)
@@ -70,9 +70,9 @@ class ConversationService:
         recall: RecallPort,
         core_memory: CoreMemoryPort,
         windows: WindowService,
-        slots: TurnSlots,
+        slots: ConversationLock,
         context: ContextBuilder,
-        models: Models,
+        models: ModelCatalog,
         clock: Clock,
         ids: IdSource,
     ) -> None:
@@ -198,7 +198,7 @@ class ConversationService:
 
     async def _parts(
         self, agent: Agent, conversation: Conversation, until_message_id: str | None, on_busy: OnBusy
-    ) -> tuple[tuple[str, ...], Window]:
+    ) -> tuple[tuple[str, ...], ContextWindow]:
         """Gives it its own blocks and its window; those of a fork while no run can change the source's."""
         source = conversation.forked_from_id
         if source is None:
@@ -206,7 +206,7 @@ class ConversationService:
         async with self._slots.take(conversation.organization_id, agent.id, source, on_busy):
             return await self._isolated(conversation), await self._window(agent, conversation, until_message_id)
 
-    async def _window(self, agent: Agent, conversation: Conversation, until_message_id: str | None) -> Window:
+    async def _window(self, agent: Agent, conversation: Conversation, until_message_id: str | None) -> ContextWindow:
         source = await self._context.window(conversation.forked_from_id or agent.default_conversation_id)
         shown = source if conversation.forked_from_id else replace(source, messages=source.messages[:1])
         text = await self._windows.system_text(agent, conversation, shown)
@@ -301,5 +301,5 @@ class ConversationService:
                 await self._complete(conversation, found.origin)
 
 
-def _last_message_at(window: Window) -> datetime | None:
+def _last_message_at(window: ContextWindow) -> datetime | None:
     return max((message.created_at for message in window.messages[1:]), default=None)

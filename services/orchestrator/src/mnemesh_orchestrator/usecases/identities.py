@@ -14,7 +14,7 @@ from mnemesh_orchestrator.model.erasure import Erased
 from mnemesh_orchestrator.model.identities import Identity
 from mnemesh_orchestrator.ports import CoreMemoryPort
 from mnemesh_orchestrator.store.base import IdentityFilter, IdentityStore
-from mnemesh_orchestrator.usecases.creation import AgentBirth
+from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 
 _MOST_AGENTS = PageQuery(1_000, ascending=True)
 
@@ -27,7 +27,7 @@ class IdentityService:
     """
 
     def __init__(
-        self, store: IdentityStore, birth: AgentBirth, blocks: CoreMemoryPort, clock: Clock, ids: IdSource
+        self, store: IdentityStore, birth: AgentLifecycle, blocks: CoreMemoryPort, clock: Clock, ids: IdSource
     ) -> None:
         self._store = store
         self._birth = birth

@@ -1,4 +1,4 @@
-"""Models as an organization sees them, and what it says of them."""
+"""ModelCatalog as an organization sees them, and what it says of them."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.llm.embedders import EmbedderPlace, embedding_models
-from mnemesh_orchestrator.llm.organizations import Models
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.model.embedding import EmbeddingModel
 from mnemesh_orchestrator.model.models import ModelInfo
 from mnemesh_orchestrator.model.providers import ModelOverride
@@ -16,7 +16,7 @@ from mnemesh_orchestrator.store.base import ProviderStore
 class ModelService:
     """Language models and embedders."""
 
-    def __init__(self, store: ProviderStore, models: Models, embedder: EmbedderPlace) -> None:
+    def __init__(self, store: ProviderStore, models: ModelCatalog, embedder: EmbedderPlace) -> None:
         self._store = store
         self._models = models
         self._embedder = embedder

@@ -13,7 +13,7 @@ from mnemesh_kit.principal import Principal
 from mnemesh_orchestrator.errors import SecretUnreadable
 from mnemesh_orchestrator.llm.credentials import CredentialSafe, bare_settings, with_credentials
 from mnemesh_orchestrator.llm.errors import ProviderError
-from mnemesh_orchestrator.llm.organizations import Models, Offer, OwnProvider
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, OrganizationModels, OwnProvider
 from mnemesh_orchestrator.llm.provider import Provider, language_models, make_client, read_models, shown_url
 from mnemesh_orchestrator.llm.registry import MNEMESH
 from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE
@@ -47,7 +47,7 @@ class ProviderService:
     def __init__(
         self,
         store: ProviderStore,
-        models: Models,
+        models: ModelCatalog,
         safe: CredentialSafe,
         clock: Clock,
         ids: IdSource,
@@ -273,7 +273,7 @@ def base_id(name: str) -> str:
     return derive_id("provider", "base", name)
 
 
-def _own(offer: Offer, provider_id: str) -> OwnProvider:
+def _own(offer: OrganizationModels, provider_id: str) -> OwnProvider:
     found = next((own for own in offer.own.values() if own.record.id == provider_id), None)
     if found is None:
         raise provider_missing(provider_id)

@@ -13,8 +13,8 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.errors import RunEnded, RunUnderWay
-from mnemesh_orchestrator.llm.organizations import Models
-from mnemesh_orchestrator.model.events import DurableBody, RunEvent, Stopped, UsageReported
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.model.events import DurableBody, RunEvent, StopEvent, UsageEvent
 from mnemesh_orchestrator.model.messages import Usage
 from mnemesh_orchestrator.model.runs import (
     ApprovalAnswer,
@@ -26,10 +26,10 @@ from mnemesh_orchestrator.model.runs import (
     StopReason,
 )
 from mnemesh_orchestrator.processors.chain import Processors
-from mnemesh_orchestrator.runs.conductor import Conductor
-from mnemesh_orchestrator.runs.following import Follower
+from mnemesh_orchestrator.runs.run_stream import RunStreamer
+from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.base import RunFilter, RunStore, StartedRun
-from mnemesh_orchestrator.store.leasing import LeaseStore
+from mnemesh_orchestrator.store.sql.leasing import LeaseStore
 
 _ALL = 1_000
 _LOOK_AGAIN_SECONDS = 1.0
@@ -51,9 +51,9 @@ class RunService:
         self,
         store: RunStore,
         leases: LeaseStore,
-        conductor: Conductor,
-        follower: Follower,
-        models: Models,
+        conductor: RunWorker,
+        follower: RunStreamer,
+        models: ModelCatalog,
         clock: Clock,
         ids: IdSource,
         processors: Processors,
@@ -253,8 +253,8 @@ class RunService:
             now = self._clock.now()
             ended = replace(run, status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED, completed_at=now)
             bodies: tuple[DurableBody, ...] = (
-                Stopped(StopReason.CANCELLED, RunStatus.CANCELLED),
-                UsageReported(Usage(), 0),
+                StopEvent(StopReason.CANCELLED, RunStatus.CANCELLED),
+                UsageEvent(Usage(), 0),
             )
             events = [RunEvent(run.id, now, body, number) for number, body in enumerate(bodies, 1)]
             if await self._store.cancel_waiting(replace(ended, last_sequence=len(events)), events):
@@ -280,7 +280,7 @@ class RunService:
                 subscription.is_stored = True
                 with suppress(TimeoutError):
                     await subscription.next(_LOOK_AGAIN_SECONDS)
-                await self._conductor.kick(run.conversation_id)
+                await self._conductor.claim_and_run(run.conversation_id)
         finally:
             subscription.close()
         return await self._outcome(principal, run_id)

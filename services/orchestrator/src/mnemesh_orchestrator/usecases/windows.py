@@ -10,22 +10,22 @@ from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
-from mnemesh_orchestrator.compaction.gauge import Gauge
+from mnemesh_orchestrator.compaction.token_estimator import TokenEstimator
 from mnemesh_orchestrator.errors import PendingApproval
-from mnemesh_orchestrator.loop.context import ContextBuilder, return_limit, with_system
+from mnemesh_orchestrator.loop.context_builder import ContextBuilder, return_limit, with_system
 from mnemesh_orchestrator.loop.policy import POLICIES
 from mnemesh_orchestrator.loop.rules import RulesSolver
+from mnemesh_orchestrator.loop.state import prompt_limit
 from mnemesh_orchestrator.loop.toolbox import make_toolbox
-from mnemesh_orchestrator.loop.turn import prompt_limit
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, shows_line_numbers
 from mnemesh_orchestrator.model.agents import Agent, Conversation, Correction, PromptPolicy
-from mnemesh_orchestrator.model.memory import ArchivalSummary, CoreMemory, Window
+from mnemesh_orchestrator.model.memory import ArchivalSummary, ContextWindow, CoreMemory
 from mnemesh_orchestrator.model.messages import Message, Role
 from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema
 from mnemesh_orchestrator.model.runs import Lease, OnBusy
 from mnemesh_orchestrator.ports import RecallPort
 from mnemesh_orchestrator.prompt.assembly import memory_section, sections, shows
-from mnemesh_orchestrator.runs.slots import TurnSlots
+from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
 from mnemesh_orchestrator.store.base import AgentStore, ApprovalFilter, ApprovalStore, ConversationStore
 from mnemesh_orchestrator.usecases.first_messages import FirstWindow
 
@@ -45,7 +45,7 @@ class WindowReport:
     core_memory: str
     tool_rules: str
     metadata: str
-    window: Window
+    window: ContextWindow
     schemas: tuple[ToolSchema, ...]
     passage_count: int
     section_tokens: tuple[int, int, int, int]
@@ -73,12 +73,12 @@ class WindowService:
         self,
         agents: AgentStore,
         conversations: ConversationStore,
-        slots: TurnSlots,
+        slots: ConversationLock,
         approvals: ApprovalStore,
         recall: RecallPort,
         builtin: BuiltinTools,
         context: ContextBuilder,
-        gauge: Gauge,
+        gauge: TokenEstimator,
         clock: Clock,
     ) -> None:
         self._agents = agents
@@ -131,8 +131,13 @@ class WindowService:
         )
 
     def _as_seen(
-        self, agent: Agent, conversation: Conversation, core: CoreMemory, window: Window, summary: ArchivalSummary
-    ) -> Window:
+        self,
+        agent: Agent,
+        conversation: Conversation,
+        core: CoreMemory,
+        window: ContextWindow,
+        summary: ArchivalSummary,
+    ) -> ContextWindow:
         """The window with the system message as the next step would send it."""
         memory = self._memory(agent, conversation, core)
         if agent.prompt_policy is PromptPolicy.CACHE or shows(window.messages[0].text, agent.system, memory):
@@ -179,7 +184,7 @@ class WindowService:
                 await self._replace(key, lease, agent, window, (), text, keeps=_ids(window.messages), repeated=repeated)
         return text, changed
 
-    async def _rendered(self, agent: Agent, conversation: Conversation) -> tuple[Window, str, bool]:
+    async def _rendered(self, agent: Agent, conversation: Conversation) -> tuple[ContextWindow, str, bool]:
         """The window, its system message as it would be now, and whether that differs."""
         window = await self._context.window(conversation.id)
         text = await self.system_text(agent, conversation, window)
@@ -261,7 +266,7 @@ class WindowService:
         key: RequestKey | None,
         lease: Lease,
         agent: Agent,
-        window: Window,
+        window: ContextWindow,
         new: tuple[Message, ...],
         text: str,
         *,
@@ -289,7 +294,7 @@ class WindowService:
             return
         self._context.remember(replaced)
 
-    async def system_text(self, agent: Agent, conversation: Conversation, window: Window) -> str:
+    async def system_text(self, agent: Agent, conversation: Conversation, window: ContextWindow) -> str:
         """The system message of a conversation that shows `window`, rendered now."""
         core, summary = await self._memory_of(agent, conversation), await self._summary(agent.id)
         memory = self._memory(agent, conversation, core)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from mnemesh_orchestrator.llm.diagnosis import diagnose
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
 from mnemesh_orchestrator.llm.openai_responses.render import PHASE
 from mnemesh_orchestrator.llm.port import (
@@ -14,6 +13,7 @@ from mnemesh_orchestrator.llm.port import (
     TextDelta,
     ToolCallDelta,
 )
+from mnemesh_orchestrator.llm.provider_errors import diagnose
 from mnemesh_orchestrator.model.messages import ContentPart, ReasoningPart, SummarizedReasoningPart, TextPart, Usage
 
 _INCOMPLETE: Final = {

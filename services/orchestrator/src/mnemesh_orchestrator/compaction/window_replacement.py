@@ -1,0 +1,84 @@
+"""Puts a smaller window in place, and with it what is to be remembered of the messages that leave."""
+
+import re
+from typing import Final
+
+import structlog
+from mnemesh_kit.errors import (
+    Aborted,
+    DeadlineExceeded,
+    FailedPrecondition,
+    MnemeshError,
+    NotFound,
+    RequestIdReused,
+    ResourceExhausted,
+    Unavailable,
+)
+
+from mnemesh_orchestrator.model.compaction import Compaction
+from mnemesh_orchestrator.model.episodes import EpisodeCommit
+from mnemesh_orchestrator.model.memory import ContextWindow
+from mnemesh_orchestrator.ports import RecallPort
+
+_log = structlog.get_logger("mnemesh.compaction")
+
+_PLACE: Final = re.compile(r"memories\[(\d+)\]")
+_MOST_MEMORIES: Final = 100
+"""So many go with one window."""
+
+Memories = tuple[EpisodeCommit, ...]
+
+
+class WindowReplacement:
+    """The one way that a compaction takes effect: window and memories in one transaction of recall.
+
+    A repeat, also after a crash, has no further effect: the version of the window that it was made of is gone by then.
+    """
+
+    def __init__(self, recall: RecallPort) -> None:
+        self._recall = recall
+
+    async def put(
+        self, request_id: str, agent_id: str, conversation_id: str, compaction: Compaction, run_id: str, epoch: int
+    ) -> ContextWindow:
+        """The new window. A memory that recall refuses for good is left out: the window becomes smaller all the same.
+
+        Raises:
+            WindowMoved, LeaseLost: as recall's ReplaceContext; no memory is kept.
+            Unavailable, DeadlineExceeded: recall is away.
+        """
+        memories = compaction.commits[:_MOST_MEMORIES]
+        while True:
+            try:
+                return await self._recall.replace_context(
+                    request_id,
+                    agent_id,
+                    conversation_id,
+                    compaction.base_version,
+                    compaction.message_ids,
+                    (compaction.summary,),
+                    system_text=compaction.system_text,
+                    run_id=run_id,
+                    epoch=epoch,
+                    memories=memories,
+                )
+            except (Unavailable, DeadlineExceeded, ResourceExhausted, Aborted, RequestIdReused):
+                raise
+            except MnemeshError as error:
+                if not memories:
+                    raise
+                memories = _acceptable(memories, error)
+
+
+def _acceptable(memories: Memories, error: MnemeshError) -> Memories:
+    """The memories without what recall refuses of them; fewer, or saying less, than before."""
+    if isinstance(error, FailedPrecondition | NotFound):
+        # Somebody closed or erased a fact since the model saw it.
+        fact_id = error.metadata.get("fact_id") or error.metadata.get("resource_id", "")
+        smaller = tuple(memory.without(fact_id) for memory in memories)
+        if smaller != memories:
+            return smaller
+    found = _PLACE.match(error.field or "")
+    place = int(found[1]) if found else None
+    _log.warning("episodes are not kept", count=len(memories) if place is None else 1, error=error.message)
+    return () if place is None else (*memories[:place], *memories[place + 1 :])

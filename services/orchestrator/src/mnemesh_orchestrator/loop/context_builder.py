@@ -1,0 +1,268 @@
+"""What a step is built on: window and core memory gathered from their tiers, and the request assembled from them."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+from zoneinfo import ZoneInfo
+
+import structlog
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
+from mnemesh_kit.ids import derive_id
+
+from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
+from mnemesh_orchestrator.loop.state import Turn
+from mnemesh_orchestrator.model.agent_types import shows_line_numbers
+from mnemesh_orchestrator.model.agents import Conversation, PromptPolicy
+from mnemesh_orchestrator.model.memory import ArchivalSummary, ContextWindow, CoreMemory, CustomTool
+from mnemesh_orchestrator.model.messages import Message, Role, TextPart
+from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
+from mnemesh_orchestrator.ports import ArchivalPort, CoreMemoryPort, RecallPort, ToolsPort
+from mnemesh_orchestrator.prompt.assembly import compose, memory_section, metadata_section, shows
+from mnemesh_orchestrator.prompt.packaging import system_alert
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("mnemesh.loop")
+
+_KEPT_WINDOWS = 256
+_TOOL_RETURN_FLOOR = 5_000
+_TOOL_RETURN_SHARE = 0.2
+_CHARACTERS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What a turn begins with; `notes` tell of tiers that are away."""
+
+    window: ContextWindow
+    core: CoreMemory
+    custom: tuple[CustomTool, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A request, and the new text of the system message where it changed."""
+
+    request: LlmRequest
+    system_text: str | None
+
+
+class ContextBuilder:
+    """Gathers and assembles. Keeps the windows and core memories that it saw last, and asks whether they still hold."""
+
+    def __init__(
+        self,
+        recall: RecallPort,
+        core_memory: CoreMemoryPort,
+        archival: ArchivalPort,
+        tools: ToolsPort,
+        clock: Clock,
+    ) -> None:
+        self._recall = recall
+        self._core_memory = core_memory
+        self._archival = archival
+        self._tools = tools
+        self._clock = clock
+        self._windows: OrderedDict[str, ContextWindow] = OrderedDict()
+        self._memories: OrderedDict[str, CoreMemory] = OrderedDict()
+        self._summaries: OrderedDict[str, ArchivalSummary] = OrderedDict()
+
+    async def gather(self, conversation: Conversation, tool_ids: tuple[str, ...], *, whole: bool = False) -> Gathered:
+        """What a turn begins with. ContextWindow and core memory are essential; without custom tools the turn goes on.
+
+        Not so where it is wanted `whole`: what a turn has begun with its tools is finished with them.
+
+        Raises:
+            Unavailable, DeadlineExceeded: an essential tier is away.
+        """
+        window, core, (custom, note) = await asyncio.gather(
+            self.window(conversation.id),
+            self.core_memory(conversation.agent_id, conversation.holder_id),
+            self.custom_tools(tool_ids, whole=whole),
+        )
+        return Gathered(window, core, custom, (note,) if note else ())
+
+    async def window(self, conversation_id: str) -> ContextWindow:
+        """The conversation's window as it stands now."""
+        known = self._windows.get(conversation_id)
+        fresh = await self._recall.get_context(conversation_id, known.version if known else None)
+        return self.remember(fresh or _kept(known))
+
+    async def window_ids(self, conversation_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """The ids of the messages in windows, by conversation, as they stand now."""
+        return await self._recall.window_ids(conversation_ids) if conversation_ids else {}
+
+    def remember(self, window: ContextWindow) -> ContextWindow:
+        """Keeps a window for the next turn of its conversation."""
+        return _keep(self._windows, window.conversation_id, window)
+
+    async def core_memory(self, agent_id: str, holder_id: str | None = None) -> CoreMemory:
+        """The agent's blocks as they stand now; as a conversation shows them that holds some for itself."""
+        known = self._memories.get(holder_id or agent_id)
+        fresh = await self._core_memory.get(agent_id, known.revision if known else None, holder_id)
+        return _keep(self._memories, holder_id or agent_id, fresh or _kept(known))
+
+    async def custom_tools(
+        self, tool_ids: tuple[str, ...], *, whole: bool = False
+    ) -> tuple[tuple[CustomTool, ...], str]:
+        """Stored tools; none, and a note for the model, where the tools room is away and not wanted `whole`."""
+        if not tool_ids:
+            return (), ""
+        if whole:
+            return await self._tools.definitions(ids=tool_ids), ""
+        found, note = await self._or_without(lambda: self._tools.definitions(ids=tool_ids), "Your custom tools")
+        return found or (), note
+
+    async def archival_summary(self, agent_id: str) -> tuple[ArchivalSummary, str]:
+        """How much the agent keeps; what was last known, and a note for the model, where archival is away."""
+        known = self._summaries.get(agent_id)
+        if_revision = known.revision if known else None
+        fresh, note = await self._or_without(
+            lambda: self._archival.summary(agent_id, if_revision), "Your archival memory"
+        )
+        if fresh is not None:
+            _keep(self._summaries, agent_id, fresh)
+        return fresh or known or ArchivalSummary(), note
+
+    async def _or_without(self, call: Callable[[], Awaitable[T]], what: str) -> tuple[T | None, str]:
+        """The result, or None and a note for the model where the tier is away."""
+        try:
+            return await call(), ""
+        except (Unavailable, DeadlineExceeded) as error:
+            _log.warning("a tier is away; the turn goes on without it", tier=what, error=error.message)
+            return None, f"{what} cannot be reached at the moment. Go on without, and say so where it matters."
+
+    async def assemble(self, turn: Turn) -> Assembled:
+        """The request of the next step, whether or not it fits the model's window."""
+        schemas = turn.toolbox.offered(turn.solver.allowed(turn.toolbox.names))
+        system_text, notes = await self._system_text(turn)
+        return Assembled(self._request(turn, schemas, system_text, (*turn.notes, *notes)), system_text)
+
+    async def _system_text(self, turn: Turn) -> tuple[str | None, tuple[str, ...]]:
+        """The system message anew where it no longer shows the memory that there is, or None."""
+        agent = turn.agent
+        template = turn.run.config.override_system or agent.system
+        memory = _memory(turn)
+        stored = turn.window.messages[0].text
+        frozen = agent.prompt_policy is PromptPolicy.CACHE and turn.run.config.override_system is None
+        if frozen or shows(stored, template, memory):
+            return None, ()
+        summary, note = await self.archival_summary(agent.id)
+        return self.render_system(agent.time_zone, template, memory, turn.core, turn.window, summary), (
+            (note,) if note else ()
+        )
+
+    async def system_anew(self, turn: Turn, window: ContextWindow) -> str:
+        """The system message that is stored with another window of the turn's conversation."""
+        summary, _ = await self.archival_summary(turn.agent.id)
+        agent = turn.agent
+        return self.render_system(agent.time_zone, agent.system, _memory(turn), turn.core, window, summary)
+
+    def render_system(
+        self,
+        time_zone: str,
+        template: str,
+        memory: str,
+        core: CoreMemory,
+        window: ContextWindow | None,
+        summary: ArchivalSummary,
+    ) -> str:
+        """A system message from its parts, dated now."""
+        zone = ZoneInfo(time_zone)
+        previous = window.agent_message_count - len(window.messages) if window else 0
+        metadata = metadata_section(
+            self._clock.now().astimezone(zone).date(),
+            core.updated_at.astimezone(zone) if core.updated_at else None,
+            max(previous, 0),
+            summary.passage_count,
+            summary.tags,
+        )
+        return compose(template, memory, metadata)
+
+    def _request(
+        self, turn: Turn, schemas: tuple[ToolSchema, ...], system_text: str | None, notes: tuple[str, ...]
+    ) -> LlmRequest:
+        agent, settings = turn.agent, turn.model.settings
+        told = tuple(self._note(turn, note, index) for index, note in enumerate(notes))
+        window = with_system(turn.window, system_text)
+        format_ = turn.response_format
+        return LlmRequest(
+            model=turn.model.info,
+            settings=settings,
+            messages=(*window.messages, *turn.pending, *told),
+            time_zone=agent.time_zone,
+            tools=schemas,
+            tool_choice=_tool_choice(turn, schemas),
+            parallel_tool_calls=bool(settings.parallel_tool_calls)
+            and not turn.policy.requires_tool_call
+            and turn.solver.permits_parallel_calls,
+            inner_thoughts=bool(settings.inner_thoughts_in_kwargs),
+            response_format=format_ if format_ and not turn.policy.requires_tool_call else ResponseFormat(),
+            tool_return_char_limit=return_limit(turn.model.prompt_limit),
+        )
+
+    def _note(self, turn: Turn, text: str, index: int) -> Message:
+        now = self._clock.now()
+        return Message(
+            id=derive_id("message", turn.run.id, "note", str(turn.progress.number), str(index)),
+            role=Role.USER,
+            created_at=now,
+            content=(TextPart(system_alert(text, now, turn.agent.time_zone)),),
+        )
+
+
+def _memory(turn: Turn) -> str:
+    return memory_section(
+        turn.core,
+        turn.solver.prompt(),
+        numbered=shows_line_numbers(turn.agent.type, turn.model.info.provider),
+        show_blocks=turn.spec.shows_blocks,
+    )
+
+
+def return_limit(prompt_limit: int) -> int:
+    """The characters that a request shows of a tool's return."""
+    return max(_TOOL_RETURN_FLOOR, int(prompt_limit * _TOOL_RETURN_SHARE * _CHARACTERS_PER_TOKEN))
+
+
+def extended(
+    window: ContextWindow, version: int, count: int, system_text: str | None, added: tuple[Message, ...]
+) -> ContextWindow:
+    """The window as recall holds it after a commit that was not rebased."""
+    base = with_system(window, system_text)
+    return replace(base, version=version, agent_message_count=count, messages=(*base.messages, *added))
+
+
+def with_system(window: ContextWindow, system_text: str | None) -> ContextWindow:
+    """The window with another text of its system message; None leaves it."""
+    if system_text is None:
+        return window
+    head = replace(window.messages[0], content=(TextPart(system_text),))
+    return replace(window, messages=(head, *window.messages[1:]))
+
+
+def _tool_choice(turn: Turn, schemas: tuple[ToolSchema, ...]) -> ToolChoice:
+    if not schemas:
+        return ToolChoice()
+    forced = turn.solver.must_call()
+    if forced and len(schemas) == 1:
+        return ToolChoice(ToolChoiceKind.NAMED, schemas[0].name)
+    return ToolChoice(ToolChoiceKind.REQUIRED if forced or turn.policy.requires_tool_call else ToolChoiceKind.AUTO)
+
+
+def _kept(known: T | None) -> T:
+    if known is None:
+        raise MnemeshError("a tier answered not_modified to a question without a revision")
+    return known
+
+
+def _keep(kept: "OrderedDict[str, T]", key: str, value: T) -> T:
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > _KEPT_WINDOWS:
+        kept.popitem(last=False)
+    return value

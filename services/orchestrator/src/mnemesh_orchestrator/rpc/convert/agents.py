@@ -1,0 +1,166 @@
+"""Agents and what a model sees of them, in the contract's words."""
+
+import json
+from dataclasses import asdict
+from typing import Final
+
+from mnemesh.agents.v1 import agents_pb2 as pb
+from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh.types.v1 import audit_pb2
+
+from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType, PromptPolicy
+from mnemesh_orchestrator.model.erasure import Erased
+from mnemesh_orchestrator.model.memory import CoreMemory
+from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_orchestrator.prompt.prompts import SystemPrompt
+from mnemesh_orchestrator.rpc.convert.messages import message_to_proto, timestamp
+from mnemesh_orchestrator.rpc.convert.rules import rule_to_proto
+from mnemesh_orchestrator.rpc.convert.runs import STOP_REASONS, milliseconds
+from mnemesh_orchestrator.rpc.convert.settings import (
+    compaction_to_proto,
+    format_to_proto,
+    plain_values,
+    settings_to_proto,
+)
+from mnemesh_orchestrator.usecases.windows import WindowReport
+
+AGENT_TYPES: Final = {
+    AgentType.MEMGPT: pb.AGENT_TYPE_MEMGPT,
+    AgentType.MEMGPT_V2: pb.AGENT_TYPE_MEMGPT_V2,
+    AgentType.LETTA_V1: pb.AGENT_TYPE_LETTA_V1,
+    AgentType.REACT: pb.AGENT_TYPE_REACT,
+    AgentType.WORKFLOW: pb.AGENT_TYPE_WORKFLOW,
+    AgentType.SPLIT_THREAD: pb.AGENT_TYPE_SPLIT_THREAD,
+    AgentType.SLEEPTIME: pb.AGENT_TYPE_SLEEPTIME,
+    AgentType.VOICE_CONVO: pb.AGENT_TYPE_VOICE_CONVO,
+    AgentType.VOICE_SLEEPTIME: pb.AGENT_TYPE_VOICE_SLEEPTIME,
+}
+_STATES: Final = {
+    AgentState.CREATING: pb.AGENT_STATE_CREATING,
+    AgentState.ACTIVE: pb.AGENT_STATE_ACTIVE,
+    AgentState.DELETING: pb.AGENT_STATE_DELETING,
+}
+PROMPT_POLICIES: Final = {PromptPolicy.REBUILD: pb.PROMPT_POLICY_REBUILD, PromptPolicy.CACHE: pb.PROMPT_POLICY_CACHE}
+_SECTIONS: Final = (
+    pb.CONTEXT_SECTION_KIND_SYSTEM_PROMPT,
+    pb.CONTEXT_SECTION_KIND_CORE_MEMORY,
+    pb.CONTEXT_SECTION_KIND_TOOL_RULES,
+    pb.CONTEXT_SECTION_KIND_MEMORY_METADATA,
+)
+
+
+def prompt_to_proto(prompt: SystemPrompt) -> pb.SystemPrompt:
+    """A system prompt with its text."""
+    return pb.SystemPrompt(key=prompt.key, text=prompt.text, built_in=prompt.built_in)
+
+
+def agent_to_proto(
+    agent: Agent,
+    effective: ModelSettings,
+    message_ids: tuple[str, ...] = (),
+    pending_approval: str | None = None,
+) -> pb.Agent:
+    """An agent; `effective` are the settings that hold, `pending_approval` is what it waits for."""
+    return pb.Agent(
+        id=agent.id,
+        name=agent.name,
+        description=agent.description,
+        type=AGENT_TYPES[agent.type],
+        state=_STATES[agent.state],
+        system=agent.system,
+        model=agent.model,
+        model_settings=settings_to_proto(agent.model_settings),
+        effective_model_settings=settings_to_proto(effective),
+        embedder=agent.embedder,
+        tool_rules=[rule_to_proto(rule) for rule in agent.tool_rules],
+        tags=agent.tags,
+        metadata=agent.metadata,
+        time_zone=agent.time_zone,
+        prompt_policy=PROMPT_POLICIES[agent.prompt_policy],
+        message_buffer_autoclear=agent.message_buffer_autoclear,
+        continuation_message=agent.continuation_message,
+        compaction_settings=compaction_to_proto(agent.compaction_settings),
+        response_format=format_to_proto(agent.response_format),
+        enable_sleeptime=agent.enable_sleeptime,
+        max_files_open=agent.max_files_open,
+        per_file_view_window_char_limit=agent.per_file_view_window_char_limit,
+        hidden=agent.hidden,
+        identity_ids=agent.identity_ids,
+        message_ids=message_ids,
+        tools=[
+            pb.AttachedTool(
+                tool_id=tool.tool_id, name=tool.name, builtin=tool.builtin, requires_approval=tool.requires_approval
+            )
+            for tool in agent.tools
+        ],
+        default_conversation_id=agent.default_conversation_id,
+        last_stop_reason=STOP_REASONS[StopReason(agent.last_stop_reason)] if agent.last_stop_reason else None,
+        last_run_completion_time=timestamp(agent.last_run_completed_at) if agent.last_run_completed_at else None,
+        last_run_duration=milliseconds(agent.last_run_ms),
+        pending_approval_request_id=pending_approval,
+        create_time=timestamp(agent.created_at),
+        update_time=timestamp(agent.updated_at),
+        provenance=audit_pb2.Provenance(**plain_values(agent.provenance)),
+    )
+
+
+def erased_to_proto(erased: Erased) -> pb.ErasureReport:
+    """What an erasure removed."""
+    return pb.ErasureReport(**asdict(erased))
+
+
+def core_memory_to_proto(core: CoreMemory) -> blocks_pb2.CoreMemory:
+    """Core memory, for views of agents."""
+    return blocks_pb2.CoreMemory(
+        agent_id=core.agent_id,
+        revision=core.revision,
+        blocks=[
+            blocks_pb2.Block(
+                id=block.id,
+                label=block.label,
+                description=block.description,
+                value=block.value,
+                limit=block.limit,
+                read_only=block.read_only,
+                revision=block.revision,
+            )
+            for block in core.blocks
+        ],
+        update_time=timestamp(core.updated_at) if core.updated_at else None,
+    )
+
+
+def window_to_proto(report: WindowReport) -> pb.ContextWindow:
+    """What the model sees."""
+    texts = (report.system, report.core_memory, report.tool_rules, report.metadata)
+    sections = [
+        pb.ContextSection(kind=kind, tokens=tokens, text=text, count=1 if text else 0)
+        for kind, tokens, text in zip(_SECTIONS, report.section_tokens, texts, strict=True)
+    ]
+    window = report.window
+    if report.summary is not None:
+        kind = pb.CONTEXT_SECTION_KIND_SUMMARY
+        sections.append(pb.ContextSection(kind=kind, tokens=report.summary_tokens, text=report.summary, count=1))
+    count = len(window.messages) - (1 if report.summary is None else 2)
+    messages, schemas = pb.CONTEXT_SECTION_KIND_MESSAGES, pb.CONTEXT_SECTION_KIND_TOOL_SCHEMAS
+    sections.append(pb.ContextSection(kind=messages, tokens=report.message_tokens, count=count))
+    sections.append(pb.ContextSection(kind=schemas, tokens=report.schema_tokens, count=len(report.schemas)))
+    return pb.ContextWindow(
+        context_window_size=report.size,
+        total_tokens=report.total_tokens,
+        sections=sections,
+        messages=[message_to_proto(message, window.agent_id) for message in window.messages],
+        tool_schemas=[
+            json.dumps(
+                {"name": schema.name, "description": schema.description, "parameters": schema.parameters},
+                ensure_ascii=False,
+            )
+            for schema in report.schemas
+        ],
+        recall_message_count=window.agent_message_count,
+        archival_passage_count=report.passage_count,
+        estimate=pb.TokenEstimate(
+            factor=report.correction.factor, error=report.correction.error, answer_count=report.correction.answers
+        ),
+    )

@@ -1,0 +1,156 @@
+"""Run events in the contract's words."""
+
+from collections.abc import Collection
+
+from mnemesh.agents.v1 import runs_pb2 as pb
+
+from mnemesh_orchestrator.model.events import (
+    CompactionEvent,
+    Delta,
+    ErrorEvent,
+    Keepalive,
+    MessageEvent,
+    RunAccepted,
+    RunEvent,
+    StepStarted,
+    StopEvent,
+    UsageEvent,
+)
+from mnemesh_orchestrator.model.messages import (
+    ContentPart,
+    OmittedReasoningPart,
+    ReasoningPart,
+    RedactedReasoningPart,
+    SummarizedReasoningPart,
+    TextPart,
+)
+from mnemesh_orchestrator.rpc.convert.messages import (
+    decision_to_proto,
+    part_to_proto,
+    timestamp,
+    tool_call_to_proto,
+    tool_return_to_proto,
+    usage_to_proto,
+)
+from mnemesh_orchestrator.rpc.convert.runs import RUN_STATUSES, STOP_REASONS, error_to_proto
+from mnemesh_orchestrator.rpc.convert.settings import compaction_result_to_proto
+
+
+def wanted(event: RunEvent, kinds: Collection[str]) -> bool:
+    """Whether a client that asked for these kinds gets the event; none asked for means all.
+
+    Pieces of a message go with it. What tells of a compaction was recorded only because the run asked for it, and
+    always comes.
+    """
+    body = event.body
+    return not kinds or not isinstance(body, MessageEvent | Delta) or body.kind == "summary" or body.kind in kinds
+
+
+def event_to_proto(event: RunEvent) -> pb.RunEvent:
+    """An event."""
+    result = pb.RunEvent(
+        run_id=event.run_id, sequence=event.sequence, step_id=event.step_id, create_time=timestamp(event.created_at)
+    )
+    match event.body:
+        case RunAccepted() as body:
+            result.accepted.CopyFrom(
+                pb.RunAccepted(
+                    agent_id=body.agent_id,
+                    conversation_id=body.conversation_id,
+                    replayed=body.replayed,
+                    last_sequence=body.last_sequence,
+                )
+            )
+        case StepStarted(number, attempt):
+            result.step_started.CopyFrom(pb.StepStarted(number=number, attempt=attempt))
+        case Delta() as body:
+            result.delta.CopyFrom(_delta(body))
+        case Keepalive():
+            result.keepalive.SetInParent()
+        case MessageEvent() as body:
+            result.message.CopyFrom(_message(body))
+        case CompactionEvent(figures):
+            result.compaction.CopyFrom(pb.CompactionEvent(result=compaction_result_to_proto(figures)))
+        case ErrorEvent(error):
+            result.error.CopyFrom(pb.ErrorEvent(error=error_to_proto(error)))
+        case StopEvent(reason, status):
+            result.stop.CopyFrom(pb.StopEvent(reason=STOP_REASONS[reason], status=RUN_STATUSES[status]))
+        case UsageEvent(usage, step_count):
+            result.usage.CopyFrom(pb.UsageEvent(usage=usage_to_proto(usage), step_count=step_count))
+    return result
+
+
+def _delta(delta: Delta) -> pb.Delta:
+    result = pb.Delta(message_id=delta.message_id, otid=delta.otid, offset=delta.offset)
+    if delta.kind == "tool_call":
+        call = pb.ToolCallDelta(tool_call_id=delta.tool_call_id, name=delta.tool_name, arguments=delta.text)
+        result.tool_call.CopyFrom(call)
+    elif delta.kind == "reasoning":
+        result.reasoning_text = delta.text
+    else:
+        result.assistant_text = delta.text
+    return result
+
+
+def _message(shown: MessageEvent) -> pb.MessageEvent:
+    result = pb.MessageEvent(
+        message_id=shown.message_id,
+        otid=shown.otid,
+        name=shown.name,
+        sender_id=shown.sender_id,
+        message_time=timestamp(shown.message_time),
+    )
+    content = [part_to_proto(part) for part in shown.content]
+    match shown.kind:
+        case "assistant":
+            result.assistant.CopyFrom(pb.AssistantMessage(content=content))
+        case "user":
+            result.user.CopyFrom(pb.UserMessage(content=content))
+        case "reasoning":
+            result.reasoning.CopyFrom(_reasoning(shown.content[0]))
+        case "hidden_reasoning":
+            result.hidden_reasoning.CopyFrom(_hidden(shown.content[0]))
+        case "tool_call":
+            calls = [tool_call_to_proto(call) for call in shown.tool_calls]
+            result.tool_call.CopyFrom(pb.ToolCallMessage(tool_calls=calls))
+        case "tool_return":
+            returns = [tool_return_to_proto(item) for item in shown.tool_returns]
+            result.tool_return.CopyFrom(pb.ToolReturnMessage(tool_returns=returns))
+        case "approval_request":
+            calls = [tool_call_to_proto(call) for call in shown.tool_calls]
+            result.approval_request.CopyFrom(pb.ApprovalRequestMessage(tool_calls=calls))
+        case "approval_response":
+            decisions = [decision_to_proto(item) for item in shown.decisions]
+            answer = pb.ApprovalResponseMessage(
+                approval_request_id=shown.approval_request_id or "", decisions=decisions
+            )
+            result.approval_response.CopyFrom(answer)
+        case "summary":
+            result.summary.CopyFrom(pb.SummaryMessage(text=_text(shown)))
+        case _:
+            result.system.CopyFrom(pb.SystemMessage(text=_text(shown)))
+    return result
+
+
+def _reasoning(part: ContentPart) -> pb.ReasoningMessage:
+    match part:
+        case ReasoningPart(text, is_native, signature):
+            return pb.ReasoningMessage(text=text, is_native=is_native, signature=signature)
+        case SummarizedReasoningPart(_, summaries, _):
+            return pb.ReasoningMessage(text="\n".join(summaries), is_native=True)
+        case _:
+            return pb.ReasoningMessage()
+
+
+def _hidden(part: ContentPart) -> pb.HiddenReasoningMessage:
+    match part:
+        case RedactedReasoningPart(data):
+            return pb.HiddenReasoningMessage(redacted=True, data=data)
+        case OmittedReasoningPart() | SummarizedReasoningPart():
+            return pb.HiddenReasoningMessage(redacted=False)
+        case _:
+            return pb.HiddenReasoningMessage()
+
+
+def _text(shown: MessageEvent) -> str:
+    return "\n".join(part.text for part in shown.content if isinstance(part, TextPart))

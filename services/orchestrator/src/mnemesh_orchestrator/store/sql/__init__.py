@@ -1,0 +1,1 @@
+"""The stores over SQL: SQLite and PostgreSQL."""

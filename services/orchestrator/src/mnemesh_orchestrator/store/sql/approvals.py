@@ -1,0 +1,229 @@
+"""Approvals in SQL: one row each, decided by one compare-and-set."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+import sqlalchemy as sa
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.sql import Database
+
+from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
+from mnemesh_orchestrator.model.agents import AgentState, ConversationState
+from mnemesh_orchestrator.model.approvals import Resumption
+from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve
+from mnemesh_orchestrator.model.runs import Approval, ApprovalAnswer, Run, RunConfig
+from mnemesh_orchestrator.store.base import ApprovalFilter
+from mnemesh_orchestrator.store.sql.tables import agents, approvals, conversations
+
+_ENCODE = msgspec.json.Encoder().encode
+_DOCUMENT = msgspec.json.Decoder(Approval)
+_NOTHING_PENDING = (
+    "Cannot process approval response: No tool call is currently awaiting approval. "
+    "Please send a regular message to interact with the agent."
+)
+_IS_PENDING: Final = sa.text("approvals.state = 'pending'")  # the predicate of the partial indexes
+_PENDING: Final = (
+    sa.select(approvals).where(approvals.c.conversation_id == sa.bindparam("its_conversation"), _IS_PENDING).limit(1)
+)
+_PENDING_ID: Final = _PENDING.with_only_columns(approvals.c.id)
+WAITING_CONVERSATIONS: Final = sa.select(approvals.c.conversation_id).where(_IS_PENDING)
+_BY_ID: Final = sa.select(approvals).where(
+    approvals.c.conversation_id == sa.bindparam("its_conversation"), approvals.c.id == sa.bindparam("its_id")
+)
+_BY_CALLS: Final = (
+    sa.select(approvals)
+    .where(
+        approvals.c.conversation_id == sa.bindparam("its_conversation"),
+        approvals.c.call_ids == sa.bindparam("its_calls"),
+    )
+    .order_by(approvals.c.created_at.desc())
+    .limit(1)
+)
+
+
+class ApprovalState(StrEnum):
+    """PENDING until it is decided, or withdrawn because its window was emptied."""
+
+    PENDING = "pending"
+    DECIDED = "decided"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What an answer came to: a run that resumes, or, where the same was answered before, the run that did."""
+
+    config: RunConfig
+    resumption: Resumption | None = None
+    repeats_run_id: str | None = None
+
+
+def ask(conn: sa.Connection, approval: Approval) -> None:
+    """Stores a request for approval, in the transaction that ends the run which asks."""
+    row = {
+        "id": approval.id,
+        "organization_id": approval.organization_id,
+        "agent_id": approval.agent_id,
+        "conversation_id": approval.conversation_id,
+        "run_id": approval.run_id,
+        "state": ApprovalState.PENDING,
+        "call_ids": _joined(_expected(approval)),
+        "document": _ENCODE(approval),
+        "created_at": approval.created_at,
+    }
+    conn.execute(approvals.insert(), row)
+
+
+def pending_id(conn: sa.Connection, conversation_id: str) -> str | None:
+    """The approval that a conversation waits for."""
+    found: str | None = conn.execute(_PENDING_ID, {"its_conversation": conversation_id}).scalar()
+    return found
+
+
+def decided_by(conn: sa.Connection, conversation_id: str, approval_id: str) -> str | None:
+    """The run that answered an approval, where one did."""
+    row = conn.execute(_BY_ID, {"its_conversation": conversation_id, "its_id": approval_id}).first()
+    return None if row is None else row.decided_by_run_id
+
+
+def require_none(conn: sa.Connection, conversation_id: str) -> None:
+    """Refuses where a conversation waits for an approval."""
+    pending = pending_id(conn, conversation_id)
+    if pending is not None:
+        raise PendingApproval(
+            "The conversation waits for an approval; answer it before anything else is sent.",
+            approval_request_id=pending,
+        )
+
+
+def decide(conn: sa.Connection, run: Run, answer: ApprovalAnswer) -> Decided:
+    """Decides an approval by its answer, in the transaction that stores the answering run.
+
+    Raises:
+        NoPendingApproval: there is none, or it was decided otherwise.
+        ApprovalMismatch: the answer is not exactly about its calls.
+        InvalidArgument: the answer approves a tool that the client has to run.
+    """
+    row = _addressed(conn, run.conversation_id, answer)
+    approval = _DOCUMENT.decode(row.document)
+    _require_fitting(approval, answer)
+    decisions = _ENCODE(_sorted(answer.decisions))
+    taken = conn.execute(
+        approvals.update()
+        .where(approvals.c.id == approval.id, approvals.c.state == ApprovalState.PENDING)
+        .values(state=ApprovalState.DECIDED, decisions=decisions, decided_by_run_id=run.id, decided_at=run.created_at)
+    )
+    if taken.rowcount:
+        resumption = Resumption(approval.id, approval.asked, answer.decisions, answer.withdrawn)
+        return Decided(answer.config_after(approval.config), resumption)
+    row = conn.execute(_BY_ID, {"its_conversation": run.conversation_id, "its_id": approval.id}).one()
+    if row.decisions == decisions:
+        return Decided(approval.config, repeats_run_id=row.decided_by_run_id)
+    told = {} if row.decided_by_run_id is None else {"run_id": row.decided_by_run_id}
+    how = "was withdrawn" if row.decided_by_run_id is None else "was decided otherwise before"
+    raise NoPendingApproval(f"The approval {how}.", approval_request_id=approval.id, **told)
+
+
+def _addressed(conn: sa.Connection, conversation_id: str, answer: ApprovalAnswer) -> Any:
+    """The approval that an answer names; else the pending one, or an earlier one of just those calls."""
+    place = {"its_conversation": conversation_id}
+    if answer.approval_request_id is not None:
+        row = conn.execute(_BY_ID, {**place, "its_id": answer.approval_request_id}).first()
+    else:
+        pending = conn.execute(_PENDING, place).first()
+        calls = _joined([item.tool_call_id for item in answer.decisions])
+        row = None
+        if pending is None or pending.call_ids != calls:
+            row = conn.execute(_BY_CALLS, {**place, "its_calls": calls}).first()
+        row = row if row is not None else pending
+    if row is None:
+        raise NoPendingApproval(_NOTHING_PENDING)
+    return row
+
+
+def _require_fitting(approval: Approval, answer: ApprovalAnswer) -> None:
+    expected, received = _expected(approval), [item.tool_call_id for item in answer.decisions]
+    if sorted(expected) != sorted(received):
+        raise ApprovalMismatch(
+            f"Invalid tool call IDs. Expected '{expected}', but received '{received}'.",
+            field="decisions",
+            expected=",".join(expected),
+            received=",".join(received),
+        )
+    names = {item.call.id: item.call.name for item in approval.asked.gated}
+    for place, item in enumerate(answer.decisions):
+        name = names[item.tool_call_id]
+        if isinstance(item.decision, Approve) and name in approval.asked.client_tools:
+            raise InvalidArgument(
+                f"decisions[{place}]: {name} is the client's own tool; give its return, or deny it.",
+                field=f"decisions[{place}]",
+            )
+
+
+def _expected(approval: Approval) -> list[str]:
+    return [item.call.id for item in approval.asked.gated]
+
+
+def _joined(call_ids: Sequence[str]) -> str:
+    return " ".join(sorted(call_ids))
+
+
+def _sorted(decisions: Sequence[ApprovalDecision]) -> list[ApprovalDecision]:
+    return sorted(decisions, key=lambda item: item.tool_call_id)
+
+
+class SqlApprovalStore:
+    """ApprovalStore on SQLite or PostgreSQL."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def pending(self, where: ApprovalFilter) -> tuple[Approval, ...]:
+        """See ApprovalStore."""
+        query = (
+            sa.select(approvals.c.document)
+            .join(conversations, conversations.c.id == approvals.c.conversation_id)
+            .join(agents, agents.c.id == approvals.c.agent_id)
+            .where(
+                _IS_PENDING,
+                agents.c.state == AgentState.ACTIVE,
+                conversations.c.state == ConversationState.ACTIVE,
+                *_conditions(where),
+            )
+            .order_by(approvals.c.created_at, approvals.c.id)
+        )
+        rows = await self._database.read(lambda conn: conn.execute(query).scalars().all())
+        return tuple(_DOCUMENT.decode(row) for row in rows)
+
+    async def withdraw(self, approval_id: str) -> None:
+        """See ApprovalStore."""
+        change = (
+            approvals.update()
+            .where(approvals.c.id == approval_id, approvals.c.state == ApprovalState.PENDING)
+            .values(state=ApprovalState.WITHDRAWN, decided_at=self._clock.now())
+        )
+
+        def write(conn: sa.Connection) -> None:
+            conn.execute(change)
+
+        await self._database.write(write)
+
+
+def _conditions(where: ApprovalFilter) -> list[sa.ColumnElement[bool]]:
+    conditions: list[sa.ColumnElement[bool]] = []
+    if where.organization_id is not None:
+        conditions.append(approvals.c.organization_id == where.organization_id)
+    if where.agent_ids:
+        conditions.append(approvals.c.agent_id.in_(where.agent_ids))
+    if where.run_ids:
+        conditions.append(approvals.c.run_id.in_(where.run_ids))
+    if where.conversation_id is not None:
+        conditions.append(approvals.c.conversation_id == where.conversation_id)
+    if where.asked_before is not None:
+        conditions.append(approvals.c.created_at <= where.asked_before)
+    return conditions

@@ -1,0 +1,200 @@
+"""Conversations in SQL."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+import sqlalchemy as sa
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import FailedPrecondition
+from mnemesh_kit.idempotency import Ledger, RequestKey
+from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.sql import Database
+
+from mnemesh_orchestrator.model.agents import AgentState, Conversation, ConversationOrigin, ConversationState
+from mnemesh_orchestrator.store.base import ConversationFilter, UnfinishedConversation
+from mnemesh_orchestrator.store.sql import statements as sql
+from mnemesh_orchestrator.store.sql.agents import active
+from mnemesh_orchestrator.store.sql.conversation_rows import (
+    changed_columns,
+    conversation_missing,
+    conversation_of,
+    new_row,
+)
+from mnemesh_orchestrator.store.sql.lease_times import LeaseTimes
+from mnemesh_orchestrator.store.sql.leases import busy, first_unfinished
+from mnemesh_orchestrator.store.sql.tables import agents, conversations, request_ledger
+
+_c: Final = conversations.c
+_HALF_DONE: Final = sa.text("conversations.state <> 'active'")  # the predicate of the partial index
+
+
+class SqlConversationStore:
+    """ConversationStore on SQLite or PostgreSQL."""
+
+    def __init__(self, database: Database, clock: Clock, times: LeaseTimes | None = None) -> None:
+        self._database = database
+        self._clock = clock
+        self._times = times or LeaseTimes(clock)
+        self._ledger = Ledger(request_ledger, clock)
+
+    async def begin_creation(
+        self, key: RequestKey | None, conversation: Conversation, origin: ConversationOrigin
+    ) -> tuple[str, bool]:
+        """See ConversationStore."""
+
+        def effect(conn: sa.Connection) -> list[str]:
+            active(conn, conversation.organization_id, conversation.agent_id)
+            if conversation.forked_from_id is not None:
+                _find(conn, conversation.organization_id, conversation.forked_from_id)
+            row = new_row(conversation, ConversationState.CREATING, msgspec.json.encode(origin))
+            conn.execute(conversations.insert(), row)
+            return [conversation.id]
+
+        def write(conn: sa.Connection) -> tuple[str, bool]:
+            ids, replayed = self._ledger.once(conn, key, lambda: effect(conn))
+            return ids[0], replayed
+
+        return await self._database.write(write)
+
+    async def unfinished(self, conversation_id: str | None = None) -> tuple[UnfinishedConversation, ...]:
+        """See ConversationStore."""
+        query = sa.select(conversations).where(_HALF_DONE).order_by(_c.created_at)
+        if conversation_id is not None:
+            query = query.where(_c.id == conversation_id)
+        rows = await self._database.read(lambda conn: conn.execute(query).all())
+        return tuple(
+            UnfinishedConversation(
+                conversation_of(row),
+                msgspec.json.decode(row.creation, type=ConversationOrigin)
+                if row.state == ConversationState.CREATING
+                else None,
+            )
+            for row in rows
+        )
+
+    async def activate(self, conversation: Conversation, last_message_at: datetime | None) -> None:
+        """See ConversationStore."""
+        values = {"state": ConversationState.ACTIVE, "creation": None, "last_message_at": last_message_at}
+        values |= changed_columns(conversation)
+        statement = conversations.update().where(*_being_created(conversation.id)).values(values)
+        await self._database.write(lambda conn: conn.execute(statement))
+
+    async def abandon(self, conversation_id: str, key: RequestKey | None) -> bool:
+        """See ConversationStore."""
+        values = {"state": ConversationState.DELETING, "creation": None, "updated_at": self._clock.now()}
+
+        def write(conn: sa.Connection) -> bool:
+            marked = conn.execute(conversations.update().where(*_being_created(conversation_id)).values(values))
+            if marked.rowcount == 0:
+                return False
+            self._ledger.forget(conn, key)
+            return True
+
+        return await self._database.write(write)
+
+    async def get(self, organization_id: str, conversation_id: str) -> Conversation:
+        """See ConversationStore."""
+        return await self._database.read(lambda conn: _find(conn, organization_id, conversation_id))
+
+    async def list(
+        self, organization_id: str, where: ConversationFilter, order_by: str, page: PageQuery
+    ) -> Page[Conversation]:
+        """See ConversationStore."""
+        scope = _visible(organization_id)
+        query = sa.select(conversations).where(scope, *_conditions(where))
+
+        def read(conn: sa.Connection) -> Page[Conversation]:
+            return paginate(conn, query, page, key=_c[order_by], id=_c.id, scope=scope).map(conversation_of)
+
+        return await self._database.read(read)
+
+    async def update(
+        self,
+        key: RequestKey | None,
+        organization_id: str,
+        conversation_id: str,
+        change: Callable[[Conversation], Conversation],
+    ) -> Conversation:
+        """See ConversationStore."""
+
+        def effect(conn: sa.Connection) -> Sequence[str]:
+            changed = change(_find(conn, organization_id, conversation_id))
+            statement = conversations.update().where(_c.id == conversation_id)
+            conn.execute(statement.values(changed_columns(changed)))
+            return [conversation_id]
+
+        def write(conn: sa.Connection) -> Conversation:
+            self._ledger.once(conn, key, lambda: effect(conn))
+            return _find(conn, organization_id, conversation_id)
+
+        return await self._database.write(write)
+
+    async def begin_deletion(
+        self, key: RequestKey | None, organization_id: str, conversation_id: str
+    ) -> Conversation | None:
+        """See ConversationStore."""
+
+        def effect(conn: sa.Connection) -> Sequence[str]:
+            if _find(conn, organization_id, conversation_id).is_default:
+                raise FailedPrecondition(
+                    "An agent's default conversation is deleted with the agent only.", resource_id=conversation_id
+                )
+            self._require_free(conn, conversation_id)
+            values = {"state": ConversationState.DELETING, "updated_at": self._clock.now()}
+            conn.execute(conversations.update().where(_c.id == conversation_id).values(values))
+            return [conversation_id]
+
+        left = sa.select(conversations).where(_c.id == conversation_id, _c.state == ConversationState.DELETING)
+
+        def write(conn: sa.Connection) -> Conversation | None:
+            self._ledger.once(conn, key, lambda: effect(conn))
+            row = conn.execute(left).first()
+            return None if row is None else conversation_of(row)
+
+        return await self._database.write(write)
+
+    def _require_free(self, conn: sa.Connection, conversation_id: str) -> None:
+        """Fails where a run is under way, or waits, or where something else has the turn slot."""
+        ahead = first_unfinished(conn, conversation_id)
+        taken = sa.select(_c.id).where(_c.id == conversation_id, sql.LEASE_HOLDS)
+        if ahead is not None or conn.execute(taken, self._times.now).first() is not None:
+            raise busy(conversation_id, ahead)
+
+    async def forget(self, conversation_id: str) -> None:
+        """See ConversationStore."""
+        statement = conversations.delete().where(_c.id == conversation_id, _c.state == ConversationState.DELETING)
+        await self._database.write(lambda conn: conn.execute(statement))
+
+
+def _find(conn: sa.Connection, organization_id: str, conversation_id: str) -> Conversation:
+    query = sa.select(conversations).where(_visible(organization_id), _c.id == conversation_id)
+    row = conn.execute(query).first()
+    if row is None:
+        raise conversation_missing(conversation_id)
+    return conversation_of(row)
+
+
+def _visible(organization_id: str) -> sa.ColumnElement[bool]:
+    of_active = sa.select(agents.c.id).where(agents.c.id == _c.agent_id, agents.c.state == AgentState.ACTIVE)
+    return sa.and_(
+        _c.organization_id == organization_id,
+        _c.state == ConversationState.ACTIVE,
+        of_active.correlate(conversations).exists(),
+    )
+
+
+def _being_created(conversation_id: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return _c.id == conversation_id, _c.state == ConversationState.CREATING
+
+
+def _conditions(where: ConversationFilter) -> list[sa.ColumnElement[bool]]:
+    conditions: list[sa.ColumnElement[bool]] = []
+    if where.agent_id is not None:
+        conditions.append(_c.agent_id == where.agent_id)
+    if where.archived is not None:
+        conditions.append(_c.archived == where.archived)
+    if where.summary_search:
+        conditions.append(sa.func.lower(_c.summary).contains(where.summary_search.lower(), autoescape=True))
+    return conditions

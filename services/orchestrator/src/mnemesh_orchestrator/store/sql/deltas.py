@@ -1,0 +1,113 @@
+"""Live events of background runs in SQL: stored in batches, and read back between the durable ones."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import Any, Final
+
+import msgspec
+import sqlalchemy as sa
+from mnemesh_kit.sql import Database
+
+from mnemesh_orchestrator.model.events import Delta, RunEvent, StepStarted
+from mnemesh_orchestrator.model.runs import Lease
+from mnemesh_orchestrator.store.sql import statements as sql
+from mnemesh_orchestrator.store.sql.lease_times import LeaseTimes
+from mnemesh_orchestrator.store.sql.leases import held, require_held
+from mnemesh_orchestrator.store.sql.run_rows import decode_event
+from mnemesh_orchestrator.store.sql.tables import events, run_deltas
+
+_LIMIT: Final = 500
+_d: Final = run_deltas.c
+
+
+class _Piece(msgspec.Struct, frozen=True, omit_defaults=True):
+    at: datetime
+    step_id: str | None
+    body: StepStarted | Delta
+
+
+_ENCODE: Final = msgspec.json.Encoder().encode
+_PIECES: Final = msgspec.json.Decoder(list[_Piece])
+
+
+class SqlDeltaStore:
+    """DeltaStore on SQLite or PostgreSQL."""
+
+    def __init__(self, database: Database, times: LeaseTimes) -> None:
+        self._database = database
+        self._times = times
+
+    async def append(self, lease: Lease, pieces: Sequence[tuple[int, RunEvent]]) -> None:
+        """See DeltaStore."""
+        rows = [_row(lease, after, [event for _, event in group]) for after, group in groupby(pieces, lambda p: p[0])]
+        again = run_deltas.delete().where(
+            _d.run_id == lease.run_id, _d.epoch == lease.epoch, _d.last.in_([row["last"] for row in rows])
+        )
+
+        def write(conn: sa.Connection) -> None:
+            require_held(lease, conn.execute(sql.EXTEND_LEASE, held(lease) | self._times.expiry))
+            conn.execute(again)  # an earlier try that got through
+            conn.execute(run_deltas.insert(), rows)
+
+        await self._database.write(write)
+
+    async def replay(self, run_id: str, after: int, since: int, place: tuple[int, int]) -> tuple[RunEvent, ...]:
+        """See DeltaStore."""
+        durable = (
+            sa.select(events)
+            .where(events.c.run_id == run_id, events.c.sequence > after)
+            .order_by(events.c.sequence)
+            .limit(_LIMIT)
+        )
+        behind = sa.or_(_d.epoch > place[0], sa.and_(_d.epoch == place[0], _d.last > place[1]))
+        live = (
+            sa.select(run_deltas)
+            .where(_d.run_id == run_id, _d.after_sequence >= since, behind)
+            .order_by(_d.epoch, _d.last)
+            .limit(_LIMIT)
+        )
+
+        def read(conn: sa.Connection) -> tuple[Sequence[Any], Sequence[Any]]:
+            return conn.execute(durable).all(), conn.execute(live).all()
+
+        return tuple(_merged(*_comparable(*await self._database.read(read))))
+
+
+def _row(lease: Lease, after: int, batch: Sequence[RunEvent]) -> dict[str, Any]:
+    last = batch[-1].place
+    if last is None:
+        raise ValueError("a stored live event has a place")
+    return {
+        "run_id": lease.run_id,
+        "epoch": lease.epoch,
+        "last": last[1],
+        "after_sequence": after,
+        "pieces": _ENCODE([_Piece(event.created_at, event.step_id, event.body) for event in batch]),  # type: ignore[arg-type]
+    }
+
+
+def _comparable(durable: Sequence[Any], live: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Without those whose place among the others is not known, because only so many were read."""
+    if len(durable) == _LIMIT:
+        live_known = [row for row in live if row.after_sequence < durable[-1].sequence]
+    else:
+        live_known = list(live)
+    if len(live) == _LIMIT:
+        durable = [row for row in durable if row.sequence <= live[-1].after_sequence]
+    return durable, live_known
+
+
+def _merged(durable: Sequence[Any], live: Sequence[Any]) -> Iterator[RunEvent]:
+    waiting = iter(durable)
+    ahead = next(waiting, None)
+    for row in live:
+        while ahead is not None and ahead.sequence <= row.after_sequence:
+            yield decode_event(ahead)
+            ahead = next(waiting, None)
+        pieces = _PIECES.decode(row.pieces)
+        for number, piece in enumerate(pieces, row.last - len(pieces) + 1):
+            yield RunEvent(row.run_id, piece.at, piece.body, None, piece.step_id, (row.epoch, number))
+    while ahead is not None:
+        yield decode_event(ahead)
+        ahead = next(waiting, None)

@@ -1,0 +1,233 @@
+"""Identities in SQL, and which agents they are attached to."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import sqlalchemy as sa
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import NotFound
+from mnemesh_kit.idempotency import Ledger, RequestKey
+from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.sql import Database
+
+from mnemesh_orchestrator.errors import IdentifierKeyTaken
+from mnemesh_orchestrator.model.agents import LinkKind
+from mnemesh_orchestrator.model.identities import Identity
+from mnemesh_orchestrator.store.base import IdentityFilter
+from mnemesh_orchestrator.store.sql.agents import active, rewrite
+from mnemesh_orchestrator.store.sql.identity_rows import decode_identity, identity_row
+from mnemesh_orchestrator.store.sql.links import linked
+from mnemesh_orchestrator.store.sql.tables import agent_links, identities, request_ledger
+
+_c = identities.c
+
+
+class SqlIdentityStore:
+    """IdentityStore on SQLite or PostgreSQL."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._ledger = Ledger(request_ledger, clock)
+
+    async def create(
+        self, key: RequestKey | None, identity: Identity, agent_ids: Sequence[str], *, merges: bool = False
+    ) -> tuple[Identity, bool]:
+        """See IdentityStore."""
+        mine = identity.organization_id
+
+        def effect(conn: sa.Connection) -> list[str]:
+            row = identity_row(identity)
+            same = _same_key(row["organization_id"], row["project_id"], row["identifier_key"])
+            before = conn.execute(sa.select(identities).where(*same)).first()
+            if before is not None and not merges:
+                raise IdentifierKeyTaken(identity.identifier_key)
+            if before is None:
+                conn.execute(identities.insert(), row)
+                kept = identity
+            else:
+                old = decode_identity(before)
+                kept = replace(identity, id=old.id, created_at=old.created_at)
+                conn.execute(identities.update().where(_c.id == old.id).values(identity_row(kept)))
+            for agent_id in agent_ids:
+                _attach(conn, kept, agent_id)
+            return [kept.id, "" if before is None else "before"]
+
+        def write(conn: sa.Connection) -> tuple[Identity, bool]:
+            (identity_id, before), _ = self._ledger.once(conn, key, lambda: effect(conn))
+            return _find(conn, mine, identity_id), not before
+
+        return await self._database.write(write)
+
+    async def get(self, organization_id: str, identity_id: str) -> Identity:
+        """See IdentityStore."""
+        return await self._database.read(lambda conn: _find(conn, organization_id, identity_id))
+
+    async def list(self, organization_id: str, where: IdentityFilter, order_by: str, page: PageQuery) -> Page[Identity]:
+        """See IdentityStore."""
+        mine = _c.organization_id == organization_id
+        query = sa.select(identities).where(mine, *_conditions(organization_id, where))
+
+        def read(conn: sa.Connection) -> Page[Identity]:
+            return paginate(conn, query, page, key=_c[order_by], id=_c.id, scope=mine).map(decode_identity)
+
+        return await self._database.read(read)
+
+    async def count(self, organization_id: str, where: IdentityFilter) -> int:
+        """See IdentityStore."""
+        query = sa.select(sa.func.count()).select_from(identities)
+        query = query.where(_c.organization_id == organization_id, *_conditions(organization_id, where))
+        return await self._database.read(lambda conn: int(conn.execute(query).scalar_one()))
+
+    async def update(
+        self,
+        key: RequestKey | None,
+        organization_id: str,
+        identity_id: str,
+        change: Callable[[Identity], Identity],
+        agent_ids: Sequence[str] | None = None,
+    ) -> Identity:
+        """See IdentityStore."""
+
+        def effect(conn: sa.Connection) -> list[str]:
+            old = _find(conn, organization_id, identity_id)
+            new = change(old)
+            row = identity_row(new)
+            same = _same_key(organization_id, row["project_id"], row["identifier_key"])
+            if conn.execute(sa.select(_c.id).where(*same, _c.id != identity_id)).first() is not None:
+                raise IdentifierKeyTaken(new.identifier_key)
+            conn.execute(identities.update().where(_c.id == identity_id).values(row))
+            if agent_ids is not None:
+                for agent_id in set(linked(conn, organization_id, LinkKind.IDENTITY, identity_id)) - set(agent_ids):
+                    _detach(conn, new, agent_id)
+                for agent_id in agent_ids:
+                    _attach(conn, new, agent_id)
+            return [identity_id]
+
+        def write(conn: sa.Connection) -> Identity:
+            self._ledger.once(conn, key, lambda: effect(conn))
+            return _find(conn, organization_id, identity_id)
+
+        return await self._database.write(write)
+
+    async def delete(self, key: RequestKey | None, organization_id: str, identity_id: str) -> None:
+        """See IdentityStore."""
+
+        def effect(conn: sa.Connection) -> tuple[str, ...]:
+            row = conn.execute(sa.select(identities).where(*_mine(organization_id, identity_id))).first()
+            if row is not None:
+                for agent_id in linked(conn, organization_id, LinkKind.IDENTITY, identity_id):
+                    _detach(conn, decode_identity(row), agent_id)
+                conn.execute(identities.delete().where(_c.id == identity_id))
+            return ()
+
+        await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn)))
+
+    async def attach(self, key: RequestKey | None, organization_id: str, identity_id: str, agent_id: str) -> None:
+        """See IdentityStore."""
+
+        def effect(conn: sa.Connection) -> tuple[str, ...]:
+            _attach(conn, _find(conn, organization_id, identity_id), agent_id)
+            return ()
+
+        await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn)))
+
+    async def detach(self, key: RequestKey | None, organization_id: str, identity_id: str, agent_id: str) -> None:
+        """See IdentityStore."""
+
+        def effect(conn: sa.Connection) -> tuple[str, ...]:
+            identity = _find(conn, organization_id, identity_id)
+            if agent_id not in linked(conn, organization_id, LinkKind.IDENTITY, identity_id):
+                raise NotFound(f"The identity is not attached to agent {agent_id}.", resource_id=agent_id)
+            _detach(conn, identity, agent_id)
+            return ()
+
+        await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn)))
+
+    async def repeated(self, key: RequestKey | None) -> bool:
+        """See IdentityStore."""
+
+        def unknown() -> Sequence[str]:
+            raise _UnknownRequest
+
+        try:
+            return (await self._database.write(lambda conn: self._ledger.once(conn, key, unknown)))[1]
+        except _UnknownRequest:
+            return False
+
+    async def note(self, key: RequestKey | None) -> None:
+        """See IdentityStore."""
+        await self._database.write(lambda conn: self._ledger.once(conn, key, tuple))
+
+    async def agents(self, organization_id: str, identity_id: str, page: PageQuery) -> Page[str]:
+        """See IdentityStore."""
+        agent = agent_links.c.agent_id
+        scope = sa.and_(
+            agent_links.c.organization_id == organization_id,
+            agent_links.c.kind == LinkKind.IDENTITY,
+            agent_links.c.value == identity_id,
+        )
+
+        def read(conn: sa.Connection) -> Page[str]:
+            _find(conn, organization_id, identity_id)
+            found = paginate(conn, sa.select(agent).where(scope), page, key=agent, id=agent, scope=scope)
+            return found.map(lambda row: str(row.agent_id))
+
+        return await self._database.read(read)
+
+
+class _UnknownRequest(Exception):
+    """A request that is only asked about was not noted yet; undoes the transaction that asked."""
+
+
+def _mine(organization_id: str, identity_id: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return _c.organization_id == organization_id, _c.id == identity_id
+
+
+def _same_key(organization_id: str, project_id: str, identifier_key: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return _c.organization_id == organization_id, _c.project_id == project_id, _c.identifier_key == identifier_key
+
+
+def _find(conn: sa.Connection, organization_id: str, identity_id: str) -> Identity:
+    row = conn.execute(sa.select(identities).where(*_mine(organization_id, identity_id))).first()
+    if row is None:
+        raise NotFound(f"There is no identity {identity_id}.", resource_id=identity_id)
+    return decode_identity(row)
+
+
+def _attach(conn: sa.Connection, identity: Identity, agent_id: str) -> None:
+    agent = active(conn, identity.organization_id, agent_id)
+    if identity.id not in agent.identity_ids:
+        rewrite(conn, replace(agent, identity_ids=(*agent.identity_ids, identity.id)))
+
+
+def _detach(conn: sa.Connection, identity: Identity, agent_id: str) -> None:
+    try:
+        agent = active(conn, identity.organization_id, agent_id)
+    except NotFound:
+        return  # it is being deleted, and its links go with it
+    rewrite(conn, replace(agent, identity_ids=tuple(i for i in agent.identity_ids if i != identity.id)))
+
+
+def _conditions(organization_id: str, where: IdentityFilter) -> list[sa.ColumnElement[bool]]:
+    conditions: list[sa.ColumnElement[bool]] = []
+    if where.identity_ids is not None:
+        conditions.append(_c.id.in_(where.identity_ids))
+    for column, wanted in (
+        (_c.identifier_key, where.identifier_key),
+        (_c.name, where.name),
+        (_c.project_id, where.project_id),
+    ):
+        if wanted is not None:
+            conditions.append(column == wanted)
+    if where.name_search:
+        conditions.append(_c.name.icontains(where.name_search, autoescape=True))
+    if where.types:
+        conditions.append(_c.type.in_(where.types))
+    if where.agent_id is not None:
+        attached = sa.select(agent_links.c.value).where(
+            agent_links.c.organization_id == organization_id,
+            agent_links.c.kind == LinkKind.IDENTITY,
+            agent_links.c.agent_id == where.agent_id,
+        )
+        conditions.append(_c.id.in_(attached))
+    return conditions

@@ -1,0 +1,55 @@
+"""What agents are found by beside their own columns: identities, tools and where they come from, as an index."""
+
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+from mnemesh_kit.errors import NotFound
+
+from mnemesh_orchestrator.model.agents import Agent, LinkKind
+from mnemesh_orchestrator.store.sql.tables import agent_links, identities
+
+
+def links_of(agent: Agent) -> Iterator[tuple[LinkKind, str]]:
+    """The links of an agent as kind and value, each once."""
+    yield from dict.fromkeys((LinkKind.IDENTITY, identity_id) for identity_id in agent.identity_ids)
+    yield from dict.fromkeys((LinkKind.TOOL, tool.tool_id) for tool in agent.tools if tool.tool_id is not None)
+    for kind in LinkKind.of_origin():
+        value = getattr(agent.provenance, kind)
+        if value:
+            yield kind, value
+
+
+def write_links(conn: sa.Connection, agent: Agent) -> None:
+    """Writes the links of an agent anew.
+
+    Raises:
+        NotFound: one of its identities is not there.
+    """
+    mine = agent_links.c.organization_id == agent.organization_id
+    conn.execute(agent_links.delete().where(mine, agent_links.c.agent_id == agent.id))
+    if agent.identity_ids:
+        known = sa.select(identities.c.id).where(
+            identities.c.organization_id == agent.organization_id, identities.c.id.in_(agent.identity_ids)
+        )
+        missing = set(agent.identity_ids) - set(conn.execute(known).scalars())
+        if missing:
+            first = min(missing)
+            raise NotFound(f"There is no identity {first}.", field="agent.identity_ids", resource_id=first)
+    rows = [
+        {"organization_id": agent.organization_id, "kind": kind, "value": value, "agent_id": agent.id}
+        for kind, value in links_of(agent)
+    ]
+    if rows:
+        conn.execute(agent_links.insert(), rows)
+
+
+def linked(conn: sa.Connection, organization_id: str, kind: LinkKind, value: str) -> tuple[str, ...]:
+    """The ids of the agents with a link."""
+    return tuple(map(str, conn.execute(linking(organization_id, kind, value)).scalars()))
+
+
+def linking(organization_id: str, kind: LinkKind, value: str) -> sa.Select[tuple[str]]:
+    """Selects the ids of the agents with a link."""
+    return sa.select(agent_links.c.agent_id).where(
+        agent_links.c.organization_id == organization_id, agent_links.c.kind == kind, agent_links.c.value == value
+    )

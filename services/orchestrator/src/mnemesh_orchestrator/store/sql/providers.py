@@ -1,0 +1,188 @@
+"""Providers and overrides of models in SQL: documents, beside what they are found by."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.idempotency import Ledger, RequestKey
+from mnemesh_kit.sql import Database
+
+from mnemesh_orchestrator.model.providers import ModelOverride, OwnModels, ProviderRecord
+from mnemesh_orchestrator.store.base.providers import name_taken, provider_missing
+from mnemesh_orchestrator.store.sql.tables import model_overrides, model_revisions, providers, request_ledger
+
+_ENCODE = msgspec.json.Encoder().encode
+_RECORD = msgspec.json.Decoder(ProviderRecord)
+_OVERRIDE = msgspec.json.Decoder(ModelOverride)
+
+
+class _NotYet(Exception):
+    """Rolls a look at the ledger back."""
+
+
+class SqlProviderStore:
+    """ProviderStore on SQLite or PostgreSQL."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._ledger = Ledger(request_ledger, clock)
+
+    async def own(self, organization_id: str) -> OwnModels:
+        """See ProviderStore."""
+
+        def read(conn: sa.Connection) -> OwnModels:
+            own = (
+                sa.select(providers.c.document)
+                .where(providers.c.organization_id == organization_id)
+                .order_by(providers.c.created_at, providers.c.id)
+            )
+            said = (
+                sa.select(model_overrides.c.document)
+                .where(model_overrides.c.organization_id == organization_id)
+                .order_by(model_overrides.c.handle)
+            )
+            revision = sa.select(model_revisions.c.revision).where(model_revisions.c.organization_id == organization_id)
+            return OwnModels(
+                conn.execute(revision).scalar() or 0,
+                tuple(_RECORD.decode(row) for row in conn.execute(own).scalars()),
+                tuple(_OVERRIDE.decode(row) for row in conn.execute(said).scalars()),
+            )
+
+        return await self._database.read(read)
+
+    async def revisions(self) -> Mapping[str, int]:
+        """See ProviderStore."""
+        query = sa.select(model_revisions)
+        rows = await self._database.read(lambda conn: conn.execute(query).all())
+        return {row.organization_id: row.revision for row in rows}
+
+    async def replayed(self, key: RequestKey | None) -> tuple[str, ...] | None:
+        """See ProviderStore."""
+        if key is None:
+            return None
+
+        def unknown() -> Sequence[str]:
+            raise _NotYet
+
+        try:
+            return await self._database.read(lambda conn: self._ledger.once(conn, key, unknown)[0])
+        except _NotYet:
+            return None
+
+    async def get(self, organization_id: str, provider_id: str) -> ProviderRecord:
+        """See ProviderStore."""
+        return await self._database.read(lambda conn: _found(conn, organization_id, provider_id))
+
+    async def create(self, key: RequestKey | None, record: ProviderRecord) -> str:
+        """See ProviderStore."""
+
+        def effect(conn: sa.Connection) -> Sequence[str]:
+            taken = sa.select(providers.c.id).where(
+                providers.c.organization_id == record.organization_id, providers.c.name == record.name
+            )
+            if conn.execute(taken).first() is not None:
+                raise name_taken(record.name)
+            row = {"id": record.id, "organization_id": record.organization_id, "name": record.name}
+            times = {"created_at": record.created_at, "updated_at": record.updated_at}
+            conn.execute(providers.insert(), {**row, **times, "document": _ENCODE(record)})
+            _raise_revision(conn, record.organization_id)
+            return [record.id]
+
+        return await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn))[0][0])
+
+    async def update(
+        self,
+        key: RequestKey | None,
+        organization_id: str,
+        provider_id: str,
+        change: Callable[[ProviderRecord], ProviderRecord],
+        result: Sequence[str] = (),
+    ) -> ProviderRecord:
+        """See ProviderStore."""
+
+        def effect(conn: sa.Connection) -> Sequence[str]:
+            record = _found(conn, organization_id, provider_id)
+            changed = change(record)
+            kept = replace(
+                changed,
+                id=record.id,
+                organization_id=record.organization_id,
+                draft=replace(changed.draft, name=record.name, type=record.draft.type),
+                created_at=record.created_at,
+                updated_at=self._clock.now(),
+            )
+            values = {"document": _ENCODE(kept), "updated_at": kept.updated_at}
+            conn.execute(providers.update().where(providers.c.id == provider_id).values(values))
+            _raise_revision(conn, organization_id)
+            return result or [provider_id]
+
+        def write(conn: sa.Connection) -> ProviderRecord:
+            self._ledger.once(conn, key, lambda: effect(conn))
+            return _found(conn, organization_id, provider_id)
+
+        return await self._database.write(write)
+
+    async def delete(self, key: RequestKey | None, organization_id: str, provider_id: str) -> None:
+        """See ProviderStore."""
+
+        def effect(conn: sa.Connection) -> Sequence[str]:
+            where = (providers.c.organization_id == organization_id, providers.c.id == provider_id)
+            name = conn.execute(sa.select(providers.c.name).where(*where)).scalar()
+            if name is not None:
+                conn.execute(providers.delete().where(*where))
+                of_its = sa.func.substr(model_overrides.c.handle, 1, len(name) + 1) == f"{name}/"
+                conn.execute(
+                    model_overrides.delete().where(model_overrides.c.organization_id == organization_id, of_its)
+                )
+                _raise_revision(conn, organization_id)
+            return [provider_id]
+
+        await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn)))
+
+    async def record(self, key: RequestKey | None, result: Sequence[str]) -> None:
+        """See ProviderStore."""
+        if key is not None:
+            await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: result))
+
+    async def override(
+        self,
+        key: RequestKey | None,
+        organization_id: str,
+        handle: str,
+        change: Callable[[ModelOverride], ModelOverride],
+    ) -> None:
+        """See ProviderStore."""
+        where = (model_overrides.c.organization_id == organization_id, model_overrides.c.handle == handle)
+
+        def effect(conn: sa.Connection) -> Sequence[str]:
+            row = conn.execute(sa.select(model_overrides.c.document).where(*where)).scalar()
+            changed = change(ModelOverride(handle) if row is None else _OVERRIDE.decode(row))
+            conn.execute(model_overrides.delete().where(*where))
+            if not changed.is_empty:
+                values = {"organization_id": organization_id, "handle": handle, "document": _ENCODE(changed)}
+                conn.execute(model_overrides.insert(), {**values, "updated_at": self._clock.now()})
+            _raise_revision(conn, organization_id)
+            return [handle]
+
+        await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn)))
+
+
+def _found(conn: sa.Connection, organization_id: str, provider_id: str) -> ProviderRecord:
+    query = sa.select(providers.c.document).where(
+        providers.c.organization_id == organization_id, providers.c.id == provider_id
+    )
+    document: Any = conn.execute(query).scalar()
+    if document is None:
+        raise provider_missing(provider_id)
+    return _RECORD.decode(document)
+
+
+def _raise_revision(conn: sa.Connection, organization_id: str) -> None:
+    where = model_revisions.c.organization_id == organization_id
+    raised = conn.execute(model_revisions.update().where(where).values(revision=model_revisions.c.revision + 1))
+    if not raised.rowcount:
+        conn.execute(model_revisions.insert(), {"organization_id": organization_id, "revision": 1})

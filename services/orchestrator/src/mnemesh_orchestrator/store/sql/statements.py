@@ -1,0 +1,165 @@
+"""The statements of a turn, made once: building one of these takes longer than running it.
+
+Parameters that are not a column's new value are called `its_…`; new values of an update are called `new_…`.
+"""
+
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from mnemesh_orchestrator.model.agents import AgentState, ConversationState
+from mnemesh_orchestrator.model.runs import RunStatus
+from mnemesh_orchestrator.store.sql.lease_times import EXPIRY, NOW
+from mnemesh_orchestrator.store.sql.tables import (
+    agents,
+    conversations,
+    events,
+    journal,
+    run_otids,
+    runs,
+    slot_waits,
+    step_traces,
+    steps,
+)
+
+UNFINISHED: Final = sa.text("status IN ('created', 'running')")  # literally the predicate of the partial indexes
+
+_ID: Final[sa.BindParameter[Any]] = sa.bindparam("its_id")
+_ORGANIZATION: Final[sa.BindParameter[Any]] = sa.bindparam("its_organization")
+_CONVERSATION: Final[sa.BindParameter[Any]] = sa.bindparam("its_conversation")
+_RUN: Final[sa.BindParameter[Any]] = sa.bindparam("its_run")
+
+
+def _new(*columns: sa.Column[Any]) -> dict[str, Any]:
+    return {column.name: sa.bindparam(f"new_{column.name}", type_=column.type) for column in columns}
+
+
+RUN_BY_REQUEST: Final = sa.select(runs).where(
+    runs.c.organization_id == _ORGANIZATION,
+    runs.c.request_method == sa.bindparam("its_method"),
+    runs.c.request_id == sa.bindparam("its_request"),
+)
+RUN_BY_OTID: Final = (
+    sa.select(runs)
+    .join(run_otids, run_otids.c.run_id == runs.c.id)
+    .where(
+        runs.c.organization_id == _ORGANIZATION,
+        run_otids.c.conversation_id == _CONVERSATION,
+        run_otids.c.otid.in_(sa.bindparam("its_otids", expanding=True)),
+    )
+    .order_by(runs.c.queue_number)
+    .limit(1)
+)
+LEASE_HOLDS: Final = sa.and_(conversations.c.lease_owner.is_not(None), conversations.c.lease_expires_at > NOW)
+"""Takes `its_now`, as everything that asks for it."""
+_NEXT_WAIT: Final = (
+    sa.select(sa.func.min(slot_waits.c.queue_number))
+    .where(slot_waits.c.conversation_id == _CONVERSATION, slot_waits.c.expires_at > NOW)
+    .scalar_subquery()
+)
+PLACE: Final = (
+    sa.select(
+        agents,
+        conversations.c.id.label("conversation_id"),
+        conversations.c.document.label("thread"),
+        conversations.c.epoch,
+        conversations.c.lease_owner,
+        LEASE_HOLDS.label("held"),
+        conversations.c.next_queue_number,
+        _NEXT_WAIT.label("next_wait"),
+    )
+    .join(agents, agents.c.id == conversations.c.agent_id)
+    .where(
+        conversations.c.id == _CONVERSATION,
+        agents.c.id == sa.bindparam("its_agent"),
+        agents.c.organization_id == _ORGANIZATION,
+        agents.c.state == AgentState.ACTIVE,
+        conversations.c.state == ConversationState.ACTIVE,
+    )
+)
+"""An ACTIVE conversation's row joined with its ACTIVE agent's; its document is `thread`, its id `conversation_id`, and
+`held` says that its lease has not lapsed. `next_wait` is the number in the queue of the first work that is no run."""
+FIRST_UNFINISHED: Final = (
+    sa.select(runs).where(runs.c.conversation_id == _CONVERSATION, UNFINISHED).order_by(runs.c.queue_number).limit(1)
+)
+NEWEST_EVENT: Final = sa.select(sa.func.max(events.c.sequence)).where(events.c.run_id == _RUN)
+
+INSERT_RUN: Final = runs.insert()
+INSERT_OTID: Final = run_otids.insert()
+INSERT_ENTRY: Final = journal.insert()
+INSERT_EVENT: Final = events.insert()
+INSERT_STEP: Final = steps.insert().values(
+    organization_id=sa.select(runs.c.organization_id).where(runs.c.id == _RUN).scalar_subquery()
+)
+DELETE_STEP: Final = steps.delete().where(steps.c.id == _ID)
+INSERT_TRACE: Final = step_traces.insert()
+DELETE_TRACE: Final = step_traces.delete().where(step_traces.c.step_id == _ID)
+
+ADVANCE_QUEUE: Final = (
+    conversations.update().where(conversations.c.id == _ID).values(_new(conversations.c.next_queue_number))
+)
+TAKE_LEASE: Final = (
+    conversations.update()
+    .where(conversations.c.id == _ID)
+    .values(
+        {
+            **_new(
+                conversations.c.epoch,
+                conversations.c.lease_owner,
+                conversations.c.lease_run_id,
+                conversations.c.next_queue_number,
+            ),
+            "lease_expires_at": EXPIRY,
+        }
+    )
+)
+_HELD: Final = conversations.update().where(
+    conversations.c.id == _CONVERSATION,
+    conversations.c.epoch == sa.bindparam("its_epoch"),
+    conversations.c.lease_run_id == _RUN,
+)
+EXTEND_LEASE: Final = _HELD.values(lease_expires_at=EXPIRY)
+RELEASE_LEASE: Final = _HELD.values(
+    lease_owner=None,
+    lease_run_id=None,
+    lease_expires_at=None,
+    last_message_at=sa.func.coalesce(
+        sa.bindparam("new_last_message_at", type_=conversations.c.last_message_at.type),
+        conversations.c.last_message_at,
+    ),
+)
+_ID_OF_WAIT: Final = slot_waits.c.id == _ID
+WAIT_NUMBER: Final = sa.select(slot_waits.c.queue_number).where(_ID_OF_WAIT)
+INSERT_WAIT: Final = slot_waits.insert().values(expires_at=EXPIRY)
+KEEP_WAIT: Final = slot_waits.update().where(_ID_OF_WAIT).values(expires_at=EXPIRY)
+DELETE_WAIT: Final = slot_waits.delete().where(_ID_OF_WAIT)
+DELETE_WAITS_OF_OWNER: Final = slot_waits.delete().where(slot_waits.c.owner == sa.bindparam("its_owner"))
+DELETE_LAPSED_WAITS: Final = slot_waits.delete().where(
+    slot_waits.c.conversation_id == _CONVERSATION, slot_waits.c.expires_at <= NOW
+)
+MARK_RUNNING: Final = runs.update().where(runs.c.id == _ID).values(status=RunStatus.RUNNING, claims=runs.c.claims + 1)
+END_RUN: Final = (
+    runs.update()
+    .where(runs.c.id == _ID)
+    .values(_new(runs.c.status, runs.c.stop_reason, runs.c.outcome, runs.c.updated_at))
+)
+FORGET_JOURNAL: Final = journal.delete().where(journal.c.run_id == _RUN)
+_STEP: Final[sa.BindParameter[str]] = sa.bindparam("its_step")
+_OF_CONVERSATION: Final = sa.select(runs.c.id).where(runs.c.conversation_id == sa.bindparam("its_conversation"))
+KEEP_JOURNAL_OF_STEP: Final = FORGET_JOURNAL.where(journal.c.step_id != _STEP)
+JOURNAL_OF_STEP: Final = sa.select(journal.c.entry).where(
+    journal.c.run_id.in_(_OF_CONVERSATION), journal.c.step_id == _STEP
+)
+FORGET_JOURNAL_OF_STEP: Final = journal.delete().where(
+    journal.c.run_id.in_(_OF_CONVERSATION), journal.c.step_id == _STEP
+)
+NOTE_LAST_RUN: Final = (
+    agents.update()
+    .where(agents.c.id == _ID)
+    .values(
+        corrections=sa.func.coalesce(
+            sa.bindparam("new_corrections", type_=agents.c.corrections.type), agents.c.corrections
+        ),
+        **_new(agents.c.last_stop_reason, agents.c.last_run_completed_at, agents.c.last_run_ms),
+    )
+)

@@ -1,0 +1,116 @@
+"""Steps in SQL, with what went to the model and came back, and what people think of it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import NotFound
+from mnemesh_kit.idempotency import Ledger, RequestKey
+from mnemesh_kit.paging import Page, PageQuery, paginate
+from mnemesh_kit.sql import Database
+
+from mnemesh_orchestrator.model.runs import Step, StepTrace
+from mnemesh_orchestrator.store.base import StepFilter
+from mnemesh_orchestrator.store.sql import statements as sql
+from mnemesh_orchestrator.store.sql.step_rows import decode_step, decode_trace, encode_step, step_row, trace_row
+from mnemesh_orchestrator.store.sql.tables import request_ledger, step_tags, step_traces, steps
+
+
+class SqlStepStore:
+    """StepStore on SQLite or PostgreSQL."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._ledger = Ledger(request_ledger, clock)
+
+    async def get(self, organization_id: str, step_id: str) -> Step:
+        """See StepStore."""
+        return await self._database.read(lambda conn: _step(conn, organization_id, step_id))
+
+    async def list(self, organization_id: str, where: StepFilter, page: PageQuery) -> Page[Step]:
+        """See StepStore."""
+        mine = steps.c.organization_id == organization_id
+        query = sa.select(steps).where(mine, *_conditions(where))
+
+        def read(conn: sa.Connection) -> Page[Step]:
+            found = paginate(conn, query, page, key=steps.c.created_at, id=steps.c.id, scope=mine)
+            return found.map(lambda row: decode_step(row.document))
+
+        return await self._database.read(read)
+
+    async def trace(self, organization_id: str, step_id: str) -> StepTrace:
+        """See StepStore."""
+        query = sa.select(step_traces).where(step_traces.c.step_id == step_id)
+
+        def read(conn: sa.Connection) -> Any:
+            _step(conn, organization_id, step_id)
+            return conn.execute(query).first()
+
+        row = await self._database.read(read)
+        if row is None:
+            raise NotFound(f"No trace of step {step_id} is kept.", resource_id=step_id)
+        return decode_trace(row)
+
+    async def judge(
+        self, key: RequestKey | None, organization_id: str, step_id: str, feedback: str | None, tags: Sequence[str]
+    ) -> Step:
+        """See StepStore."""
+
+        def write(conn: sa.Connection) -> Step:
+            def effect() -> Sequence[str]:
+                judged = replace(_step(conn, organization_id, step_id), feedback=feedback, tags=tuple(tags))
+                changed = steps.update().where(steps.c.id == step_id)
+                conn.execute(changed.values(document=encode_step(judged), feedback=feedback))
+                conn.execute(step_tags.delete().where(step_tags.c.step_id == step_id))
+                if tags:
+                    conn.execute(step_tags.insert(), [{"step_id": step_id, "tag": tag} for tag in tags])
+                return (step_id,)
+
+            self._ledger.once(conn, key, effect)
+            return _step(conn, organization_id, step_id)
+
+        return await self._database.write(write)
+
+    async def purge_traces(self, before: datetime) -> int:
+        """See StepStore."""
+        old = step_traces.delete().where(step_traces.c.created_at < before)
+        return await self._database.write(lambda conn: conn.execute(old).rowcount)
+
+
+def record_steps(conn: sa.Connection, new_steps: Sequence[Step], traces: Sequence[StepTrace], run_id: str) -> None:
+    """Writes concluded steps and what was asked at them; what is there already is written anew."""
+    if new_steps:
+        conn.execute(sql.DELETE_STEP, [{"its_id": step.id} for step in new_steps])
+        conn.execute(sql.INSERT_STEP, [step_row(step) for step in new_steps])
+    if traces:
+        conn.execute(sql.DELETE_TRACE, [{"its_id": trace.step_id} for trace in traces])
+        conn.execute(sql.INSERT_TRACE, [trace_row(run_id, trace) for trace in traces])
+
+
+def _step(conn: sa.Connection, organization_id: str, step_id: str) -> Step:
+    query = sa.select(steps.c.document).where(steps.c.organization_id == organization_id, steps.c.id == step_id)
+    document = conn.execute(query).scalar()
+    if document is None:
+        raise NotFound(f"There is no step {step_id}.", resource_id=step_id)
+    return decode_step(document)
+
+
+def _conditions(where: StepFilter) -> list[sa.ColumnElement[bool]]:
+    conditions = [
+        column == wanted
+        for column, wanted in (
+            (steps.c.run_id, where.run_id),
+            (steps.c.agent_id, where.agent_id),
+            (steps.c.model, where.model),
+            (steps.c.feedback, where.feedback),
+            (steps.c.trace_id, where.trace_id),
+        )
+        if wanted is not None
+    ]
+    if where.tags_any:
+        tagged = sa.select(step_tags.c.step_id).where(step_tags.c.tag.in_(where.tags_any))
+        conditions.append(steps.c.id.in_(tagged))
+    return conditions
