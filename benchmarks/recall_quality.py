@@ -24,7 +24,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_recall.model.contexts import NewContext
 from mnemesh_recall.model.messages import Batch, Message, Role, TextPart
 from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
-from mnemesh_recall.store.sql.messages import SqlRecallStore
+from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.usecases.messages import MessageService
 from mnemesh_recall.vectors.indexer import Indexer
@@ -83,7 +83,7 @@ async def recall(database_url: str, directory: Path, embedder: str) -> AsyncIter
     await database.migrate("mnemesh_recall")
     index = await EdgeIndex.open(directory)
     try:
-        store = SqlRecallStore(database, SystemClock(), RandomIds())
+        store = SqlMessageStore(database, SystemClock(), RandomIds())
         vectors = MessageVectors(index, model)
         indexer = Indexer(store, vectors)
         await indexer.open()

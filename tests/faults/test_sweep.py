@@ -266,7 +266,7 @@ async def test_a_turn_has_its_points(sweep: Sweep) -> None:
         assert names["orchestrator"][f"{place} SqlRunStore.write"] == entries
         assert names["orchestrator"][f"{place} SqlRunStore.finish"] == 1
         assert names["blocks"][f"{place} SqlBlockStore.write_once"] == 3
-        assert names["recall"][f"{place} SqlRecallStore.commit_step"] == len(CALLS) + 1
+        assert names["recall"][f"{place} SqlMessageStore.commit_step"] == len(CALLS) + 1
     for place in ("before calling", "after calling"):
         for method in ("EditBlock", "InsertPassages", "SearchPassages", "SearchMessages", "ExecuteTool", "CommitStep"):
             assert names["orchestrator"][f"{place} {method}"] >= 1

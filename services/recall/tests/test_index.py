@@ -16,7 +16,7 @@ from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.sql import Database
 from mnemesh_recall.model.messages import Batch, Message, Role, TextPart
 from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
-from mnemesh_recall.store.sql.messages import SqlRecallStore
+from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.usecases import message_search as search
 from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.vectors.indexer import Indexer
@@ -31,7 +31,7 @@ AGENT = new_id("agent")
 class Rig:
     """The store and the vector index without a server, so that the indexer can be stopped between two moves."""
 
-    def __init__(self, store: SqlRecallStore, vectors: MessageVectors, database: Database) -> None:
+    def __init__(self, store: SqlMessageStore, vectors: MessageVectors, database: Database) -> None:
         self.store, self.vectors, self.database = store, vectors, database
         self.indexer = Indexer(store, vectors)
 
@@ -42,7 +42,7 @@ async def rig(tmp_path: Path, clock: FrozenClock) -> Any:
     await database.migrate("mnemesh_recall")
     index = await FlatIndex.open(tmp_path / "index")
     vectors = MessageVectors(index, make_embedder(HASHING))
-    rig = Rig(SqlRecallStore(database, clock, RandomIds()), vectors, database)
+    rig = Rig(SqlMessageStore(database, clock, RandomIds()), vectors, database)
     await rig.indexer.open()
     yield rig
     await index.close()

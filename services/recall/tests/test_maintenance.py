@@ -26,7 +26,7 @@ from mnemesh_recall.config import Config
 from mnemesh_recall.errors import EmbedderAway
 from mnemesh_recall.maintenance import maintain
 from mnemesh_recall.model.messages import Batch, Message, Role, TextPart
-from mnemesh_recall.store.sql.messages import SqlRecallStore
+from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.usecases.retention import Retention
 from mnemesh_recall.vectors.indexer import Indexer
 from mnemesh_recall.vectors.messages import MessageVectors
@@ -205,7 +205,7 @@ async def test_messages_outlive_the_policy_only_in_a_window(serve: Any, database
         )
         await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=agent, messages=[*old, young]))
     database = Database.open(database_url)
-    store = SqlRecallStore(database, clock, RandomIds())
+    store = SqlMessageStore(database, clock, RandomIds())
 
     class Listener:
         woken = 0
@@ -243,7 +243,7 @@ async def test_committed_steps_are_forgotten_but_for_the_newest(
         )
 
     database = Database.open(database_url)
-    store = SqlRecallStore(database, clock, RandomIds())
+    store = SqlMessageStore(database, clock, RandomIds())
     async with serve(database_url=database_url) as recall:
         steps = {}
         for conversation in conversations:
@@ -280,7 +280,7 @@ async def test_the_lag_of_the_index_is_told(tmp_path: Path) -> None:
     database = Database.open(f"sqlite:///{tmp_path / 'recall.db'}")
     await database.migrate("mnemesh_recall")
     index, embedder = await FlatIndex.open(tmp_path / "index"), Away()
-    store = SqlRecallStore(database, clock, RandomIds())
+    store = SqlMessageStore(database, clock, RandomIds())
     indexer = Indexer(store, MessageVectors(index, embedder), clock)
     await indexer.open()
     assert indexer.lag_seconds() == 0

@@ -14,9 +14,9 @@ from mnemesh_recall.errors import EmbedderAway
 from mnemesh_recall.model.episode_operations import FactFilter, MemorySearch, NewFact
 from mnemesh_recall.model.episodes import Fact, Scope, ScopeKind
 from mnemesh_recall.model.search import SearchMode
-from mnemesh_recall.store.sql.episodes import SqlMemoryStore
+from mnemesh_recall.store.sql.episodes import SqlEpisodeStore
 from mnemesh_recall.usecases.episode_search import MemoryFinder
-from mnemesh_recall.vectors.memories import MemoryFollower, MemoryVectors
+from mnemesh_recall.vectors.memories import MemoryIndexer, MemoryVectors
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.embedders.hashing import HashingEmbedder
 from mnemesh_retrieval.errors import EmbedderUnavailable
@@ -38,10 +38,10 @@ class Leaving(HashingEmbedder):
 
 
 @pytest_asyncio.fixture
-async def store(tmp_path: Path, clock: FrozenClock) -> AsyncIterator[SqlMemoryStore]:
+async def store(tmp_path: Path, clock: FrozenClock) -> AsyncIterator[SqlEpisodeStore]:
     database = Database.open(f"sqlite:///{tmp_path / 'recall.db'}")
     await database.migrate("mnemesh_recall")
-    yield SqlMemoryStore(database, clock, SequentialIds())
+    yield SqlEpisodeStore(database, clock, SequentialIds())
     await database.close()
 
 
@@ -49,10 +49,10 @@ def asked(mode: SearchMode) -> MemorySearch[Fact]:
     return MemorySearch(query="tortoise", mode=mode, limit=5, where=FactFilter(scopes=(TEAM,)))
 
 
-async def test_words_find_what_meaning_cannot_and_say_so(store: SqlMemoryStore, tmp_path: Path) -> None:
+async def test_words_find_what_meaning_cannot_and_say_so(store: SqlEpisodeStore, tmp_path: Path) -> None:
     index, embedder = await FlatIndex.open(tmp_path / "index"), Leaving()
     vectors = MemoryVectors(index, embedder)
-    follower, finder = MemoryFollower(store, vectors), MemoryFinder(store, vectors)
+    follower, finder = MemoryIndexer(store, vectors), MemoryFinder(store, vectors)
     await follower.open()
     fact, _ = await store.create_fact(ORG, TEAM, NewFact(text="Keeps a tortoise"), None)
     embedder.is_away = True

@@ -27,7 +27,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_recall.config import Config
 from mnemesh_recall.maintenance import maintain, rebuild
 from mnemesh_recall.model.messages import Batch, Message, Role, TextPart
-from mnemesh_recall.store.sql.messages import SqlRecallStore
+from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.usecases.retention import Retention
 from mnemesh_recall.vectors.indexer import HOLD, Indexer
 from mnemesh_recall.vectors.messages import MessageVectors
@@ -119,7 +119,7 @@ async def test_what_one_stores_the_other_finds_and_numbers_stay_in_order(replica
 class Rig:
     """One replica's indexer without its server, so that it can be stopped between two moves."""
 
-    def __init__(self, store: SqlRecallStore, index: VectorIndex, clock: FrozenClock, name: str) -> None:
+    def __init__(self, store: SqlMessageStore, index: VectorIndex, clock: FrozenClock, name: str) -> None:
         self.store, self.index, self.embedder = store, index, Slow()
         self.vectors = MessageVectors(index, self.embedder)
         self.indexer = Indexer(store, self.vectors, clock, name)
@@ -159,7 +159,7 @@ async def rigs(settings: Settings, clock: FrozenClock) -> AsyncIterator[tuple[Ri
             await database.migrate("mnemesh_recall")
             index = await open_vector_index(config)
             stack.push_async_callback(index.close)
-            made.append(Rig(SqlRecallStore(database, clock, RandomIds()), index, clock, name))
+            made.append(Rig(SqlMessageStore(database, clock, RandomIds()), index, clock, name))
             await made[-1].indexer.open()
         yield made[0], made[1]
 

@@ -12,7 +12,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_recall.language.words import indexed, terms
 from mnemesh_recall.model.dates import end_bound, start_bound, time_zone
 from mnemesh_recall.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
-from mnemesh_recall.model.searchable_text import speech
+from mnemesh_recall.model.searchable_text import searchable_text
 
 
 def message(role: Role, text: str = "", **more: Any) -> Message:
@@ -70,7 +70,7 @@ PACKED = json.dumps({"status": "OK", "message": "42 degrees", "time": "now"})
     ],
 )
 def test_speech(said: Message, found: str) -> None:
-    assert speech(said) == found
+    assert searchable_text(said) == found
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ from mnemesh_retrieval.startup import embedder_from_config
 
 from mnemesh_recall.config import Config
 from mnemesh_recall.errors import EmbedderAway
-from mnemesh_recall.store.sql.episodes import SqlMemoryStore
-from mnemesh_recall.store.sql.messages import SqlRecallStore
+from mnemesh_recall.store.sql.episodes import SqlEpisodeStore
+from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.store.sql.tables import metadata
 from mnemesh_recall.usecases.retention import Retention
 from mnemesh_recall.vectors.indexer import Indexer
 from mnemesh_recall.vectors.memories import PREFIX as MEMORIES
-from mnemesh_recall.vectors.memories import MemoryFollower, MemoryVectors
+from mnemesh_recall.vectors.memories import MemoryIndexer, MemoryVectors
 from mnemesh_recall.vectors.messages import PREFIX as MESSAGES
 from mnemesh_recall.vectors.messages import MessageVectors
 from mnemesh_recall.wiring import open_vector_index
@@ -104,13 +104,13 @@ async def _rewrite_index(config: Config, index: NearestIndex) -> AsyncIterator[s
 
 
 @asynccontextmanager
-async def _opened(config: Config, index: NearestIndex, clock: Clock) -> AsyncIterator[tuple[SqlRecallStore, Indexer]]:
+async def _opened(config: Config, index: NearestIndex, clock: Clock) -> AsyncIterator[tuple[SqlMessageStore, Indexer]]:
     embedder = embedder_from_config(config)
     database = Database.open(config.database, synchronous=config.sqlite_synchronous)
     try:
         await database.migrate("mnemesh_recall")
-        store, vectors = SqlRecallStore(database, clock, RandomIds()), MessageVectors(index, embedder)
-        memories = MemoryFollower(SqlMemoryStore(database, clock, RandomIds()), MemoryVectors(index, embedder))
+        store, vectors = SqlMessageStore(database, clock, RandomIds()), MessageVectors(index, embedder)
+        memories = MemoryIndexer(SqlEpisodeStore(database, clock, RandomIds()), MemoryVectors(index, embedder))
         holder = new_id("indexer") if config.qdrant_url else None
         yield store, Indexer(store, vectors, clock, holder, memories=memories)
     finally:

@@ -28,8 +28,8 @@ from mnemesh_recall.config import Config
 from mnemesh_recall.rpc.episodes import EpisodesServicer
 from mnemesh_recall.rpc.messages import MessagesServicer
 from mnemesh_recall.rpc.traces import TracesServicer
-from mnemesh_recall.store.sql.episodes import SqlMemoryStore
-from mnemesh_recall.store.sql.messages import SqlRecallStore
+from mnemesh_recall.store.sql.episodes import SqlEpisodeStore
+from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.store.sql.traces import SqlTraceStore
 from mnemesh_recall.usecases.episode_search import MemoryFinder
 from mnemesh_recall.usecases.episodes import EpisodeService
@@ -38,7 +38,7 @@ from mnemesh_recall.usecases.messages import MessageService
 from mnemesh_recall.usecases.retention import Retention
 from mnemesh_recall.usecases.traces import TraceService
 from mnemesh_recall.vectors.indexer import Indexer
-from mnemesh_recall.vectors.memories import MemoryFollower, MemoryVectors
+from mnemesh_recall.vectors.memories import MemoryIndexer, MemoryVectors
 from mnemesh_recall.vectors.messages import MessageVectors
 
 # No call is to read a table whole. Planned without statistics, the word index would be passed over for that; and what
@@ -54,13 +54,13 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
     embedder = embedder_from_config(config)
     database = Database.open(config.database, synchronous=config.sqlite_synchronous, postgres_settings=_PLANNING)
     await database.migrate("mnemesh_recall")
-    store = SqlRecallStore(database, clock, RandomIds())
+    store = SqlMessageStore(database, clock, RandomIds())
     index = await open_vector_index(config)
     vectors = MessageVectors(index, embedder)
-    memories, memory_vectors = SqlMemoryStore(database, clock, RandomIds()), MemoryVectors(index, embedder)
+    memories, memory_vectors = SqlEpisodeStore(database, clock, RandomIds()), MemoryVectors(index, embedder)
     # A Qdrant server may be filled by several processes; the embedded index has this one.
     holder = new_id("indexer") if config.qdrant_url else None
-    indexer = Indexer(store, vectors, clock, holder, memories=MemoryFollower(memories, memory_vectors))
+    indexer = Indexer(store, vectors, clock, holder, memories=MemoryIndexer(memories, memory_vectors))
     retention = Retention(store, indexer, clock, config.retention_days)
 
     async def purge() -> None:

@@ -1,4 +1,4 @@
-"""Context windows: their content, and the requests that create, extend, replace, and fork them."""
+"""ContextWindow windows: their content, and the requests that create, extend, replace, and fork them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mnemesh_recall.model.messages import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class ContextWindow:
     """A conversation's window: its system message first. `messages` is None where only its version was asked for."""
 
     conversation_id: str
@@ -25,7 +25,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowIds:
+class ContextWindowIds:
     """Which messages a window holds, the system message first."""
 
     conversation_id: str
@@ -67,7 +67,7 @@ class StepResult:
     replayed: bool
     sequence_ids: tuple[int, ...]
     agent_message_count: int
-    context: Context | None = None
+    context: ContextWindow | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

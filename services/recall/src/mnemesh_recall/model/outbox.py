@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 
-class NewsKind(StrEnum):
+class ChangeKind(StrEnum):
     """What an outbox row is about."""
 
     MESSAGE = "message"
@@ -20,6 +20,6 @@ class OutboxRow:
     """News for the vector index: a message, an episode or a fact, or all of an agent, may differ from what it holds."""
 
     row_id: int
-    kind: NewsKind
+    kind: ChangeKind
     subject_id: str
     created_at: datetime

@@ -20,7 +20,7 @@ SEARCHABLE_ROLES: Final = (Role.USER, Role.ASSISTANT, Role.TOOL)
 _json: Final = msgspec.json.Decoder()
 
 
-def speech(message: Message) -> str:
+def searchable_text(message: Message) -> str:
     """The searchable words of a message; "" where it has none.
 
     System messages, summaries, approvals, failed steps, heartbeats and other events say nothing. A packed user message

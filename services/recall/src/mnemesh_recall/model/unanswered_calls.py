@@ -17,32 +17,32 @@ _Holder = tuple[int, ToolCall]
 """The place of the message that makes a call, and the call."""
 
 
-def repaired(window: Sequence[Message]) -> tuple[Message, ...]:
+def with_error_returns(window: Sequence[Message]) -> tuple[Message, ...]:
     """The window with an error return behind every message whose calls have none.
 
     Calls that wait for approval may wait, and so may those that the same message makes beside them.
 
     The returns are no stored messages: their sequence_id is 0, their id derived from what they answer.
     """
-    orphans: dict[int, list[ToolCall]] = {}
-    for place, call in _orphans(window):
-        orphans.setdefault(place, []).append(call)
-    if not orphans:
+    unanswered_calls: dict[int, list[ToolCall]] = {}
+    for place, call in _unanswered(window):
+        unanswered_calls.setdefault(place, []).append(call)
+    if not unanswered_calls:
         return tuple(window)
     shown: list[Message] = []
     for place, message in enumerate(window):
         shown.append(message)
-        if place in orphans:
-            shown.append(_interrupted(message, orphans[place]))
+        if place in unanswered_calls:
+            shown.append(_interrupted(message, unanswered_calls[place]))
     return tuple(shown)
 
 
-def is_repair(message: Message) -> bool:
+def is_derived_return(message: Message) -> bool:
     """Whether a message of a window stands in for a return that is not stored."""
     return message.sequence_id == 0
 
 
-def _orphans(window: Sequence[Message]) -> Iterator[_Holder]:
+def _unanswered(window: Sequence[Message]) -> Iterator[_Holder]:
     unanswered: dict[str, _Holder] = {}
     waiting: dict[str, str] = {}
     for place, message in enumerate(window):

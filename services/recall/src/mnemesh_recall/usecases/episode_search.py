@@ -13,7 +13,7 @@ from mnemesh_recall.errors import EmbedderAway
 from mnemesh_recall.language.words import terms
 from mnemesh_recall.model.episode_operations import EpisodeFilter, MemoryHits, MemorySearch
 from mnemesh_recall.model.search import SearchMode
-from mnemesh_recall.store.base import MemoryStore
+from mnemesh_recall.store.base import EpisodeStore
 from mnemesh_recall.vectors.memories import MemoryVectors
 
 DEPTH: Final = 200
@@ -26,7 +26,7 @@ _log = structlog.get_logger("mnemesh.recall.memories")
 class MemoryFinder:
     """Asks the store for words and the vector index for meaning, and fuses what they found."""
 
-    def __init__(self, store: MemoryStore, vectors: MemoryVectors) -> None:
+    def __init__(self, store: EpisodeStore, vectors: MemoryVectors) -> None:
         self._store = store
         self._vectors = vectors
 

@@ -26,15 +26,15 @@ from mnemesh_recall.model.episode_operations import (
     Supersede,
 )
 from mnemesh_recall.model.episodes import Episode, Fact, Scope
-from mnemesh_recall.store.base import MemoryStore
+from mnemesh_recall.store.base import EpisodeStore
 from mnemesh_recall.usecases.episode_search import MemoryFinder
 from mnemesh_recall.vectors.indexer import Indexer
 
 
 class EpisodeService:
-    """Episodes and facts of one organization after another; see MemoryStore for what each of these does."""
+    """Episodes and facts of one organization after another; see EpisodeStore for what each of these does."""
 
-    def __init__(self, store: MemoryStore, finder: MemoryFinder, indexer: Indexer) -> None:
+    def __init__(self, store: EpisodeStore, finder: MemoryFinder, indexer: Indexer) -> None:
         self._store = store
         self._finder = finder
         self._indexer = indexer

@@ -16,8 +16,8 @@ from mnemesh_recall.errors import EmbedderAway
 from mnemesh_recall.language.words import terms
 from mnemesh_recall.model.messages import Message
 from mnemesh_recall.model.search import MessageHit, MessageSearch, SearchMode
-from mnemesh_recall.model.searchable_text import speech
-from mnemesh_recall.store.base import RecallStore
+from mnemesh_recall.model.searchable_text import searchable_text
+from mnemesh_recall.store.base import MessageStore
 from mnemesh_recall.vectors.messages import MessageVectors
 from mnemesh_recall.vectors.vector_points import condition, uuid_of
 
@@ -34,7 +34,7 @@ _log = structlog.get_logger("mnemesh.recall.search")
 class MessageFinder:
     """Asks the word index and the vector index, and fuses what they found."""
 
-    def __init__(self, store: RecallStore, vectors: MessageVectors) -> None:
+    def __init__(self, store: MessageStore, vectors: MessageVectors) -> None:
         self._store = store
         self._vectors = vectors
 
@@ -46,7 +46,7 @@ class MessageFinder:
         """
         if not wanted.query.strip():
             newest = await self._store.newest(wanted.scope, wanted.limit)
-            return [MessageHit(message=message, text=speech(message)) for message in newest]
+            return [MessageHit(message=message, text=searchable_text(message)) for message in newest]
         depth = max(50, 4 * wanted.limit)
         match wanted.mode:
             case SearchMode.TEXT:
@@ -109,7 +109,7 @@ class MessageFinder:
         return [
             MessageHit(
                 message=found[id_],
-                text=speech(found[id_]),
+                text=searchable_text(found[id_]),
                 score=score,
                 vector_rank=vector_ranks.get(id_),
                 text_rank=text_ranks.get(id_),
@@ -125,7 +125,7 @@ class MessageFinder:
         """The best of both lists with their scores, and those of them that the store has and that say something."""
         best = fuse([(1.0, by_words), (self._vectors.embedder.hybrid_weight, by_meaning)])[: wanted.limit]
         found = await self._store.get_messages(wanted.scope.organization_id, [_id(id_) for id_, _ in best])
-        return best, {uuid_of(message.id): message for message in found if speech(message)}
+        return best, {uuid_of(message.id): message for message in found if searchable_text(message)}
 
 
 def _is_anywhere(wanted: MessageSearch) -> bool:

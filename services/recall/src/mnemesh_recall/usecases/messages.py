@@ -9,11 +9,19 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_recall.model.contexts import Context, Fork, NewContext, Replacement, StepCommit, StepResult, WindowIds
+from mnemesh_recall.model.contexts import (
+    ContextWindow,
+    ContextWindowIds,
+    Fork,
+    NewContext,
+    Replacement,
+    StepCommit,
+    StepResult,
+)
 from mnemesh_recall.model.message_rules import require_message, require_messages, require_text
 from mnemesh_recall.model.messages import Appended, Batch, Erasure, Message, MessageFilter, Role
 from mnemesh_recall.model.search import MessageHit, MessageSearch
-from mnemesh_recall.store.base import RecallStore
+from mnemesh_recall.store.base import MessageStore
 from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.vectors.indexer import Indexer
 
@@ -24,12 +32,12 @@ UPDATABLE: Final = frozenset({"content", "tool_calls", "tool_returns", "name", "
 class MessageService:
     """Messages and windows of one organization after another."""
 
-    def __init__(self, store: RecallStore, finder: MessageFinder, indexer: Indexer) -> None:
+    def __init__(self, store: MessageStore, finder: MessageFinder, indexer: Indexer) -> None:
         self._store = store
         self._finder = finder
         self._indexer = indexer
 
-    async def create_context(self, organization_id: str, new: NewContext, key: RequestKey | None) -> Context:
+    async def create_context(self, organization_id: str, new: NewContext, key: RequestKey | None) -> ContextWindow:
         """Makes a window. InvalidArgument unless its first message, and no other, is of role SYSTEM."""
         require_messages(new.messages, "messages", at_least=1)
         _require_distinct(new.messages, "messages")
@@ -39,16 +47,18 @@ class MessageService:
         self._indexer.wake()
         return context
 
-    async def get_context(self, organization_id: str, conversation_id: str, if_version: int | None) -> Context:
+    async def get_context(self, organization_id: str, conversation_id: str, if_version: int | None) -> ContextWindow:
         """A window, without messages where its version is `if_version`."""
         return await self._store.get_context(organization_id, conversation_id, if_version)
 
-    async def get_window_ids(self, organization_id: str, conversation_ids: Sequence[str]) -> tuple[WindowIds, ...]:
+    async def get_window_ids(
+        self, organization_id: str, conversation_ids: Sequence[str]
+    ) -> tuple[ContextWindowIds, ...]:
         """Which messages windows hold."""
         return await self._store.get_window_ids(organization_id, conversation_ids)
 
     async def commit_step(self, organization_id: str, step: StepCommit) -> StepResult:
-        """Commits a step; see RecallStore.commit_step."""
+        """Commits a step; see MessageStore.commit_step."""
         require_messages(step.messages, "messages")
         require_messages(step.hidden_messages, "hidden_messages")
         if not step.messages and not step.hidden_messages and step.system_text is None:
@@ -60,8 +70,8 @@ class MessageService:
         self._indexer.wake()
         return result
 
-    async def replace_context(self, organization_id: str, new: Replacement, key: RequestKey | None) -> Context:
-        """Replaces a window; see RecallStore.replace_context."""
+    async def replace_context(self, organization_id: str, new: Replacement, key: RequestKey | None) -> ContextWindow:
+        """Replaces a window; see MessageStore.replace_context."""
         require_messages(new.new_messages, "new_messages")
         _require_distinct(new.new_messages, "new_messages")
         if not new.message_ids:
@@ -76,7 +86,7 @@ class MessageService:
         self._indexer.wake()
         return context
 
-    async def fork_context(self, organization_id: str, fork: Fork, key: RequestKey | None) -> Context:
+    async def fork_context(self, organization_id: str, fork: Fork, key: RequestKey | None) -> ContextWindow:
         """Makes a window over the messages of another."""
         require_message(fork.system_message, "system_message")
         if fork.system_message.role is not Role.SYSTEM:

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 from mnemesh_kit.clock import Clock
 
-from mnemesh_recall.store.base import RecallStore
+from mnemesh_recall.store.base import MessageStore
 from mnemesh_recall.vectors.indexer import Indexer
 
 BATCH: Final = 100
@@ -20,7 +20,7 @@ _log = structlog.get_logger("mnemesh.recall.retention")
 class Retention:
     """Deletes what is older than so many days; 0 keeps everything."""
 
-    def __init__(self, store: RecallStore, indexer: Indexer, clock: Clock, days: float) -> None:
+    def __init__(self, store: MessageStore, indexer: Indexer, clock: Clock, days: float) -> None:
         self._store = store
         self._indexer = indexer
         self._clock = clock

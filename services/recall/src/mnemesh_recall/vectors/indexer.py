@@ -14,9 +14,9 @@ from mnemesh_kit.errors import Unavailable
 from mnemesh_retrieval.errors import EmbedderError, RetrievalError
 
 from mnemesh_recall.model.messages import Message
-from mnemesh_recall.model.outbox import NewsKind, OutboxRow
-from mnemesh_recall.store.base import RecallStore
-from mnemesh_recall.vectors.memories import MemoryFollower
+from mnemesh_recall.model.outbox import ChangeKind, OutboxRow
+from mnemesh_recall.store.base import MessageStore
+from mnemesh_recall.vectors.memories import MemoryIndexer
 from mnemesh_recall.vectors.messages import MessageVectors
 
 BATCH: Final = 256
@@ -44,12 +44,12 @@ class Indexer:
 
     def __init__(
         self,
-        store: RecallStore,
+        store: MessageStore,
         vectors: MessageVectors,
         clock: Clock | None = None,
         holder: str | None = None,
         *,
-        memories: MemoryFollower | None = None,
+        memories: MemoryIndexer | None = None,
     ) -> None:
         """An indexer of messages, and of `memories` where they are given."""
         self._store = store
@@ -151,15 +151,15 @@ class Indexer:
             await self._store.hold_news(holder, HOLD)
 
     async def _apply(self, rows: Sequence[OutboxRow], found: dict[str, tuple[str, Message]]) -> None:
-        named = list(dict.fromkeys(row.subject_id for row in rows if row.kind is NewsKind.MESSAGE))
+        named = list(dict.fromkeys(row.subject_id for row in rows if row.kind is ChangeKind.MESSAGE))
         there = [found[id_] for id_ in named if id_ in found]
         for start in range(0, len(there), WRITTEN_AT_ONCE):
             await self._put(there[start : start + WRITTEN_AT_ONCE])
         await self._vectors.forget([id_ for id_ in named if id_ not in found])
-        for agent_id in dict.fromkeys(row.subject_id for row in rows if row.kind is NewsKind.AGENT):
+        for agent_id in dict.fromkeys(row.subject_id for row in rows if row.kind is ChangeKind.AGENT):
             await self._vectors.forget_agent(agent_id)
         if self._memories is not None:
-            memory_ids = dict.fromkeys(row.subject_id for row in rows if row.kind is NewsKind.MEMORY)
+            memory_ids = dict.fromkeys(row.subject_id for row in rows if row.kind is ChangeKind.MEMORY)
             await self._memories.follow(list(memory_ids))
 
     async def _put(self, found: Sequence[tuple[str, Message]]) -> None:

@@ -15,7 +15,7 @@ from mnemesh_retrieval.index import Collection, NearestIndex, Point, SearchMode,
 from mnemesh_recall.errors import EmbedderAway
 from mnemesh_recall.model.episode_operations import MemoryText
 from mnemesh_recall.model.episodes import Scope
-from mnemesh_recall.store.base import MemoryStore
+from mnemesh_recall.store.base import EpisodeStore
 
 PREFIX: Final = "memories."
 LOOKED_AT: Final = 20_000
@@ -93,10 +93,10 @@ class MemoryVectors:
             raise EmbedderAway(self.embedder.handle) from error
 
 
-class MemoryFollower:
+class MemoryIndexer:
     """Brings episodes and facts that the outbox names into the vector index."""
 
-    def __init__(self, store: MemoryStore, vectors: MemoryVectors) -> None:
+    def __init__(self, store: EpisodeStore, vectors: MemoryVectors) -> None:
         self._store = store
         self._vectors = vectors
 

@@ -11,7 +11,7 @@ from mnemesh_retrieval.index import NearestIndex, Point
 
 from mnemesh_recall.errors import EmbedderAway
 from mnemesh_recall.model.messages import Message
-from mnemesh_recall.model.searchable_text import speech
+from mnemesh_recall.model.searchable_text import searchable_text
 from mnemesh_recall.vectors.vector_points import collection, of_agent, payload, uuid_of
 
 PREFIX: Final = "messages."
@@ -50,7 +50,7 @@ class MessageVectors:
         """Writes the messages, each with its organization."""
         if not found:
             return
-        texts = [speech(message) for _, message in found]
+        texts = [searchable_text(message) for _, message in found]
         vectors = await self.embed(texts)
         points = [
             Point(id=uuid_of(message.id), vector=vector, text="", payload=payload(organization_id, message))

@@ -13,6 +13,7 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
 
+from mnemesh_recall.model import contexts
 from mnemesh_recall.model import messages as model
 from mnemesh_recall.model.messages import Role
 from mnemesh_recall.model.search import MessageHit, SearchMode
@@ -130,7 +131,7 @@ def message_out(message: model.Message) -> pb.Message:
     )
 
 
-def context_out(context: model.Context) -> contexts_pb2.Context:
+def context_out(context: contexts.ContextWindow) -> contexts_pb2.Context:
     """A window for the wire."""
     return contexts_pb2.Context(
         conversation_id=context.conversation_id,
@@ -145,7 +146,7 @@ def context_out(context: model.Context) -> contexts_pb2.Context:
     )
 
 
-def window_ids_out(window: model.WindowIds) -> rpc.ContextIds:
+def window_ids_out(window: contexts.ContextWindowIds) -> rpc.ContextIds:
     """Which messages a window holds, for the wire."""
     return rpc.ContextIds(
         conversation_id=window.conversation_id,

@@ -1,5 +1,5 @@
 """The Protocols of recall's stores; their docstrings are the contract."""
 
-from mnemesh_recall.store.base.episodes import MemoryStore as MemoryStore
-from mnemesh_recall.store.base.messages import RecallStore as RecallStore
+from mnemesh_recall.store.base.episodes import EpisodeStore as EpisodeStore
+from mnemesh_recall.store.base.messages import MessageStore as MessageStore
 from mnemesh_recall.store.base.traces import TraceStore as TraceStore

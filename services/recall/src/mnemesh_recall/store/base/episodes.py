@@ -26,7 +26,7 @@ from mnemesh_recall.model.episode_operations import (
 from mnemesh_recall.model.episodes import Episode, Fact, Scope
 
 
-class MemoryStore(Protocol):
+class EpisodeStore(Protocol):
     """Episodes and facts of all organizations.
 
     Every method is one transaction. What belongs to another organization is NotFound, as if it were not there. Writes

@@ -9,13 +9,21 @@ from typing import Protocol
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_recall.model.contexts import Context, Fork, NewContext, Replacement, StepCommit, StepResult, WindowIds
+from mnemesh_recall.model.contexts import (
+    ContextWindow,
+    ContextWindowIds,
+    Fork,
+    NewContext,
+    Replacement,
+    StepCommit,
+    StepResult,
+)
 from mnemesh_recall.model.messages import Appended, Batch, Erasure, Message, MessageFilter
 from mnemesh_recall.model.outbox import OutboxRow
 from mnemesh_recall.model.search import SearchScope
 
 
-class RecallStore(Protocol):
+class MessageStore(Protocol):
     """Messages and windows of all organizations.
 
     Every method is one transaction. What belongs to another organization is NotFound, as if it were not there. An
@@ -25,11 +33,11 @@ class RecallStore(Protocol):
     was used before gives the first result again, or RequestIdReused where the content differs.
     """
 
-    async def create_context(self, organization_id: str, new: NewContext, key: RequestKey | None) -> Context:
+    async def create_context(self, organization_id: str, new: NewContext, key: RequestKey | None) -> ContextWindow:
         """Makes a window at version 1 over new messages. AlreadyExists where the conversation has one."""
         ...
 
-    async def get_context(self, organization_id: str, conversation_id: str, if_version: int | None) -> Context:
+    async def get_context(self, organization_id: str, conversation_id: str, if_version: int | None) -> ContextWindow:
         """A window as one consistent read; without messages where its version is `if_version`.
 
         In every window that is given out, a tool call without a return is followed by an error return
@@ -37,7 +45,9 @@ class RecallStore(Protocol):
         """
         ...
 
-    async def get_window_ids(self, organization_id: str, conversation_ids: Sequence[str]) -> tuple[WindowIds, ...]:
+    async def get_window_ids(
+        self, organization_id: str, conversation_ids: Sequence[str]
+    ) -> tuple[ContextWindowIds, ...]:
         """Which stored messages windows hold, as one consistent read, in the order asked for; unknown ones left out."""
         ...
 
@@ -51,15 +61,15 @@ class RecallStore(Protocol):
         """
         ...
 
-    async def replace_context(self, organization_id: str, new: Replacement, key: RequestKey | None) -> Context:
+    async def replace_context(self, organization_id: str, new: Replacement, key: RequestKey | None) -> ContextWindow:
         """Puts a whole new window in place of the current one, storing the error returns among its ids.
 
-        What is to be remembered is kept with it, as by MemoryStore.commit_episode, or nothing changes. Checked in this
+        What is to be remembered is kept with it, as by EpisodeStore.commit_episode, or nothing changes. Checked in this
         order: LeaseLost, WindowMoved, NotFound (no such row), then the memories.
         """
         ...
 
-    async def fork_context(self, organization_id: str, fork: Fork, key: RequestKey | None) -> Context:
+    async def fork_context(self, organization_id: str, fork: Fork, key: RequestKey | None) -> ContextWindow:
         """Makes a window that shares another's messages under a system message of its own."""
         ...
 

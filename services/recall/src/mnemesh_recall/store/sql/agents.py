@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from mnemesh_recall.errors import Erased, no_agent
 from mnemesh_recall.store.sql.tables import agents
-from mnemesh_recall.store.sql.transaction import Writing
+from mnemesh_recall.store.sql.transaction import Transaction
 
 _a = agents.c
 
@@ -40,7 +40,7 @@ _FORGET: Final = (
 )
 
 
-def take_numbers(tx: Writing, agent_id: str, more: int) -> Numbers:
+def take_numbers(tx: Transaction, agent_id: str, more: int) -> Numbers:
     """Counts `more` messages of the agent, which is made when it is first seen.
 
     Raises:
@@ -73,7 +73,7 @@ def require_writable(conn: sa.Connection, organization_id: str, agent_id: str) -
     return True
 
 
-def add(tx: Writing, agent_id: str, erased_at: datetime | None = None) -> None:
+def add(tx: Transaction, agent_id: str, erased_at: datetime | None = None) -> None:
     """Makes the agent's row."""
     tx.conn.execute(
         sa.insert(agents).values(

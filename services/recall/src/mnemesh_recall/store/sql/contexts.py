@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from mnemesh_kit.errors import AlreadyExists, NotFound
 
 from mnemesh_recall.errors import no_conversation
-from mnemesh_recall.model.contexts import Context, Fork, NewContext
+from mnemesh_recall.model.contexts import ContextWindow, Fork, NewContext
 from mnemesh_recall.model.messages import Batch, Erasure
-from mnemesh_recall.model.unanswered_calls import is_repair
+from mnemesh_recall.model.unanswered_calls import is_derived_return
 from mnemesh_recall.store.sql import agents as agent_rows
 from mnemesh_recall.store.sql import episode_rows, message_rows, outbox, windows
 from mnemesh_recall.store.sql.tables import (
@@ -25,17 +25,17 @@ from mnemesh_recall.store.sql.tables import (
     trace_lines,
     turns,
 )
-from mnemesh_recall.store.sql.transaction import Writing
+from mnemesh_recall.store.sql.transaction import Transaction
 
 _c, _e, _m = contexts.c, context_entries.c, messages.c
 _TAKEN: Final = sa.select(_c.organization_id).where(_c.conversation_id == sa.bindparam("conversation"))
 
 
-def create(tx: Writing, new: NewContext) -> None:
-    """See RecallStore.create_context."""
+def create(tx: Transaction, new: NewContext) -> None:
+    """See MessageStore.create_context."""
     _require_free(tx, new.conversation_id)
     stored = message_rows.store(tx, new.agent_id, new.messages)
-    state = Context(
+    state = ContextWindow(
         conversation_id=new.conversation_id,
         agent_id=new.agent_id,
         version=1,
@@ -48,8 +48,8 @@ def create(tx: Writing, new: NewContext) -> None:
     windows.create(tx.conn, tx.organization_id, state, message_rows.ids_of(new.messages))
 
 
-def fork(tx: Writing, wanted: Fork) -> None:
-    """See RecallStore.fork_context."""
+def fork(tx: Transaction, wanted: Fork) -> None:
+    """See MessageStore.fork_context."""
     conn = tx.conn
     source = windows.head(conn, tx.organization_id, wanted.source_conversation_id)
     _require_free(tx, wanted.conversation_id)
@@ -63,10 +63,10 @@ def fork(tx: Writing, wanted: Fork) -> None:
                 resource_id=wanted.until_message_id,
             )
         shown = shown[: ids.index(wanted.until_message_id) + 1]
-    shared = message_rows.ids_of(message for message in shown if not is_repair(message))
+    shared = message_rows.ids_of(message for message in shown if not is_derived_return(message))
     system = wanted.system_message
     stored = message_rows.store(tx, source.agent_id, [system])
-    state = Context(
+    state = ContextWindow(
         conversation_id=wanted.conversation_id,
         agent_id=source.agent_id,
         version=1,
@@ -79,8 +79,8 @@ def fork(tx: Writing, wanted: Fork) -> None:
     windows.create(tx.conn, tx.organization_id, state, (system.id, *shared))
 
 
-def delete(tx: Writing, conversation_id: str, *, messages_too: bool) -> int:
-    """See RecallStore.delete_context."""
+def delete(tx: Transaction, conversation_id: str, *, messages_too: bool) -> int:
+    """See MessageStore.delete_context."""
     conn = tx.conn
     state = windows.head(conn, tx.organization_id, conversation_id)
     shown = set(windows.shown_ids(conn, conversation_id))
@@ -97,8 +97,8 @@ def delete(tx: Writing, conversation_id: str, *, messages_too: bool) -> int:
     return gone if messages_too else 0
 
 
-def append(tx: Writing, batch: Batch) -> tuple[tuple[int, ...], int | None]:
-    """See RecallStore.append_messages."""
+def append(tx: Transaction, batch: Batch) -> tuple[tuple[int, ...], int | None]:
+    """See MessageStore.append_messages."""
     if batch.conversation_id is None:
         stored = message_rows.store(tx, batch.agent_id, batch.messages)
         return stored.sequence_ids, None
@@ -131,8 +131,8 @@ def touch(conn: sa.Connection, conversation_ids: Sequence[str], now: datetime) -
         )
 
 
-def erase(tx: Writing, agent_id: str) -> Erasure:
-    """See RecallStore.erase_agent."""
+def erase(tx: Transaction, agent_id: str) -> Erasure:
+    """See MessageStore.erase_agent."""
     conn = tx.conn
     owner = conn.execute(
         sa.select(agents.c.organization_id, agents.c.erased_at).where(agents.c.agent_id == agent_id)
@@ -159,7 +159,7 @@ def erase(tx: Writing, agent_id: str) -> Erasure:
     return Erasure(messages=erased_messages, contexts=erased_windows)
 
 
-def _require_free(tx: Writing, conversation_id: str) -> None:
+def _require_free(tx: Transaction, conversation_id: str) -> None:
     owner = tx.conn.execute(_TAKEN, {"conversation": conversation_id}).scalar()
     if owner is not None:
         if owner != tx.organization_id:

@@ -14,7 +14,7 @@ from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
 from mnemesh_recall.store.sql import agents, outbox, windows
 from mnemesh_recall.store.sql.episode_codec import episode_row, fact_row, to_episode, to_fact
 from mnemesh_recall.store.sql.episode_tables import episodes, facts, memory_links, memory_terms
-from mnemesh_recall.store.sql.transaction import Writing
+from mnemesh_recall.store.sql.transaction import Transaction
 
 Condition = sa.ColumnElement[bool]
 TAG, MESSAGE, TURN, EPISODE = "tag", "message", "turn", "episode"
@@ -30,7 +30,7 @@ def turn_link(agent_id: str, turn_id: str) -> str:
     return f"{agent_id}/{turn_id}"
 
 
-def owner_of(tx: Writing, scope: Scope) -> str | None:
+def owner_of(tx: Transaction, scope: Scope) -> str | None:
     """The agent with whose erasure a scope goes, which is made where it was never seen.
 
     Raises:
@@ -49,7 +49,7 @@ def owner_of(tx: Writing, scope: Scope) -> str | None:
             return None
 
 
-def insert(tx: Writing, memory: Episode | Fact, owner_agent_id: str | None) -> None:
+def insert(tx: Transaction, memory: Episode | Fact, owner_agent_id: str | None) -> None:
     """Stores a new one."""
     if isinstance(memory, Episode):
         tx.conn.execute(sa.insert(episodes), episode_row(memory, tx.organization_id, owner_agent_id))
@@ -60,7 +60,7 @@ def insert(tx: Writing, memory: Episode | Fact, owner_agent_id: str | None) -> N
     outbox.note_memories(tx.conn, [memory.id], tx.now)
 
 
-def rewrite(tx: Writing, memory: Episode | Fact, *, reworded: bool = False) -> None:
+def rewrite(tx: Transaction, memory: Episode | Fact, *, reworded: bool = False) -> None:
     """Stores a changed one in place; `reworded` where its text is another."""
     table = episodes if isinstance(memory, Episode) else facts
     row = (
@@ -94,7 +94,7 @@ def fact(conn: sa.Connection, organization_id: str, fact_id: str) -> Fact:
     return to_fact(found)
 
 
-def delete(tx: Writing, table: sa.Table, *conditions: Condition) -> int:
+def delete(tx: Transaction, table: sa.Table, *conditions: Condition) -> int:
     """Erases those of the organization for which the conditions hold; returns how many."""
     column = table.c
     where = (column.organization_id == tx.organization_id, *conditions)
@@ -109,7 +109,7 @@ def delete(tx: Writing, table: sa.Table, *conditions: Condition) -> int:
     return len(ids)
 
 
-def erase_agent(tx: Writing, agent_id: str) -> None:
+def erase_agent(tx: Transaction, agent_id: str) -> None:
     """Erases what belongs to an agent and to its conversations."""
     for table in (episodes, facts):
         delete(tx, table, table.c.owner_agent_id == agent_id)
@@ -127,7 +127,7 @@ def texts(conn: sa.Connection, ids: Sequence[str]) -> list[MemoryText]:
     return found
 
 
-def _put_links(tx: Writing, memory: Episode | Fact) -> None:
+def _put_links(tx: Transaction, memory: Episode | Fact) -> None:
     if links := list(_links(memory)):
         tx.conn.execute(_LINK, links)
 
@@ -150,7 +150,7 @@ def covered_agent(memory: Episode) -> str | None:
     return memory.source.agent_id or (memory.scope.id if memory.scope.kind is ScopeKind.AGENT else None)
 
 
-def _put_terms(tx: Writing, memory: Episode | Fact) -> None:
+def _put_terms(tx: Transaction, memory: Episode | Fact) -> None:
     kind, text = ("episode", memory.summary) if isinstance(memory, Episode) else ("fact", memory.text)
     rows = [
         {

@@ -37,7 +37,7 @@ def conditions(organization_id: str, where: Where, now: datetime) -> list[Condit
 def search(
     conn: sa.Connection, organization_id: str, where: Where, terms: Sequence[str], limit: int, now: datetime
 ) -> list[tuple[str, float]]:
-    """See MemoryStore.search_words."""
+    """See EpisodeStore.search_words."""
     held = _having(organization_id, where)
     holders = _holders(conn, held, terms)
     if not holders:

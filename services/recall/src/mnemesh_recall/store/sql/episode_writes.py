@@ -26,14 +26,14 @@ from mnemesh_recall.store.sql.episode_codec import to_fact
 from mnemesh_recall.store.sql.episode_filters import holding, in_scopes
 from mnemesh_recall.store.sql.episode_tables import facts
 from mnemesh_recall.store.sql.tables import contexts, messages
-from mnemesh_recall.store.sql.transaction import Writing
+from mnemesh_recall.store.sql.transaction import Transaction
 
 _f, _m = facts.c, messages.c
 _SPAN: Final = sa.select(sa.func.min(_m.created_at), sa.func.max(_m.created_at))
 
 
-def commit(tx: Writing, wanted: EpisodeCommit, ids: IdSource) -> tuple[Episode | None, list[Fact]]:
-    """See MemoryStore.commit_episode."""
+def commit(tx: Transaction, wanted: EpisodeCommit, ids: IdSource) -> tuple[Episode | None, list[Fact]]:
+    """See EpisodeStore.commit_episode."""
     if wanted.conversation_id is not None:
         _hold_lease(tx, wanted.conversation_id, wanted.epoch)
     scope, episode = wanted.scope, None
@@ -48,7 +48,7 @@ def commit(tx: Writing, wanted: EpisodeCommit, ids: IdSource) -> tuple[Episode |
     return episode, done
 
 
-def apply(tx: Writing, operation: Operation, scope: Scope | None, ids: IdSource, field: str) -> Fact:
+def apply(tx: Transaction, operation: Operation, scope: Scope | None, ids: IdSource, field: str) -> Fact:
     """Does one operation; the fact that it added, closed or confirmed, of a supersede the new one."""
     match operation:
         case Add(new):
@@ -61,7 +61,7 @@ def apply(tx: Writing, operation: Operation, scope: Scope | None, ids: IdSource,
             return confirm(tx, operation)
 
 
-def add(tx: Writing, new: NewFact, scope: Scope, ids: IdSource) -> tuple[Fact, bool]:
+def add(tx: Transaction, new: NewFact, scope: Scope, ids: IdSource) -> tuple[Fact, bool]:
     """Adds a fact, or confirms the one that holds and says the same; whether that was so."""
     owner = episode_rows.owner_of(tx, scope)
     same = _same(tx, scope, new.text)
@@ -73,7 +73,7 @@ def add(tx: Writing, new: NewFact, scope: Scope, ids: IdSource) -> tuple[Fact, b
     return fact, False
 
 
-def supersede(tx: Writing, wanted: Supersede, ids: IdSource, field: str) -> tuple[Fact, Fact]:
+def supersede(tx: Transaction, wanted: Supersede, ids: IdSource, field: str) -> tuple[Fact, Fact]:
     """Closes a fact in favour of a new one: the new one, and the closed one."""
     old = _open_fact(tx, wanted.fact_id)
     new = wanted.fact
@@ -106,7 +106,7 @@ def supersede(tx: Writing, wanted: Supersede, ids: IdSource, field: str) -> tupl
     return fact, closed
 
 
-def invalidate(tx: Writing, wanted: Invalidate) -> Fact:
+def invalidate(tx: Transaction, wanted: Invalidate) -> Fact:
     """Closes a fact; one that is closed for the same time stays as it is."""
     old = episode_rows.fact(tx.conn, tx.organization_id, wanted.fact_id)
     ends = wanted.invalid_at or tx.now
@@ -122,12 +122,12 @@ def invalidate(tx: Writing, wanted: Invalidate) -> Fact:
     return closed
 
 
-def confirm(tx: Writing, wanted: Confirm) -> Fact:
+def confirm(tx: Transaction, wanted: Confirm) -> Fact:
     """Adds to what a fact rests on."""
     return _confirmed(tx, _open_fact(tx, wanted.fact_id), wanted.source, wanted.confidence)
 
 
-def _confirmed(tx: Writing, fact: Fact, source: Source, confidence: float | None) -> Fact:
+def _confirmed(tx: Transaction, fact: Fact, source: Source, confidence: float | None) -> Fact:
     confirmed = replace(
         fact,
         source=fact.source.joined(source),
@@ -138,14 +138,14 @@ def _confirmed(tx: Writing, fact: Fact, source: Source, confidence: float | None
     return confirmed
 
 
-def _open_fact(tx: Writing, fact_id: str) -> Fact:
+def _open_fact(tx: Transaction, fact_id: str) -> Fact:
     fact = episode_rows.fact(tx.conn, tx.organization_id, fact_id)
     if fact.closed_at is not None:
         raise FactClosed(fact.id, fact.superseded_by_id)
     return fact
 
 
-def _same(tx: Writing, scope: Scope, text: str) -> Fact | None:
+def _same(tx: Transaction, scope: Scope, text: str) -> Fact | None:
     """The fact of that text that holds, and was not closed for a later time."""
     found = tx.conn.execute(
         sa.select(facts)
@@ -163,7 +163,7 @@ def _same(tx: Writing, scope: Scope, text: str) -> Fact | None:
 
 
 def _fresh(
-    tx: Writing, new: NewFact, scope: Scope, id_: str, *, chain_id: str, supersedes_id: str | None = None
+    tx: Transaction, new: NewFact, scope: Scope, id_: str, *, chain_id: str, supersedes_id: str | None = None
 ) -> Fact:
     return Fact(
         id=id_,
@@ -185,7 +185,7 @@ def _fresh(
     )
 
 
-def _add_episode(tx: Writing, new: NewEpisode, scope: Scope, ids: IdSource) -> Episode:
+def _add_episode(tx: Transaction, new: NewEpisode, scope: Scope, ids: IdSource) -> Episode:
     owner = episode_rows.owner_of(tx, scope)
     started, ended = _span(tx, new, scope)
     episode = Episode(
@@ -207,7 +207,7 @@ def _add_episode(tx: Writing, new: NewEpisode, scope: Scope, ids: IdSource) -> E
     return episode
 
 
-def _span(tx: Writing, new: NewEpisode, scope: Scope) -> tuple[Any, Any]:
+def _span(tx: Transaction, new: NewEpisode, scope: Scope) -> tuple[Any, Any]:
     """From the first to the last of the messages that an episode rests on, by their ids and its turns."""
     ways: list[sa.ColumnElement[bool]] = []
     if new.source.message_ids:
@@ -229,7 +229,7 @@ def _drawn_from(operation: Operation, episode: Episode) -> Operation:
     return operation
 
 
-def _hold_lease(tx: Writing, conversation_id: str, epoch: int | None) -> None:
+def _hold_lease(tx: Transaction, conversation_id: str, epoch: int | None) -> None:
     state = windows.head(tx.conn, tx.organization_id, conversation_id)
     if epoch is None:
         return

@@ -37,7 +37,7 @@ from mnemesh_recall.store.sql.episode_search import Where, conditions, table_of
 from mnemesh_recall.store.sql.episode_tables import episodes, facts
 from mnemesh_recall.store.sql.fulltext.engines import word_index
 from mnemesh_recall.store.sql.tables import request_ledger
-from mnemesh_recall.store.sql.transaction import Writing
+from mnemesh_recall.store.sql.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ _e, _f = episodes.c, facts.c
 _NOTHING: Final = ""
 
 
-class SqlMemoryStore:
+class SqlEpisodeStore:
     """Episodes and facts on SQLite or PostgreSQL, in the database of the messages."""
 
     def __init__(self, database: Database, clock: Clock, ids: IdSource) -> None:
@@ -56,9 +56,9 @@ class SqlMemoryStore:
         self._words = word_index(database)
 
     async def commit_episode(self, organization_id: str, wanted: EpisodeCommit, key: RequestKey | None) -> Committed:
-        """See MemoryStore."""
+        """See EpisodeStore."""
 
-        def put(tx: Writing) -> Sequence[str]:
+        def put(tx: Transaction) -> Sequence[str]:
             episode, done = episode_writes.commit(tx, wanted, self._ids)
             return (_NOTHING if episode is None else episode.id, *(fact.id for fact in done))
 
@@ -73,13 +73,13 @@ class SqlMemoryStore:
         return await self._once(organization_id, key, put, read)
 
     async def get_episode(self, organization_id: str, episode_id: str) -> Episode:
-        """See MemoryStore."""
+        """See EpisodeStore."""
         return await self._database.read(lambda conn: episode_rows.episode(conn, organization_id, episode_id))
 
     async def list_episodes(
         self, organization_id: str, wanted: EpisodeFilter, order: EpisodeOrder, page: PageQuery
     ) -> Page[Episode]:
-        """See MemoryStore."""
+        """See EpisodeStore."""
         chosen = sa.select(episodes).where(*of_episodes(organization_id, wanted))
         owned = _e.organization_id == organization_id
         return await self._database.read(
@@ -89,9 +89,9 @@ class SqlMemoryStore:
     async def update_episode(
         self, organization_id: str, episode_id: str, changes: Mapping[str, Any], key: RequestKey | None
     ) -> Episode:
-        """See MemoryStore."""
+        """See EpisodeStore."""
 
-        def write(tx: Writing) -> Sequence[str]:
+        def write(tx: Transaction) -> Sequence[str]:
             old = episode_rows.episode(tx.conn, organization_id, episode_id)
             episode_rows.owner_of(tx, old.scope)
             episode = replace(old, **changes, updated_at=tx.now)
@@ -103,15 +103,15 @@ class SqlMemoryStore:
         )
 
     async def delete_episode(self, organization_id: str, episode_id: str, key: RequestKey | None) -> None:
-        """See MemoryStore."""
+        """See EpisodeStore."""
         await self._delete(organization_id, key, episodes, episode_id)
 
     async def create_fact(
         self, organization_id: str, scope: Scope, new: NewFact, key: RequestKey | None
     ) -> tuple[Fact, bool]:
-        """See MemoryStore."""
+        """See EpisodeStore."""
 
-        def put(tx: Writing) -> Sequence[str]:
+        def put(tx: Transaction) -> Sequence[str]:
             fact, held = episode_writes.add(tx, new, scope, self._ids)
             return fact.id, "held" if held else _NOTHING
 
@@ -123,13 +123,13 @@ class SqlMemoryStore:
         )
 
     async def get_fact(self, organization_id: str, fact_id: str) -> Fact:
-        """See MemoryStore."""
+        """See EpisodeStore."""
         return await self._database.read(lambda conn: episode_rows.fact(conn, organization_id, fact_id))
 
     async def list_facts(
         self, organization_id: str, wanted: FactFilter, order: FactOrder, page: PageQuery
     ) -> Page[Fact]:
-        """See MemoryStore."""
+        """See EpisodeStore."""
         chosen = sa.select(facts).where(*of_facts(organization_id, wanted, self._clock.now()))
         owned = _f.organization_id == organization_id
         return await self._database.read(
@@ -139,9 +139,9 @@ class SqlMemoryStore:
     async def update_fact(
         self, organization_id: str, fact_id: str, changes: Mapping[str, Any], key: RequestKey | None
     ) -> Fact:
-        """See MemoryStore."""
+        """See EpisodeStore."""
 
-        def write(tx: Writing) -> Sequence[str]:
+        def write(tx: Transaction) -> Sequence[str]:
             old = episode_rows.fact(tx.conn, organization_id, fact_id)
             if old.closed_at is not None:
                 raise FactClosed(old.id, old.superseded_by_id)
@@ -156,9 +156,9 @@ class SqlMemoryStore:
     async def supersede_fact(
         self, organization_id: str, wanted: Supersede, key: RequestKey | None
     ) -> tuple[Fact, Fact]:
-        """See MemoryStore."""
+        """See EpisodeStore."""
 
-        def put(tx: Writing) -> Sequence[str]:
+        def put(tx: Transaction) -> Sequence[str]:
             new, old = episode_writes.supersede(tx, wanted, self._ids, "operation")
             return new.id, old.id
 
@@ -168,7 +168,7 @@ class SqlMemoryStore:
         return await self._once(organization_id, key, put, read)
 
     async def invalidate_fact(self, organization_id: str, wanted: Invalidate, key: RequestKey | None) -> Fact:
-        """See MemoryStore."""
+        """See EpisodeStore."""
         return await self._once(
             organization_id,
             key,
@@ -177,11 +177,11 @@ class SqlMemoryStore:
         )
 
     async def delete_fact(self, organization_id: str, fact_id: str, key: RequestKey | None) -> None:
-        """See MemoryStore."""
+        """See EpisodeStore."""
         await self._delete(organization_id, key, facts, fact_id)
 
     async def list_fact_history(self, organization_id: str, fact_id: str, page: PageQuery) -> Page[Fact]:
-        """See MemoryStore."""
+        """See EpisodeStore."""
 
         def read(conn: sa.Connection) -> Page[Fact]:
             chain_id = episode_rows.fact(conn, organization_id, fact_id).chain_id
@@ -194,7 +194,7 @@ class SqlMemoryStore:
     async def get_bundle(
         self, organization_id: str, where: FactFilter, max_episodes: int, max_facts: int
     ) -> MemoryBundle:
-        """See MemoryStore."""
+        """See EpisodeStore."""
         now = self._clock.now()
         of_scopes = EpisodeFilter(scopes=where.scopes, known_at=where.known_at)
         best = (
@@ -212,7 +212,7 @@ class SqlMemoryStore:
         return await self._database.read(read)
 
     async def list_scopes(self, organization_id: str, name_prefix: str | None, page: PageQuery) -> Page[ScopeSummary]:
-        """See MemoryStore."""
+        """See EpisodeStore."""
         now = self._clock.now()
         each = sa.union_all(
             _counted(episodes, organization_id, sa.literal(1), sa.literal(0)),
@@ -242,9 +242,9 @@ class SqlMemoryStore:
         )
 
     async def erase_scope(self, organization_id: str, scope: Scope, key: RequestKey | None) -> ScopeErasure:
-        """See MemoryStore."""
+        """See EpisodeStore."""
 
-        def erase(tx: Writing) -> Sequence[str]:
+        def erase(tx: Transaction) -> Sequence[str]:
             return [str(episode_rows.delete(tx, table, in_scopes(table, [scope]))) for table in (episodes, facts)]
 
         return await self._once(
@@ -254,7 +254,7 @@ class SqlMemoryStore:
     async def search_words(
         self, organization_id: str, where: Where, terms: Sequence[str], limit: int
     ) -> list[tuple[str, float]]:
-        """See MemoryStore."""
+        """See EpisodeStore."""
         now = self._clock.now()
         if not terms:
             return []
@@ -263,13 +263,13 @@ class SqlMemoryStore:
         )
 
     async def newest(self, organization_id: str, where: Where, limit: int) -> list[Episode | Fact]:
-        """See MemoryStore."""
+        """See EpisodeStore."""
         now = self._clock.now()
         rows = await self._database.read(lambda conn: episode_search.newest(conn, organization_id, where, limit, now))
         return [to_episode(row) if isinstance(where, EpisodeFilter) else to_fact(row) for row in rows]
 
     async def pick(self, organization_id: str, where: Where, ids: Sequence[str]) -> dict[str, Episode | Fact]:
-        """See MemoryStore."""
+        """See EpisodeStore."""
         if not ids:
             return {}
         table = table_of(where)
@@ -279,11 +279,11 @@ class SqlMemoryStore:
         return {row.id: to_episode(row) if isinstance(where, EpisodeFilter) else to_fact(row) for row in rows}
 
     async def texts(self, ids: Sequence[str]) -> list[MemoryText]:
-        """See MemoryStore."""
+        """See EpisodeStore."""
         return await self._database.read(lambda conn: episode_rows.texts(conn, ids))
 
     async def note_all(self) -> int:
-        """See MemoryStore."""
+        """See EpisodeStore."""
 
         def note(conn: sa.Connection) -> int:
             ids = [*conn.execute(sa.select(_e.id)).scalars(), *conn.execute(sa.select(_f.id)).scalars()]
@@ -293,7 +293,7 @@ class SqlMemoryStore:
         return await self._database.write(note)
 
     async def _delete(self, organization_id: str, key: RequestKey | None, table: sa.Table, memory_id: str) -> None:
-        def drop(tx: Writing) -> Sequence[str]:
+        def drop(tx: Transaction) -> Sequence[str]:
             episode_rows.delete(tx, table, table.c.id == memory_id)
             if table is facts:
                 for link in (_f.superseded_by_id, _f.supersedes_id):
@@ -306,13 +306,13 @@ class SqlMemoryStore:
         self,
         organization_id: str,
         key: RequestKey | None,
-        effect: Callable[[Writing], Sequence[str]],
+        effect: Callable[[Transaction], Sequence[str]],
         answer: Callable[[sa.Connection, Sequence[str]], T],
     ) -> T:
         """An effect that happens once, and its answer by the ids that it gave, as they are now."""
 
         def act(conn: sa.Connection) -> T:
-            tx = Writing(conn, self._words, organization_id, self._clock.now())
+            tx = Transaction(conn, self._words, organization_id, self._clock.now())
             ids, _ = self._ledger.once(conn, key, lambda: effect(tx))
             return answer(conn, ids)
 

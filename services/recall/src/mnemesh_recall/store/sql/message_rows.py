@@ -16,7 +16,7 @@ from mnemesh_recall.store.sql.fulltext.documents import COLUMNS as SOURCE_COLUMN
 from mnemesh_recall.store.sql.fulltext.documents import Source, index_again, index_new, to_sources
 from mnemesh_recall.store.sql.rows import COLUMNS, Row, content_columns, to_message, to_row
 from mnemesh_recall.store.sql.tables import context_entries, messages, tool_call_rows, trace_lines
-from mnemesh_recall.store.sql.transaction import Left, Writing
+from mnemesh_recall.store.sql.transaction import Deferred, Transaction
 
 _m = messages.c
 _ORGANIZATION: Final[sa.BindParameter[Any]] = sa.bindparam("organization")
@@ -38,27 +38,29 @@ class Stored(NamedTuple):
     agent_message_count: int
 
 
-def store(tx: Writing, agent_id: str, given: Sequence[Message]) -> Stored:
+def store(tx: Transaction, agent_id: str, given: Sequence[Message]) -> Stored:
     """Stores messages that are not there yet, each under the agent's next number.
 
     Raises:
         AlreadyExists: an id is taken by other content.
         NotFound, Erased: the agent may not be written.
     """
-    left = Left()
-    stored = store_rows(tx, agent_id, given, left)
-    finish(tx, left)
+    deferred = Deferred()
+    stored = store_rows(tx, agent_id, given, deferred)
+    finish(tx, deferred)
     return stored
 
 
-def finish(tx: Writing, left: Left) -> None:
-    """Writes what `store_rows` left."""
-    if left.calls:
-        tx.conn.execute(_CALLS, left.calls)
-    outbox.note_messages(tx.conn, left.news, tx.now)
+def finish(tx: Transaction, deferred: Deferred) -> None:
+    """Writes what `store_rows` deferred."""
+    if deferred.calls:
+        tx.conn.execute(_CALLS, deferred.calls)
+    outbox.note_messages(tx.conn, deferred.news, tx.now)
 
 
-def store_rows(tx: Writing, agent_id: str, given: Sequence[Message], left: Left, *, all_new: bool = False) -> Stored:
+def store_rows(
+    tx: Transaction, agent_id: str, given: Sequence[Message], deferred: Deferred, *, all_new: bool = False
+) -> Stored:
     """`store`, but for what it leaves to the caller; `all_new` where none of the ids is taken.
 
     Raises:
@@ -75,15 +77,15 @@ def store_rows(tx: Writing, agent_id: str, given: Sequence[Message], left: Left,
         rows = [to_row(message, tx.organization_id) for message in fresh]
         for row in rows:
             row["sequence_id"] = given_now[row["id"]]
-        _insert(tx, rows, left)
-        left.calls.extend(
+        _insert(tx, rows, deferred)
+        deferred.calls.extend(
             {"tool_call_id": id_, "message_id": message.id} for message in fresh for id_ in message.tool_call_ids
         )
     sequence_ids = known | given_now
     return Stored(tuple(sequence_ids[message.id] for message in given), frozenset(known), numbers.message_count)
 
 
-def _known(tx: Writing, given: Sequence[Message]) -> dict[str, int]:
+def _known(tx: Transaction, given: Sequence[Message]) -> dict[str, int]:
     rows = tx.conn.execute(_BY_ID, {"ids": [message.id for message in given]}).all()
     if not rows:
         return {}
@@ -100,7 +102,7 @@ def _known(tx: Writing, given: Sequence[Message]) -> dict[str, int]:
     return known
 
 
-def _insert(tx: Writing, rows: list[Row], left: Left) -> None:
+def _insert(tx: Transaction, rows: list[Row], deferred: Deferred) -> None:
     row_ids: dict[str, int] = {row.id: row.row_id for row in tx.conn.execute(_INSERT, rows)}
     sources = [
         Source(
@@ -120,7 +122,7 @@ def _insert(tx: Writing, rows: list[Row], left: Left) -> None:
     if sources:
         index_new(tx.conn, tx.words, sources)
         searchable = {source.row_id for source in sources}
-        left.news.extend(id_ for id_, row_id in row_ids.items() if row_id in searchable)
+        deferred.news.extend(id_ for id_, row_id in row_ids.items() if row_id in searchable)
 
 
 def read(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> tuple[Message, ...]:
@@ -139,7 +141,7 @@ def searchable(conn: sa.Connection, organization_id: str, ids: Sequence[str]) ->
     return frozenset(conn.execute(_FINDABLE, {"organization": organization_id, "ids": list(ids)}).scalars())
 
 
-def rewrite(tx: Writing, changed: Message) -> None:
+def rewrite(tx: Transaction, changed: Message) -> None:
     """Writes the content, name and error mark of a stored message anew, in place."""
     values: dict[str, Any] = {
         **content_columns(changed), "name": changed.name, "is_err": changed.is_err, "updated_at": tx.now
@@ -156,7 +158,7 @@ def rewrite(tx: Writing, changed: Message) -> None:
     outbox.note_messages(conn, [changed.id], tx.now)
 
 
-def delete(tx: Writing, agent_id: str, ids: Sequence[str]) -> int:
+def delete(tx: Transaction, agent_id: str, ids: Sequence[str]) -> int:
     """Deletes messages of one agent everywhere, and their words from their neighbours' context; returns how many."""
     conn = tx.conn
     sources = to_sources(conn.execute(_SOURCES, {"ids": list(ids)})) if ids else []

@@ -16,9 +16,17 @@ from mnemesh_kit.paging import Page, PageQuery, paginate
 from mnemesh_kit.sql import Database
 
 from mnemesh_recall.errors import no_message
-from mnemesh_recall.model.contexts import Context, Fork, NewContext, Replacement, StepCommit, StepResult, WindowIds
+from mnemesh_recall.model.contexts import (
+    ContextWindow,
+    ContextWindowIds,
+    Fork,
+    NewContext,
+    Replacement,
+    StepCommit,
+    StepResult,
+)
 from mnemesh_recall.model.messages import Appended, Batch, Erasure, Message, MessageFilter, Role
-from mnemesh_recall.model.outbox import NewsKind, OutboxRow
+from mnemesh_recall.model.outbox import ChangeKind, OutboxRow
 from mnemesh_recall.model.search import SearchScope
 from mnemesh_recall.store.sql import contexts, episode_writes, message_rows, outbox, retention, steps, windows
 from mnemesh_recall.store.sql import message_filters as filters
@@ -26,7 +34,7 @@ from mnemesh_recall.store.sql.fulltext import documents, ranking
 from mnemesh_recall.store.sql.fulltext.engines import word_index
 from mnemesh_recall.store.sql.rows import COLUMNS, fingerprint, to_message
 from mnemesh_recall.store.sql.tables import context_entries, messages, request_ledger
-from mnemesh_recall.store.sql.transaction import Writing
+from mnemesh_recall.store.sql.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -36,7 +44,7 @@ _PURGED_AT_ONCE: Final = 500
 """A purge writes in short transactions: nobody's step waits for it."""
 
 
-class SqlRecallStore:
+class SqlMessageStore:
     """Recall on SQLite or PostgreSQL."""
 
     def __init__(self, database: Database, clock: Clock, ids: IdSource) -> None:
@@ -46,57 +54,59 @@ class SqlRecallStore:
         self._ledger = Ledger(request_ledger, clock)
         self._words = word_index(database)
 
-    async def create_context(self, organization_id: str, new: NewContext, key: RequestKey | None) -> Context:
-        """See RecallStore."""
+    async def create_context(self, organization_id: str, new: NewContext, key: RequestKey | None) -> ContextWindow:
+        """See MessageStore."""
 
         def make(conn: sa.Connection) -> None:
-            contexts.create(self._writing(conn, organization_id), new)
+            contexts.create(self._transaction(conn, organization_id), new)
 
         return await self._window_after(organization_id, new.conversation_id, key, make)
 
-    async def get_context(self, organization_id: str, conversation_id: str, if_version: int | None) -> Context:
-        """See RecallStore."""
+    async def get_context(self, organization_id: str, conversation_id: str, if_version: int | None) -> ContextWindow:
+        """See MessageStore."""
         return await self._database.read(lambda conn: windows.read(conn, organization_id, conversation_id, if_version))
 
-    async def get_window_ids(self, organization_id: str, conversation_ids: Sequence[str]) -> tuple[WindowIds, ...]:
-        """See RecallStore."""
+    async def get_window_ids(
+        self, organization_id: str, conversation_ids: Sequence[str]
+    ) -> tuple[ContextWindowIds, ...]:
+        """See MessageStore."""
         if not conversation_ids:
             return ()
         return await self._database.read(lambda conn: windows.read_ids(conn, organization_id, conversation_ids))
 
     async def commit_step(self, organization_id: str, step: StepCommit) -> StepResult:
-        """See RecallStore."""
+        """See MessageStore."""
         content = fingerprint(step.messages, step.hidden_messages)
         return await self._database.write(
-            lambda conn: steps.commit(self._writing(conn, organization_id), step, content)
+            lambda conn: steps.commit(self._transaction(conn, organization_id), step, content)
         )
 
-    async def replace_context(self, organization_id: str, new: Replacement, key: RequestKey | None) -> Context:
-        """See RecallStore."""
+    async def replace_context(self, organization_id: str, new: Replacement, key: RequestKey | None) -> ContextWindow:
+        """See MessageStore."""
 
         def put(conn: sa.Connection) -> None:
-            tx = self._writing(conn, organization_id)
+            tx = self._transaction(conn, organization_id)
             steps.replace(tx, new)
             for memory in new.memories:
                 episode_writes.commit(tx, memory, self._ids)
 
         return await self._window_after(organization_id, new.conversation_id, key, put)
 
-    async def fork_context(self, organization_id: str, fork: Fork, key: RequestKey | None) -> Context:
-        """See RecallStore."""
+    async def fork_context(self, organization_id: str, fork: Fork, key: RequestKey | None) -> ContextWindow:
+        """See MessageStore."""
 
         def make(conn: sa.Connection) -> None:
-            contexts.fork(self._writing(conn, organization_id), fork)
+            contexts.fork(self._transaction(conn, organization_id), fork)
 
         return await self._window_after(organization_id, fork.conversation_id, key, make)
 
     async def delete_context(
         self, organization_id: str, conversation_id: str, key: RequestKey | None, *, delete_messages: bool
     ) -> int:
-        """See RecallStore."""
+        """See MessageStore."""
 
         def drop(conn: sa.Connection) -> Sequence[str]:
-            tx = self._writing(conn, organization_id)
+            tx = self._transaction(conn, organization_id)
             gone = contexts.delete(tx, conversation_id, messages_too=delete_messages)
             return (str(gone),)
 
@@ -104,21 +114,21 @@ class SqlRecallStore:
         return int(gone)
 
     async def append_messages(self, organization_id: str, batch: Batch, key: RequestKey | None) -> Appended:
-        """See RecallStore."""
+        """See MessageStore."""
 
         def put(conn: sa.Connection) -> Sequence[str]:
-            numbers, version = contexts.append(self._writing(conn, organization_id), batch)
+            numbers, version = contexts.append(self._transaction(conn, organization_id), batch)
             return ("" if version is None else str(version), *map(str, numbers))
 
         version, *numbers = await self._once(key, put)
         return Appended(sequence_ids=tuple(map(int, numbers)), version=int(version) if version else None)
 
     async def get_messages(self, organization_id: str, ids: Sequence[str]) -> tuple[Message, ...]:
-        """See RecallStore."""
+        """See MessageStore."""
         return await self._database.read(lambda conn: message_rows.read(conn, organization_id, ids))
 
     async def list_messages(self, organization_id: str, wanted: MessageFilter, page: PageQuery) -> Page[Message]:
-        """See RecallStore."""
+        """See MessageStore."""
         of_organization = filters.owned(organization_id, narrowed=filters.narrows(wanted))
         statement = sa.select(*COLUMNS).where(of_organization, *filters.listed(wanted))
         key = _m.sequence_id if len(wanted.agent_ids) == 1 else _m.row_id
@@ -133,10 +143,10 @@ class SqlRecallStore:
     async def update_message(
         self, organization_id: str, changed: Message, fields: frozenset[str], key: RequestKey | None
     ) -> Message:
-        """See RecallStore."""
+        """See MessageStore."""
 
         def write(conn: sa.Connection) -> Sequence[str]:
-            tx = self._writing(conn, organization_id)
+            tx = self._transaction(conn, organization_id)
             found = message_rows.read(conn, organization_id, [changed.id])
             if not found:
                 raise no_message(changed.id)
@@ -155,10 +165,10 @@ class SqlRecallStore:
         return await self._database.write(act)
 
     async def delete_message(self, organization_id: str, message_id: str, key: RequestKey | None) -> None:
-        """See RecallStore."""
+        """See MessageStore."""
 
         def drop(conn: sa.Connection) -> Sequence[str]:
-            tx = self._writing(conn, organization_id)
+            tx = self._transaction(conn, organization_id)
             for message in message_rows.read(conn, organization_id, [message_id]):
                 showing = _showing(conn, message_id)
                 if showing and message.role is Role.SYSTEM:
@@ -170,13 +180,13 @@ class SqlRecallStore:
         await self._once(key, drop)
 
     async def search_words(self, scope: SearchScope, terms: Sequence[str], limit: int) -> list[tuple[str, float]]:
-        """See RecallStore."""
+        """See MessageStore."""
         if not terms:
             return []
         return await self._database.read(lambda conn: ranking.search(self._words, conn, scope, terms, limit))
 
     async def newest(self, scope: SearchScope, limit: int) -> list[Message]:
-        """See RecallStore."""
+        """See MessageStore."""
         order = _m.row_id if scope.agent_id is None else _m.sequence_id
         statement = (
             sa.select(*COLUMNS)
@@ -187,21 +197,21 @@ class SqlRecallStore:
         return await self._database.read(lambda conn: list(map(to_message, conn.execute(statement))))
 
     async def searchable(self, organization_id: str, ids: Sequence[str]) -> frozenset[str]:
-        """See RecallStore."""
+        """See MessageStore."""
         return await self._database.read(lambda conn: message_rows.searchable(conn, organization_id, ids))
 
     async def erase_agent(self, organization_id: str, agent_id: str, key: RequestKey | None) -> Erasure:
-        """See RecallStore."""
+        """See MessageStore."""
 
         def erase(conn: sa.Connection) -> Sequence[str]:
-            gone = contexts.erase(self._writing(conn, organization_id), agent_id)
+            gone = contexts.erase(self._transaction(conn, organization_id), agent_id)
             return (str(gone.messages), str(gone.contexts))
 
         gone_messages, gone_contexts = await self._once(key, erase)
         return Erasure(messages=int(gone_messages), contexts=int(gone_contexts))
 
     async def rebuild_words(self, *, only_if_empty: bool = False) -> int | None:
-        """See RecallStore."""
+        """See MessageStore."""
 
         def build(conn: sa.Connection) -> int | None:
             if only_if_empty and not self._words.is_empty(conn):
@@ -211,15 +221,17 @@ class SqlRecallStore:
         return await self._database.write(build)
 
     async def delete_outlived(self, before: datetime, most: int) -> int:
-        """See RecallStore."""
-        return await self._database.write(lambda conn: retention.delete_outlived(self._writing(conn, ""), before, most))
+        """See MessageStore."""
+        return await self._database.write(
+            lambda conn: retention.delete_outlived(self._transaction(conn, ""), before, most)
+        )
 
     async def pending(self, limit: int) -> tuple[tuple[OutboxRow, ...], dict[str, tuple[str, Message]]]:
-        """See RecallStore."""
+        """See MessageStore."""
 
         def read(conn: sa.Connection) -> tuple[tuple[OutboxRow, ...], dict[str, tuple[str, Message]]]:
             rows = outbox.pending(conn, limit)
-            ids = {row.subject_id for row in rows if row.kind is NewsKind.MESSAGE}
+            ids = {row.subject_id for row in rows if row.kind is ChangeKind.MESSAGE}
             if not ids:
                 return rows, {}
             found = conn.execute(sa.select(*COLUMNS, _m.organization_id).where(_m.id.in_(ids), _SEARCHABLE))
@@ -228,19 +240,19 @@ class SqlRecallStore:
         return await self._database.read(read)
 
     async def note_all(self) -> int:
-        """See RecallStore."""
+        """See MessageStore."""
         return await self._database.write(lambda conn: outbox.note_all(conn, self._clock.now()))
 
     async def hold_news(self, holder: str, lasts: timedelta) -> bool:
-        """See RecallStore."""
+        """See MessageStore."""
         return await self._database.write(lambda conn: outbox.hold(conn, holder, self._clock.now(), lasts))
 
     async def let_go_of_news(self, holder: str) -> None:
-        """See RecallStore."""
+        """See MessageStore."""
         await self._database.write(lambda conn: outbox.let_go(conn, holder))
 
     async def settle(self, rows: Sequence[OutboxRow], holder: str | None = None) -> bool:
-        """See RecallStore."""
+        """See MessageStore."""
 
         def forget(conn: sa.Connection) -> bool:
             if holder is not None and not outbox.is_held(conn, holder):
@@ -252,7 +264,7 @@ class SqlRecallStore:
         return await self._database.write(forget)
 
     async def purge_steps(self, before: datetime) -> int:
-        """See RecallStore."""
+        """See MessageStore."""
         total = 0
         while gone := await self._database.write(lambda conn: steps.forget(conn, before, _PURGED_AT_ONCE)):
             total += gone
@@ -262,8 +274,8 @@ class SqlRecallStore:
         """Forgets requests older than a day."""
         return await self._database.write(self._ledger.purge)
 
-    def _writing(self, conn: sa.Connection, organization_id: str) -> Writing:
-        return Writing(conn, self._words, organization_id, self._clock.now())
+    def _transaction(self, conn: sa.Connection, organization_id: str) -> Transaction:
+        return Transaction(conn, self._words, organization_id, self._clock.now())
 
     async def _once(self, key: RequestKey | None, effect: Callable[[sa.Connection], Sequence[str]]) -> tuple[str, ...]:
         return (await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn))))[0]
@@ -274,14 +286,14 @@ class SqlRecallStore:
         conversation_id: str,
         key: RequestKey | None,
         effect: Callable[[sa.Connection], None],
-    ) -> Context:
+    ) -> ContextWindow:
         """The window after an effect that happens once, as it is now."""
 
         def effected(conn: sa.Connection) -> Sequence[str]:
             effect(conn)
             return (conversation_id,)
 
-        def act(conn: sa.Connection) -> Context:
+        def act(conn: sa.Connection) -> ContextWindow:
             self._ledger.once(conn, key, lambda: effected(conn))
             return windows.read(conn, organization_id, conversation_id)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from mnemesh_recall.model.outbox import NewsKind, OutboxRow
+from mnemesh_recall.model.outbox import ChangeKind, OutboxRow
 from mnemesh_recall.store.sql.tables import index_holders, index_outbox, messages
 
 _NOTE: Final = sa.insert(index_outbox)
@@ -20,32 +20,32 @@ _ITS_ROW: Final = _h.collection == _COLLECTION
 def note_messages(conn: sa.Connection, ids: Sequence[str], now: datetime) -> None:
     """Notes messages that were stored, changed or deleted."""
     if ids:
-        conn.execute(_NOTE, [{"kind": NewsKind.MESSAGE.value, "subject_id": id_, "created_at": now} for id_ in ids])
+        conn.execute(_NOTE, [{"kind": ChangeKind.MESSAGE.value, "subject_id": id_, "created_at": now} for id_ in ids])
 
 
 def note_memories(conn: sa.Connection, ids: Sequence[str], now: datetime) -> None:
     """Notes episodes and facts that were stored, reworded or erased."""
     if ids:
-        conn.execute(_NOTE, [{"kind": NewsKind.MEMORY.value, "subject_id": id_, "created_at": now} for id_ in ids])
+        conn.execute(_NOTE, [{"kind": ChangeKind.MEMORY.value, "subject_id": id_, "created_at": now} for id_ in ids])
 
 
 def note_all(conn: sa.Connection, now: datetime) -> int:
     """Notes every searchable message; returns how many."""
     searchable = sa.select(
-        sa.literal(NewsKind.MESSAGE.value), messages.c.id, sa.literal(now, type_=index_outbox.c.created_at.type)
+        sa.literal(ChangeKind.MESSAGE.value), messages.c.id, sa.literal(now, type_=index_outbox.c.created_at.type)
     ).where(messages.c.search_text.is_not(None))
     return conn.execute(sa.insert(index_outbox).from_select(["kind", "subject_id", "created_at"], searchable)).rowcount
 
 
 def note_agent(conn: sa.Connection, agent_id: str, now: datetime) -> None:
     """Notes that nothing of an agent may be found any more."""
-    conn.execute(_NOTE, {"kind": NewsKind.AGENT.value, "subject_id": agent_id, "created_at": now})
+    conn.execute(_NOTE, {"kind": ChangeKind.AGENT.value, "subject_id": agent_id, "created_at": now})
 
 
 def pending(conn: sa.Connection, limit: int) -> tuple[OutboxRow, ...]:
     """The oldest rows."""
     rows = conn.execute(sa.select(_o.row_id, _o.kind, _o.subject_id, _o.created_at).order_by(_o.row_id).limit(limit))
-    return tuple(OutboxRow(row.row_id, NewsKind(row.kind), row.subject_id, row.created_at) for row in rows)
+    return tuple(OutboxRow(row.row_id, ChangeKind(row.kind), row.subject_id, row.created_at) for row in rows)
 
 
 def hold(conn: sa.Connection, holder: str, now: datetime, lasts: timedelta) -> bool:

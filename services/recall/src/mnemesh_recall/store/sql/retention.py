@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from mnemesh_recall.store.sql import message_rows
 from mnemesh_recall.store.sql.tables import context_entries, messages
-from mnemesh_recall.store.sql.transaction import Writing
+from mnemesh_recall.store.sql.transaction import Transaction
 
 _m = messages.c
 _OUTLIVED: Final = (
@@ -23,8 +23,8 @@ _OUTLIVED: Final = (
 )
 
 
-def delete_outlived(tx: Writing, before: datetime, most: int) -> int:
-    """See RecallStore.delete_outlived."""
+def delete_outlived(tx: Transaction, before: datetime, most: int) -> int:
+    """See MessageStore.delete_outlived."""
     doomed: dict[str, list[str]] = {}
     for row in tx.conn.execute(_OUTLIVED, {"before": before, "most": most}):
         doomed.setdefault(row.agent_id, []).append(row.id)

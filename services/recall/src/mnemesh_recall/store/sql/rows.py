@@ -30,7 +30,7 @@ from mnemesh_recall.model.messages import (
     ToolReturn,
     ToolStatus,
 )
-from mnemesh_recall.model.searchable_text import speech
+from mnemesh_recall.model.searchable_text import searchable_text
 from mnemesh_recall.store.sql.tables import messages
 
 Row = dict[str, Any]
@@ -80,7 +80,7 @@ def content_columns(message: Message) -> Row:
         "tool_calls": _json(message.tool_calls, _call),
         "tool_returns": _json(message.tool_returns, _return),
         "approval_decisions": _json(message.approval_decisions, _decision),
-        "search_text": speech(message).casefold() or None,
+        "search_text": searchable_text(message).casefold() or None,
     }
 
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from mnemesh_recall.model.outbox import NewsKind
+from mnemesh_recall.model.outbox import ChangeKind
 from mnemesh_recall.store.sql import message_rows as messages
 from mnemesh_recall.store.sql import windows
 from mnemesh_recall.store.sql.tables import context_entries, index_outbox, step_commits, tool_call_rows
-from mnemesh_recall.store.sql.transaction import Left, Writing
+from mnemesh_recall.store.sql.transaction import Deferred, Transaction
 from mnemesh_recall.store.sql.windows import MOVE, Head
 
 _RECORD: Final = sa.insert(step_commits)
@@ -34,7 +34,7 @@ _CLOSE: Final = (
         _inserted(
             index_outbox,
             ("subject_id",),
-            kind=sa.literal(NewsKind.MESSAGE.value),
+            kind=sa.literal(ChangeKind.MESSAGE.value),
             created_at=sa.bindparam("now", type_=index_outbox.c.created_at.type),
         ),
         _inserted(
@@ -45,21 +45,26 @@ _CLOSE: Final = (
 )
 
 
-def close(
-    tx: Writing, left: Left, state: Head, entering: Sequence[str], moved: dict[str, Any], record: dict[str, Any]
+def write_step_commit(
+    tx: Transaction,
+    deferred: Deferred,
+    state: Head,
+    entering: Sequence[str],
+    moved: dict[str, Any],
+    record: dict[str, Any],
 ) -> None:
-    """Writes what was left, the window's new entries, its next state (see `windows.moved`) and the step's record."""
+    """Writes the deferred rows, the new entries and next state of the window, and the record of the step."""
     conn = tx.conn
     if conn.dialect.name != "postgresql":
-        messages.finish(tx, left)
+        messages.finish(tx, deferred)
         windows.enter(conn, state.conversation_id, state.next_position, entering)
         conn.execute(MOVE, moved)
         conn.execute(_RECORD, record)
         return
     asked: dict[str, Any] = {
-        "tool_call_rows_tool_call_id": [call["tool_call_id"] for call in left.calls],
-        "tool_call_rows_message_id": [call["message_id"] for call in left.calls],
-        "index_outbox_subject_id": left.news,
+        "tool_call_rows_tool_call_id": [call["tool_call_id"] for call in deferred.calls],
+        "tool_call_rows_message_id": [call["message_id"] for call in deferred.calls],
+        "index_outbox_subject_id": deferred.news,
         "now": tx.now,
         "context_entries_position": list(range(state.next_position, state.next_position + len(entering))),
         "context_entries_message_id": list(entering),

@@ -14,13 +14,13 @@ from mnemesh_kit.errors import InvalidArgument, NotFound, RequestIdReused
 from mnemesh_recall.errors import LeaseLost, StepConflict, WindowMoved
 from mnemesh_recall.model.contexts import Replacement, StepCommit, StepResult
 from mnemesh_recall.model.messages import Message, Role
-from mnemesh_recall.model.unanswered_calls import is_repair
+from mnemesh_recall.model.unanswered_calls import is_derived_return
 from mnemesh_recall.store.sql import message_rows as messages
 from mnemesh_recall.store.sql import tables, windows
 from mnemesh_recall.store.sql.rows import text_content
-from mnemesh_recall.store.sql.step_commit_rows import close
+from mnemesh_recall.store.sql.step_commit_rows import write_step_commit
 from mnemesh_recall.store.sql.tables import step_commits
-from mnemesh_recall.store.sql.transaction import Left, Writing
+from mnemesh_recall.store.sql.transaction import Deferred, Transaction
 
 _s = step_commits.c
 _FOUND: Final = sa.select(step_commits).where(
@@ -48,15 +48,15 @@ _FORGET: Final = sa.delete(step_commits).where(
 
 
 def forget(conn: sa.Connection, before: datetime, most: int) -> int:
-    """Forgets at most so many steps of before that time; how many. See RecallStore.purge_steps."""
+    """Forgets at most so many steps of before that time; how many. See MessageStore.purge_steps."""
     found = conn.execute(_OUTLIVED, {"before": before, "most": most}).all()
     if found:
         conn.execute(_FORGET, [{"its_organization": row.organization_id, "its_step": row.step_id} for row in found])
     return len(found)
 
 
-def commit(tx: Writing, step: StepCommit, fingerprint: str) -> StepResult:
-    """See RecallStore.commit_step. The order of the checks is part of the contract."""
+def commit(tx: Transaction, step: StepCommit, fingerprint: str) -> StepResult:
+    """See MessageStore.commit_step. The order of the checks is part of the contract."""
     conn, organization_id = tx.conn, tx.organization_id
     given = (*step.messages, *step.hidden_messages)
     state = conn.execute(_STATE, {**_asked(tx, step), "ids": messages.ids_of(given)}).first()
@@ -68,8 +68,8 @@ def commit(tx: Writing, step: StepCommit, fingerprint: str) -> StepResult:
         raise windows.absent(conn, organization_id, step.conversation_id, step.agent_id)
     if step.epoch < state.epoch:
         raise LeaseLost(step.conversation_id, state.epoch)
-    left = Left()
-    stored = messages.store_rows(tx, step.agent_id, given, left, all_new=not state.stored)
+    deferred = Deferred()
+    stored = messages.store_rows(tx, step.agent_id, given, deferred, all_new=not state.stored)
     entering = windows.not_shown(conn, step.conversation_id, messages.ids_of(step.messages), stored.known_ids)
     if step.system_text is not None:
         windows.say(conn, state.system_message_id, text_content(step.system_text), tx.now)
@@ -87,13 +87,13 @@ def commit(tx: Writing, step: StepCommit, fingerprint: str) -> StepResult:
         sequence_ids=stored.sequence_ids,
         agent_message_count=stored.agent_message_count,
     )
-    close(tx, left, state, entering, moved, _record(tx, step, fingerprint, result))
+    write_step_commit(tx, deferred, state, entering, moved, _record(tx, step, fingerprint, result))
     if not result.rebased:
         return result
     return dataclasses.replace(result, context=windows.read(conn, organization_id, step.conversation_id))
 
 
-def _asked(tx: Writing, step: StepCommit) -> dict[str, Any]:
+def _asked(tx: Transaction, step: StepCommit) -> dict[str, Any]:
     return {
         "organization": tx.organization_id,
         "conversation": step.conversation_id,
@@ -102,7 +102,7 @@ def _asked(tx: Writing, step: StepCommit) -> dict[str, Any]:
     }
 
 
-def _earlier(tx: Writing, step: StepCommit) -> sa.Row[Any] | None:
+def _earlier(tx: Transaction, step: StepCommit) -> sa.Row[Any] | None:
     rows = tx.conn.execute(_FOUND, _asked(tx, step)).all()
     for row in rows:
         if row.step_id == step.step_id:
@@ -114,7 +114,7 @@ def _earlier(tx: Writing, step: StepCommit) -> sa.Row[Any] | None:
     return None
 
 
-def _replayed(tx: Writing, step: StepCommit, fingerprint: str, earlier: sa.Row[Any]) -> StepResult:
+def _replayed(tx: Transaction, step: StepCommit, fingerprint: str, earlier: sa.Row[Any]) -> StepResult:
     same = (step.agent_id, step.conversation_id, fingerprint)
     if same != (earlier.agent_id, earlier.conversation_id, earlier.fingerprint):
         raise StepConflict(step.step_id)
@@ -128,7 +128,7 @@ def _replayed(tx: Writing, step: StepCommit, fingerprint: str, earlier: sa.Row[A
     )
 
 
-def _record(tx: Writing, step: StepCommit, fingerprint: str, result: StepResult) -> dict[str, Any]:
+def _record(tx: Transaction, step: StepCommit, fingerprint: str, result: StepResult) -> dict[str, Any]:
     return {
         "organization_id": tx.organization_id,
         "step_id": step.step_id,
@@ -144,8 +144,8 @@ def _record(tx: Writing, step: StepCommit, fingerprint: str, result: StepResult)
     }
 
 
-def replace(tx: Writing, new: Replacement) -> None:
-    """See RecallStore.replace_context."""
+def replace(tx: Transaction, new: Replacement) -> None:
+    """See MessageStore.replace_context."""
     conn, organization_id = tx.conn, tx.organization_id
     state = windows.head(conn, organization_id, new.conversation_id, new.agent_id)
     if new.epoch is not None and new.epoch < state.epoch:
@@ -177,7 +177,7 @@ def _repairs(conn: sa.Connection, new: Replacement) -> list[Message]:
         messages.ids_of(new.new_messages), windows.shown_ids(conn, new.conversation_id)
     )
     window = windows.shown(conn, new.conversation_id) if kept else ()
-    return [message for message in window if message.id in kept and is_repair(message)]
+    return [message for message in window if message.id in kept and is_derived_return(message)]
 
 
 def _require_window(conn: sa.Connection, organization_id: str, new: Replacement, system_message_id: str) -> None:

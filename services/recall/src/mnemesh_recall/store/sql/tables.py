@@ -83,7 +83,7 @@ messages = sa.Table(
     sa.Column("tool_calls", sa.Text),
     sa.Column("tool_returns", sa.Text),
     sa.Column("approval_decisions", sa.Text),
-    # What it says (messages/speech.py), case-folded; NULL where nothing of it may be found.
+    # What it says (messages/searchable_text.py), case-folded; NULL where nothing of it may be found.
     sa.Column("search_text", sa.Text),
     sa.Index("ux_messages_id", "id", unique=True),
     sa.Index("ux_messages_sequence", "agent_id", "sequence_id", unique=True),

@@ -20,7 +20,7 @@ from mnemesh_recall.store.sql.episode_codec import to_episode, to_fact
 from mnemesh_recall.store.sql.episode_tables import episodes, facts
 from mnemesh_recall.store.sql.tables import contexts, messages, trace_lines, turns
 from mnemesh_recall.store.sql.trace_codec import line_row
-from mnemesh_recall.store.sql.transaction import Writing
+from mnemesh_recall.store.sql.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ AT_ONCE: Final = 500
 _l, _m, _t, _c = trace_lines.c, messages.c, turns.c, contexts.c
 
 
-def bring_in(tx: Writing, wanted: Import) -> Imported:
+def bring_in(tx: Transaction, wanted: Import) -> Imported:
     """See TraceStore.import_records."""
     agents.take_numbers(tx, wanted.agent_id, 0)
     if wanted.conversation_id is None:
@@ -53,7 +53,7 @@ def bring_in(tx: Writing, wanted: Import) -> Imported:
     )
 
 
-def _fresh(tx: Writing, wanted: Import, given: Sequence[Trace]) -> list[Trace]:
+def _fresh(tx: Transaction, wanted: Import, given: Sequence[Trace]) -> list[Trace]:
     """The traces that are not there, each of one of the agent's conversations. AlreadyExists: one is, and differs."""
     own = set(tx.conn.execute(sa.select(_c.conversation_id).where(_c.agent_id == wanted.agent_id)).scalars())
     there = _there(tx, wanted.agent_id, given)
@@ -75,7 +75,7 @@ def _fresh(tx: Writing, wanted: Import, given: Sequence[Trace]) -> list[Trace]:
     return fresh
 
 
-def _there(tx: Writing, agent_id: str, given: Sequence[Trace]) -> dict[str, Trace]:
+def _there(tx: Transaction, agent_id: str, given: Sequence[Trace]) -> dict[str, Trace]:
     """The agent's traces in the turns that are named, and in those that hold one of the ids."""
     named = _turns_there(tx, agent_id, given)
     for ids in _chunks([trace.id for trace in given]):
@@ -91,7 +91,7 @@ def _there(tx: Writing, agent_id: str, given: Sequence[Trace]) -> dict[str, Trac
     return there
 
 
-def _turns_there(tx: Writing, agent_id: str, given: Sequence[Trace]) -> set[str]:
+def _turns_there(tx: Transaction, agent_id: str, given: Sequence[Trace]) -> set[str]:
     found: set[str] = set()
     for ids in _chunks(sorted({trace.turn_id for trace in given})):
         known = sa.select(_t.turn_id).where(_t.agent_id == agent_id, _t.turn_id.in_(ids))
@@ -99,7 +99,7 @@ def _turns_there(tx: Writing, agent_id: str, given: Sequence[Trace]) -> set[str]
     return found
 
 
-def _store(tx: Writing, wanted: Import, fresh: Sequence[Trace]) -> None:
+def _store(tx: Transaction, wanted: Import, fresh: Sequence[Trace]) -> None:
     entering: dict[str, list[Message]] = {}
     for made in _chunks(list(messages_of(wanted.agent_id, fresh))):
         message_rows.store(tx, wanted.agent_id, [message for message, _, _ in made])
@@ -122,7 +122,7 @@ def _store(tx: Writing, wanted: Import, fresh: Sequence[Trace]) -> None:
         )
 
 
-def _keep_episodes(tx: Writing, agent_id: str, given: Sequence[Episode]) -> int:
+def _keep_episodes(tx: Transaction, agent_id: str, given: Sequence[Episode]) -> int:
     there = {key: to_episode(row) for row, keys in _known(tx, episodes, agent_id) for key in keys}
     kept = 0
     for record in given:
@@ -143,7 +143,7 @@ def _keep_episodes(tx: Writing, agent_id: str, given: Sequence[Episode]) -> int:
     return kept
 
 
-def _keep_facts(tx: Writing, agent_id: str, given: Sequence[Fact]) -> int:
+def _keep_facts(tx: Transaction, agent_id: str, given: Sequence[Fact]) -> int:
     there = {key: to_fact(row) for row, keys in _known(tx, facts, agent_id) for key in keys}
     drawn_from = {key: row.id for row, keys in _known(tx, episodes, agent_id) for key in keys}
     kept = 0
@@ -183,7 +183,7 @@ def _keep_facts(tx: Writing, agent_id: str, given: Sequence[Fact]) -> int:
     return kept
 
 
-def _known(tx: Writing, table: sa.Table, agent_id: str) -> Iterator[tuple[Any, tuple[str, ...]]]:
+def _known(tx: Transaction, table: sa.Table, agent_id: str) -> Iterator[tuple[Any, tuple[str, ...]]]:
     """The rows of an agent, each with the ids by which a trace file may call it."""
     column = table.c
     rows = tx.conn.execute(

@@ -19,7 +19,7 @@ from mnemesh_recall.store.sql import trace_imports as imports
 from mnemesh_recall.store.sql import trace_rows as traces
 from mnemesh_recall.store.sql.fulltext.engines import word_index
 from mnemesh_recall.store.sql.tables import request_ledger
-from mnemesh_recall.store.sql.transaction import Writing
+from mnemesh_recall.store.sql.transaction import Transaction
 
 TURNS_AT_ONCE: Final = 50
 
@@ -67,7 +67,7 @@ class SqlTraceStore:
         """See TraceStore."""
 
         def put(conn: sa.Connection) -> Sequence[str]:
-            tx = Writing(conn, self._words, organization_id, self._clock.now())
+            tx = Transaction(conn, self._words, organization_id, self._clock.now())
             return [str(count) for count in astuple(imports.bring_in(tx, wanted))]
 
         def act(conn: sa.Connection) -> Imported:

@@ -11,7 +11,7 @@ from mnemesh_recall.store.sql.fulltext.documents import WordIndex
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class Transaction:
     """One transaction for one organization, at one instant."""
 
     conn: sa.Connection
@@ -21,7 +21,7 @@ class Writing:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Deferred:
     """What a transaction leaves to its end, because nothing in it reads that."""
 
     calls: list[dict[str, str]] = field(default_factory=list)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from mnemesh_recall.model.messages import Message
 from mnemesh_recall.model.traces import answered_calls, in_turns, opens_turn
 from mnemesh_recall.store.sql.tables import agents, messages, tool_call_rows, turns
-from mnemesh_recall.store.sql.transaction import Writing
+from mnemesh_recall.store.sql.transaction import Transaction
 
 _t, _m, _a, _r = turns.c, messages.c, agents.c, tool_call_rows.c
 _NUMBERED: Final = re.compile(r"turn_(\d{4,18})")
@@ -43,7 +43,7 @@ _KNOWN: Final = sa.select(_t.turn_id).where(_t.agent_id == sa.bindparam("agent")
 _OPEN: Final = sa.insert(turns)
 
 
-def placed(tx: Writing, agent_id: str, fresh: Sequence[Message]) -> list[Message]:
+def placed(tx: Transaction, agent_id: str, fresh: Sequence[Message]) -> list[Message]:
     """New messages of one agent, in order, each with the turn that it belongs to; its agent must be there.
 
     A tool result, or a decision on a call, belongs to the turn of its call, however late it comes. What else an agent
@@ -71,7 +71,7 @@ def placed(tx: Writing, agent_id: str, fresh: Sequence[Message]) -> list[Message
     return found
 
 
-def _of_call(tx: Writing, agent_id: str, message: Message, of_calls: dict[str, str]) -> str | None:
+def _of_call(tx: Transaction, agent_id: str, message: Message, of_calls: dict[str, str]) -> str | None:
     for call_id in answered_calls(message):
         if call_id in of_calls:
             return of_calls[call_id]
@@ -81,7 +81,7 @@ def _of_call(tx: Writing, agent_id: str, message: Message, of_calls: dict[str, s
     return None
 
 
-def _current(tx: Writing, agent_id: str, message: Message, current: dict[str | None, str]) -> str:
+def _current(tx: Transaction, agent_id: str, message: Message, current: dict[str | None, str]) -> str:
     conversation_id = message.conversation_id
     if not opens_turn(message):
         if conversation_id in current:
@@ -98,7 +98,7 @@ def _current(tx: Writing, agent_id: str, message: Message, current: dict[str | N
     return turn_id
 
 
-def open_named(tx: Writing, agent_id: str, turn_id: str, first: Message) -> None:
+def open_named(tx: Transaction, agent_id: str, turn_id: str, first: Message) -> None:
     """Opens a turn under a name from elsewhere; one that is a number keeps it where it is free."""
     numbered = _NUMBERED.fullmatch(turn_id)
     wanted = int(numbered[1]) if numbered else 0
@@ -118,11 +118,11 @@ def forget_empty(conn: sa.Connection, agent_id: str, turn_ids: Sequence[str]) ->
         conn.execute(sa.delete(turns).where(_t.agent_id == agent_id, _t.turn_id.in_(turn_ids), ~left))
 
 
-def _is_known(tx: Writing, agent_id: str, turn_id: str) -> bool:
+def _is_known(tx: Transaction, agent_id: str, turn_id: str) -> bool:
     return tx.conn.scalar(_KNOWN, {"agent": agent_id, "turn": turn_id}) is not None
 
 
-def _open(tx: Writing, agent_id: str, turn_id: str, index: int, first: Message) -> None:
+def _open(tx: Transaction, agent_id: str, turn_id: str, index: int, first: Message) -> None:
     tx.conn.execute(
         _OPEN,
         {

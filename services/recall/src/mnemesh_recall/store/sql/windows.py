@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from mnemesh_kit.errors import NotFound
 
 from mnemesh_recall.errors import no_conversation
-from mnemesh_recall.model.contexts import Context, WindowIds
+from mnemesh_recall.model.contexts import ContextWindow, ContextWindowIds
 from mnemesh_recall.model.messages import Message
-from mnemesh_recall.model.unanswered_calls import repaired
+from mnemesh_recall.model.unanswered_calls import with_error_returns
 from mnemesh_recall.store.sql import agents as agent_rows
 from mnemesh_recall.store.sql.rows import COLUMNS, to_message
 from mnemesh_recall.store.sql.tables import agents, context_entries, contexts, messages
@@ -96,7 +96,7 @@ def count_reset(conn: sa.Connection, conversation_id: str, now: datetime) -> Non
 
 def shown(conn: sa.Connection, conversation_id: str) -> tuple[Message, ...]:
     """The messages of a window, in order, with error returns for calls that have none."""
-    return repaired([to_message(row) for row in conn.execute(_SHOWN, {"conversation": conversation_id})])
+    return with_error_returns([to_message(row) for row in conn.execute(_SHOWN, {"conversation": conversation_id})])
 
 
 def shown_ids(conn: sa.Connection, conversation_id: str) -> tuple[str, ...]:
@@ -104,27 +104,31 @@ def shown_ids(conn: sa.Connection, conversation_id: str) -> tuple[str, ...]:
     return tuple(conn.execute(_SHOWN_IDS, {"conversation": conversation_id}).scalars())
 
 
-def read(conn: sa.Connection, organization_id: str, conversation_id: str, if_version: int | None = None) -> Context:
+def read(
+    conn: sa.Connection, organization_id: str, conversation_id: str, if_version: int | None = None
+) -> ContextWindow:
     """A window; without messages where its version is `if_version`."""
     state = head(conn, organization_id, conversation_id)
     known = state.version == if_version
     return to_context(state, None if known else shown(conn, conversation_id))
 
 
-def read_ids(conn: sa.Connection, organization_id: str, conversation_ids: Sequence[str]) -> tuple[WindowIds, ...]:
-    """See RecallStore.get_window_ids. No window is without entries: each has its system message."""
+def read_ids(
+    conn: sa.Connection, organization_id: str, conversation_ids: Sequence[str]
+) -> tuple[ContextWindowIds, ...]:
+    """See MessageStore.get_window_ids. No window is without entries: each has its system message."""
     asked = {"organization": organization_id, "conversations": list(conversation_ids)}
     rows = conn.execute(_IDS_OF, asked)
     found = {
-        state[0]: WindowIds(*state, tuple(row.message_id for row in shown))
+        state[0]: ContextWindowIds(*state, tuple(row.message_id for row in shown))
         for state, shown in groupby(rows, key=lambda row: (row.conversation_id, row.agent_id, row.version))
     }
     return tuple(found[id_] for id_ in conversation_ids if id_ in found)
 
 
-def to_context(state: Head, window: tuple[Message, ...] | None) -> Context:
+def to_context(state: Head, window: tuple[Message, ...] | None) -> ContextWindow:
     """The domain's view of a window's row."""
-    return Context(
+    return ContextWindow(
         conversation_id=state.conversation_id,
         agent_id=state.agent_id,
         version=state.version,
@@ -137,7 +141,7 @@ def to_context(state: Head, window: tuple[Message, ...] | None) -> Context:
     )
 
 
-def create(conn: sa.Connection, organization_id: str, new: Context, ids: Sequence[str]) -> None:
+def create(conn: sa.Connection, organization_id: str, new: ContextWindow, ids: Sequence[str]) -> None:
     """Makes a window over stored messages, the system message first."""
     conn.execute(
         sa.insert(contexts).values(

@@ -30,7 +30,7 @@ MOST_CANDIDATES: Final = 100
 def search(
     index: WordIndex, conn: sa.Connection, scope: SearchScope, terms: Sequence[str], limit: int
 ) -> list[tuple[str, float]]:
-    """See RecallStore.search_words."""
+    """See MessageStore.search_words."""
     size, holders = index.counts(conn, scope, terms, MOST_HOLDERS + 1)
     if not holders:
         return []
