@@ -62,13 +62,13 @@ def read(cls: type[T], env: Mapping[str, str] = os.environ) -> T:
     Raises:
         ConfigError: one line, naming the variable.
     """
-    room = cls.__module__.partition(".")[0].removeprefix("mnemesh_").upper()
+    service = service_of(cls).upper()
     hints = get_type_hints(cls)
     values: dict[str, Any] = {}
     for field in fields(cls):  # type: ignore[arg-type]
         if not field.metadata.get("environment", True):
             continue
-        names = (f"MNEMESH_{room}_{field.name.upper()}", f"MNEMESH_{field.name.upper()}")
+        names = (f"MNEMESH_{service}_{field.name.upper()}", f"MNEMESH_{field.name.upper()}")
         name = next((candidate for candidate in names if env.get(candidate)), None)
         if name is not None:
             values[field.name] = _converted(name, env[name], hints[field.name])
@@ -78,6 +78,11 @@ def read(cls: type[T], env: Mapping[str, str] = os.environ) -> T:
         return cls(**values)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def service_of(cls: type) -> str:
+    """Returns the service that a class belongs to: `blocks` for a class of the package `mnemesh_blocks`."""
+    return cls.__module__.partition(".")[0].removeprefix("mnemesh_")
 
 
 def _converted(name: str, text: str, kind: Any) -> Any:

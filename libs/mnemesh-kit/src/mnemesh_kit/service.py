@@ -17,7 +17,8 @@ from grpc_reflection.v1alpha import reflection
 from mnemesh_kit.auth import authenticator
 from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.interceptors import Pipeline
-from mnemesh_kit.metrics import Gauge, Metrics
+from mnemesh_kit.metrics import Metric, Metrics
+from mnemesh_kit.sql.database import TRANSACTIONS
 from mnemesh_kit.tracing import server_interceptors
 from mnemesh_kit.transport import SERVER_OPTIONS
 
@@ -39,8 +40,8 @@ class Assembly:
     """Run in order before the server accepts calls."""
     background: Sequence[Hook] = field(default_factory=tuple)
     """Tasks that run as long as the server; the end of one by an exception ends the server."""
-    gauges: Sequence[Gauge] = field(default_factory=tuple)
-    """Numbers of the service's own beside its metrics."""
+    metrics: Sequence[Metric] = field(default_factory=tuple)
+    """The service's own counters, gauges and histograms."""
     close: Sequence[Hook] = field(default_factory=tuple)
     """Run in reverse order when all calls are over."""
 
@@ -99,9 +100,7 @@ class RunningServer:
     def _built(self, assembly: Assembly, config: ServerConfig) -> grpc.aio.Server:
         believes = authenticator(config)
         if config.metrics_port is not None:
-            self.metrics = Metrics()
-            for gauge in assembly.gauges:
-                self.metrics.add(gauge)
+            self.metrics = Metrics([TRANSACTIONS, *assembly.metrics])
             _require_free(config.host, config.metrics_port, "MNEMESH_METRICS_PORT")
             self.metrics.serve(config.host, config.metrics_port)
         pipeline = Pipeline(believes, self.metrics)

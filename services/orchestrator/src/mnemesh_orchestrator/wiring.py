@@ -174,7 +174,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
             periodic(LATE_APPROVALS_SECONDS, parts.approvals.expire),
             periodic(PURGE_SECONDS, parts.purge),
         ],
-        gauges=[
+        metrics=[
             Metric(
                 "mnemesh_prompt_estimate_error",
                 "Mean error of what requests to models were expected to take, as a share of what providers counted, "

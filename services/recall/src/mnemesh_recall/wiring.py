@@ -88,7 +88,7 @@ async def assemble(config: Config, *, clock: Clock | None = None) -> Assembly:
             periodic(PURGE_SECONDS, purge),
             periodic(RETENTION_SECONDS, retention.sweep),
         ],
-        gauges=[
+        metrics=[
             Gauge(
                 "mnemesh_recall_outbox_lag_seconds",
                 "Age of the oldest change that the vector index lacks.",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, Self, TypeVar
 
 import sqlalchemy as sa
 
 from mnemesh_kit.config import ConfigError, StartupError
+from mnemesh_kit.metrics import Counter
 from mnemesh_kit.sql.revisions import is_newest
 
 T = TypeVar("T")
 
-TRANSACTIONS: Final[Counter[str]] = Counter()
-"""Transactions that this process has begun, by kind ("read", "write"): for its metrics."""
+TRANSACTIONS: Final = Counter("mnemesh_sql_transactions", "SQL transactions begun, by kind.", ["kind"])
+"""The transactions that this process has begun, by kind: `read` or `write`."""
 
 
 class Engine(Protocol):
@@ -89,7 +89,7 @@ class Database:
 
     async def read(self, fn: Callable[[sa.Connection], T]) -> T:
         """Runs `fn` on one consistent snapshot. Writes fail."""
-        TRANSACTIONS["read"] += 1
+        TRANSACTIONS.inc("read")
         return await self._engine.read(fn)
 
     async def write(self, fn: Callable[[sa.Connection], T]) -> T:
@@ -98,7 +98,7 @@ class Database:
         An exception from `fn` rolls everything back. A conflict with another writer runs the whole of `fn` again, so
         it must not count on running once. A caller that is cancelled may still have committed.
         """
-        TRANSACTIONS["write"] += 1
+        TRANSACTIONS.inc("write")
         return await self._engine.write(fn)
 
     async def migrate(self, package: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, TypeVar
@@ -11,12 +10,13 @@ from typing import Final, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.errors import Unavailable
 
 T = TypeVar("T")
 
 WRITE_ATTEMPTS: Final = 50
-MAX_PAUSE_SECONDS: Final = 0.1
+CONFLICT_BACKOFF: Final = Backoff(first=0.002, maximum=0.1, factor=1.2, jitter=1.0)
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
 # A unique violation may be a race that a second look turns into the rule's own error, so it is run again once.
 _UNIQUE_VIOLATION: Final = "23505"
@@ -67,8 +67,7 @@ class PostgresEngine:
                 # Losers of this process go on one at a time, so that one of them always gets through.
                 if attempt == 1:
                     await turn.enter_async_context(self._after_conflict)
-                pause = min(MAX_PAUSE_SECONDS, 0.002 * attempt)
-                await asyncio.sleep(random.uniform(0, pause))  # noqa: S311  (jitter)
+                await asyncio.sleep(CONFLICT_BACKOFF.delay(attempt))
         raise Unavailable("The database is too busy with other writers.")
 
     async def alter(self, fn: Callable[[sa.Connection], T]) -> T:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import random
 import sqlite3
 import threading
 import time
@@ -14,12 +13,14 @@ from typing import Final, TypeVar
 
 import sqlalchemy as sa
 
+from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.errors import Unavailable
 
 T = TypeVar("T")
 
 BUSY_TIMEOUT_MS: Final = 5_000
 WRITE_ATTEMPTS: Final = 5
+BUSY_BACKOFF: Final = Backoff(first=0.02, maximum=0.1, factor=1.5, jitter=0.75)
 CACHE_KILOBYTES: Final = 8_192
 """Of each connection, at most. SQLite's own 2 MB are too few for what a search of words reads three times."""
 _RETRIED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -80,7 +81,7 @@ class _Lane:
                     raise
                 if attempt == WRITE_ATTEMPTS:
                     raise Unavailable("The database is busy with another process's writes.") from error
-                time.sleep(random.uniform(0.005, 0.02) * attempt)  # noqa: S311  (jitter, in the lane's own thread)
+                time.sleep(BUSY_BACKOFF.delay(attempt))
         raise AssertionError("unreachable")
 
     def _connection(self) -> sa.Connection:
