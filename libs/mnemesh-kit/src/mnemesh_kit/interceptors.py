@@ -24,7 +24,8 @@ from mnemesh_kit.errors import MAX_MESSAGE_BYTES, Internal, InvalidArgument, Mne
 from mnemesh_kit.metrics import Metrics
 from mnemesh_kit.principal import set_principal
 
-EXEMPT: Final = ("/grpc.health.v1.", "/grpc.reflection.")
+EXEMPT: Final = ("/grpc.health.v1.", "/grpc.reflection.", "/mnemesh.server.v1.")
+"""Methods that need no token, and are neither logged nor measured."""
 _log = structlog.get_logger("mnemesh.rpc")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 

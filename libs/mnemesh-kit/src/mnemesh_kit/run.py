@@ -18,6 +18,7 @@ import uvloop
 
 from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.logs import configure_logging
+from mnemesh_kit.server_info import version_of
 from mnemesh_kit.service import Assembly, RunningServer
 from mnemesh_kit.tracing import start_tracing
 
@@ -74,15 +75,22 @@ def main(
             case []:
                 config = read()
                 return run(lambda: build(config), config)
+            case ["--version"]:
+                distribution = _package(build).replace("_", "-")
+                print(f"{distribution} {version_of(distribution)}")  # noqa: T201
+                return OK
             case [name] if name in work:
                 asyncio.run(_tell(getattr(import_module(work[name]), name), read(), name))
                 return OK
             case _:
-                module = build.__module__.partition(".")[0]
-                choices = f" [{' | '.join(work)}]" if work else ""
-                raise StartupError(f"usage: python -m {module}{choices}")
+                choices = " | ".join((*work, "--version"))
+                raise StartupError(f"usage: python -m {_package(build)} [{choices}]")
     except StartupError as error:
         return refuse(error)
+
+
+def _package(build: Callable[..., object]) -> str:
+    return build.__module__.partition(".")[0]
 
 
 async def _tell(work: Callable[[ConfigT], AsyncIterator[str]], config: ConfigT, name: str) -> None:

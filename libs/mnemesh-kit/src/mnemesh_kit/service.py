@@ -13,11 +13,14 @@ import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from mnemesh.server.v1 import server_service_pb2_grpc
 
 from mnemesh_kit.auth import authenticator
 from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.interceptors import Pipeline
 from mnemesh_kit.metrics import Metric, Metrics
+from mnemesh_kit.server_info import SERVICE_NAME as SERVER_SERVICE
+from mnemesh_kit.server_info import ServerInfoServicer
 from mnemesh_kit.sql.database import TRANSACTIONS
 from mnemesh_kit.tracing import server_interceptors
 from mnemesh_kit.transport import SERVER_OPTIONS
@@ -108,9 +111,10 @@ class RunningServer:
         for add, servicer in assembly.servicers:
             add(servicer, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection(
-            (*assembly.service_names, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-        )
+        info = ServerInfoServicer(assembly.name, assembly.service_names)
+        server_service_pb2_grpc.add_ServerServiceServicer_to_server(info, server)
+        reflected = (*assembly.service_names, SERVER_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(reflected, server)
         self.address = _bind(server, config, assembly.name)
         return server
 

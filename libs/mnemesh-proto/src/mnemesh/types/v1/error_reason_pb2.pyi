@@ -57,7 +57,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """UNAUTHENTICATED. The token is missing, expired or not ours."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 14
     """INTERNAL. A defect of the server; its log has the trace.
-    Metadata: request_id (of the log lines).
+    Metadata: correlation_id (of the log lines).
     """
     ERROR_REASON_ERASED: _ErrorReason.ValueType  # 15
     """FAILED_PRECONDITION. The agent or resource was erased; late writes are
@@ -245,7 +245,7 @@ ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 13
 """UNAUTHENTICATED. The token is missing, expired or not ours."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 14
 """INTERNAL. A defect of the server; its log has the trace.
-Metadata: request_id (of the log lines).
+Metadata: correlation_id (of the log lines).
 """
 ERROR_REASON_ERASED: ErrorReason.ValueType  # 15
 """FAILED_PRECONDITION. The agent or resource was erased; late writes are

@@ -1,0 +1,47 @@
+"""`ServerService`: a server's answer to the question for its name and version. Every server of the kit serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any, Final
+
+import grpc
+from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
+
+SERVICE_NAME: Final = server_service_pb2.DESCRIPTOR.services_by_name["ServerService"].full_name
+_CONTRACTS: Final = "mnemesh-proto"
+
+
+def version_of(distribution: str) -> str:
+    """Returns the version of an installed distribution, such as `mnemesh-blocks`; "" if it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+class ServerInfoServicer(server_service_pb2_grpc.ServerServiceServicer):
+    """Answers with the facts of one server, which are read once."""
+
+    def __init__(self, service: str, proto_services: Sequence[str]) -> None:
+        """Reads the versions of the service's distribution and of the contracts.
+
+        Args:
+            service: the short name of the service, such as `blocks`.
+            proto_services: full names of the gRPC services that the server serves.
+        """
+        self._info = server_service_pb2.GetServerInfoResponse(
+            service=service,
+            version=version_of(f"mnemesh-{service}"),
+            contract_version=version_of(_CONTRACTS),
+            proto_services=proto_services,
+        )
+
+    async def GetServerInfo(
+        self,
+        request: server_service_pb2.GetServerInfoRequest,  # noqa: ARG002
+        context: grpc.aio.ServicerContext[Any, Any],  # noqa: ARG002
+    ) -> server_service_pb2.GetServerInfoResponse:
+        """Returns the facts."""
+        return self._info

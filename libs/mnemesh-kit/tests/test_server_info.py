@@ -1,0 +1,71 @@
+"""A client asks a server for its version; an operator asks on the command line."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from mnemesh.server.v1 import server_service_pb2 as pb
+from mnemesh.server.v1 import server_service_pb2_grpc
+from mnemesh_kit import run
+from mnemesh_kit.channels import Channels
+from mnemesh_kit.config import ServerConfig
+from mnemesh_kit.server_info import SERVICE_NAME, version_of
+from mnemesh_kit.service import Assembly, RunningServer
+
+
+async def test_a_server_tells_its_version_without_a_token(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("0" * 32)
+    server, channels = RunningServer(), Channels()
+    assembly = Assembly(name="blocks", servicers=[], service_names=["mnemesh.blocks.v1.BlockService"])
+    address = await server.start(assembly, ServerConfig(auth_key_file=str(keys), shutdown_grace_seconds=0))
+    try:
+        stub = server_service_pb2_grpc.ServerServiceStub(channels.channel(address))
+        info = await stub.GetServerInfo(pb.GetServerInfoRequest())
+        async with grpc.aio.insecure_channel(address) as channel:
+            reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+            request = reflection_pb2.ServerReflectionRequest(list_services="")
+            answers = [answer async for answer in reflection.ServerReflectionInfo(iter([request]))]
+    finally:
+        await channels.close()
+        await server.stop()
+    assert info == pb.GetServerInfoResponse(
+        service="blocks",
+        version=metadata.version("mnemesh-blocks"),
+        contract_version=metadata.version("mnemesh-proto"),
+        proto_services=["mnemesh.blocks.v1.BlockService"],
+    )
+    assert SERVICE_NAME in [service.name for service in answers[0].list_services_response.service]
+
+
+def test_the_version_of_a_distribution_that_is_not_installed_is_empty() -> None:
+    assert version_of("mnemesh-of-tomorrow") == ""
+
+
+def test_the_command_line_prints_the_version(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def build(_: ServerConfig) -> Assembly:
+        raise AssertionError("The service must not start.")
+
+    build.__module__ = "mnemesh_blocks.wiring"
+    monkeypatch.setattr(sys, "argv", ["mnemesh_blocks", "--version"])
+    assert run.main(ServerConfig, build) == run.OK
+    assert capsys.readouterr().out == f"mnemesh-blocks {metadata.version('mnemesh-blocks')}\n"
+
+
+def test_an_unknown_argument_is_answered_with_the_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def build(_: ServerConfig) -> Assembly:
+        raise AssertionError("The service must not start.")
+
+    build.__module__ = "mnemesh_blocks.wiring"
+    monkeypatch.setattr(sys, "argv", ["mnemesh_blocks", "serve"])
+    assert run.main(ServerConfig, build, {"maintain": "mnemesh_blocks.maintenance"}) == run.CANNOT_START
+    assert capsys.readouterr().err == "mnemesh: usage: python -m mnemesh_blocks [maintain | --version]\n"
