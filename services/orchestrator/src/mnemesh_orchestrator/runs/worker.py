@@ -149,8 +149,8 @@ class RunWorker:
         if active is not None and active.task is not None:
             await asyncio.wait([active.task])
 
-    async def drop(self, organization_id: str, agent_id: str) -> None:
-        """Lets go of the runs of an agent that is being deleted; their leases are gone already."""
+    async def drop(self, organization_id: str, agent_id: str) -> tuple[str, ...]:
+        """Stops the runs of an agent that is being deleted, whose leases are gone already. Returns their ids."""
         tasks = []
         for active in list(self._active.values()):
             if active.claim.agent.id == agent_id and active.task is not None:
@@ -160,8 +160,14 @@ class RunWorker:
             await asyncio.wait(tasks)
         where = RunFilter(agent_ids=(agent_id,), active=True)
         waiting = await self._store.list(organization_id, where, PageQuery(_ALL, ascending=True))
-        for run in waiting.items:
-            self._hub.end(run.id)
+        unfinished = tuple(run.id for run in waiting.items)
+        self.end_streams(unfinished)
+        return unfinished
+
+    def end_streams(self, run_ids: Sequence[str]) -> None:
+        """Ends the streams of runs that were deleted."""
+        for run_id in run_ids:
+            self._hub.end(run_id)
 
     async def claim_and_run(self, conversation_id: str) -> None:
         """Claims and begins the next run of a conversation, if there is one to be had."""

@@ -246,10 +246,17 @@ class AgentLifecycle:
         """
         if not await self._store.begin_deletion(principal.organization_id, agent_id):
             return Erased()
-        await self._conductor.drop(principal.organization_id, agent_id)
-        erased = await self._erase(agent_id)
-        await self._store.forget(agent_id)
-        return erased + Erased(agents=1)
+        return await self._complete_deletion(principal.organization_id, agent_id) + Erased(agents=1)
+
+    async def _complete_deletion(self, organization_id: str, agent_id: str) -> Erased:
+        unfinished = await self._conductor.drop(organization_id, agent_id)
+        try:
+            erased = await self._erase(agent_id)
+            await self._store.forget(agent_id)
+        finally:
+            # Clients may have opened these streams again after the runs were stopped.
+            self._conductor.end_streams(unfinished)
+        return erased
 
     async def _erase(self, agent_id: str) -> Erased:
         erased, request_id = Erased(), f"{agent_id}/erase"
@@ -265,7 +272,6 @@ class AgentLifecycle:
         agent, creation = found
         with as_principal(Principal(agent.organization_id, agent.provenance.created_by_id)):
             if agent.state is AgentState.DELETING:
-                await self._erase(agent.id)
-                await self._store.forget(agent.id)
+                await self._complete_deletion(agent.organization_id, agent.id)
             elif agent.created_at < self._clock.now() - GRACE:
                 await self._complete(agent, msgspec.json.decode(creation, type=Creation))
