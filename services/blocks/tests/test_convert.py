@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh.blocks.v1 import blocks_pb2
-from mnemesh_blocks.convert import messages
-from mnemesh_blocks.model import AgentAuthor, Block, OwnerAuthor, Provenance
+from mnemesh_blocks.model.blocks import AgentAuthor, Block, OwnerAuthor, Provenance
+from mnemesh_blocks.rpc.convert import blocks as messages
 from mnemesh_kit.principal import Principal, as_principal
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

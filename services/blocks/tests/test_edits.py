@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mnemesh_blocks.edits import Append, Edit, InsertLine, Patch, ReplaceAll, ReplaceUnique, Rethink
+from mnemesh_blocks.model.edits import Append, Edit, InsertLine, Patch, ReplaceAll, ReplaceUnique, Rethink
 from mnemesh_kit.errors import MnemeshError
 
 

@@ -10,8 +10,8 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.rewriting import require_unused, rewrite_database
 
 from mnemesh_blocks.config import Config
-from mnemesh_blocks.store.sql import SqlBlockStore
-from mnemesh_blocks.store.tables import metadata
+from mnemesh_blocks.store.sql.blocks import SqlBlockStore
+from mnemesh_blocks.store.sql.tables import metadata
 
 
 async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:

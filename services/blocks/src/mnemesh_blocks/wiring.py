@@ -12,9 +12,9 @@ from mnemesh_kit.service import Assembly
 from mnemesh_kit.sql import Database
 
 from mnemesh_blocks.config import Config
-from mnemesh_blocks.service import BlockService
-from mnemesh_blocks.servicer import BlocksServicer
-from mnemesh_blocks.store.sql import SqlBlockStore
+from mnemesh_blocks.rpc.blocks import BlocksServicer
+from mnemesh_blocks.store.sql.blocks import SqlBlockStore
+from mnemesh_blocks.usecases.blocks import BlockService
 
 PURGE_SECONDS = 3600.0
 

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_blocks.model import Block, BlockRevision, CoreMemory
+from mnemesh_blocks.model.blocks import Block, BlockRevision, CoreMemory
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.principal import current_principal
 
-from mnemesh_blocks.model import (
+from mnemesh_blocks.model.blocks import (
     DEFAULT_LIMIT,
     AgentAuthor,
     Author,
@@ -25,7 +25,7 @@ from mnemesh_blocks.model import (
     OwnerAuthor,
     Provenance,
 )
-from mnemesh_blocks.rules import default_description, without_nul
+from mnemesh_blocks.model.validation import default_description, without_nul
 
 _MAX_CALL_ID: Final = 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

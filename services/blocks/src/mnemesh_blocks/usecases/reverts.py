@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 from mnemesh_blocks.errors import BlockNoHistory, BlockRevisionNotFound
-from mnemesh_blocks.model import Block, BlockRevision, Operation
+from mnemesh_blocks.model.blocks import Block, BlockRevision, Operation
 from mnemesh_blocks.store.base import BlockTransaction
 
 

@@ -12,12 +12,12 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery, paginate
 from mnemesh_kit.sql import Database
 
-from mnemesh_blocks.model import Block, BlockRevision
+from mnemesh_blocks.model.blocks import Block, BlockRevision
 from mnemesh_blocks.store.base import BlockFilter, BlockOrder, BlockTransaction
-from mnemesh_blocks.store.core import CoreMemoryTables
-from mnemesh_blocks.store.filters import conditions
-from mnemesh_blocks.store.rows import block_from, block_values, revision_from, revision_values
-from mnemesh_blocks.store.tables import (
+from mnemesh_blocks.store.sql.core_memory import CoreMemoryTables
+from mnemesh_blocks.store.sql.filters import conditions
+from mnemesh_blocks.store.sql.rows import block_from, block_values, revision_from, revision_values
+from mnemesh_blocks.store.sql.tables import (
     block_identities,
     block_revisions,
     block_tags,

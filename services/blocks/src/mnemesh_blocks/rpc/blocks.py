@@ -12,9 +12,10 @@ from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import next_page_token, page_query
 
-from mnemesh_blocks.convert import messages, requests
-from mnemesh_blocks.rules import without_nul
-from mnemesh_blocks.service import BlockService
+from mnemesh_blocks.model.validation import without_nul
+from mnemesh_blocks.rpc.convert import blocks as messages
+from mnemesh_blocks.rpc.convert import requests
+from mnemesh_blocks.usecases.blocks import BlockService
 
 MAX_BATCH: Final = 1000
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument
 
-from mnemesh_blocks.convert.messages import CARRIED, bounded, datetime_of, draft_from, optional
-from mnemesh_blocks.edits import Append, Edit, InsertLine, Patch, ReplaceAll, ReplaceUnique, Rethink
-from mnemesh_blocks.history import Redo, RevertTarget, ToRevision, Undo
-from mnemesh_blocks.rules import without_nul
+from mnemesh_blocks.model.edits import Append, Edit, InsertLine, Patch, ReplaceAll, ReplaceUnique, Rethink
+from mnemesh_blocks.model.validation import without_nul
+from mnemesh_blocks.rpc.convert.blocks import CARRIED, bounded, datetime_of, draft_from, optional
 from mnemesh_blocks.store.base import BlockFilter, BlockOrder
+from mnemesh_blocks.usecases.reverts import Redo, RevertTarget, ToRevision, Undo
 
 _MOST_LABELS: Final = 1000
 _MAX_SEARCH: Final = 10_000

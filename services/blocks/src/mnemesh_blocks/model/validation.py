@@ -12,7 +12,7 @@ from typing import Any, Final
 from mnemesh_kit.errors import InvalidArgument
 
 from mnemesh_blocks.errors import BlockLimitExceeded
-from mnemesh_blocks.model import Block
+from mnemesh_blocks.model.blocks import Block
 
 MAX_TAGS: Final = 100
 MAX_TAG: Final = 200

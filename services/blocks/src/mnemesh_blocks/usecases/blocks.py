@@ -13,15 +13,13 @@ from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import current_principal
 
-from mnemesh_blocks.edits import Edit
 from mnemesh_blocks.errors import (
     BlockLabelTaken,
     BlockNotHeld,
     BlockRevisionNotFound,
     ConversationNotFound,
 )
-from mnemesh_blocks.history import RevertTarget, content_of
-from mnemesh_blocks.model import (
+from mnemesh_blocks.model.blocks import (
     Author,
     Block,
     BlockRevision,
@@ -30,9 +28,11 @@ from mnemesh_blocks.model import (
     OwnerAuthor,
     copied,
 )
-from mnemesh_blocks.preconditions import at_revision, attach, held, require_alive, required, writable
-from mnemesh_blocks.rules import changed, checked
+from mnemesh_blocks.model.edits import Edit
+from mnemesh_blocks.model.validation import changed, checked
 from mnemesh_blocks.store.base import BlockFilter, BlockOrder, BlockStore, BlockTransaction
+from mnemesh_blocks.usecases.lookups import at_revision, attach, held, require_alive, required, writable
+from mnemesh_blocks.usecases.reverts import RevertTarget, content_of
 
 T = TypeVar("T")
 

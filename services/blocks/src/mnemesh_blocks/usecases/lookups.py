@@ -10,7 +10,7 @@ from mnemesh_blocks.errors import (
     BlockReadOnly,
     BlockRevisionMismatch,
 )
-from mnemesh_blocks.model import AgentAuthor, Author, Block
+from mnemesh_blocks.model.blocks import AgentAuthor, Author, Block
 from mnemesh_blocks.store.base import BlockTransaction
 
 

@@ -14,9 +14,9 @@ from mnemesh_blocks.errors import (
     BlockTextAmbiguous,
     BlockTextNotFound,
 )
-from mnemesh_blocks.model import Operation
-from mnemesh_blocks.patch import apply_patch
-from mnemesh_blocks.rules import without_nul
+from mnemesh_blocks.model.blocks import Operation
+from mnemesh_blocks.model.patches import apply_patch
+from mnemesh_blocks.model.validation import without_nul
 
 # Blocks are shown to agents with "12→ " before each line; an agent that copies the display would store the numbers.
 _LINE_NUMBER: Final = re.compile(r"^[ \t]*\d+→", re.MULTILINE)

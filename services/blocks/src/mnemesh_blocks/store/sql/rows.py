@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from mnemesh_blocks.model import AgentAuthor, Block, BlockRevision, Operation, OwnerAuthor, Provenance
+from mnemesh_blocks.model.blocks import AgentAuthor, Block, BlockRevision, Operation, OwnerAuthor, Provenance
 
 
 def block_from(row: sa.Row[Any]) -> Block:

@@ -10,9 +10,9 @@ from mnemesh_kit.clock import Clock
 from mnemesh_kit.paging import Page, PageQuery, paginate
 from mnemesh_kit.sql import UtcDateTime
 
-from mnemesh_blocks.model import Block, CoreMemory
-from mnemesh_blocks.store.rows import block_from
-from mnemesh_blocks.store.tables import blocks, core_memories, holdings
+from mnemesh_blocks.model.blocks import Block, CoreMemory
+from mnemesh_blocks.store.sql.rows import block_from
+from mnemesh_blocks.store.sql.tables import blocks, core_memories, holdings
 
 
 class CoreMemoryTables:

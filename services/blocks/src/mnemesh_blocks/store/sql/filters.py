@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 
 from mnemesh_blocks.store.base import BlockFilter
-from mnemesh_blocks.store.tables import block_identities, block_tags, blocks, holdings
+from mnemesh_blocks.store.sql.tables import block_identities, block_tags, blocks, holdings
 
 
 def conditions(wanted: BlockFilter) -> Iterator[sa.ColumnElement[bool]]:

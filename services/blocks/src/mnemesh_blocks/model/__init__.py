@@ -1,0 +1,1 @@
+"""The domain of core memory: frozen types and pure rules."""
