@@ -1,4 +1,4 @@
-"""What goes out as a message comes back as the same value."""
+"""Round trips between domain values and messages."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh.blocks.v1 import blocks_pb2
-from mnemesh_blocks.model.blocks import AgentAuthor, Block, OwnerAuthor, Provenance
-from mnemesh_blocks.rpc.convert import blocks as messages
-from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_blocks.model.authors import AgentAuthor, OwnerAuthor
+from mnemesh_blocks.model.blocks import Block, Provenance
+from mnemesh_blocks.rpc.convert.authors import author_from_proto, author_to_proto
+from mnemesh_blocks.rpc.convert.blocks import block_from_proto, block_to_proto
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 text = st.text(st.characters(codec="utf-8"), max_size=30)
@@ -39,21 +41,20 @@ blocks = st.builds(
 
 
 @given(blocks)
-def test_a_block_survives_the_wire(block: Block) -> None:
-    sent = messages.block_to(block).SerializeToString()
-    assert messages.block_from(blocks_pb2.Block.FromString(sent)) == block
+def test_block_round_trip(block: Block) -> None:
+    sent = block_to_proto(block).SerializeToString()
+    assert block_from_proto(blocks_pb2.Block.FromString(sent)) == block
 
 
-whole = st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
+storable = st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
 
 
-@given(whole, whole)
-def test_an_agent_author_survives_the_wire(tool_call_id: str | None, run_id: str | None) -> None:
+@given(storable, storable)
+def test_agent_author_round_trip(tool_call_id: str | None, run_id: str | None) -> None:
     author = AgentAuthor("agent-00000000-0000-4000-8000-000000000001", tool_call_id, run_id)
-    assert messages.author_from(messages.author_to(author)) == author
+    assert author_from_proto(author_to_proto(author), DEFAULT_PRINCIPAL) == author
 
 
-def test_an_owner_is_the_caller_whatever_the_message_says() -> None:
-    me = Principal("org-00000000-0000-4000-8000-000000000001", "user-00000000-0000-4000-8000-000000000001")
-    with as_principal(me):
-        assert messages.author_from(messages.author_to(OwnerAuthor("someone else"))) == OwnerAuthor(me.subject_id)
+def test_owner_author_is_always_the_caller() -> None:
+    caller = Principal("org-00000000-0000-4000-8000-000000000001", "user-00000000-0000-4000-8000-000000000001")
+    assert author_from_proto(author_to_proto(OwnerAuthor("user-other")), caller) == OwnerAuthor(caller.subject_id)

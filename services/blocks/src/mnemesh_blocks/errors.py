@@ -1,4 +1,4 @@
-"""What can go wrong with core memory, in the words that an agent reads."""
+"""The errors of the blocks service. Agents read the texts of those that an edit can raise."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ class BlockNotFound(NotFound):
     """The organization has no such block."""
 
     def __init__(self, block_id: str) -> None:
-        super().__init__(f"There is no block {block_id}.", resource_id=block_id)
+        super().__init__(f"Block {block_id} does not exist.", resource_id=block_id)
 
 
 class ConversationNotFound(NotFound):
-    """The agent has no such conversation."""
+    """The conversation belongs to another agent."""
 
     def __init__(self, conversation_id: str) -> None:
-        super().__init__(f"The agent has no conversation {conversation_id}.", resource_id=conversation_id)
+        super().__init__(f"Conversation {conversation_id} does not belong to this agent.", resource_id=conversation_id)
 
 
 class BlockNotHeld(NotFound):
-    """The agent does not hold the block that it is to give back."""
+    """The agent does not hold the block."""
 
-    def __init__(self, agent_id: str, block: str) -> None:
-        super().__init__(f"Agent {agent_id} holds no block {block}.", resource_id=block)
+    def __init__(self, agent_id: str, block_id: str) -> None:
+        super().__init__(f"Agent {agent_id} does not hold block {block_id}.", resource_id=block_id)
 
 
 class BlockRevisionNotFound(NotFound):
-    """The block has no such revision, or did not exist at that time."""
+    """The block has no such revision, or did not exist at the requested time."""
 
-    def __init__(self, block_id: str, which: str) -> None:
-        super().__init__(f"Block {block_id} has no revision {which}.", resource_id=block_id)
+    def __init__(self, block_id: str, revision: str) -> None:
+        super().__init__(f"Block {block_id} has no revision {revision}.", resource_id=block_id)
 
 
 class BlockLabelNotFound(NotFound):
-    """The agent holds no block under that label."""
+    """The agent holds no block under this label."""
 
     reason = "BLOCK_LABEL_NOT_FOUND"
 
@@ -50,7 +50,7 @@ class BlockLabelNotFound(NotFound):
 
 
 class BlockLabelTaken(AlreadyExists):
-    """The agent holds another block under that label."""
+    """The agent holds another block under this label."""
 
     reason = "BLOCK_LABEL_TAKEN"
 
@@ -59,7 +59,7 @@ class BlockLabelTaken(AlreadyExists):
 
 
 class BlockLimitExceeded(FailedPrecondition):
-    """The value would be longer than the block's limit."""
+    """The new value is longer than the block's limit."""
 
     reason = "BLOCK_LIMIT_EXCEEDED"
 
@@ -73,7 +73,7 @@ class BlockLimitExceeded(FailedPrecondition):
 
 
 class BlockReadOnly(FailedPrecondition):
-    """An agent may not edit this block."""
+    """The block is read-only, and the author is an agent."""
 
     reason = "BLOCK_READ_ONLY"
 
@@ -82,14 +82,14 @@ class BlockReadOnly(FailedPrecondition):
 
 
 class BlockRevisionMismatch(Aborted):
-    """The block moved on since its author looked; the current revision and value come along."""
+    """The block changed since its author read it. The metadata has the current revision and value."""
 
     reason = "BLOCK_REVISION_MISMATCH"
 
     def __init__(self, label: str, revision: int, value: str) -> None:
         super().__init__(
-            f"Block {label} was changed by someone else and is now at revision {revision}. "
-            "Look at its current value and make the edit again.",
+            f"Block {label} was changed by another author and is now at revision {revision}. "
+            "Read its current value and repeat the edit.",
             label=label,
             revision=str(revision),
             value=value,
@@ -117,7 +117,7 @@ class BlockTextAmbiguous(FailedPrecondition):
 
 
 class BlockLineNumberPrefix(InvalidArgument):
-    """The text repeats the line numbers that blocks are displayed with."""
+    """The text contains line numbers, which blocks are displayed with but do not contain."""
 
     reason = "BLOCK_LINE_NUMBER_PREFIX"
 
@@ -144,13 +144,13 @@ class BlockLineOutOfRange(InvalidArgument):
 
 
 class BlockPatchFailed(FailedPrecondition):
-    """A hunk of the patch fits nowhere, or in several places."""
+    """A hunk of the patch matches no position of the block, or several."""
 
     reason = "BLOCK_PATCH_FAILED"
 
 
 class BlockNoHistory(FailedPrecondition):
-    """There is nothing left to undo or to redo."""
+    """There is nothing to undo or to redo."""
 
     reason = "BLOCK_NO_HISTORY"
 
@@ -159,7 +159,7 @@ class BlockNoHistory(FailedPrecondition):
 
 
 class AgentErased(FailedPrecondition):
-    """The agent was erased; nothing is written for it any more."""
+    """The agent was erased. Later writes for it are refused."""
 
     reason = "ERASED"
 

@@ -1,4 +1,4 @@
-"""The process: configuration in, exit code out."""
+"""The entry point of the process."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from mnemesh_kit import run
 from mnemesh_blocks.config import Config
 from mnemesh_blocks.wiring import assemble
 
-WORK = {"maintain": "mnemesh_blocks.maintenance"}
+COMMANDS = {"maintain": "mnemesh_blocks.maintenance"}
 
 
 def main() -> int:
-    """Runs the blocks service until it is told to stop, or its maintenance once."""
-    return run.main(Config.from_env, assemble, WORK)
+    """Runs the blocks service, or its maintenance; returns the exit code."""
+    return run.main(Config.from_env, assemble, COMMANDS)

@@ -1,4 +1,4 @@
-"""Builds the service from its parts; the only place that picks them."""
+"""Builds the service from its parts. Only this module chooses implementations."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from mnemesh_blocks.config import Config
 from mnemesh_blocks.rpc.blocks import BlocksServicer
 from mnemesh_blocks.store.sql.blocks import SqlBlockStore
 from mnemesh_blocks.usecases.blocks import BlockService
+from mnemesh_blocks.usecases.conversation_blocks import ConversationBlockService
+from mnemesh_blocks.usecases.core_memory import CoreMemoryService
+from mnemesh_blocks.usecases.revisions import RevisionService
 
 PURGE_SECONDS = 3600.0
 
 
 async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
-    """The blocks service over its migrated database, ready to start."""
+    """Migrates the database and returns the service, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
     database = Database.open(config.database, synchronous=config.sqlite_synchronous)
     await database.migrate("mnemesh_blocks")
@@ -30,7 +33,12 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         await store.purge_ledger()
         await store.purge_tombstones(clock.now() - timedelta(days=config.tombstone_days))
 
-    servicer = BlocksServicer(BlockService(store, clock, ids))
+    servicer = BlocksServicer(
+        blocks=BlockService(store, clock, ids),
+        core_memory=CoreMemoryService(store, clock),
+        conversation_blocks=ConversationBlockService(store, clock, ids),
+        revisions=RevisionService(store, clock),
+    )
     return Assembly(
         name="blocks",
         servicers=[(blocks_service_pb2_grpc.add_BlockServiceServicer_to_server, servicer)],

@@ -1,53 +1,38 @@
-"""Blocks, their revisions and the core memory they form, as values."""
+"""Blocks: the labelled texts of core memory, and the rules for attributes that every block follows."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
+
+from mnemesh_kit.errors import InvalidArgument
+
+from mnemesh_blocks.errors import BlockLimitExceeded, BlockReadOnly, BlockRevisionMismatch
+from mnemesh_blocks.model.authors import AgentAuthor, Author
+from mnemesh_blocks.model.text import require_bounded, require_no_nul
 
 DEFAULT_LIMIT: Final = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class AgentAuthor:
-    """An agent that edits by a tool."""
-
-    agent_id: str
-    tool_call_id: str | None = None
-    run_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerAuthor:
-    """A caller of the API, who may also write read-only blocks."""
-
-    subject_id: str
-
-
-Author = AgentAuthor | OwnerAuthor
-
-
-class Operation(StrEnum):
-    """What a change did."""
-
-    CREATE = "create"
-    UPDATE = "update"
-    APPEND = "append"
-    REPLACE_ALL = "replace_all"
-    REPLACE_UNIQUE = "replace_unique"
-    INSERT_LINE = "insert_line"
-    RETHINK = "rethink"
-    PATCH = "patch"
-    REVERT = "revert"
-    UNDO = "undo"
-    REDO = "redo"
+MAX_TAGS: Final = 100
+MAX_TAG: Final = 200
+MAX_TEXT: Final = 1_000_000
+"""The maximum characters of a description, a name or metadata. A value has the block's own limit."""
+MAX_SEARCH: Final = 10_000
+"""The maximum characters of one text in a filter."""
+_LABEL: Final = re.compile(r"[A-Za-z0-9_\-./]{1,100}")
+_DEFAULT_DESCRIPTIONS: Final = {
+    "human": "What is known about the person in this conversation: name, life, wishes and how to speak with them.",
+    "persona": "Who the agent is: its character, its manner and what it holds to in every conversation.",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a block came from; ids that mnemesh carries and does not interpret."""
+    """The origin of a block: ids that mnemesh stores and does not interpret."""
 
     created_by_id: str = ""
     last_updated_by_id: str = ""
@@ -60,22 +45,25 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A labelled piece of core memory. What it must keep is in rules.py."""
+    """A labelled piece of core memory. `require_valid` checks its rules."""
 
     id: str
     label: str
     value: str = ""
     limit: int = DEFAULT_LIMIT
+    """The maximum length of `value` in characters (Unicode code points)."""
     description: str | None = None
     read_only: bool = False
+    """Agents cannot edit the block; its owner can."""
     revision: int = 1
     content_revision: int = 1
-    """The revision whose value this one shows: an older one after an undo."""
+    """The revision whose value the block shows: an older one after an undo."""
     name: str | None = None
     tags: tuple[str, ...] = ()
     metadata: str | None = None
     """A JSON object as text."""
     hidden: bool = False
+    """Lists omit the block unless their filter asks for hidden blocks."""
     is_template: bool = False
     template_name: str | None = None
     preserve_on_migration: bool = False
@@ -85,8 +73,120 @@ class Block:
     provenance: Provenance = field(default_factory=Provenance)
 
 
-def copied(block: Block, block_id: str, subject_id: str, now: datetime) -> Block:
-    """A block that says the same, with a history of its own; lists leave it out as they do all that is hidden."""
+class BlockOrder(StrEnum):
+    """The keys that lists of blocks can be sorted by."""
+
+    CREATE_TIME = "create_time"
+    UPDATE_TIME = "update_time"
+    LABEL = "label"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockFilter:
+    """The conditions of a list or a count; a block must meet all that are set. Searches ignore case."""
+
+    block_ids: tuple[str, ...] = ()
+    label: str | None = None
+    name: str | None = None
+    label_search: str | None = None
+    description_search: str | None = None
+    value_search: str | None = None
+    is_template: bool | None = None
+    hidden: bool | None = None
+    identity_id: str | None = None
+    agent_id: str | None = None
+    tags_any: tuple[str, ...] = ()
+    tags_all: tuple[str, ...] = ()
+    agents_more_than: int | None = None
+    agents_fewer_than: int | None = None
+    agents_exactly: int | None = None
+    project_id: str | None = None
+    template_id: str | None = None
+
+
+def require_valid(block: Block) -> Block:
+    """Returns `block` if it follows every rule of a block.
+
+    Raises:
+        BlockLimitExceeded: The value has more characters than the limit.
+        InvalidArgument: A field breaks its rule.
+    """
+    if not _LABEL.fullmatch(block.label):
+        raise InvalidArgument(
+            'block.label must have 1 to 100 letters, digits, "_", "-", "." or "/".', field="block.label"
+        )
+    if block.limit < 1:
+        raise InvalidArgument("block.limit must be at least 1 character.", field="block.limit")
+    require_no_nul(block.value, "block.value")
+    for name in ("description", "name", "template_name", "metadata"):
+        require_bounded(getattr(block, name) or "", f"block.{name}", MAX_TEXT)
+    for name in ("tags", "identity_ids"):
+        _require_names(getattr(block, name), f"block.{name}")
+    if block.metadata is not None:
+        _require_json_object(block.metadata)
+    if len(block.value) > block.limit:
+        raise BlockLimitExceeded(block.label, block.limit, len(block.value))
+    return block
+
+
+def require_valid_filter(filter_: BlockFilter) -> BlockFilter:
+    """Returns `filter_` if each of its texts can be searched for.
+
+    Raises:
+        InvalidArgument: A text is too long or contains a NUL character.
+    """
+    for name in BlockFilter.__dataclass_fields__:
+        value = getattr(filter_, name)
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str):
+                require_bounded(text, f"filter.{name}", MAX_SEARCH)
+    return filter_
+
+
+def require_writable(block: Block, author: Author) -> Block:
+    """Returns `block` if `author` may edit it.
+
+    Raises:
+        BlockReadOnly: The author is an agent and the block is read-only.
+    """
+    if block.read_only and isinstance(author, AgentAuthor):
+        raise BlockReadOnly(block.label)
+    return block
+
+
+def require_revision(block: Block, base_revision: int | None) -> Block:
+    """Returns `block` if it is at `base_revision`; None skips the check.
+
+    Raises:
+        BlockRevisionMismatch: The block has another revision.
+    """
+    if base_revision is not None and base_revision != block.revision:
+        raise BlockRevisionMismatch(block.label, block.revision, block.value)
+    return block
+
+
+def next_revision(
+    block: Block, at: datetime, by: str, *, provenance: Mapping[str, Any] | None = None, **changes: Any
+) -> Block:
+    """Returns the next revision of `block`, validated.
+
+    Args:
+        block: The current block.
+        at: The time of the change.
+        by: The id of the subject or agent that makes the change.
+        provenance: New values of the provenance ids.
+        changes: New values of the block's own fields.
+
+    Raises:
+        BlockLimitExceeded: The value is longer than the limit.
+        InvalidArgument: A field breaks its rule.
+    """
+    origin = replace(block.provenance, **(provenance or {}), last_updated_by_id=by)
+    return require_valid(replace(block, **changes, revision=block.revision + 1, updated_at=at, provenance=origin))
+
+
+def copy_block(block: Block, block_id: str, subject_id: str, now: datetime) -> Block:
+    """Returns a hidden block with the same content and a new history that starts at revision 1."""
     return replace(
         block,
         id=block_id,
@@ -99,43 +199,22 @@ def copied(block: Block, block_id: str, subject_id: str, now: datetime) -> Block
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockRevision:
-    """What a block said after one change, and who made it."""
-
-    block_id: str
-    revision: int
-    operation: Operation
-    label: str
-    value: str
-    description: str | None
-    limit: int
-    read_only: bool
-    author: Author
-    created_at: datetime
-    parent: int | None = None
-    """The revision whose value this one replaced; None where the value stayed, and for undo and redo."""
-    previous_value: str | None = None
-    """The value one revision earlier, where it was asked for."""
+def default_description(label: str) -> str | None:
+    """Returns the description of a block that its creator does not describe."""
+    return _DEFAULT_DESCRIPTIONS.get(label)
 
 
-@dataclass(frozen=True, slots=True)
-class CoreMemory:
-    """The blocks of one agent in the order of their attachment, as of one revision."""
+def _require_names(values: tuple[str, ...], field_: str) -> None:
+    if len(values) > MAX_TAGS or len(set(values)) < len(values) or not all(values):
+        raise InvalidArgument(f"{field_} must have at most {MAX_TAGS} distinct, non-empty values.", field=field_)
+    for value in values:
+        require_bounded(value, field_, MAX_TAG)
 
-    agent_id: str
-    revision: int = 0
-    blocks: tuple[Block, ...] = ()
-    updated_at: datetime | None = None
 
-    def with_own(self, own: CoreMemory) -> CoreMemory:
-        """What a conversation shows that has blocks for itself: these in the place of the agent's so labelled."""
-        by_label = {block.label: block for block in own.blocks}
-        shown = [by_label.pop(block.label, block) for block in self.blocks]
-        times = [time for time in (self.updated_at, own.updated_at) if time is not None]
-        return CoreMemory(
-            self.agent_id,
-            self.revision + own.revision,
-            (*shown, *by_label.values()),
-            max(times) if times else None,
-        )
+def _require_json_object(text: str) -> None:
+    try:
+        is_object = isinstance(json.loads(text), dict)
+    except ValueError:
+        is_object = False
+    if not is_object:
+        raise InvalidArgument("block.metadata must be a JSON object.", field="block.metadata")

@@ -1,4 +1,4 @@
-"""The edits that an agent can make to a block's value: each a pure function from the old value to the new one."""
+"""The edits of a block's value. Each is a pure function from the old value to the new one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mnemesh_blocks.errors import (
     BlockTextAmbiguous,
     BlockTextNotFound,
 )
-from mnemesh_blocks.model.blocks import Operation
 from mnemesh_blocks.model.patches import apply_patch
-from mnemesh_blocks.model.validation import without_nul
+from mnemesh_blocks.model.revisions import Operation
+from mnemesh_blocks.model.text import require_no_nul
 
-# Blocks are shown to agents with "12→ " before each line; an agent that copies the display would store the numbers.
+# Agents see blocks with "12→ " before each line. Without this check, an agent that copies a line stores its number.
 _LINE_NUMBER: Final = re.compile(r"^[ \t]*\d+→", re.MULTILINE)
 
 
@@ -29,31 +29,39 @@ class Edit(Protocol):
 
     @property
     def base_revision(self) -> int | None:
-        """The block revision that the author saw, where the edit depends on it."""
+        """The revision that the author saw, or None if the edit does not depend on it."""
         ...
 
     def apply(self, value: str, label: str) -> str:
-        """The value after the edit; raises what the room's errors name, and then nothing has changed."""
+        """Returns the value after the edit.
+
+        Args:
+            value: The current value.
+            label: The label of the block, for error texts.
+
+        Raises:
+            MnemeshError: The edit does not apply to this value; `errors.py` lists the reasons.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Adds text on a new line at the end; an empty block gets the text alone."""
+    """Adds text on a new line at the end. In an empty block the text is the first line."""
 
     text: str
     operation: ClassVar = Operation.APPEND
     base_revision: ClassVar[int | None] = None
 
     def apply(self, value: str, label: str) -> str:  # noqa: ARG002
-        """The value with the text below it."""
-        text = _clean(self.text, "content", "append.text")
+        """Returns `value` followed by a newline and the text."""
+        text = _require_storable(self.text, "content", "append.text")
         return f"{value}\n{text}" if value else text
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceAll:
-    """Replaces every occurrence, of which there must be one at least."""
+    """Replaces every occurrence of a text. There must be at least one."""
 
     old: str
     new: str
@@ -61,9 +69,11 @@ class ReplaceAll:
     base_revision: ClassVar[int | None] = None
 
     def apply(self, value: str, label: str) -> str:
-        """The value with the new text wherever the old one was."""
-        old = _required(_clean(self.old, "old_content", "replace_all.old_text"), "replace_all.old_text")
-        new = _clean(self.new, "new_content", "replace_all.new_text")
+        """Returns `value` with every occurrence replaced."""
+        old = _require_not_empty(
+            _require_storable(self.old, "old_content", "replace_all.old_text"), "replace_all.old_text"
+        )
+        new = _require_storable(self.new, "new_content", "replace_all.new_text")
         if old not in value:
             raise BlockTextNotFound(f"Old content '{old}' not found in memory block '{label}'", label=label)
         return value.replace(old, new)
@@ -71,7 +81,7 @@ class ReplaceAll:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceUnique:
-    """Replaces the only occurrence."""
+    """Replaces the only occurrence of a text."""
 
     old: str
     new: str
@@ -79,9 +89,11 @@ class ReplaceUnique:
     base_revision: ClassVar[int | None] = None
 
     def apply(self, value: str, label: str) -> str:
-        """The value with the new text in place of the old."""
-        old = _required(_clean(self.old, "old_str", "replace_unique.old_text"), "replace_unique.old_text")
-        new = _clean(self.new, "new_str", "replace_unique.new_text")
+        """Returns `value` with the one occurrence replaced."""
+        old = _require_not_empty(
+            _require_storable(self.old, "old_str", "replace_unique.old_text"), "replace_unique.old_text"
+        )
+        new = _require_storable(self.new, "new_str", "replace_unique.new_text")
         lines = _lines_of(old, value)
         if not lines:
             raise BlockTextNotFound(
@@ -96,7 +108,7 @@ class ReplaceUnique:
 
 @dataclass(frozen=True, slots=True)
 class InsertLine:
-    """Inserts lines behind the given one: 0 is the beginning, -1 the end."""
+    """Inserts text after a line. Line 0 inserts at the beginning, line -1 at the end."""
 
     line: int
     text: str
@@ -104,8 +116,8 @@ class InsertLine:
     operation: ClassVar = Operation.INSERT_LINE
 
     def apply(self, value: str, label: str) -> str:  # noqa: ARG002
-        """The value with the new lines in it."""
-        text = _clean(self.text, "insert_text", "insert_line.text")
+        """Returns `value` with the inserted lines."""
+        text = _require_storable(self.text, "insert_text", "insert_line.text")
         lines = value.split("\n") if value else []
         line = len(lines) if self.line == -1 else self.line
         if not 0 <= line <= len(lines):
@@ -115,49 +127,49 @@ class InsertLine:
 
 @dataclass(frozen=True, slots=True)
 class Rethink:
-    """Writes the whole value anew."""
+    """Replaces the whole value."""
 
     value: str
     base_revision: int | None = None
     operation: ClassVar = Operation.RETHINK
 
     def apply(self, value: str, label: str) -> str:  # noqa: ARG002
-        """The new value."""
-        return _clean(self.value, "new_memory", "rethink.value")
+        """Returns the new value."""
+        return _require_storable(self.value, "new_memory", "rethink.value")
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Applies the hunks of a unified diff by their context."""
+    """Applies the hunks of a unified diff by their context; see `patches.py`."""
 
     patch: str
     operation: ClassVar = Operation.PATCH
     base_revision: ClassVar[int | None] = None
 
     def apply(self, value: str, label: str) -> str:
-        """The value with every hunk applied."""
-        patch = without_nul(self.patch, "patch.patch")
+        """Returns `value` with every hunk applied."""
+        patch = require_no_nul(self.patch, "patch.patch")
         if any(_LINE_NUMBER.match(line[1:]) or _LINE_NUMBER.match(line) for line in patch.split("\n")):
             raise BlockLineNumberPrefix("Patch", "patch.patch")
         return apply_patch(value, patch, label)
 
 
-def _clean(text: str, name: str, field: str) -> str:
-    """Returns `text`; `name` is what the agent's tool calls it, `field` what the request does."""
-    without_nul(text, field)
+def _require_storable(text: str, name: str, field: str) -> str:
+    """Returns `text` if it can be stored. `name` is its name in the agent's tool, `field` its name in the request."""
+    require_no_nul(text, field)
     if _LINE_NUMBER.search(text):
         raise BlockLineNumberPrefix(name, field)
     return text
 
 
-def _required(text: str, field: str) -> str:
+def _require_not_empty(text: str, field: str) -> str:
     if not text:
-        raise InvalidArgument("The text to replace must not be empty.", field=field)
+        raise InvalidArgument(f"{field} must not be empty.", field=field)
     return text
 
 
 def _lines_of(text: str, value: str) -> list[int]:
-    """The 1-based line at which each occurrence begins."""
+    """Returns the 1-based line at which each occurrence of `text` begins."""
     lines: list[int] = []
     position = value.find(text)
     while position >= 0:

@@ -1,4 +1,4 @@
-"""Unified diffs applied by context: line numbers in hunk headers are ignored, because agents get them wrong."""
+"""Unified diffs, applied by context. Line numbers in hunk headers are ignored, because models often get them wrong."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from mnemesh_blocks.errors import BlockPatchFailed
 
-_SHOWN_LINES: Final = 4
+_QUOTED_LINES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,24 +17,30 @@ class _Hunk:
 
 
 def apply_patch(value: str, patch: str, label: str) -> str:
-    """The value with all hunks applied, one after the other.
+    """Returns `value` with all hunks applied, one after the other.
 
-    A hunk's context and removed lines must stand in the value exactly once; a hunk that only adds goes to the end.
+    The context and the removed lines of a hunk must occur in the value exactly once. A hunk that only adds lines is
+    appended.
+
+    Args:
+        value: The current value of the block.
+        patch: The unified diff, with or without file headers.
+        label: The label of the block, for error metadata.
 
     Raises:
-        BlockPatchFailed: there is no hunk, a line is not part of a diff, or a hunk fits nowhere or in several places.
+        BlockPatchFailed: There is no hunk, a line is not part of a diff, or a hunk matches no position or several.
     """
-    hunks = _parsed(patch, label)
+    hunks = _parse(patch, label)
     if not hunks:
         raise BlockPatchFailed("The patch contains no hunks.", label=label)
     lines = value.split("\n") if value else []
     for hunk in hunks:
-        at = _position(lines, hunk, label)
-        lines[at : at + len(hunk.before)] = hunk.after
+        index = _find_index(lines, hunk, label)
+        lines[index : index + len(hunk.before)] = hunk.after
     return "\n".join(lines)
 
 
-def _parsed(patch: str, label: str) -> list[_Hunk]:
+def _parse(patch: str, label: str) -> list[_Hunk]:
     hunks: list[_Hunk] = []
     before: list[str] = []
     after: list[str] = []
@@ -47,7 +53,7 @@ def _parsed(patch: str, label: str) -> list[_Hunk]:
         after.clear()
 
     for line in patch.removesuffix("\n").split("\n"):
-        # File headers come before the first hunk; inside of one, "--- x" is the removal of "-- x".
+        # File headers precede the first hunk. Within a hunk, "--- x" removes the line "-- x".
         if line.startswith(("*** ", "\\ ")) or (not inside and line.startswith(("--- ", "+++ ", "diff ", "index "))):
             continue
         if line.startswith("@@"):
@@ -56,7 +62,7 @@ def _parsed(patch: str, label: str) -> list[_Hunk]:
             continue
         mark, text = line[:1], line[1:]
         if mark not in ("", " ", "+", "-"):
-            raise BlockPatchFailed(f"Not a line of a patch (it begins with none of ' ', '+', '-'): {line}", label=label)
+            raise BlockPatchFailed(f"The patch has a line that starts with none of ' ', '+', '-': {line}", label=label)
         if not inside and not line:
             continue
         inside = True
@@ -68,13 +74,13 @@ def _parsed(patch: str, label: str) -> list[_Hunk]:
     return hunks
 
 
-def _position(lines: list[str], hunk: _Hunk, label: str) -> int:
+def _find_index(lines: list[str], hunk: _Hunk, label: str) -> int:
     if not hunk.before:
         return len(lines)
     size = len(hunk.before)
-    found = [at for at in range(len(lines) - size + 1) if tuple(lines[at : at + size]) == hunk.before]
+    found = [i for i in range(len(lines) - size + 1) if tuple(lines[i : i + size]) == hunk.before]
     if len(found) == 1:
         return found[0]
-    shown = "\n".join(hunk.before[:_SHOWN_LINES])
+    quoted = "\n".join(hunk.before[:_QUOTED_LINES])
     problem = "matched multiple places" if found else "expected hunk context not found"
-    raise BlockPatchFailed(f"The patch was not applied, {problem}:\n{shown}", label=label)
+    raise BlockPatchFailed(f"The patch was not applied, {problem}:\n{quoted}", label=label)

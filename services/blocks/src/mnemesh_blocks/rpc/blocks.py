@@ -1,185 +1,214 @@
-"""The RPCs of core memory: decode, call, encode."""
+"""The servicer of `mnemesh.blocks.v1.BlockService`: decodes, calls a use case, encodes."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import grpc
-from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
+from mnemesh.blocks.v1 import blocks_service_pb2 as pb
 from mnemesh.blocks.v1 import blocks_service_pb2_grpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.principal import current_principal
 
-from mnemesh_blocks.model.validation import without_nul
-from mnemesh_blocks.rpc.convert import blocks as messages
-from mnemesh_blocks.rpc.convert import requests
+from mnemesh_blocks.rpc.convert.authors import author_from_proto
+from mnemesh_blocks.rpc.convert.blocks import (
+    block_filter_from_proto,
+    block_order_from_proto,
+    block_to_proto,
+    block_update_from_proto,
+    draft_from_proto,
+)
+from mnemesh_blocks.rpc.convert.core_memory import core_memory_to_proto, edit_from_proto
+from mnemesh_blocks.rpc.convert.fields import optional_field, optional_timestamp_from_proto
+from mnemesh_blocks.rpc.convert.revisions import revert_target_from_proto, revision_to_proto
 from mnemesh_blocks.usecases.blocks import BlockService
-
-MAX_BATCH: Final = 1000
+from mnemesh_blocks.usecases.conversation_blocks import ConversationBlockService
+from mnemesh_blocks.usecases.core_memory import CoreMemoryService
+from mnemesh_blocks.usecases.revisions import RevisionService
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class BlocksServicer(blocks_service_pb2_grpc.BlockServiceServicer):
-    """`mnemesh.blocks.v1.BlockService`."""
+    """Serves `mnemesh.blocks.v1.BlockService`."""
 
-    def __init__(self, service: BlockService) -> None:
-        self._service = service
+    def __init__(
+        self,
+        *,
+        blocks: BlockService,
+        core_memory: CoreMemoryService,
+        conversation_blocks: ConversationBlockService,
+        revisions: RevisionService,
+    ) -> None:
+        self._blocks = blocks
+        self._core_memory = core_memory
+        self._conversation_blocks = conversation_blocks
+        self._revisions = revisions
 
-    async def CreateBlock(self, request: rpc.CreateBlockRequest, context: Context) -> rpc.CreateBlockResponse:
-        """Creates a block, and attaches it where agents are named."""
-        agents = [require_id(agent_id, "agent", "agent_ids") for agent_id in request.agent_ids]
-        key = request_key(request, "CreateBlock")
-        block = await self._service.create_block(messages.draft_from(request.block), agents, key)
-        return rpc.CreateBlockResponse(block=messages.block_to(block))
+    async def CreateBlock(self, request: pb.CreateBlockRequest, context: Context) -> pb.CreateBlockResponse:
+        """Creates a block and attaches it to the agents that the request names."""
+        block = await self._blocks.create_block(
+            current_principal(),
+            draft_from_proto(request.block),
+            request.agent_ids,
+            request_key(request, "CreateBlock"),
+        )
+        return pb.CreateBlockResponse(block=block_to_proto(block))
 
-    async def GetBlock(self, request: rpc.GetBlockRequest, context: Context) -> rpc.GetBlockResponse:
-        """One block, now or then."""
-        as_of = requests.moment_from(request, "as_of_time")
-        block = await self._service.get_block(require_id(request.block_id, "block", "block_id"), as_of)
-        return rpc.GetBlockResponse(block=messages.block_to(block))
+    async def GetBlock(self, request: pb.GetBlockRequest, context: Context) -> pb.GetBlockResponse:
+        """Returns a block as it is now, or as it was at a time."""
+        as_of = optional_timestamp_from_proto(request, "as_of_time")
+        block = await self._blocks.get_block(current_principal(), request.block_id, as_of)
+        return pb.GetBlockResponse(block=block_to_proto(block))
 
-    async def ListBlocks(self, request: rpc.ListBlocksRequest, context: Context) -> rpc.ListBlocksResponse:
-        """A page of blocks."""
-        query, order = page_query(request), requests.order_from(request.order_by)
-        page = await self._service.list_blocks(requests.filter_from(request.filter), order, query)
-        blocks = [messages.block_to(block) for block in page.items]
-        return rpc.ListBlocksResponse(blocks=blocks, next_page_token=next_page_token(query, page))
+    async def ListBlocks(self, request: pb.ListBlocksRequest, context: Context) -> pb.ListBlocksResponse:
+        """Returns a page of blocks."""
+        query = page_query(request)
+        page = await self._blocks.list_blocks(
+            current_principal(),
+            block_filter_from_proto(request.filter),
+            block_order_from_proto(request.order_by),
+            query,
+        )
+        blocks = [block_to_proto(block) for block in page.items]
+        return pb.ListBlocksResponse(blocks=blocks, next_page_token=next_page_token(query, page))
 
-    async def CountBlocks(self, request: rpc.CountBlocksRequest, context: Context) -> rpc.CountBlocksResponse:
-        """How many blocks a list would give."""
-        return rpc.CountBlocksResponse(count=await self._service.count_blocks(requests.filter_from(request.filter)))
+    async def CountBlocks(self, request: pb.CountBlocksRequest, context: Context) -> pb.CountBlocksResponse:
+        """Returns the number of blocks that match a filter."""
+        count = await self._blocks.count_blocks(current_principal(), block_filter_from_proto(request.filter))
+        return pb.CountBlocksResponse(count=count)
 
-    async def UpdateBlock(self, request: rpc.UpdateBlockRequest, context: Context) -> rpc.UpdateBlockResponse:
-        """Changes the fields in the mask."""
-        block = await self._service.update_block(
-            require_id(request.block.id, "block", "block.id"),
-            requests.changes_from(request),
-            request.base_revision if request.HasField("base_revision") else None,
+    async def UpdateBlock(self, request: pb.UpdateBlockRequest, context: Context) -> pb.UpdateBlockResponse:
+        """Changes the fields that the mask names."""
+        block = await self._blocks.update_block(
+            current_principal(),
+            request.block.id,
+            block_update_from_proto(request),
+            optional_field(request, "base_revision"),
             request_key(request, "UpdateBlock"),
         )
-        return rpc.UpdateBlockResponse(block=messages.block_to(block))
+        return pb.UpdateBlockResponse(block=block_to_proto(block))
 
-    async def DeleteBlock(self, request: rpc.DeleteBlockRequest, context: Context) -> rpc.DeleteBlockResponse:
+    async def DeleteBlock(self, request: pb.DeleteBlockRequest, context: Context) -> pb.DeleteBlockResponse:
         """Deletes a block."""
-        block_id = require_id(request.block_id, "block", "block_id")
-        await self._service.delete_block(block_id, request_key(request, "DeleteBlock"))
-        return rpc.DeleteBlockResponse()
+        key = request_key(request, "DeleteBlock")
+        await self._blocks.delete_block(current_principal(), request.block_id, key)
+        return pb.DeleteBlockResponse()
 
-    async def AttachBlock(self, request: rpc.AttachBlockRequest, context: Context) -> rpc.AttachBlockResponse:
-        """Gives a block to an agent."""
-        revision = await self._service.attach_block(
-            require_id(request.agent_id, "agent", "agent_id"),
-            require_id(request.block_id, "block", "block_id"),
-            request_key(request, "AttachBlock"),
-        )
-        return rpc.AttachBlockResponse(core_memory_revision=revision)
-
-    async def DetachBlock(self, request: rpc.DetachBlockRequest, context: Context) -> rpc.DetachBlockResponse:
-        """Takes a block from an agent."""
-        agent_id, key = require_id(request.agent_id, "agent", "agent_id"), request_key(request, "DetachBlock")
-        match request.WhichOneof("block"):
-            case "block_id":
-                named = {"block_id": require_id(request.block_id, "block", "block_id")}
-            case "label":
-                named = {"label": without_nul(request.label, "label")}
-            case _:
-                raise InvalidArgument("Either block_id or label is required.", field="block")
-        block_id, revision = await self._service.detach_block(agent_id, key, **named)
-        return rpc.DetachBlockResponse(block_id=block_id, core_memory_revision=revision)
-
-    async def ListBlockAgents(
-        self, request: rpc.ListBlockAgentsRequest, context: Context
-    ) -> rpc.ListBlockAgentsResponse:
-        """A page of the agents that hold a block."""
+    async def ListBlockAgents(self, request: pb.ListBlockAgentsRequest, context: Context) -> pb.ListBlockAgentsResponse:
+        """Returns a page of the agents that hold a block."""
         query = page_query(request)
-        page = await self._service.list_block_agents(require_id(request.block_id, "block", "block_id"), query)
-        return rpc.ListBlockAgentsResponse(agent_ids=page.items, next_page_token=next_page_token(query, page))
+        page = await self._blocks.list_block_agents(current_principal(), request.block_id, query)
+        return pb.ListBlockAgentsResponse(agent_ids=page.items, next_page_token=next_page_token(query, page))
 
-    async def GetCoreMemory(self, request: rpc.GetCoreMemoryRequest, context: Context) -> rpc.GetCoreMemoryResponse:
-        """An agent's core memory, unless the caller has it."""
-        agent_id = require_id(request.agent_id, "agent", "agent_id")
-        known = request.if_revision if request.HasField("if_revision") else None
-        memory = await self._service.get_core_memory(agent_id, known, _conversation(request))
+    async def AttachBlock(self, request: pb.AttachBlockRequest, context: Context) -> pb.AttachBlockResponse:
+        """Attaches a block to an agent."""
+        key = request_key(request, "AttachBlock")
+        revision = await self._core_memory.attach_block(current_principal(), request.agent_id, request.block_id, key)
+        return pb.AttachBlockResponse(core_memory_revision=revision)
+
+    async def DetachBlock(self, request: pb.DetachBlockRequest, context: Context) -> pb.DetachBlockResponse:
+        """Detaches a block from an agent."""
+        if request.WhichOneof("block") is None:
+            raise InvalidArgument("block must be set to block_id or label.", field="block")
+        block_id, revision = await self._core_memory.detach_block(
+            current_principal(),
+            request.agent_id,
+            request_key(request, "DetachBlock"),
+            block_id=optional_field(request, "block_id"),
+            label=optional_field(request, "label"),
+        )
+        return pb.DetachBlockResponse(block_id=block_id, core_memory_revision=revision)
+
+    async def GetCoreMemory(self, request: pb.GetCoreMemoryRequest, context: Context) -> pb.GetCoreMemoryResponse:
+        """Returns an agent's core memory, unless the caller has the current revision."""
+        memory = await self._core_memory.get_core_memory(
+            current_principal(),
+            request.agent_id,
+            optional_field(request, "if_revision"),
+            optional_field(request, "conversation_id"),
+        )
         if memory is None:
-            return rpc.GetCoreMemoryResponse(not_modified=True)
-        return rpc.GetCoreMemoryResponse(core_memory=messages.core_memory_to(memory))
+            return pb.GetCoreMemoryResponse(not_modified=True)
+        return pb.GetCoreMemoryResponse(core_memory=core_memory_to_proto(memory))
 
     async def BatchGetCoreMemory(
-        self, request: rpc.BatchGetCoreMemoryRequest, context: Context
-    ) -> rpc.BatchGetCoreMemoryResponse:
-        """The core memories of several agents."""
-        if len(request.agent_ids) > MAX_BATCH:
-            raise InvalidArgument(f"At most {MAX_BATCH} agents at once.", field="agent_ids")
-        agents = [require_id(agent_id, "agent", "agent_ids") for agent_id in request.agent_ids]
-        memories = await self._service.batch_get_core_memory(agents)
-        return rpc.BatchGetCoreMemoryResponse(core_memories=[messages.core_memory_to(memory) for memory in memories])
+        self, request: pb.BatchGetCoreMemoryRequest, context: Context
+    ) -> pb.BatchGetCoreMemoryResponse:
+        """Returns the core memories of several agents."""
+        memories = await self._core_memory.batch_get_core_memory(current_principal(), request.agent_ids)
+        return pb.BatchGetCoreMemoryResponse(core_memories=[core_memory_to_proto(memory) for memory in memories])
 
-    async def EditBlock(self, request: rpc.EditBlockRequest, context: Context) -> rpc.EditBlockResponse:
-        """Makes one edit."""
-        edited = await self._service.edit_block(
-            require_id(request.agent_id, "agent", "agent_id"),
-            without_nul(request.label, "label"),
-            requests.edit_from(request),
-            messages.author_from(request.author),
+    async def EditBlock(self, request: pb.EditBlockRequest, context: Context) -> pb.EditBlockResponse:
+        """Applies one edit to a block."""
+        caller = current_principal()
+        edited = await self._core_memory.edit_block(
+            caller,
+            request.agent_id,
+            request.label,
+            edit_from_proto(request),
+            author_from_proto(request.author, caller),
             request_key(request, "EditBlock"),
-            _conversation(request),
+            optional_field(request, "conversation_id"),
         )
-        return rpc.EditBlockResponse(block=messages.block_to(edited.block), core_memory_revision=edited.core_revision)
-
-    async def IsolateBlocks(self, request: rpc.IsolateBlocksRequest, context: Context) -> rpc.IsolateBlocksResponse:
-        """Gives a conversation blocks of its own."""
-        blocks = await self._service.isolate_blocks(
-            require_id(request.agent_id, "agent", "agent_id"),
-            require_id(request.conversation_id, "conv", "conversation_id"),
-            requests.labels_from(request.labels),
-            _conversation(request, "source_conversation_id"),
-            request_key(request, "IsolateBlocks"),
+        return pb.EditBlockResponse(
+            block=block_to_proto(edited.block), core_memory_revision=edited.core_memory_revision
         )
-        return rpc.IsolateBlocksResponse(blocks=[messages.block_to(block) for block in blocks])
 
-    async def ReleaseBlocks(self, request: rpc.ReleaseBlocksRequest, context: Context) -> rpc.ReleaseBlocksResponse:
-        """Deletes what a conversation has for itself."""
-        deleted = await self._service.release_blocks(
-            require_id(request.agent_id, "agent", "agent_id"),
-            require_id(request.conversation_id, "conv", "conversation_id"),
-            request_key(request, "ReleaseBlocks"),
-        )
-        return rpc.ReleaseBlocksResponse(deleted_blocks=deleted)
-
-    async def ListBlockRevisions(
-        self, request: rpc.ListBlockRevisionsRequest, context: Context
-    ) -> rpc.ListBlockRevisionsResponse:
-        """A page of the changes of a block."""
-        query = page_query(request, default_ascending=False)
-        block_id = require_id(request.block_id, "block", "block_id")
-        page = await self._service.list_block_revisions(block_id, query, with_previous=request.include_diff)
-        revisions = [messages.revision_to(revision, with_diff=request.include_diff) for revision in page.items]
-        return rpc.ListBlockRevisionsResponse(revisions=revisions, next_page_token=next_page_token(query, page))
-
-    async def RevertBlock(self, request: rpc.RevertBlockRequest, context: Context) -> rpc.RevertBlockResponse:
-        """Writes an older value as a new revision."""
-        block = await self._service.revert_block(
-            require_id(request.block_id, "block", "block_id"),
-            requests.target_from(request),
-            messages.author_from(request.author),
-            request.base_revision if request.HasField("base_revision") else None,
-            request_key(request, "RevertBlock"),
-        )
-        return rpc.RevertBlockResponse(block=messages.block_to(block))
-
-    async def EraseAgent(self, request: rpc.EraseAgentRequest, context: Context) -> rpc.EraseAgentResponse:
-        """Forgets an agent."""
-        detached, deleted = await self._service.erase_agent(
-            require_id(request.agent_id, "agent", "agent_id"),
+    async def EraseAgent(self, request: pb.EraseAgentRequest, context: Context) -> pb.EraseAgentResponse:
+        """Erases an agent's core memory."""
+        detached, deleted = await self._core_memory.erase_agent(
+            current_principal(),
+            request.agent_id,
             request_key(request, "EraseAgent"),
             with_unshared_blocks=request.delete_unshared_blocks,
         )
-        return rpc.EraseAgentResponse(detached_blocks=detached, deleted_blocks=deleted)
+        return pb.EraseAgentResponse(detached_blocks=detached, deleted_blocks=deleted)
 
+    async def IsolateBlocks(self, request: pb.IsolateBlocksRequest, context: Context) -> pb.IsolateBlocksResponse:
+        """Copies blocks for one conversation."""
+        blocks = await self._conversation_blocks.isolate_blocks(
+            current_principal(),
+            request.agent_id,
+            request.conversation_id,
+            request.labels,
+            optional_field(request, "source_conversation_id"),
+            request_key(request, "IsolateBlocks"),
+        )
+        return pb.IsolateBlocksResponse(blocks=[block_to_proto(block) for block in blocks])
 
-def _conversation(request: Any, field: str = "conversation_id") -> str | None:
-    """The conversation that a request is about, if it is about one."""
-    return require_id(getattr(request, field), "conv", field) if request.HasField(field) else None
+    async def ReleaseBlocks(self, request: pb.ReleaseBlocksRequest, context: Context) -> pb.ReleaseBlocksResponse:
+        """Deletes the blocks of a conversation."""
+        deleted = await self._conversation_blocks.release_blocks(
+            current_principal(),
+            request.agent_id,
+            request.conversation_id,
+            request_key(request, "ReleaseBlocks"),
+        )
+        return pb.ReleaseBlocksResponse(deleted_blocks=deleted)
+
+    async def ListBlockRevisions(
+        self, request: pb.ListBlockRevisionsRequest, context: Context
+    ) -> pb.ListBlockRevisionsResponse:
+        """Returns a page of the revisions of a block."""
+        query = page_query(request, default_ascending=False)
+        page = await self._revisions.list_block_revisions(
+            current_principal(), request.block_id, query, with_previous=request.include_diff
+        )
+        revisions = [revision_to_proto(revision, with_diff=request.include_diff) for revision in page.items]
+        return pb.ListBlockRevisionsResponse(revisions=revisions, next_page_token=next_page_token(query, page))
+
+    async def RevertBlock(self, request: pb.RevertBlockRequest, context: Context) -> pb.RevertBlockResponse:
+        """Writes an older value as a new revision."""
+        caller = current_principal()
+        block = await self._revisions.revert_block(
+            caller,
+            request.block_id,
+            revert_target_from_proto(request),
+            author_from_proto(request.author, caller),
+            optional_field(request, "base_revision"),
+            request_key(request, "RevertBlock"),
+        )
+        return pb.RevertBlockResponse(block=block_to_proto(block))

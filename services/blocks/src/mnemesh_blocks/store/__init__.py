@@ -1,1 +1,1 @@
-"""Where blocks are kept."""
+"""The block store: its contract and its SQL implementation."""

@@ -1,192 +1,196 @@
-"""The contract of block stores: a unit of work per use case, and what can be asked of it."""
+"""The contract of block stores: `BlockStore` runs units of work, and `BlockTransaction` is what each works on.
+
+Example:
+    ```python
+    def append(tx: BlockTransaction) -> Block:
+        block = tx.get_held_block(agent_id, "notes")
+        after = replace(block, value=f"{block.value}\\nmilk", revision=block.revision + 1)
+        tx.update_block(after, block)
+        return after
+
+    block = await store.write(organization_id, append)
+    ```
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_blocks.model.blocks import Block, BlockRevision, CoreMemory
+from mnemesh_blocks.model.blocks import Block, BlockFilter, BlockOrder
+from mnemesh_blocks.model.core_memory import CoreMemory
+from mnemesh_blocks.model.revisions import BlockRevision
 
 T = TypeVar("T")
 
 
-class BlockOrder(StrEnum):
-    """What lists of blocks can be sorted by."""
-
-    CREATE_TIME = "create_time"
-    UPDATE_TIME = "update_time"
-    LABEL = "label"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockFilter:
-    """Which blocks a list or a count is about; all that is given must hold. Searches ignore the case of letters."""
-
-    block_ids: tuple[str, ...] = ()
-    label: str | None = None
-    name: str | None = None
-    label_search: str | None = None
-    description_search: str | None = None
-    value_search: str | None = None
-    is_template: bool | None = None
-    hidden: bool | None = None
-    identity_id: str | None = None
-    agent_id: str | None = None
-    tags_any: tuple[str, ...] = ()
-    tags_all: tuple[str, ...] = ()
-    agents_more_than: int | None = None
-    agents_fewer_than: int | None = None
-    agents_exactly: int | None = None
-    project_id: str | None = None
-    template_id: str | None = None
-
-
 class BlockTransaction(Protocol):
-    """One transaction on the blocks of one organization; another organization's rows do not exist in it."""
+    """One transaction on the blocks of one organization. Rows of other organizations are not visible in it.
 
-    def block(self, block_id: str) -> Block | None:
-        """The block with this id."""
+    A holder is an agent, or a conversation that has blocks: methods that take an `agent_id` take the id of either,
+    except where they say otherwise. Each holder has a core-memory revision. "Touching" a holder increments it.
+    """
+
+    def get_block(self, block_id: str) -> Block | None:
+        """Returns the block with this id, or None."""
         ...
 
-    def held_block(self, agent_id: str, label: str) -> Block | None:
-        """The block that the agent holds under this label."""
+    def get_held_block(self, agent_id: str, label: str) -> Block | None:
+        """Returns the block that the holder holds under this label, or None."""
         ...
 
-    def labels(self, agent_id: str) -> Sequence[str]:
-        """The labels that the agent holds, in the order of attachment."""
+    def list_labels(self, agent_id: str) -> Sequence[str]:
+        """Returns the labels that the holder holds, in the order of attachment."""
         ...
 
     def insert_block(self, block: Block) -> None:
-        """Stores a new block; nobody holds it yet."""
+        """Stores a new block without holders."""
         ...
 
     def update_block(self, block: Block, before: Block) -> None:
-        """Overwrites `before`, as it was read in this transaction, with `block`, and touches every holder.
+        """Overwrites a block and touches every holder. A new label applies to all holders.
 
-        A new label is the one it is held under from now on.
+        Args:
+            block: The new state.
+            before: The state that was read in this transaction.
         """
         ...
 
     def delete_block(self, block_id: str) -> bool:
-        """Deletes a block with its revisions, detaches it and touches its holders; False if there is none."""
+        """Deletes a block with its revisions, detaches it and touches its holders; returns False if there is none."""
         ...
 
-    def list_blocks(self, filter: BlockFilter, order: BlockOrder, page: PageQuery) -> Page[Block]:  # noqa: A002
-        """A page of the blocks that the filter lets through."""
+    def list_blocks(self, filter_: BlockFilter, order: BlockOrder, page: PageQuery) -> Page[Block]:
+        """Returns a page of the blocks that match the filter, sorted by `order` and then by id."""
         ...
 
-    def count_blocks(self, filter: BlockFilter) -> int:  # noqa: A002
-        """How many blocks the filter lets through."""
+    def count_blocks(self, filter_: BlockFilter) -> int:
+        """Returns the number of blocks that match the filter."""
         ...
 
     def insert_revision(self, revision: BlockRevision) -> None:
         """Records one change of a block."""
         ...
 
-    def revision(self, block_id: str, revision: int) -> BlockRevision | None:
-        """One recorded change."""
+    def get_revision(self, block_id: str, revision: int) -> BlockRevision | None:
+        """Returns one recorded change, or None."""
         ...
 
-    def revision_at(self, block_id: str, at: datetime) -> BlockRevision | None:
-        """The newest change that is not later than `at`."""
+    def get_revision_at(self, block_id: str, at: datetime) -> BlockRevision | None:
+        """Returns the newest change that is not later than `at`, or None."""
         ...
 
-    def newest_child(self, block_id: str, parent: int) -> BlockRevision | None:
-        """The newest change that replaced the value of revision `parent`."""
+    def get_newest_child(self, block_id: str, parent: int) -> BlockRevision | None:
+        """Returns the newest change that replaced the value of revision `parent`, or None."""
         ...
 
     def list_revisions(self, block_id: str, page: PageQuery, *, with_previous: bool) -> Page[BlockRevision]:
-        """A page of the changes of a block by revision number; with the value before each if asked for."""
+        """Returns a page of the changes of a block, sorted by revision number.
+
+        Args:
+            block_id: The block.
+            page: The page.
+            with_previous: Sets `previous_value` of each change.
+        """
         ...
 
     def attach(self, agent_id: str, block: Block) -> None:
-        """Makes the agent, which is not erased, hold the block, and touches the agent."""
+        """Attaches the block to the holder, after its other blocks, and touches the holder.
+
+        The caller has checked that the holder is not erased and holds no block under this label.
+        """
         ...
 
     def detach(self, agent_id: str, block_id: str) -> bool:
-        """Ends the holding and touches the agent; False if there is none."""
+        """Detaches the block from the holder and touches the holder; returns False if it did not hold the block."""
         ...
 
     def list_holders(self, block_id: str, page: PageQuery) -> Page[str]:
-        """A page of the ids of the agents that hold the block."""
+        """Returns a page of the ids of the agents that hold the block, sorted; conversations are left out."""
         ...
 
-    def label_conflict(self, block_id: str, label: str) -> str | None:
-        """A holder of the block that holds another block under `label`, if there is one."""
+    def find_label_conflict(self, block_id: str, label: str) -> str | None:
+        """Returns the id of a holder of the block that holds another block under `label`, or None."""
         ...
 
-    def core_memory(self, agent_id: str, if_revision: int | None = None) -> CoreMemory | None:
-        """The agent's core memory in one statement; None where its revision is still `if_revision`."""
+    def get_core_memory(self, agent_id: str, if_revision: int | None = None) -> CoreMemory | None:
+        """Returns the holder's core memory, or None if its revision is still `if_revision`.
+
+        A holder that never held a block has an empty core memory of revision 0. Runs one statement.
+        """
         ...
 
-    def core_memories(self, agent_ids: Sequence[str]) -> Sequence[CoreMemory]:
-        """The core memories of several agents in one statement, in the order asked for."""
+    def get_core_memories(self, agent_ids: Sequence[str]) -> Sequence[CoreMemory]:
+        """Returns the core memories of several holders in the order of `agent_ids`. Runs one statement."""
         ...
 
-    def core_revision(self, agent_id: str) -> int:
-        """The revision of the agent's core memory: 0 before it ever held a block."""
+    def get_core_memory_revision(self, agent_id: str) -> int:
+        """Returns the revision of the holder's core memory: 0 if it never held a block."""
         ...
 
-    def adopt(self, conversation_id: str, agent_id: str) -> bool:
-        """Lets a conversation of the agent hold blocks; False where it is known as something else."""
+    def register_conversation(self, conversation_id: str, agent_id: str) -> bool:
+        """Lets a conversation of the agent hold blocks; returns False if its id belongs to another holder."""
         ...
 
     def is_conversation_of(self, conversation_id: str, agent_id: str) -> bool:
-        """Whether it is a conversation of the agent that holds blocks, or held some."""
+        """Returns whether the id is registered as a conversation of the agent."""
         ...
 
     def is_erased(self, agent_id: str) -> bool:
-        """Whether the agent left a tombstone."""
+        """Returns whether the holder has a tombstone."""
         ...
 
     def erase_agent(self, agent_id: str, *, with_unshared_blocks: bool) -> tuple[int, int]:
-        """Detaches everything and leaves a tombstone; returns how many blocks were detached and deleted.
+        """Detaches all blocks of the holder and stores a tombstone for it.
 
-        What conversations of the agent hold for themselves goes along. A conversation is erased in the same way.
+        Args:
+            agent_id: An agent, whose conversations are erased with all of their blocks, or one conversation.
+            with_unshared_blocks: Deletes the blocks that have no other holder.
+
+        Returns:
+            The number of the holder's blocks that were detached, and the number of those that were deleted.
         """
         ...
 
 
 class BlockStore(Protocol):
-    """Where blocks are kept.
+    """A transactional store of blocks.
 
-    Transactions are serializable: what a unit of work has read is still true when it commits. It may be run more than
-    once, so it must do nothing but use its transaction.
+    Transactions are serializable: everything that a unit of work has read is still true when it commits. The store
+    repeats a unit of work that conflicts with another one, so the work must have no effect outside its transaction.
     """
 
     async def read(self, organization_id: str, work: Callable[[BlockTransaction], T]) -> T:
-        """Runs `work` on one consistent snapshot."""
+        """Runs `work` on one consistent snapshot and returns its result."""
         ...
 
     async def write(self, organization_id: str, work: Callable[[BlockTransaction], T]) -> T:
-        """Runs `work` in a transaction of its own; an exception undoes all of it."""
+        """Runs `work` in a transaction and returns its result. An exception rolls the transaction back."""
         ...
 
     async def write_once(
         self,
-        key: RequestKey | None,
         organization_id: str,
+        key: RequestKey | None,
         work: Callable[[BlockTransaction], T],
         *,
-        result: Callable[[T], Sequence[str]],
-        again: Callable[[BlockTransaction, Sequence[str]], T],
+        result_ids: Callable[[T], Sequence[str]],
+        replay: Callable[[BlockTransaction, Sequence[str]], T],
     ) -> T:
         """Runs `work` like `write`, unless the request has taken effect before.
 
         Args:
-            key: identifies the request; None runs `work` always.
-            organization_id: whose blocks.
-            work: the effect and its answer.
-            result: what to remember of the answer.
-            again: makes the answer of a repeated request from what was remembered.
+            organization_id: The organization of the blocks.
+            key: The idempotency key of the request; None always runs `work`.
+            work: The effect, which returns the result of the request.
+            result_ids: Returns the strings to record for a result.
+            replay: Returns the result of a repeated request from the recorded strings.
 
         Raises:
-            RequestIdReused: the request id came with other content.
+            RequestIdReused: The request id was used before with other content.
         """
         ...

@@ -1,1 +1,1 @@
-"""Between the wire and the domain."""
+"""Conversions between the messages of `mnemesh.blocks.v1` and the domain."""

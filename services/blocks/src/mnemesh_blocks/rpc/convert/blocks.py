@@ -1,43 +1,50 @@
-"""Blocks, revisions and authors: their messages, and back."""
+"""Blocks, and the requests that list and update them."""
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.blocks.v1 import blocks_pb2
+from mnemesh.blocks.v1 import blocks_service_pb2 as pb
 from mnemesh.types.v1 import audit_pb2
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.ids import require_id
-from mnemesh_kit.principal import current_principal
 
 from mnemesh_blocks.model.blocks import (
     DEFAULT_LIMIT,
-    AgentAuthor,
-    Author,
     Block,
-    BlockRevision,
-    CoreMemory,
-    Operation,
-    OwnerAuthor,
+    BlockFilter,
+    BlockOrder,
     Provenance,
+    default_description,
 )
-from mnemesh_blocks.model.validation import default_description, without_nul
+from mnemesh_blocks.rpc.convert.fields import optional_field, timestamp_from_proto, timestamp_to_proto
 
-_MAX_CALL_ID: Final = 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-CARRIED: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
-_OPERATIONS: Final = {
-    operation: blocks_pb2.BlockOperation.Value(f"BLOCK_OPERATION_{operation.name}") for operation in Operation
+_PROVENANCE_IDS: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
+_UPDATABLE: Final = frozenset(
+    {
+        *("label", "value", "limit", "read_only", "tags", "hidden", "is_template", "preserve_on_migration"),
+        *("identity_ids", "description", "name", "metadata", "template_name"),
+    }
+)
+_OPTIONAL_FILTERS: Final = (
+    *("label", "name", "label_search", "description_search", "value_search", "is_template", "hidden"),
+    *("identity_id", "agent_id", "agents_more_than", "agents_fewer_than", "agents_exactly"),
+    *("project_id", "template_id"),
+)
+_ORDERS: Final = {
+    pb.BLOCK_ORDER_BY_UNSPECIFIED: BlockOrder.CREATE_TIME,
+    pb.BLOCK_ORDER_BY_CREATE_TIME: BlockOrder.CREATE_TIME,
+    pb.BLOCK_ORDER_BY_UPDATE_TIME: BlockOrder.UPDATE_TIME,
+    pb.BLOCK_ORDER_BY_LABEL: BlockOrder.LABEL,
 }
 
 
-def draft_from(message: blocks_pb2.Block) -> Block:
-    """The block that a caller wants made; its id, revision, times and authorship are yet to be given."""
-    description = optional(message, "description")
+def draft_from_proto(message: blocks_pb2.Block) -> Block:
+    """Returns the block that a caller wants to create, without id, times and author."""
+    description = optional_field(message, "description")
     return Block(
         id="",
         label=message.label,
@@ -45,42 +52,42 @@ def draft_from(message: blocks_pb2.Block) -> Block:
         limit=message.limit or DEFAULT_LIMIT,
         description=default_description(message.label) if description is None else description,
         read_only=message.read_only,
-        name=optional(message, "name"),
+        name=optional_field(message, "name"),
         tags=tuple(message.tags),
-        metadata=optional(message, "metadata"),
+        metadata=optional_field(message, "metadata"),
         hidden=message.hidden,
         is_template=message.is_template,
-        template_name=optional(message, "template_name"),
+        template_name=optional_field(message, "template_name"),
         preserve_on_migration=message.preserve_on_migration,
         identity_ids=tuple(message.identity_ids),
         created_at=_EPOCH,
         updated_at=_EPOCH,
-        provenance=Provenance(**{name: optional(message.provenance, name) for name in CARRIED}),
+        provenance=Provenance(**{name: optional_field(message.provenance, name) for name in _PROVENANCE_IDS}),
     )
 
 
-def block_from(message: blocks_pb2.Block) -> Block:
-    """The block in a message that this service made; the inverse of `block_to`, for tests and clients in Python."""
+def block_from_proto(message: blocks_pb2.Block) -> Block:
+    """Returns the block of a message that `block_to_proto` built; its content revision is its revision."""
     origin = message.provenance
     return replace(
-        draft_from(message),
+        draft_from_proto(message),
         id=message.id,
-        description=optional(message, "description"),
+        description=optional_field(message, "description"),
         limit=message.limit,
         revision=message.revision,
         content_revision=message.revision,
-        created_at=datetime_of(message.create_time),
-        updated_at=datetime_of(message.update_time),
+        created_at=timestamp_from_proto(message.create_time),
+        updated_at=timestamp_from_proto(message.update_time),
         provenance=Provenance(
             created_by_id=origin.created_by_id,
             last_updated_by_id=origin.last_updated_by_id,
-            **{name: optional(origin, name) for name in CARRIED},
+            **{name: optional_field(origin, name) for name in _PROVENANCE_IDS},
         ),
     )
 
 
-def block_to(block: Block) -> blocks_pb2.Block:
-    """The message of a block."""
+def block_to_proto(block: Block) -> blocks_pb2.Block:
+    """Returns the message of a block."""
     origin = block.provenance
     return blocks_pb2.Block(
         id=block.id,
@@ -98,8 +105,8 @@ def block_to(block: Block) -> blocks_pb2.Block:
         template_name=block.template_name,
         preserve_on_migration=block.preserve_on_migration,
         identity_ids=block.identity_ids,
-        create_time=_timestamp(block.created_at),
-        update_time=_timestamp(block.updated_at),
+        create_time=timestamp_to_proto(block.created_at),
+        update_time=timestamp_to_proto(block.updated_at),
         provenance=audit_pb2.Provenance(
             created_by_id=origin.created_by_id,
             last_updated_by_id=origin.last_updated_by_id,
@@ -112,86 +119,47 @@ def block_to(block: Block) -> blocks_pb2.Block:
     )
 
 
-def core_memory_to(memory: CoreMemory) -> blocks_pb2.CoreMemory:
-    """The message of a core memory."""
-    return blocks_pb2.CoreMemory(
-        agent_id=memory.agent_id,
-        revision=memory.revision,
-        blocks=[block_to(block) for block in memory.blocks],
-        update_time=None if memory.updated_at is None else _timestamp(memory.updated_at),
-    )
+def block_update_from_proto(request: pb.UpdateBlockRequest) -> dict[str, Any]:
+    """Returns the new values that the mask of an update names, by the field names of `Block`.
+
+    Raises:
+        InvalidArgument: The mask is empty, or names a field that cannot be updated.
+    """
+    draft = draft_from_proto(request.block)
+    changes: dict[str, Any] = {}
+    provenance: dict[str, str | None] = {}
+    for path in request.update_mask.paths:
+        parent, _, child = path.rpartition(".")
+        if parent == "provenance" and child in _PROVENANCE_IDS:
+            provenance[child] = getattr(draft.provenance, child)
+        elif path == "description":
+            # The draft has the default description of its label; an update can remove the description.
+            changes[path] = optional_field(request.block, path)
+        elif path in _UPDATABLE:
+            changes[path] = getattr(draft, path)
+        else:
+            raise InvalidArgument(f"update_mask must not name {path}.", field="update_mask")
+    if provenance:
+        changes["provenance"] = provenance
+    if not changes:
+        raise InvalidArgument("update_mask must name at least one field.", field="update_mask")
+    return changes
 
 
-def revision_to(revision: BlockRevision, *, with_diff: bool) -> blocks_pb2.BlockRevision:
-    """The message of one change."""
-    return blocks_pb2.BlockRevision(
-        block_id=revision.block_id,
-        revision=revision.revision,
-        operation=_OPERATIONS[revision.operation],
-        label=revision.label,
-        value=revision.value,
-        description=revision.description,
-        limit=revision.limit,
-        read_only=revision.read_only,
-        author=author_to(revision.author),
-        create_time=_timestamp(revision.created_at),
-        diff=_diff(revision) if with_diff else None,
-    )
+def block_filter_from_proto(message: pb.BlockFilter) -> BlockFilter:
+    """Returns the filter of a list or a count."""
+    values: dict[str, Any] = {name: optional_field(message, name) for name in _OPTIONAL_FILTERS}
+    lists: dict[str, Any] = {name: tuple(getattr(message, name)) for name in ("block_ids", "tags_any", "tags_all")}
+    return BlockFilter(**values, **lists)
 
 
-def author_from(message: blocks_pb2.Author) -> Author:
-    """Who edits; an owner is always the caller."""
-    match message.WhichOneof("author"):
-        case "agent":
-            agent = message.agent
-            return AgentAuthor(
-                require_id(agent.agent_id, "agent", "author.agent.agent_id"),
-                *(
-                    bounded(optional(agent, name), f"author.agent.{name}", _MAX_CALL_ID)
-                    for name in ("tool_call_id", "run_id")
-                ),
-            )
-        case "owner":
-            return OwnerAuthor(current_principal().subject_id)
-        case _:
-            raise InvalidArgument("author must say who edits: an agent or the owner.", field="author")
+def block_order_from_proto(value: pb.BlockOrderBy.ValueType) -> BlockOrder:
+    """Returns the sort key of a list; the default is the create time.
 
-
-def author_to(author: Author) -> blocks_pb2.Author:
-    """The message of an author."""
-    match author:
-        case AgentAuthor(agent_id, tool_call_id, run_id):
-            agent = blocks_pb2.AgentAuthor(agent_id=agent_id, tool_call_id=tool_call_id, run_id=run_id)
-            return blocks_pb2.Author(agent=agent)
-        case OwnerAuthor(subject_id):
-            return blocks_pb2.Author(owner=blocks_pb2.OwnerAuthor(subject_id=subject_id))
-
-
-def _diff(revision: BlockRevision) -> str:
-    before = (revision.previous_value or "").splitlines()
-    after = revision.value.splitlines()
-    names = (f"revision {revision.revision - 1}", f"revision {revision.revision}")
-    return "\n".join(difflib.unified_diff(before, after, *names, lineterm=""))
-
-
-def optional(message: Any, name: str) -> Any:
-    """A field of a message; None where it is not set."""
-    return getattr(message, name) if message.HasField(name) else None
-
-
-def bounded(text: str | None, field: str, most: int) -> str | None:
-    """The text as it came. InvalidArgument where it is longer than `most` characters, or has a NUL."""
-    if text is not None and len(without_nul(text, field)) > most:
-        raise InvalidArgument(f"{field} may have at most {most} characters.", field=field)
-    return text
-
-
-def _timestamp(moment: datetime) -> Timestamp:
-    timestamp = Timestamp()
-    timestamp.FromDatetime(moment)
-    return timestamp
-
-
-def datetime_of(timestamp: Timestamp) -> datetime:
-    """The time of a timestamp, in UTC."""
-    return timestamp.ToDatetime(tzinfo=UTC)
+    Raises:
+        InvalidArgument: The value is unknown.
+    """
+    order = _ORDERS.get(value)
+    if order is None:
+        raise InvalidArgument("order_by must be a known value of BlockOrderBy.", field="order_by")
+    return order

@@ -1,4 +1,4 @@
-"""The block store on SQL: SQLite and PostgreSQL alike."""
+"""The block store in SQL, for SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery, paginate
 from mnemesh_kit.sql import Database
 
-from mnemesh_blocks.model.blocks import Block, BlockRevision
-from mnemesh_blocks.store.base import BlockFilter, BlockOrder, BlockTransaction
-from mnemesh_blocks.store.sql.core_memory import CoreMemoryTables
+from mnemesh_blocks.model.blocks import Block, BlockFilter, BlockOrder
+from mnemesh_blocks.model.revisions import BlockRevision
+from mnemesh_blocks.store.base import BlockTransaction
+from mnemesh_blocks.store.sql.core_memory import SqlCoreMemoryTransaction
 from mnemesh_blocks.store.sql.filters import conditions
-from mnemesh_blocks.store.sql.rows import block_from, block_values, revision_from, revision_values
+from mnemesh_blocks.store.sql.rows import block_from_row, block_to_row, revision_from_row, revision_to_row
 from mnemesh_blocks.store.sql.tables import (
     block_identities,
     block_revisions,
@@ -35,23 +36,23 @@ _ORDER_KEYS: Final = {
     BlockOrder.LABEL: blocks.c.label,
 }
 
-# Built once: making a statement of this many columns costs more than running it.
+# These statements are built once: building one with this many columns costs more than executing it.
 _INSERT_BLOCK: Final = blocks.insert()
 _INSERT_REVISION: Final = block_revisions.insert()
 _BLOCK: Final = sa.select(blocks).where(
-    blocks.c.id == sa.bindparam("its_id"), blocks.c.organization_id == sa.bindparam("its_organization")
+    blocks.c.id == sa.bindparam("block"), blocks.c.organization_id == sa.bindparam("organization")
 )
 _HELD_BLOCK: Final = (
     sa.select(blocks)
     .join(holdings, holdings.c.block_id == blocks.c.id)
     .where(
-        holdings.c.organization_id == sa.bindparam("its_organization"),
-        holdings.c.agent_id == sa.bindparam("its_agent"),
-        holdings.c.label == sa.bindparam("its_label"),
+        holdings.c.organization_id == sa.bindparam("organization"),
+        holdings.c.agent_id == sa.bindparam("agent"),
+        holdings.c.label == sa.bindparam("held_label"),
     )
 )
 _UPDATE_BLOCK: Final = blocks.update().where(
-    blocks.c.id == sa.bindparam("its_id"), blocks.c.organization_id == sa.bindparam("its_organization")
+    blocks.c.id == sa.bindparam("block"), blocks.c.organization_id == sa.bindparam("organization")
 )
 
 
@@ -73,66 +74,66 @@ class SqlBlockStore:
 
     async def write_once(
         self,
-        key: RequestKey | None,
         organization_id: str,
+        key: RequestKey | None,
         work: Callable[[BlockTransaction], T],
         *,
-        result: Callable[[T], Sequence[str]],
-        again: Callable[[BlockTransaction, Sequence[str]], T],
+        result_ids: Callable[[T], Sequence[str]],
+        replay: Callable[[BlockTransaction, Sequence[str]], T],
     ) -> T:
         """See `BlockStore.write_once`."""
 
         def transaction(conn: sa.Connection) -> T:
             tx = SqlBlockTransaction(conn, organization_id, self._clock)
-            answers: list[T] = []
+            results: list[T] = []
 
             def effect() -> Sequence[str]:
-                answers.append(work(tx))
-                return result(answers[0])
+                results.append(work(tx))
+                return result_ids(results[0])
 
-            remembered, replayed = self._ledger.once(conn, key, effect)
-            return again(tx, remembered) if replayed else answers[0]
+            recorded, replayed = self._ledger.once(conn, key, effect)
+            return replay(tx, recorded) if replayed else results[0]
 
         return await self._database.write(transaction)
 
     async def purge_ledger(self) -> int:
-        """Forgets the requests of more than a day ago."""
+        """Deletes idempotency keys that are older than a day; returns how many."""
         return await self._database.write(self._ledger.purge)
 
     async def purge_tombstones(self, before: datetime) -> int:
-        """Forgets agents that were erased before that time; a write for one of them would be taken again."""
+        """Deletes the tombstones of holders that were erased before that time; returns how many."""
         erased = core_memories.delete().where(core_memories.c.erased_at < before)
         return await self._database.write(lambda conn: conn.execute(erased).rowcount)
 
 
-class SqlBlockTransaction(CoreMemoryTables):
-    """Implements `BlockTransaction`; who holds what is in the base class."""
+class SqlBlockTransaction(SqlCoreMemoryTransaction):
+    """Implements `BlockTransaction`; the base class implements the methods that concern holders."""
 
-    def block(self, block_id: str) -> Block | None:
-        """See `BlockTransaction.block`."""
-        which = {"its_id": block_id, "its_organization": self._organization_id}
-        row = self._conn.execute(_BLOCK, which).first()
-        return None if row is None else block_from(row)
+    def get_block(self, block_id: str) -> Block | None:
+        """See `BlockTransaction.get_block`."""
+        parameters = {"block": block_id, "organization": self._organization_id}
+        row = self._conn.execute(_BLOCK, parameters).first()
+        return None if row is None else block_from_row(row)
 
-    def held_block(self, agent_id: str, label: str) -> Block | None:
-        """See `BlockTransaction.held_block`."""
-        which = {"its_agent": agent_id, "its_label": label, "its_organization": self._organization_id}
-        row = self._conn.execute(_HELD_BLOCK, which).first()
-        return None if row is None else block_from(row)
+    def get_held_block(self, agent_id: str, label: str) -> Block | None:
+        """See `BlockTransaction.get_held_block`."""
+        parameters = {"agent": agent_id, "held_label": label, "organization": self._organization_id}
+        row = self._conn.execute(_HELD_BLOCK, parameters).first()
+        return None if row is None else block_from_row(row)
 
     def insert_block(self, block: Block) -> None:
         """See `BlockTransaction.insert_block`."""
-        self._conn.execute(_INSERT_BLOCK, block_values(block, self._organization_id))
-        self._index(block)
+        self._conn.execute(_INSERT_BLOCK, block_to_row(block, self._organization_id))
+        self._insert_index(block)
 
     def update_block(self, block: Block, before: Block) -> None:
         """See `BlockTransaction.update_block`."""
-        values = block_values(block, self._organization_id)
-        self._conn.execute(_UPDATE_BLOCK, values | {"its_id": block.id, "its_organization": self._organization_id})
+        values = block_to_row(block, self._organization_id)
+        self._conn.execute(_UPDATE_BLOCK, values | {"block": block.id, "organization": self._organization_id})
         if (before.tags, before.identity_ids) != (block.tags, block.identity_ids):
             for index in (block_tags, block_identities):
                 self._conn.execute(index.delete().where(index.c.block_id == block.id))
-            self._index(block)
+            self._insert_index(block)
         if before.label != block.label:
             self._conn.execute(holdings.update().where(holdings.c.block_id == block.id).values(label=block.label))
         self._touch_holders(block.id)
@@ -140,35 +141,37 @@ class SqlBlockTransaction(CoreMemoryTables):
     def delete_block(self, block_id: str) -> bool:
         """See `BlockTransaction.delete_block`."""
         self._touch_holders(block_id)
-        # Holdings, tags, identities and revisions go with it: they reference it ON DELETE CASCADE.
-        return self._conn.execute(blocks.delete().where(blocks.c.id == block_id, self._mine)).rowcount == 1
+        # Holdings, tags, identities and revisions reference the block with ON DELETE CASCADE.
+        return self._conn.execute(blocks.delete().where(blocks.c.id == block_id, self._in_organization)).rowcount == 1
 
-    def list_blocks(self, filter: BlockFilter, order: BlockOrder, page: PageQuery) -> Page[Block]:  # noqa: A002
+    def list_blocks(self, filter_: BlockFilter, order: BlockOrder, page: PageQuery) -> Page[Block]:
         """See `BlockTransaction.list_blocks`."""
-        stmt = sa.select(blocks).where(self._mine, *conditions(filter))
+        stmt = sa.select(blocks).where(self._in_organization, *conditions(filter_))
         key = _ORDER_KEYS[order]
-        return paginate(self._conn, stmt, page, key=key, id=blocks.c.id, scope=self._mine).map(block_from)
+        return paginate(self._conn, stmt, page, key=key, id=blocks.c.id, scope=self._in_organization).map(
+            block_from_row
+        )
 
-    def count_blocks(self, filter: BlockFilter) -> int:  # noqa: A002
+    def count_blocks(self, filter_: BlockFilter) -> int:
         """See `BlockTransaction.count_blocks`."""
-        stmt = sa.select(sa.func.count()).select_from(blocks).where(self._mine, *conditions(filter))
+        stmt = sa.select(sa.func.count()).select_from(blocks).where(self._in_organization, *conditions(filter_))
         return int(self._conn.execute(stmt).scalar_one())
 
     def insert_revision(self, revision: BlockRevision) -> None:
         """See `BlockTransaction.insert_revision`."""
-        self._conn.execute(_INSERT_REVISION, revision_values(revision, self._organization_id))
+        self._conn.execute(_INSERT_REVISION, revision_to_row(revision, self._organization_id))
 
-    def revision(self, block_id: str, revision: int) -> BlockRevision | None:
-        """See `BlockTransaction.revision`."""
-        return self._one_revision(self._revisions(block_id).where(block_revisions.c.revision == revision))
+    def get_revision(self, block_id: str, revision: int) -> BlockRevision | None:
+        """See `BlockTransaction.get_revision`."""
+        return self._newest_revision(self._revisions(block_id).where(block_revisions.c.revision == revision))
 
-    def revision_at(self, block_id: str, at: datetime) -> BlockRevision | None:
-        """See `BlockTransaction.revision_at`."""
-        return self._one_revision(self._revisions(block_id).where(block_revisions.c.created_at <= at))
+    def get_revision_at(self, block_id: str, at: datetime) -> BlockRevision | None:
+        """See `BlockTransaction.get_revision_at`."""
+        return self._newest_revision(self._revisions(block_id).where(block_revisions.c.created_at <= at))
 
-    def newest_child(self, block_id: str, parent: int) -> BlockRevision | None:
-        """See `BlockTransaction.newest_child`."""
-        return self._one_revision(self._revisions(block_id).where(block_revisions.c.parent == parent))
+    def get_newest_child(self, block_id: str, parent: int) -> BlockRevision | None:
+        """See `BlockTransaction.get_newest_child`."""
+        return self._newest_revision(self._revisions(block_id).where(block_revisions.c.parent == parent))
 
     def list_revisions(self, block_id: str, page: PageQuery, *, with_previous: bool) -> Page[BlockRevision]:
         """See `BlockTransaction.list_revisions`."""
@@ -182,19 +185,19 @@ class SqlBlockTransaction(CoreMemoryTables):
             stmt = stmt.add_columns(previous.scalar_subquery().label("previous_value"))
         number = block_revisions.c.revision
         scope = (block_revisions.c.block_id == block_id) & (block_revisions.c.organization_id == self._organization_id)
-        found = paginate(self._conn, stmt, page, key=number, id=sa.cast(number, sa.Text), scope=scope)
-        return found.map(revision_from)
+        revisions = paginate(self._conn, stmt, page, key=number, id=sa.cast(number, sa.Text), scope=scope)
+        return revisions.map(revision_from_row)
 
     def _revisions(self, block_id: str) -> sa.Select[tuple[object, ...]]:
         return sa.select(block_revisions).where(
             block_revisions.c.block_id == block_id, block_revisions.c.organization_id == self._organization_id
         )
 
-    def _one_revision(self, stmt: sa.Select[tuple[object, ...]]) -> BlockRevision | None:
+    def _newest_revision(self, stmt: sa.Select[tuple[object, ...]]) -> BlockRevision | None:
         row = self._conn.execute(stmt.order_by(block_revisions.c.revision.desc()).limit(1)).first()
-        return None if row is None else revision_from(row)
+        return None if row is None else revision_from_row(row)
 
-    def _index(self, block: Block) -> None:
+    def _insert_index(self, block: Block) -> None:
         for index, column, values in (
             (block_tags, "tag", block.tags),
             (block_identities, "identity_id", block.identity_ids),

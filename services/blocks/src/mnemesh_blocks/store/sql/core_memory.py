@@ -1,4 +1,4 @@
-"""Who holds which block, and the one revision number of each agent's core memory."""
+"""Holdings, and the revision of each holder's core memory, in SQL."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from mnemesh_kit.clock import Clock
 from mnemesh_kit.paging import Page, PageQuery, paginate
 from mnemesh_kit.sql import UtcDateTime
 
-from mnemesh_blocks.model.blocks import Block, CoreMemory
-from mnemesh_blocks.store.sql.rows import block_from
+from mnemesh_blocks.model.blocks import Block
+from mnemesh_blocks.model.core_memory import CoreMemory
+from mnemesh_blocks.store.sql.rows import block_from_row
 from mnemesh_blocks.store.sql.tables import blocks, core_memories, holdings
 
 
-class CoreMemoryTables:
-    """The part of a transaction that is about agents."""
+class SqlCoreMemoryTransaction:
+    """Implements the methods of `BlockTransaction` that concern holders."""
 
     def __init__(self, conn: sa.Connection, organization_id: str, clock: Clock) -> None:
         self._conn = conn
         self._organization_id = organization_id
         self._clock = clock
-        self._mine = blocks.c.organization_id == organization_id
+        self._in_organization = blocks.c.organization_id == organization_id
 
-    def labels(self, agent_id: str) -> Sequence[str]:
-        """See `BlockTransaction.labels`."""
+    def list_labels(self, agent_id: str) -> Sequence[str]:
+        """See `BlockTransaction.list_labels`."""
         stmt = sa.select(holdings.c.label).where(self._held_by(agent_id)).order_by(holdings.c.position)
         return self._conn.execute(stmt).scalars().all()
 
@@ -34,7 +35,7 @@ class CoreMemoryTables:
         now = self._clock.now()
         position = self._conn.execute(
             core_memories.update()
-            .where(self._agent(agent_id))
+            .where(self._holder(agent_id))
             .values(
                 revision=core_memories.c.revision + 1, next_position=core_memories.c.next_position + 1, updated_at=now
             )
@@ -63,10 +64,10 @@ class CoreMemoryTables:
 
     def detach(self, agent_id: str, block_id: str) -> bool:
         """See `BlockTransaction.detach`."""
-        held = self._held_by(agent_id) & (holdings.c.block_id == block_id)
-        if self._conn.execute(holdings.delete().where(held)).rowcount == 0:
+        holding = self._held_by(agent_id) & (holdings.c.block_id == block_id)
+        if self._conn.execute(holdings.delete().where(holding)).rowcount == 0:
             return False
-        self._touch(self._agent(agent_id))
+        self._touch(self._holder(agent_id))
         return True
 
     def list_holders(self, block_id: str, page: PageQuery) -> Page[str]:
@@ -78,11 +79,11 @@ class CoreMemoryTables:
                 core_memories.c.organization_id == self._organization_id, core_memories.c.conversation_of.is_not(None)
             )
         )
-        found = paginate(self._conn, sa.select(agent).where(scope), page, key=agent, id=agent, scope=scope)
-        return found.map(lambda row: str(row.agent_id))
+        agents = paginate(self._conn, sa.select(agent).where(scope), page, key=agent, id=agent, scope=scope)
+        return agents.map(lambda row: str(row.agent_id))
 
-    def label_conflict(self, block_id: str, label: str) -> str | None:
-        """See `BlockTransaction.label_conflict`."""
+    def find_label_conflict(self, block_id: str, label: str) -> str | None:
+        """See `BlockTransaction.find_label_conflict`."""
         other = holdings.alias()
         stmt = (
             sa.select(other.c.agent_id)
@@ -100,16 +101,16 @@ class CoreMemoryTables:
         )
         return self._conn.execute(stmt).scalar_one_or_none()
 
-    def core_memory(self, agent_id: str, if_revision: int | None = None) -> CoreMemory | None:
-        """See `BlockTransaction.core_memory`."""
-        # Where the revision still holds, the join finds no blocks and the one row says so.
+    def get_core_memory(self, agent_id: str, if_revision: int | None = None) -> CoreMemory | None:
+        """See `BlockTransaction.get_core_memory`."""
+        # If the revision is still the known one, the join finds no blocks and the statement returns one row.
         known = -1 if if_revision is None else if_revision
-        rows = self._conn.execute(_CORE_MEMORY, self._which(agent_id) | {"known": known}).all()
+        rows = self._conn.execute(_CORE_MEMORY, self._parameters(agent_id) | {"known": known}).all()
         memory = _core_memory(agent_id, rows)
         return None if memory.revision == if_revision else memory
 
-    def core_memories(self, agent_ids: Sequence[str]) -> Sequence[CoreMemory]:
-        """See `BlockTransaction.core_memories`."""
+    def get_core_memories(self, agent_ids: Sequence[str]) -> Sequence[CoreMemory]:
+        """See `BlockTransaction.get_core_memories`."""
         stmt = _WITH_BLOCKS.where(
             core_memories.c.organization_id == self._organization_id, core_memories.c.agent_id.in_(agent_ids)
         )
@@ -118,10 +119,10 @@ class CoreMemoryTables:
             by_agent.setdefault(row.core_agent_id, []).append(row)
         return [_core_memory(agent_id, by_agent.get(agent_id, ())) for agent_id in agent_ids]
 
-    def adopt(self, conversation_id: str, agent_id: str) -> bool:
-        """See `BlockTransaction.adopt`."""
+    def register_conversation(self, conversation_id: str, agent_id: str) -> bool:
+        """See `BlockTransaction.register_conversation`."""
         row = self._conn.execute(
-            sa.select(core_memories.c.conversation_of).where(self._agent(conversation_id))
+            sa.select(core_memories.c.conversation_of).where(self._holder(conversation_id))
         ).one_or_none()
         if row is not None:
             return bool(row.conversation_of == agent_id)
@@ -139,37 +140,40 @@ class CoreMemoryTables:
 
     def is_conversation_of(self, conversation_id: str, agent_id: str) -> bool:
         """See `BlockTransaction.is_conversation_of`."""
-        owner = sa.select(core_memories.c.conversation_of).where(self._agent(conversation_id))
+        owner = sa.select(core_memories.c.conversation_of).where(self._holder(conversation_id))
         return self._conn.execute(owner).scalar_one_or_none() == agent_id
 
-    def core_revision(self, agent_id: str) -> int:
-        """See `BlockTransaction.core_revision`."""
-        return self._conn.execute(_CORE_REVISION, self._which(agent_id)).scalar_one_or_none() or 0
+    def get_core_memory_revision(self, agent_id: str) -> int:
+        """See `BlockTransaction.get_core_memory_revision`."""
+        return self._conn.execute(_CORE_REVISION, self._parameters(agent_id)).scalar_one_or_none() or 0
 
     def is_erased(self, agent_id: str) -> bool:
         """See `BlockTransaction.is_erased`."""
-        stmt = sa.select(core_memories.c.erased_at).where(self._agent(agent_id))
+        stmt = sa.select(core_memories.c.erased_at).where(self._holder(agent_id))
         return self._conn.execute(stmt).scalar_one_or_none() is not None
 
     def erase_agent(self, agent_id: str, *, with_unshared_blocks: bool) -> tuple[int, int]:
         """See `BlockTransaction.erase_agent`."""
-        own = sa.select(core_memories.c.agent_id).where(
+        conversations = sa.select(core_memories.c.agent_id).where(
             core_memories.c.organization_id == self._organization_id,
             core_memories.c.conversation_of == agent_id,
             core_memories.c.erased_at.is_(None),
         )
-        for conversation_id in self._conn.execute(own).scalars().all():
+        for conversation_id in self._conn.execute(conversations).scalars().all():
             self.erase_agent(conversation_id, with_unshared_blocks=True)
         held = self._conn.execute(sa.select(holdings.c.block_id).where(self._held_by(agent_id))).scalars().all()
         self._conn.execute(holdings.delete().where(self._held_by(agent_id)))
         deleted = 0
         if with_unshared_blocks and held:
             unshared = blocks.c.id.in_(held) & blocks.c.id.not_in(sa.select(holdings.c.block_id))
-            deleted = self._conn.execute(blocks.delete().where(unshared, self._mine)).rowcount
+            deleted = self._conn.execute(blocks.delete().where(unshared, self._in_organization)).rowcount
         now = self._clock.now()
-        known = core_memories.update().where(self._agent(agent_id))
-        grown = known.values(revision=core_memories.c.revision + 1, updated_at=now, erased_at=now)
-        if self._conn.execute(grown).rowcount == 0:
+        tombstone = (
+            core_memories.update()
+            .where(self._holder(agent_id))
+            .values(revision=core_memories.c.revision + 1, updated_at=now, erased_at=now)
+        )
+        if self._conn.execute(tombstone).rowcount == 0:
             self._conn.execute(
                 core_memories.insert().values(
                     organization_id=self._organization_id,
@@ -183,41 +187,41 @@ class CoreMemoryTables:
         return len(held), deleted
 
     def _touch_holders(self, block_id: str) -> None:
-        which = {"its_organization": self._organization_id, "its_block": block_id, "now": self._clock.now()}
-        self._conn.execute(_TOUCH_HOLDERS, which)
+        parameters = {"organization": self._organization_id, "block": block_id, "now": self._clock.now()}
+        self._conn.execute(_TOUCH_HOLDERS, parameters)
 
-    def _touch(self, which: sa.ColumnElement[bool]) -> None:
-        bumped = core_memories.update().values(revision=core_memories.c.revision + 1, updated_at=self._clock.now())
-        self._conn.execute(bumped.where(which))
+    def _touch(self, condition: sa.ColumnElement[bool]) -> None:
+        touch = core_memories.update().values(revision=core_memories.c.revision + 1, updated_at=self._clock.now())
+        self._conn.execute(touch.where(condition))
 
-    def _which(self, agent_id: str) -> dict[str, object]:
-        return {"its_organization": self._organization_id, "its_agent": agent_id}
+    def _parameters(self, agent_id: str) -> dict[str, object]:
+        return {"organization": self._organization_id, "agent": agent_id}
 
-    def _agent(self, agent_id: str) -> sa.ColumnElement[bool]:
+    def _holder(self, agent_id: str) -> sa.ColumnElement[bool]:
         return (core_memories.c.organization_id == self._organization_id) & (core_memories.c.agent_id == agent_id)
 
     def _held_by(self, agent_id: str) -> sa.ColumnElement[bool]:
         return (holdings.c.organization_id == self._organization_id) & (holdings.c.agent_id == agent_id)
 
 
-# Built once, because every edit and every step of an agent runs them.
+# These statements are built once, because every edit and every step of an agent executes them.
 _TOUCH_HOLDERS = (
     core_memories.update()
     .values(revision=core_memories.c.revision + 1, updated_at=sa.bindparam("now", type_=UtcDateTime))
     .where(
-        core_memories.c.organization_id == sa.bindparam("its_organization"),
+        core_memories.c.organization_id == sa.bindparam("organization"),
         core_memories.c.agent_id.in_(
             sa.select(holdings.c.agent_id).where(
-                holdings.c.organization_id == sa.bindparam("its_organization"),
-                holdings.c.block_id == sa.bindparam("its_block"),
+                holdings.c.organization_id == sa.bindparam("organization"),
+                holdings.c.block_id == sa.bindparam("block"),
             )
         ),
     )
 )
-_ITS_AGENT = (core_memories.c.organization_id == sa.bindparam("its_organization")) & (
-    core_memories.c.agent_id == sa.bindparam("its_agent")
+_HOLDER = (core_memories.c.organization_id == sa.bindparam("organization")) & (
+    core_memories.c.agent_id == sa.bindparam("agent")
 )
-_CORE_REVISION = sa.select(core_memories.c.revision).where(_ITS_AGENT)
+_CORE_REVISION = sa.select(core_memories.c.revision).where(_HOLDER)
 _WITH_BLOCKS = (
     sa.select(
         core_memories.c.agent_id.label("core_agent_id"),
@@ -235,11 +239,11 @@ _WITH_BLOCKS = (
     .outerjoin(blocks, blocks.c.id == holdings.c.block_id)
     .order_by(core_memories.c.agent_id, holdings.c.position)
 )
-_CORE_MEMORY = _WITH_BLOCKS.where(_ITS_AGENT)
+_CORE_MEMORY = _WITH_BLOCKS.where(_HOLDER)
 
 
 def _core_memory(agent_id: str, rows: Sequence[sa.Row[Any]]) -> CoreMemory:
     if not rows:
         return CoreMemory(agent_id)
-    held = tuple(block_from(row) for row in rows if row.id is not None)
+    held = tuple(block_from_row(row) for row in rows if row.id is not None)
     return CoreMemory(agent_id, rows[0].core_revision, held, rows[0].core_updated_at)

@@ -1,4 +1,4 @@
-"""Rows to domain values and back."""
+"""Conversions between rows and domain values."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from mnemesh_blocks.model.blocks import AgentAuthor, Block, BlockRevision, Operation, OwnerAuthor, Provenance
+from mnemesh_blocks.model.authors import AgentAuthor, OwnerAuthor
+from mnemesh_blocks.model.blocks import Block, Provenance
+from mnemesh_blocks.model.revisions import BlockRevision, Operation
 
 
-def block_from(row: sa.Row[Any]) -> Block:
-    """The block in a row of `blocks`."""
+def block_from_row(row: sa.Row[Any]) -> Block:
+    """Returns the block of a row of `blocks`."""
     return Block(
         id=row.id,
         label=row.label,
@@ -43,8 +45,8 @@ def block_from(row: sa.Row[Any]) -> Block:
     )
 
 
-def block_values(block: Block, organization_id: str) -> dict[str, Any]:
-    """The columns of a block."""
+def block_to_row(block: Block, organization_id: str) -> dict[str, Any]:
+    """Returns the column values of a block."""
     origin = block.provenance
     return {
         "id": block.id,
@@ -76,8 +78,8 @@ def block_values(block: Block, organization_id: str) -> dict[str, Any]:
     }
 
 
-def revision_from(row: sa.Row[Any]) -> BlockRevision:
-    """The change in a row of `block_revisions`."""
+def revision_from_row(row: sa.Row[Any]) -> BlockRevision:
+    """Returns the change of a row of `block_revisions`."""
     return BlockRevision(
         block_id=row.block_id,
         revision=row.revision,
@@ -98,8 +100,8 @@ def revision_from(row: sa.Row[Any]) -> BlockRevision:
     )
 
 
-def revision_values(revision: BlockRevision, organization_id: str) -> dict[str, Any]:
-    """The columns of a change."""
+def revision_to_row(revision: BlockRevision, organization_id: str) -> dict[str, Any]:
+    """Returns the column values of a change."""
     match revision.author:
         case AgentAuthor(agent_id, tool_call_id, run_id):
             author = {"agent_id": agent_id, "tool_call_id": tool_call_id, "run_id": run_id, "subject_id": None}

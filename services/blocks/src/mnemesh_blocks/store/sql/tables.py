@@ -23,7 +23,7 @@ blocks: Final = sa.Table(
     sa.Column("revision", sa.BigInteger, nullable=False),
     sa.Column("content_revision", sa.BigInteger, nullable=False),
     sa.Column("name", sa.Text),
-    # JSON lists, read with the row; block_tags and block_identities index them for filters.
+    # JSON lists. The tables block_tags and block_identities index their elements for filters.
     sa.Column("tags", sa.Text, nullable=False),
     sa.Column("identity_ids", sa.Text, nullable=False),
     sa.Column("metadata", sa.Text),
@@ -72,7 +72,7 @@ block_revisions: Final = sa.Table(
     sa.Column("description", sa.Text),
     sa.Column("char_limit", sa.Integer, nullable=False),
     sa.Column("read_only", sa.Boolean, nullable=False),
-    # Either agent_id (with the ids of its call) or subject_id is set.
+    # Either agent_id (with tool_call_id and run_id) or subject_id is set.
     sa.Column("agent_id", sa.Text),
     sa.Column("tool_call_id", sa.Text),
     sa.Column("run_id", sa.Text),
@@ -81,8 +81,8 @@ block_revisions: Final = sa.Table(
     sa.Index("block_revisions_by_parent", "block_id", "parent"),
 )
 
-# One row per holder that ever held a block: its counter, and its tombstone when it was erased. Holders are agents, and
-# conversations that have blocks for themselves: `agent_id` then is the conversation, `conversation_of` its agent.
+# One row for each holder that ever held a block: the revision of its core memory, and its tombstone once it is erased.
+# A holder is an agent, or a conversation that has blocks: its id is in `agent_id`, its agent's in `conversation_of`.
 core_memories: Final = sa.Table(
     "core_memories",
     metadata,

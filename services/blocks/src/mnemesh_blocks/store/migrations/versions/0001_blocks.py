@@ -1,4 +1,4 @@
-"""Blocks, their revisions, who holds them, and the ledger of requests."""
+"""Creates the tables of blocks, revisions, holdings and idempotency keys."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Conversations hold blocks of their own."""
+"""Lets conversations hold blocks."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,0 +1,49 @@
+"""The authors of changes to blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from mnemesh_kit.ids import require_id
+
+from mnemesh_blocks.model.text import require_bounded
+
+MAX_CALL_ID: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAuthor:
+    """An agent that edits a block by a tool call."""
+
+    agent_id: str
+    tool_call_id: str | None = None
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerAuthor:
+    """A caller of the API, who may also write read-only blocks."""
+
+    subject_id: str
+
+
+Author = AgentAuthor | OwnerAuthor
+
+
+def author_id(author: Author) -> str:
+    """Returns the id of the agent or of the subject."""
+    return author.subject_id if isinstance(author, OwnerAuthor) else author.agent_id
+
+
+def require_valid_author(author: Author) -> Author:
+    """Returns `author` if its ids can be stored.
+
+    Raises:
+        InvalidArgument: An id is malformed or too long.
+    """
+    if isinstance(author, AgentAuthor):
+        require_id(author.agent_id, "agent", "author.agent.agent_id")
+        require_bounded(author.tool_call_id or "", "author.agent.tool_call_id", MAX_CALL_ID)
+        require_bounded(author.run_id or "", "author.agent.run_id", MAX_CALL_ID)
+    return author

@@ -1,0 +1,79 @@
+"""Core memory: the blocks that one agent holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from mnemesh_kit.errors import InvalidArgument
+
+from mnemesh_blocks.model.blocks import Block
+from mnemesh_blocks.model.text import require_no_nul
+
+MAX_AGENTS: Final = 1000
+"""The maximum number of agents in one batch."""
+MAX_LABELS: Final = 1000
+"""The maximum number of labels in one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreMemory:
+    """The blocks of one agent in the order of their attachment, as of one revision."""
+
+    agent_id: str
+    revision: int = 0
+    blocks: tuple[Block, ...] = ()
+    updated_at: datetime | None = None
+
+    def with_conversation(self, own: CoreMemory) -> CoreMemory:
+        """Returns the core memory that a conversation shows.
+
+        Args:
+            own: The blocks of the conversation. Each replaces the agent's block with the same label, at its position;
+                the others follow at the end.
+        """
+        by_label = {block.label: block for block in own.blocks}
+        blocks = [by_label.pop(block.label, block) for block in self.blocks]
+        times = [time for time in (self.updated_at, own.updated_at) if time is not None]
+        return CoreMemory(
+            self.agent_id,
+            self.revision + own.revision,
+            (*blocks, *by_label.values()),
+            max(times) if times else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EditedBlock:
+    """A block after an edit, and the revision of the core memory that the edit went through."""
+
+    block: Block
+    core_memory_revision: int
+
+
+def require_labels(labels: Sequence[str]) -> Sequence[str]:
+    """Returns `labels` if a request may name them.
+
+    Raises:
+        InvalidArgument: There is none, there are too many, or one contains a NUL character.
+    """
+    if not labels:
+        raise InvalidArgument("labels must name at least one label.", field="labels")
+    if len(labels) > MAX_LABELS:
+        raise InvalidArgument(f"labels must have at most {MAX_LABELS} entries.", field="labels")
+    for label in labels:
+        require_no_nul(label, "labels")
+    return labels
+
+
+def require_agents(agent_ids: Sequence[str]) -> Sequence[str]:
+    """Returns `agent_ids` if one batch may ask for that many.
+
+    Raises:
+        InvalidArgument: There are too many.
+    """
+    if len(agent_ids) > MAX_AGENTS:
+        raise InvalidArgument(f"agent_ids must have at most {MAX_AGENTS} entries.", field="agent_ids")
+    return agent_ids

@@ -1,0 +1,64 @@
+"""Changes that several use cases share. Each runs within the caller's transaction."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from mnemesh_blocks.errors import BlockLabelTaken
+from mnemesh_blocks.model.authors import Author, author_id
+from mnemesh_blocks.model.blocks import Block, next_revision
+from mnemesh_blocks.model.revisions import Operation, revision_of
+from mnemesh_blocks.store.base import BlockTransaction
+from mnemesh_blocks.usecases.lookups import require_not_erased
+
+
+def insert_block(tx: BlockTransaction, block: Block, author: Author) -> None:
+    """Stores a new block with its first revision."""
+    tx.insert_block(block)
+    tx.insert_revision(revision_of(block, Operation.CREATE, author))
+
+
+def update_block(
+    tx: BlockTransaction, block: Block, operation: Operation, author: Author, now: datetime, **changes: Any
+) -> Block:
+    """Stores and returns the next revision of `block`.
+
+    Args:
+        tx: The transaction that `block` was read in.
+        block: The current block.
+        operation: The kind of the change.
+        author: The author of the change.
+        now: The time of the change.
+        changes: The arguments of `next_revision`. A new `value` becomes the content revision, unless `content_revision`
+            names an older one.
+
+    Raises:
+        BlockLabelTaken: A holder of the block holds another block under the new label.
+    """
+    writes_value = "value" in changes and "content_revision" not in changes
+    if writes_value:
+        changes["content_revision"] = block.revision + 1
+    after = next_revision(block, now, author_id(author), **changes)
+    if after.label != block.label and (agent_id := tx.find_label_conflict(block.id, after.label)) is not None:
+        raise BlockLabelTaken(after.label, agent_id)
+    # The block is written before its revision. Concurrent writers then conflict at the row, which the store retries,
+    # and not at the key of the revision, which would be an error.
+    tx.update_block(after, block)
+    tx.insert_revision(revision_of(after, operation, author, block.content_revision if writes_value else None))
+    return after
+
+
+def attach_block(tx: BlockTransaction, agent_id: str, block: Block) -> None:
+    """Attaches a block to an agent. Does nothing if the agent holds it already.
+
+    Raises:
+        AgentErased: The agent was erased.
+        BlockLabelTaken: The agent holds another block under the same label.
+    """
+    require_not_erased(tx, agent_id)
+    other = tx.get_held_block(agent_id, block.label)
+    if other is None:
+        tx.attach(agent_id, block)
+    elif other.id != block.id:
+        raise BlockLabelTaken(block.label, agent_id)

@@ -1,0 +1,173 @@
+"""The use cases of core memory: which agent holds which block, and the edits that agents make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.ids import require_id
+from mnemesh_kit.principal import Principal
+
+from mnemesh_blocks.errors import BlockNotHeld
+from mnemesh_blocks.model.authors import Author, require_valid_author
+from mnemesh_blocks.model.blocks import require_revision, require_writable
+from mnemesh_blocks.model.core_memory import CoreMemory, EditedBlock, require_agents
+from mnemesh_blocks.model.edits import Edit
+from mnemesh_blocks.model.text import require_no_nul
+from mnemesh_blocks.store.base import BlockStore, BlockTransaction
+from mnemesh_blocks.usecases import changes, lookups
+
+
+class CoreMemoryService:
+    """Reads and changes the core memories of the caller's organization."""
+
+    def __init__(self, store: BlockStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def attach_block(self, caller: Principal, agent_id: str, block_id: str, key: RequestKey | None) -> int:
+        """Attaches the block to the agent; returns the revision of the agent's core memory.
+
+        Raises:
+            BlockNotFound: The organization has no such block.
+            BlockLabelTaken: The agent holds another block under the same label.
+            AgentErased: The agent was erased.
+        """
+        require_id(agent_id, "agent", "agent_id")
+        require_id(block_id, "block", "block_id")
+
+        def attach(tx: BlockTransaction) -> int:
+            changes.attach_block(tx, agent_id, lookups.get_block(tx, block_id))
+            return tx.get_core_memory_revision(agent_id)
+
+        return await self._store.write_once(
+            caller.organization_id,
+            key,
+            attach,
+            result_ids=lambda revision: [str(revision)],
+            replay=lambda _tx, ids: int(ids[0]),
+        )
+
+    async def detach_block(
+        self,
+        caller: Principal,
+        agent_id: str,
+        key: RequestKey | None,
+        *,
+        block_id: str | None = None,
+        label: str | None = None,
+    ) -> tuple[str, int]:
+        """Detaches the block named by `block_id`, or else by `label`, from the agent.
+
+        Returns:
+            The block's id and the revision of the agent's core memory.
+
+        Raises:
+            BlockNotHeld: The agent does not hold the block `block_id`.
+            BlockLabelNotFound: The agent holds no block under `label`.
+        """
+        require_id(agent_id, "agent", "agent_id")
+        if block_id is not None:
+            require_id(block_id, "block", "block_id")
+        label = require_no_nul(label or "", "label")
+
+        def detach(tx: BlockTransaction) -> tuple[str, int]:
+            detached = block_id if block_id is not None else lookups.get_held_block(tx, agent_id, label).id
+            if not tx.detach(agent_id, detached):
+                raise BlockNotHeld(agent_id, detached)
+            return detached, tx.get_core_memory_revision(agent_id)
+
+        return await self._store.write_once(
+            caller.organization_id,
+            key,
+            detach,
+            result_ids=lambda result: [result[0], str(result[1])],
+            replay=lambda _tx, ids: (ids[0], int(ids[1])),
+        )
+
+    async def get_core_memory(
+        self, caller: Principal, agent_id: str, if_revision: int | None = None, conversation_id: str | None = None
+    ) -> CoreMemory | None:
+        """Returns the agent's core memory, or None if it is still at `if_revision`.
+
+        The blocks of the conversation, if it has any, replace the agent's blocks with the same label.
+        """
+        require_id(agent_id, "agent", "agent_id")
+        if conversation_id is not None:
+            require_id(conversation_id, "conv", "conversation_id")
+
+        def get(tx: BlockTransaction) -> CoreMemory | None:
+            if conversation_id is None or not tx.is_conversation_of(conversation_id, agent_id):
+                return tx.get_core_memory(agent_id, if_revision)
+            shared, own = tx.get_core_memories([agent_id, conversation_id])
+            memory = shared.with_conversation(own)
+            return None if memory.revision == if_revision else memory
+
+        return await self._store.read(caller.organization_id, get)
+
+    async def batch_get_core_memory(self, caller: Principal, agent_ids: Sequence[str]) -> Sequence[CoreMemory]:
+        """Returns the core memories of several agents, in the order of `agent_ids`."""
+        for agent_id in require_agents(agent_ids):
+            require_id(agent_id, "agent", "agent_ids")
+        return await self._store.read(caller.organization_id, lambda tx: tx.get_core_memories(agent_ids))
+
+    async def edit_block(
+        self,
+        caller: Principal,
+        agent_id: str,
+        label: str,
+        edit: Edit,
+        author: Author,
+        key: RequestKey | None,
+        conversation_id: str | None = None,
+    ) -> EditedBlock:
+        """Applies one edit to the block under `label`: the conversation's, if it has one, or else the agent's.
+
+        An edit without a base revision applies to the current value, so that concurrent edits are all kept.
+
+        Raises:
+            BlockLabelNotFound: The agent holds no such block.
+            BlockReadOnly: The author is an agent and the block is read-only.
+            BlockRevisionMismatch: The block is not at the base revision of the edit.
+            BlockLimitExceeded: The new value is longer than the limit.
+            MnemeshError: The edit does not apply; see `model/edits.py`.
+        """
+        require_id(agent_id, "agent", "agent_id")
+        if conversation_id is not None:
+            require_id(conversation_id, "conv", "conversation_id")
+        require_no_nul(label, "label")
+        require_valid_author(author)
+
+        def apply(tx: BlockTransaction) -> EditedBlock:
+            block = require_writable(lookups.get_held_block(tx, agent_id, label, conversation_id), author)
+            require_revision(block, edit.base_revision)
+            value = edit.apply(block.value, label)
+            edited = changes.update_block(tx, block, edit.operation, author, self._clock.now(), value=value)
+            own = tx.get_core_memory_revision(conversation_id) if conversation_id is not None else 0
+            return EditedBlock(edited, tx.get_core_memory_revision(agent_id) + own)
+
+        return await self._store.write_once(
+            caller.organization_id,
+            key,
+            apply,
+            result_ids=lambda edited: [edited.block.id, str(edited.core_memory_revision)],
+            replay=lambda tx, ids: EditedBlock(lookups.get_block(tx, ids[0]), int(ids[1])),
+        )
+
+    async def erase_agent(
+        self, caller: Principal, agent_id: str, key: RequestKey | None, *, with_unshared_blocks: bool
+    ) -> tuple[int, int]:
+        """Erases an agent's core memory and refuses later writes for the agent.
+
+        Returns:
+            The number of blocks that were detached, and the number of those that were deleted.
+        """
+        require_id(agent_id, "agent", "agent_id")
+        return await self._store.write_once(
+            caller.organization_id,
+            key,
+            lambda tx: tx.erase_agent(agent_id, with_unshared_blocks=with_unshared_blocks),
+            result_ids=lambda counts: [str(count) for count in counts],
+            replay=lambda _tx, ids: (int(ids[0]), int(ids[1])),
+        )
