@@ -6,13 +6,13 @@ service, which may be newer: parts of an unknown kind are left out.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final
 
-from google.protobuf.timestamp_pb2 import Timestamp
 from mnemesh.types.v1 import audit_pb2
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_from_proto, timestamp_to_proto
 
 from mnemesh_types.messages import (
     ApprovalDecision,
@@ -35,7 +35,6 @@ from mnemesh_types.messages import (
 from mnemesh_types.provenance import Provenance
 from mnemesh_types.usage import Usage
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ROLE_TO_PROTO: Final = {
     Role.SYSTEM: pb.ROLE_SYSTEM,
     Role.USER: pb.ROLE_USER,
@@ -96,8 +95,8 @@ def message_to_proto(message: Message, agent_id: str | None = None) -> pb.Messag
         turn_id=message.turn_id,
         conversation_id=message.conversation_id,
         is_err=message.is_err,
-        create_time=_timestamp_to_proto(message.created_at),
-        update_time=None if message.updated_at is None else _timestamp_to_proto(message.updated_at),
+        create_time=timestamp_to_proto(message.created_at),
+        update_time=optional_timestamp_to_proto(message.updated_at),
         sequence_id=message.sequence_id,
     )
 
@@ -122,7 +121,9 @@ def message_from_proto(message: pb.Message, field: str | None = None, now: datet
     return Message(
         id=message.id,
         role=role,
-        created_at=now if now is not None and not message.HasField("create_time") else _created_at(message, field),
+        created_at=now
+        if now is not None and not message.HasField("create_time")
+        else _time(message, "create_time", field),
         content=parts_from_proto(message.content, field and f"{field}.content"),
         tool_calls=tuple(tool_call_from_proto(call) for call in message.tool_calls),
         tool_returns=tuple(
@@ -131,7 +132,7 @@ def message_from_proto(message: pb.Message, field: str | None = None, now: datet
         ),
         approval_decisions=_decisions_from_proto(message.approval_decisions, field),
         agent_id=message.agent_id,
-        updated_at=_timestamp_from_proto(message.update_time) if message.HasField("update_time") else None,
+        updated_at=_time(message, "update_time", field) if message.HasField("update_time") else None,
         sequence_id=message.sequence_id,
         **optional,
     )
@@ -251,7 +252,7 @@ def usage_to_proto(usage: Usage) -> pb.Usage:
 
 def usage_from_proto(usage: pb.Usage) -> Usage:
     """Converts token counts. An absent count becomes None."""
-    return Usage(**{name: getattr(usage, name) for name in _USAGE if usage.HasField(name)})  # type: ignore[arg-type]
+    return Usage(**{name: getattr(usage, name) for name in _USAGE if usage.HasField(name)})
 
 
 def provenance_to_proto(provenance: Provenance) -> audit_pb2.Provenance:
@@ -269,28 +270,11 @@ def provenance_to_proto(provenance: Provenance) -> audit_pb2.Provenance:
 
 def provenance_from_proto(provenance: audit_pb2.Provenance) -> Provenance:
     """Converts the ids that a client may set. The creator and the last author are output only and stay empty."""
-    return Provenance(
-        **{name: getattr(provenance, name) for name in _PROVENANCE_IDS if provenance.HasField(name)}  # type: ignore[arg-type]
-    )
+    return Provenance(**{name: getattr(provenance, name) for name in _PROVENANCE_IDS if provenance.HasField(name)})
 
 
-def _timestamp_to_proto(instant: datetime) -> Timestamp:
-    since = instant - _EPOCH
-    return Timestamp(seconds=since.days * 86_400 + since.seconds, nanos=since.microseconds * 1_000)
-
-
-def _timestamp_from_proto(instant: Timestamp) -> datetime:
-    return _EPOCH + timedelta(seconds=instant.seconds, microseconds=instant.nanos // 1_000)
-
-
-def _created_at(message: pb.Message, field: str | None) -> datetime:
-    path = f"{field or 'message'}.create_time"
-    try:
-        if 0 <= message.create_time.nanos < 1_000_000_000:
-            return _timestamp_from_proto(message.create_time)
-    except OverflowError:
-        pass
-    raise InvalidArgument(f"{path} must be a time between the years 1 and 9999.", field=path)
+def _time(message: pb.Message, name: str, field: str | None) -> datetime:
+    return timestamp_from_proto(getattr(message, name), f"{field or 'message'}.{name}")
 
 
 def _decisions_from_proto(items: Iterable[pb.ApprovalDecision], field: str | None) -> tuple[ApprovalDecision, ...]:
@@ -327,7 +311,9 @@ def _image_to_proto(part: ImagePart) -> pb.ImagePart:
         return pb.ImagePart(inline=inline, detail=part.detail)
     if part.url is not None:
         return pb.ImagePart(url=part.url, detail=part.detail)
-    return pb.ImagePart(file_id=part.file_id, detail=part.detail)
+    if part.file_id is not None:
+        return pb.ImagePart(file_id=part.file_id, detail=part.detail)
+    return pb.ImagePart(detail=part.detail)
 
 
 def _image_from_proto(image: pb.ImagePart) -> ImagePart:

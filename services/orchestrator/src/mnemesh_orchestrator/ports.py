@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from mnemesh_types.messages import Message
+
 from mnemesh_orchestrator.model.episodes import EpisodeCommit, MemoryBundle, MemoryHits, MemoryScope
 from mnemesh_orchestrator.model.erasure import Erased
 from mnemesh_orchestrator.model.memory import (
@@ -23,7 +25,6 @@ from mnemesh_orchestrator.model.memory import (
     PassageHit,
     ToolResult,
 )
-from mnemesh_orchestrator.model.messages import Message
 
 
 @dataclass(frozen=True, slots=True)

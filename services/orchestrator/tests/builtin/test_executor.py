@@ -11,7 +11,6 @@ from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 from mnemesh_orchestrator.builtin.search import time_ago
 from mnemesh_orchestrator.model.memory import Block, CoreMemory, MessageHit, PassageHit
-from mnemesh_orchestrator.model.messages import Message, ReasoningPart, Role, TextPart
 from mnemesh_orchestrator.ports import (
     AgentAuthor,
     Append,
@@ -22,6 +21,7 @@ from mnemesh_orchestrator.ports import (
     ReplaceUnique,
     Rethink,
 )
+from mnemesh_types.messages import Message, ReasoningPart, Role, TextPart
 
 Make = Callable[..., BuiltinCall]
 AUTHOR = AgentAuthor("agent-1", "call-1", "run-1")

@@ -25,7 +25,6 @@ from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.errors import REMOTE, LeaseLost
 from mnemesh_orchestrator.model.memory import ArchivalSummary, Block
-from mnemesh_orchestrator.model.messages import Message, Role, TextPart
 from mnemesh_orchestrator.ports import (
     AgentAuthor,
     Append,
@@ -37,6 +36,7 @@ from mnemesh_orchestrator.ports import (
     Rethink,
     StepCommit,
 )
+from mnemesh_types.messages import Message, Role, TextPart
 
 NOW = datetime(2026, 1, 20, tzinfo=UTC)
 MESSAGE = Message("message-1", Role.USER, NOW, (TextPart("Hi"),))

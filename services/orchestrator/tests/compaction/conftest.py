@@ -9,9 +9,10 @@ import pytest
 from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.messages import Message, Role, Usage
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_testkit.fakes.fake_summarizer import drawn
+from mnemesh_types.messages import Message, Role
+from mnemesh_types.usage import Usage
 
 from ..support.model import Item, call, say
 from ..support.world import Process, World

@@ -7,17 +7,8 @@ import pytest
 from mnemesh_orchestrator.compaction.tokens import records, schemas_tokens, tokenizer
 from mnemesh_orchestrator.loop.state import prompt_limit
 from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings
-from mnemesh_orchestrator.model.messages import (
-    ContentPart,
-    ImagePart,
-    Message,
-    Role,
-    TextPart,
-    ToolCall,
-    ToolReturn,
-    ToolStatus,
-)
 from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema
+from mnemesh_types.messages import ContentPart, ImagePart, Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 from ..support.world import ME, Process, World, require_valid
 from .conftest import LONG, SMALL, Speaker, small_agent, talk
@@ -90,7 +81,9 @@ def test_a_message_takes_its_envelope_and_every_part_of_it() -> None:
     assert tokenizer("anthropic/claude").message(message(picture)) == 12 + 1_600
     made = ToolCall("call-1", "search", "b" * 800)
     assert by.message(message(role=Role.ASSISTANT, tool_calls=(made,))) == 12 + 2 + 201
-    returned = message(role=Role.TOOL, tool_returns=(ToolReturn("call-1", "search", ToolStatus.SUCCESS, "c" * 4_000),))
+    returned = message(
+        role=Role.TOOL, tool_returns=(ToolReturn.from_text("call-1", "search", ToolStatus.SUCCESS, "c" * 4_000),)
+    )
     assert by.message(returned) == 12 + 12 + 1_001
     assert by.message(returned, 400) == 12 + 12 + 101, "as much as the request shows of it"
 

@@ -10,9 +10,9 @@ from mnemesh_orchestrator.errors import ConversationBusy, NothingToCompact
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.model.agents import Agent, AgentType, CompactionSettings
 from mnemesh_orchestrator.model.compaction import CompactionResult
-from mnemesh_orchestrator.model.messages import Role
 from mnemesh_orchestrator.model.runs import OnBusy
 from mnemesh_orchestrator.prompt.packaging import system_alert
+from mnemesh_types.messages import Role
 
 from ..support.faults import Death
 from ..support.model import Held, call, say

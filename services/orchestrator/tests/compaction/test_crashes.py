@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.messages import Role
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_orchestrator.store.base import RunFilter
+from mnemesh_types.messages import Role
 
 from ..support.faults import Death, Faults
 from ..support.world import ME, Process, World, dead, kinds, opened, require_valid

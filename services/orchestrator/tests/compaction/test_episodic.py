@@ -18,10 +18,10 @@ from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType, CompactionSettings
 from mnemesh_orchestrator.model.approvals import open_request
-from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, Role
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_testkit.fakes.fake_summarizer import drawn
+from mnemesh_types.messages import Approve, Role
 
 from ..support.faults import Death, Faults
 from ..support.model import Item, call, say
@@ -337,7 +337,7 @@ async def test_a_pending_approval_outlives_a_compaction(world: World, speaker: S
     assert len(asked) == 4, "the turn that asks stays whole, behind four others"
     done = say("Kept.") if kind is AgentType.LETTA_V1 else call("send_message", message="Kept.")
     speaker.turn = lambda request: done
-    await process.answer(agent, *(ApprovalDecision(made.id, Approve()) for made in still.calls))
+    await process.answer(agent, *(Approve(made.id) for made in still.calls))
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
     assert world.archival.texts(agent.id) == ["one"]
     require_valid(world.window(agent).messages)

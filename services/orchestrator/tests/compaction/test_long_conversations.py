@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 from mnemesh_orchestrator.compaction.chunked_summary import MOST_PARTS
-from mnemesh_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 from ..support.world import Process, World, require_valid
 from .conftest import LONG, Speaker, roles, small_agent
@@ -22,7 +22,7 @@ async def test_ten_thousand_messages_in_one_window_are_made_to_fit(
     for number in range(2_500):
         at = now + timedelta(seconds=number)
         made = ToolCall(f"call-{number}", "archival_memory_search", "{}")
-        returned = ToolReturn(made.id, made.name, ToolStatus.SUCCESS, f"nothing {number}")
+        returned = ToolReturn.from_text(made.id, made.name, ToolStatus.SUCCESS, f"nothing {number}")
         said = TOLD if number == 3 else f"{number}: {LONG[:80]}"
         messages += [
             Message(f"message-u-{number}", Role.USER, at, (TextPart(said),)),

@@ -19,8 +19,8 @@ from mnemesh_orchestrator.model.episodes import (
     MemoryScope,
     NewEpisode,
 )
-from mnemesh_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 from mnemesh_orchestrator.prompt.packaging import heartbeat
+from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 NOW = datetime(2026, 5, 1, 9, 30, tzinfo=UTC)
 SCOPE = MemoryScope("agent-1")
@@ -284,7 +284,10 @@ def talk(count: int) -> list[Message]:
             Message(f"message-u{turn}", Role.USER, at, (TextPart("Look."),)),
             Message(f"message-c{turn}", Role.ASSISTANT, at, tool_calls=(made,)),
             Message(
-                f"message-r{turn}", Role.TOOL, at, tool_returns=(ToolReturn(made.id, "look", ToolStatus.SUCCESS, "ok"),)
+                f"message-r{turn}",
+                Role.TOOL,
+                at,
+                tool_returns=(ToolReturn.from_text(made.id, "look", ToolStatus.SUCCESS, "ok"),),
             ),
             Message(f"message-h{turn}", Role.USER, at, (TextPart(heartbeat("go on", at, "UTC")),)),
             Message(f"message-a{turn}", Role.ASSISTANT, at, (TextPart("Fine."),)),

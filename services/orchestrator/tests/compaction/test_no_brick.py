@@ -18,9 +18,9 @@ from mnemesh_orchestrator.llm.errors import (
 )
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings
-from mnemesh_orchestrator.model.messages import Role
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
 from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_types.messages import Role
 
 from ..support.model import Held, Item, OneOffer, ScriptedModel, call, say
 from ..support.world import ME, Process, World, require_valid

@@ -4,9 +4,9 @@ import pytest
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings
 from mnemesh_orchestrator.model.approvals import open_request
-from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_types.messages import Approve
 
 from ..support.model import Item, call, say
 from ..support.world import ME, World, require_valid
@@ -50,7 +50,7 @@ async def test_a_pending_approval_outlives_compactions(
 
     heartbeat = say("Kept.") if kind is AgentType.LETTA_V1 else call("send_message", message="Kept.")
     speaker.turn, speaker.used = lambda request: heartbeat, 100
-    await process.answer(agent, *(ApprovalDecision(made.id, Approve()) for made in still.calls))
+    await process.answer(agent, *(Approve(made.id) for made in still.calls))
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
     assert world.archival.texts(agent.id) == ["one"]
     require_valid(world.window(agent).messages)

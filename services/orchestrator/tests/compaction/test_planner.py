@@ -17,7 +17,7 @@ from mnemesh_orchestrator.compaction.planner import (
     whole,
     within_turn,
 )
-from mnemesh_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
+from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 NOW = datetime(2026, 1, 20, tzinfo=UTC)
 
@@ -29,7 +29,7 @@ def message(number: int, role: Role, run: str = "old", *, calls: int = 0, return
         created_at=NOW,
         content=(TextPart(f"text {number}"),),
         tool_calls=tuple(ToolCall(f"call-{number}-{n}", "tool", "{}") for n in range(calls)),
-        tool_returns=tuple(ToolReturn(id_, "tool", ToolStatus.SUCCESS, "done") for id_ in returns),
+        tool_returns=tuple(ToolReturn.from_text(id_, "tool", ToolStatus.SUCCESS, "done") for id_ in returns),
         run_id=run,
     )
 

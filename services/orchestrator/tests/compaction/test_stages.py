@@ -14,8 +14,8 @@ from mnemesh_orchestrator.compaction.port import SummaryFailed
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, CompactionSettings
-from mnemesh_orchestrator.model.messages import Role
 from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_types.messages import Role
 
 from ..support.faults import Death, Faults
 from ..support.model import Item, say

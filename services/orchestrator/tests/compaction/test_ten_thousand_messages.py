@@ -18,9 +18,9 @@ from mnemesh_orchestrator.llm.openai_chat.render import render_body as openai_ch
 from mnemesh_orchestrator.llm.openai_responses.render import render_body as openai_responses
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, CompactionSettings
-from mnemesh_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_orchestrator.prompt.packaging import event_type
+from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 from ..support.model import Item, call, say
 from ..support.world import Process, World, require_valid
@@ -57,7 +57,7 @@ def some_turns(world: World, first: int) -> list[Message]:
     for number in range(first, first + BULK):
         at = world.clock.now() + timedelta(milliseconds=number)
         made = ToolCall(f"call-{number}", "archival_memory_search", "{}")
-        returned = ToolReturn(made.id, made.name, ToolStatus.SUCCESS, f"nothing {number}")
+        returned = ToolReturn.from_text(made.id, made.name, ToolStatus.SUCCESS, f"nothing {number}")
         said = f"Remember: {NEEDLE}" if number == 3 else f"{number}: All work and no play makes a long day."
         run = {"run_id": f"run-{number}"}
         messages += [

@@ -8,8 +8,8 @@ from mnemesh_orchestrator.llm.errors import ContextOverflow
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings, PromptPolicy
 from mnemesh_orchestrator.model.events import CompactionEvent, MessageEvent
-from mnemesh_orchestrator.model.messages import Role
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_types.messages import Role
 
 from ..support.model import Item, call, say
 from ..support.world import ME, Process, World, kinds, require_valid, told

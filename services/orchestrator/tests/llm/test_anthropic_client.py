@@ -9,8 +9,6 @@ from mnemesh_orchestrator.llm import errors
 from mnemesh_orchestrator.llm.anthropic_messages import AnthropicMessagesClient
 from mnemesh_orchestrator.llm.attempts import CallLimits
 from mnemesh_orchestrator.llm.port import FinishReason, LlmAnswer, LlmEvent, ReasoningDelta, TextDelta, ToolCallDelta
-from mnemesh_orchestrator.model import messages as model
-from mnemesh_orchestrator.model.messages import ReasoningPart, RedactedReasoningPart, TextPart
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
 from mnemesh_testkit.fakes.script import (
     Call,
@@ -28,6 +26,9 @@ from mnemesh_testkit.fakes.script import (
     rate_limited,
     status,
 )
+from mnemesh_types import messages as model
+from mnemesh_types.usage import Usage
+from mnemesh_types.messages import ReasoningPart, RedactedReasoningPart, TextPart
 
 from .windows import CLAUDE, at, collect, everything, hello, tool
 
@@ -67,7 +68,7 @@ async def test_text_streams_in_pieces_and_ends_with_the_whole(
     assert len(events) > 1
     assert answer.content == (TextPart("Hello, wörld of agents!"),)
     assert answer.finish_reason is FinishReason.STOP
-    assert answer.usage == model.Usage(103, 5, 108, cached_input_tokens=80, cache_write_tokens=3)
+    assert answer.usage == Usage(103, 5, 108, cached_input_tokens=80, cache_write_tokens=3)
     assert fake.requests[0].headers["x-api-key"] == KEY
     assert fake.requests[0].headers["anthropic-version"]
     assert fake.requests[0].raw.decode() == client.render(REQUEST) == answer.request_body

@@ -7,7 +7,8 @@ import pytest
 from mnemesh_orchestrator.llm.anthropic_messages.render import CLOSING, OPENING, render_body
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.llm.wire import encode_body
-from mnemesh_orchestrator.model.messages import (
+from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
+from mnemesh_types.messages import (
     ImagePart,
     OmittedReasoningPart,
     ReasoningPart,
@@ -17,7 +18,6 @@ from mnemesh_orchestrator.model.messages import (
     ToolReturn,
     ToolStatus,
 )
-from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
 
 from .windows import CLAUDE, REQUIRED, ask, called, hello, message, returned, tool
 
@@ -83,8 +83,8 @@ def test_an_empty_window_still_is_a_request() -> None:
 def test_all_results_of_one_message_come_in_the_next_one_before_any_text() -> None:
     calls = (ToolCall("call_1", "a", "{}"), ToolCall("call_1", "b", "[]"))
     returns = (
-        ToolReturn("call_1", "a", ToolStatus.SUCCESS, "one"),
-        ToolReturn("call:2", "b", ToolStatus.SUCCESS, "two"),
+        ToolReturn.from_text("call_1", "a", ToolStatus.SUCCESS, "one"),
+        ToolReturn.from_text("call:2", "b", ToolStatus.SUCCESS, "two"),
     )
     window = (
         message(1, Role.USER, "go"),

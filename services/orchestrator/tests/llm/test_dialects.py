@@ -15,10 +15,10 @@ from mnemesh_orchestrator.llm.port import ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.llm.provider import make_client
 from mnemesh_orchestrator.llm.registry import Providers
 from mnemesh_orchestrator.llm.settings import LlmSettings, ProviderSettings
-from mnemesh_orchestrator.model.messages import OmittedReasoningPart, ReasoningPart, Role, TextPart
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply, raw_stream
+from mnemesh_types.messages import OmittedReasoningPart, ReasoningPart, Role, TextPart
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route

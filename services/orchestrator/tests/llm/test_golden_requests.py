@@ -17,7 +17,9 @@ from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.wire import encode_body
-from mnemesh_orchestrator.model.messages import (
+from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
+from mnemesh_orchestrator.prompt.packaging import heartbeat
+from mnemesh_types.messages import (
     ContentPart,
     ImagePart,
     Message,
@@ -31,8 +33,6 @@ from mnemesh_orchestrator.model.messages import (
     ToolReturn,
     ToolStatus,
 )
-from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
-from mnemesh_orchestrator.prompt.packaging import heartbeat
 
 from .windows import CLAUDE, NOON, OPENAI, REQUIRED, THINKER, ZONE, ask, message, served_by, tool
 
@@ -66,7 +66,9 @@ def calls(number: int, *names: str, content: Sequence[ContentPart] = ()) -> Mess
 
 
 def returns(number: int, *names: str, status: ToolStatus = ToolStatus.SUCCESS) -> Message:
-    came = tuple(ToolReturn(f"call_{number}_{i}", name, status, f"result {i}") for i, name in enumerate(names))
+    came = tuple(
+        ToolReturn.from_text(f"call_{number}_{i}", name, status, f"result {i}") for i, name in enumerate(names)
+    )
     return message(number + 1, Role.TOOL, tool_returns=came)
 
 
@@ -91,7 +93,11 @@ def v3(model: ModelInfo) -> LlmRequest:
         returns(2, "search", "search"),
         calls(4, "search", content=thoughts(model)),
         # As an approval that was denied leaves it.
-        message(5, Role.TOOL, tool_returns=(ToolReturn("call_4_0", "search", ToolStatus.ERROR, "Denied: not now."),)),
+        message(
+            5,
+            Role.TOOL,
+            tool_returns=(ToolReturn.from_text("call_4_0", "search", ToolStatus.ERROR, "Denied: not now."),),
+        ),
         message(6, Role.ASSISTANT, "It is a cat."),
         message(7, Role.USER, "And where does it live?"),
     )

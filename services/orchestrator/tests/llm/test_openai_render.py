@@ -10,9 +10,9 @@ from mnemesh_orchestrator.llm.openai_chat.render import render_body
 from mnemesh_orchestrator.llm.port import ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.wire import encode_body
-from mnemesh_orchestrator.model.messages import ImagePart, ReasoningPart, Role, ToolCall, ToolReturn, ToolStatus
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
 from mnemesh_orchestrator.prompt.packaging import heartbeat
+from mnemesh_types.messages import ImagePart, ReasoningPart, Role, ToolCall, ToolReturn, ToolStatus
 
 from .windows import NOON, OPENAI, REQUIRED, ZONE, ask, called, hello, message, returned, tool
 
@@ -99,14 +99,14 @@ def test_parallel_returns_are_one_message_each() -> None:
             2,
             Role.TOOL,
             tool_returns=(
-                ToolReturn("c1", "a", ToolStatus.SUCCESS, "one"),
-                ToolReturn("c2", "b", ToolStatus.ERROR, "two"),
+                ToolReturn.from_text("c1", "a", ToolStatus.SUCCESS, "one"),
+                ToolReturn.from_text("c2", "b", ToolStatus.ERROR, "two"),
             ),
         ),
     )
     messages = render_body(request)["messages"]
     assert [(m.get("tool_call_id"), m["role"]) for m in messages[1:]] == [("c1", "tool"), ("c2", "tool")]
-    assert json.loads(messages[2]["content"])["status"] == "ErrorEvent"
+    assert json.loads(messages[2]["content"])["status"] == "Failed"
 
 
 def test_a_return_without_its_call_is_left_out() -> None:

@@ -4,7 +4,6 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from mnemesh_orchestrator.model.messages import ToolStatus
 from mnemesh_orchestrator.prompt.packaging import (
     event_type,
     heartbeat,
@@ -13,6 +12,7 @@ from mnemesh_orchestrator.prompt.packaging import (
     package_user_message,
     system_alert,
 )
+from mnemesh_types.messages import ToolStatus
 
 WHEN = datetime(2026, 1, 20, 22, 13, 45, tzinfo=UTC)
 ZONE = "America/Los_Angeles"
@@ -37,7 +37,7 @@ def test_tool_returns_say_how_they_ended() -> None:
     assert package_tool_return(ToolStatus.SUCCESS, "None", WHEN, ZONE) == (
         '{"status": "OK", "message": "None", "time": "2026-01-20 02:13:45 PM PST-0800"}'
     )
-    assert '"status": "ErrorEvent"' in package_tool_return(ToolStatus.ERROR, "Error: no", WHEN, ZONE)
+    assert '"status": "Failed"' in package_tool_return(ToolStatus.ERROR, "Error: no", WHEN, ZONE)
 
 
 def test_events_are_golden() -> None:

@@ -8,9 +8,9 @@ import pytest
 from mnemesh_orchestrator.llm.port import AnsweredCall, TextDelta, ToolCallDelta, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.llm.registry import Providers
 from mnemesh_orchestrator.llm.settings import LlmSettings
-from mnemesh_orchestrator.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 from mnemesh_orchestrator.model.models import ToolSchema
 from mnemesh_orchestrator.prompt.packaging import heartbeat
+from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 from .windows import NOON, REQUIRED, ZONE, ask, everything, message, tool
 
@@ -92,7 +92,7 @@ class Agent:
         text = failure or self._act(call.name, arguments)
         status = ToolStatus.ERROR if failure else ToolStatus.SUCCESS
         self.history.append(
-            message(number + 1, Role.TOOL, tool_returns=(ToolReturn(call_id, call.name, status, text),))
+            message(number + 1, Role.TOOL, tool_returns=(ToolReturn.from_text(call_id, call.name, status, text),))
         )
         if call.name == "send_message":
             assert wants_more is None
@@ -358,7 +358,7 @@ async def test_a_tool_that_the_loop_demands_is_called_once_and_then_it_ends() ->
         assert call.name == expected
         made = ToolCall(f"c{number}", call.name, call.arguments)
         window.append(message(number, Role.ASSISTANT, tool_calls=(made,)))
-        done = ToolReturn(made.id, call.name, ToolStatus.SUCCESS, "ok")
+        done = ToolReturn.from_text(made.id, call.name, ToolStatus.SUCCESS, "ok")
         window.append(message(number + 1, Role.TOOL, tool_returns=(done,)))
     _, answer = await everything(CLIENT, ask(REHEARSAL, *window, tools=tools))
     assert answer.tool_calls == ()

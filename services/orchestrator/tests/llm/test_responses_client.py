@@ -7,8 +7,6 @@ import pytest
 from mnemesh_orchestrator.llm import errors
 from mnemesh_orchestrator.llm.openai_responses import OpenAiResponsesClient, render_body
 from mnemesh_orchestrator.llm.port import FinishReason, LlmEvent, ReasoningDelta, TextDelta, ToolCallDelta
-from mnemesh_orchestrator.model import messages as model
-from mnemesh_orchestrator.model.messages import ReasoningPart, SummarizedReasoningPart, TextPart
 from mnemesh_testkit.fakes.openai_responses import FakeResponses
 from mnemesh_testkit.fakes.script import (
     Call,
@@ -25,6 +23,9 @@ from mnemesh_testkit.fakes.script import (
     raw_stream,
     status,
 )
+from mnemesh_types import messages as model
+from mnemesh_types.usage import Usage
+from mnemesh_types.messages import ReasoningPart, SummarizedReasoningPart, TextPart
 
 from .windows import THINKER, at, collect, everything, hello, message, tool
 
@@ -55,7 +56,7 @@ async def test_text_streams_in_pieces_and_ends_with_the_whole(
     assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "Hello, wörld of agents!"
     assert answer.content == (TextPart("Hello, wörld of agents!"),)
     assert answer.finish_reason is FinishReason.STOP
-    assert answer.usage == model.Usage(100, 5, 105, cached_input_tokens=80, reasoning_tokens=3)
+    assert answer.usage == Usage(100, 5, 105, cached_input_tokens=80, reasoning_tokens=3)
     sent = fake.requests[0]
     assert (sent.path, sent.headers["authorization"]) == ("/v1/responses", f"Bearer {KEY}")
     assert sent.raw.decode() == client.render(hello(THINKER)) == answer.request_body
@@ -115,7 +116,7 @@ async def test_open_weights_think_in_plain_sight(fake: FakeResponses, client: Op
     events, answer = await everything(client, hello(THINKER))
     assert events == [ReasoningDelta("Hm."), TextDelta("Yes.")]
     assert answer.content == (ReasoningPart("Hm.", is_native=True), TextPart("Yes."))
-    assert answer.usage == model.Usage()
+    assert answer.usage == Usage()
 
 
 async def test_a_refusal_is_what_the_model_says(fake: FakeResponses, client: OpenAiResponsesClient) -> None:

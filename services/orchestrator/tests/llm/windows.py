@@ -7,16 +7,8 @@ from typing import Any
 from mnemesh_orchestrator.llm.dialects import Api
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmClient, LlmEvent, LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.llm.settings import ProviderSettings
-from mnemesh_orchestrator.model.messages import (
-    ContentPart,
-    Message,
-    Role,
-    TextPart,
-    ToolCall,
-    ToolReturn,
-    ToolStatus,
-)
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ToolSchema
+from mnemesh_types.messages import ContentPart, Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 NOON = datetime(2026, 1, 20, 22, 13, 45, tzinfo=UTC)
 ZONE = "America/Los_Angeles"
@@ -54,7 +46,7 @@ def called(number: int, call_id: str, name: str, arguments: str = "{}", *content
 
 
 def returned(number: int, call_id: str, name: str, text: str, status: ToolStatus = ToolStatus.SUCCESS) -> Message:
-    return message(number, Role.TOOL, tool_returns=(ToolReturn(call_id, name, status, text),))
+    return message(number, Role.TOOL, tool_returns=(ToolReturn.from_text(call_id, name, status, text),))
 
 
 def tool(name: str, required: Sequence[str] = (), /, **properties: Any) -> ToolSchema:

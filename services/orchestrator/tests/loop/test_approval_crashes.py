@@ -13,7 +13,10 @@ from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
-from mnemesh_orchestrator.model.messages import (
+from mnemesh_orchestrator.model.rules import RequiresApproval
+from mnemesh_orchestrator.model.runs import ClientTool, InputMessage, RunConfig, RunStatus, StopReason
+from mnemesh_orchestrator.store.base import ApprovalFilter, RunFilter
+from mnemesh_types.messages import (
     ApprovalDecision,
     Approve,
     ClientReturn,
@@ -21,11 +24,9 @@ from mnemesh_orchestrator.model.messages import (
     Role,
     TextPart,
     ToolCall,
+    ToolReturn,
     ToolStatus,
 )
-from mnemesh_orchestrator.model.rules import RequiresApproval
-from mnemesh_orchestrator.model.runs import ClientTool, InputMessage, RunConfig, RunStatus, StopReason
-from mnemesh_orchestrator.store.base import ApprovalFilter, RunFilter
 
 from ..support.faults import Death, Faults
 from ..support.model import by_place, call, say, together
@@ -71,11 +72,11 @@ def decide(calls: tuple[ToolCall, ...]) -> list[ApprovalDecision]:
     made: list[ApprovalDecision] = []
     for item in calls:
         if item.name == "open_file":
-            made.append(ApprovalDecision(item.id, ClientReturn(ToolStatus.SUCCESS, "hello")))
+            made.append(ClientReturn(item.id, ToolReturn.from_text(item.id, "", ToolStatus.SUCCESS, "hello")))
         elif "never" in item.arguments:
-            made.append(ApprovalDecision(item.id, Deny("no")))
+            made.append(Deny(item.id, "no"))
         else:
-            made.append(ApprovalDecision(item.id, Approve()))
+            made.append(Approve(item.id))
     return made
 
 
@@ -203,7 +204,7 @@ async def test_a_cancellation_goes_on_after_a_crash(world: World) -> None:
 
 async def _approve_all(process: Process, agent: Agent) -> None:
     waiting = (await process.approvals._store.pending(ApprovalFilter()))[0]
-    await process.answer(agent, *(ApprovalDecision(item.call.id, Approve()) for item in waiting.asked.gated))
+    await process.answer(agent, *(Approve(item.call.id) for item in waiting.asked.gated))
 
 
 async def die_at(world: World, process: Process, name: str, act: Callable[[], Any]) -> None:

@@ -12,12 +12,12 @@ from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, Pen
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.approvals import open_request
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent, StopEvent
-from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, Deny, Role, ToolStatus
 from mnemesh_orchestrator.model.rules import ConstrainChildTools, RequiresApproval, RunFirst
 from mnemesh_orchestrator.model.runs import RunConfig, RunStatus, StopReason
 from mnemesh_orchestrator.store.base import ApprovalFilter, RunFilter
 from mnemesh_orchestrator.usecases.conversations import ConversationDraft
 from mnemesh_orchestrator.usecases.runs import CancelOutcome
+from mnemesh_types.messages import ApprovalDecision, Approve, Deny, Role, ToolStatus
 
 from ..support.model import Held, call, say, together
 from ..support.world import ME, Process, World, kinds, lines, require_valid, told
@@ -39,11 +39,11 @@ def asked(events: list[RunEvent]) -> tuple[str, ...]:
 
 
 def approve(*call_ids: str) -> list[ApprovalDecision]:
-    return [ApprovalDecision(id_, Approve()) for id_ in call_ids]
+    return [Approve(id_) for id_ in call_ids]
 
 
 def deny(*call_ids: str, reason: str | None = "not now") -> list[ApprovalDecision]:
-    return [ApprovalDecision(id_, Deny(reason)) for id_ in call_ids]
+    return [Deny(id_, reason) for id_ in call_ids]
 
 
 async def pending(process: Process, agent: Agent) -> str | None:

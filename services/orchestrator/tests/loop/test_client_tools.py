@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_orchestrator.model.agents import AgentType
-from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, ClientReturn, ToolStatus
 from mnemesh_orchestrator.model.runs import ClientTool, RunConfig, StopReason
+from mnemesh_types.messages import ApprovalDecision, Approve, ClientReturn, ToolReturn, ToolStatus
 
 from ..support.model import call, raw_call, say, together
 from ..support.world import ME, Process, World, kinds, lines, require_valid
@@ -18,7 +18,7 @@ OPEN = ClientTool("open_file", PARAMETERS, "Opens a file on the user's machine."
 
 
 def returned(call_id: str, text: str, status: ToolStatus = ToolStatus.SUCCESS, **printed: Any) -> ApprovalDecision:
-    return ApprovalDecision(call_id, ClientReturn(status, text, **printed))
+    return ClientReturn(call_id, ToolReturn.from_text(call_id, "", status, text, **printed))
 
 
 async def test_a_client_tool_is_offered_waited_for_and_answered(world: World, process: Process) -> None:
@@ -78,7 +78,7 @@ async def test_it_cannot_be_approved(world: World, process: Process) -> None:
     world.model.follow(call("open_file", path="a"), say("A."))
     (id_,) = asked(await process.send(agent, "Read it.", client_tools=(OPEN,)))
     with pytest.raises(InvalidArgument) as raised:
-        await process.answer(agent, ApprovalDecision(id_, Approve()))
+        await process.answer(agent, Approve(id_))
     assert raised.value.metadata["field"] == "decisions[0]"
     await process.answer(agent, returned(id_, "A"))
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN

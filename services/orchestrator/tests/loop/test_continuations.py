@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, Deny, Role
 from mnemesh_orchestrator.model.rules import ExitLoop
 from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_orchestrator.prompt.packaging import NON_USER_MSG_PREFIX, event_type
+from mnemesh_types.messages import Approve, Deny, Role
+from msgspec import structs
 
 from ..support.faults import Death, Faults
 from ..support.model import by_place, call, say, together
@@ -71,7 +72,7 @@ async def test_nothing_is_said_behind_what_ends_the_turn(
     assert (await process.outcome(agent)).stop_reason is stop
 
 
-@pytest.mark.parametrize("decision", [Approve(), Deny("not now")])
+@pytest.mark.parametrize("decision", [Approve(""), Deny("", "not now")])
 async def test_what_waits_for_a_person_is_followed_by_it_once_that_is_decided(
     world: World, process: Process, decision: Approve | Deny
 ) -> None:
@@ -81,7 +82,7 @@ async def test_what_waits_for_a_person_is_followed_by_it_once_that_is_decided(
     await process.send(agent)
     assert shape(world, agent) == ["user", "assistant", "approval"], "a request is followed by nothing"
     asked = world.turn(agent)[1].tool_calls[0]
-    await process.answer(agent, ApprovalDecision(asked.id, decision))
+    await process.answer(agent, structs.replace(decision, tool_call_id=asked.id))
     assert shape(world, agent)[3:] == ["approval", "tool", "heartbeat", "assistant"]
     require_valid(world.window(agent).messages)
 

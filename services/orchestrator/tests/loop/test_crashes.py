@@ -13,9 +13,9 @@ from mnemesh_orchestrator.llm.port import FinishReason
 from mnemesh_orchestrator.loop.tool_calls import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.events import RunAccepted, RunEvent
-from mnemesh_orchestrator.model.messages import TextPart, ToolStatus
 from mnemesh_orchestrator.model.runs import InputMessage, RunConfig, RunStatus, StopReason
 from mnemesh_orchestrator.store.base import RunFilter, StepFilter
+from mnemesh_types.messages import TextPart, ToolStatus
 
 from ..support.faults import Death, Faults
 from ..support.model import by_place, call, say, together

@@ -6,7 +6,6 @@ import pytest
 from mnemesh_orchestrator.llm.port import ToolChoiceKind
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.events import MessageEvent
-from mnemesh_orchestrator.model.messages import Message, Role, TextPart
 from mnemesh_orchestrator.model.rules import (
     ConstrainChildTools,
     ContinueLoop,
@@ -16,6 +15,7 @@ from mnemesh_orchestrator.model.rules import (
     ToolRule,
 )
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_types.messages import Message, Role, TextPart
 
 from ..support.model import call, raw_call, say, together
 from ..support.world import Process, World, deltas, kinds, lines, require_valid, told

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 from mnemesh_orchestrator.model.agents import AgentType, PromptPolicy
-from mnemesh_orchestrator.model.messages import Role, TextPart
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.runs import InputMessage, RunConfig, RunStatus, StopReason
+from mnemesh_types.messages import Role, TextPart
 
 from ..support.model import call, say
 from ..support.world import ME, Process, World, lines

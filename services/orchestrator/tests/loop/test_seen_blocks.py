@@ -10,8 +10,8 @@ import pytest
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.creation import NewBlock
-from mnemesh_orchestrator.model.messages import ToolReturn
 from mnemesh_orchestrator.model.runs import RunStatus
+from mnemesh_types.messages import ToolReturn
 
 from ..support.faults import Death, Faults
 from ..support.model import by_place, call, say, together

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
-from mnemesh_orchestrator.model.messages import (
-    ApprovalDecision,
+from mnemesh_orchestrator.model.rules import RequiresApproval
+from mnemesh_orchestrator.rpc.convert.events import event_to_proto
+from mnemesh_types.messages import (
     Approve,
     ContentPart,
     OmittedReasoningPart,
@@ -14,8 +15,6 @@ from mnemesh_orchestrator.model.messages import (
     SummarizedReasoningPart,
     TextPart,
 )
-from mnemesh_orchestrator.model.rules import RequiresApproval
-from mnemesh_orchestrator.rpc.convert.events import event_to_proto
 
 from ..support.model import call, say, together
 from ..support.world import Process, World, told
@@ -62,7 +61,7 @@ async def test_every_kind_of_message_is_told_once(world: World, process: Process
     )
     first = await process.send(agent)
     (request,) = (body for body in shown(first) if body.kind == "approval_request")
-    second = await process.answer(agent, *(ApprovalDecision(made.id, Approve()) for made in request.tool_calls))
+    second = await process.answer(agent, *(Approve(made.id) for made in request.tool_calls))
     assert [body.kind for body in shown(first)] == ["reasoning", "hidden_reasoning", "tool_call", "approval_request"]
     assert [body.kind for body in shown(second)] == ["approval_response", "tool_return", "tool_return", "assistant"]
     otids = [body.otid for body in (*shown(first), *shown(second))]

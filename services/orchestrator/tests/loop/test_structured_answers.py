@@ -9,11 +9,11 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_orchestrator.llm.formats import demand, schema_problem
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.events import MessageEvent, StepStarted
-from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, TextPart
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_orchestrator.rpc.convert.settings import format_from_proto
+from mnemesh_types.messages import Approve, TextPart
 
 from ..support.model import USAGE, call, raw_call, say
 from ..support.world import Process, World, kinds, lines, told
@@ -99,7 +99,7 @@ async def test_the_answer_to_an_approval_keeps_the_form_of_the_run_that_asked(wo
     (waiting,) = next(
         body.tool_calls for body in told(events) if isinstance(body, MessageEvent) and body.kind == "approval_request"
     )
-    await process.answer(agent, ApprovalDecision(waiting.id, Approve()))
+    await process.answer(agent, Approve(waiting.id))
     assert world.model.last.response_format == SCHEMA
 
 

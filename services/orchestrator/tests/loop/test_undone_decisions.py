@@ -8,10 +8,10 @@ import pytest
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
-from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, Deny
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import Run, RunStatus, StopReason
 from mnemesh_orchestrator.store.base import RunFilter
+from mnemesh_types.messages import ApprovalDecision, Approve, Deny
 
 from ..support.faults import Death, Faults
 from ..support.model import call, say, together
@@ -32,7 +32,7 @@ async def asked(world: World, process: Process, *answers: Any, **draft: Any) -> 
 
 def approved(events: list[RunEvent]) -> list[ApprovalDecision]:
     request = next(e.body for e in events if isinstance(e.body, MessageEvent) and e.body.kind == "approval_request")
-    return [ApprovalDecision(made.id, Approve()) for made in request.tool_calls]
+    return [Approve(made.id) for made in request.tool_calls]
 
 
 async def failed(process: Process, agent: Agent, decisions: list[ApprovalDecision], *away: str) -> Run:
@@ -106,7 +106,7 @@ async def test_it_may_fail_more_than_once(world: World, process: Process) -> Non
 
 async def test_a_denial_is_kept_as_well(world: World, process: Process) -> None:
     agent, events = await asked(world, process, call("launch"))
-    denied = [ApprovalDecision(item.tool_call_id, Deny("not now")) for item in approved(events)]
+    denied = [Deny(item.tool_call_id, "not now") for item in approved(events)]
     await failed(process, agent, denied, "recall.commit_step")
     world.model.follow(say("All right."))
     await process.send(agent, "Hello?")

@@ -7,8 +7,8 @@ from mnemesh_orchestrator.builtin.voice import transcript
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.events import StopEvent
-from mnemesh_orchestrator.model.messages import Role, ToolStatus
 from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_types.messages import Role, ToolStatus
 
 from ..support.model import call
 from ..support.world import Process, World, lines, require_valid, told

@@ -9,13 +9,13 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import InputRefused, ProcessorFailed
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.messages import ApprovalDecision, ClientReturn, TextPart, ToolStatus
 from mnemesh_orchestrator.model.rules import Conditional, ConditionalOutcome
 from mnemesh_orchestrator.model.runs import ClientTool, InputMessage, Run, RunConfig, RunStatus, StopReason
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
 from mnemesh_orchestrator.processors.port import InputFacts, ToolResultFacts
 from mnemesh_orchestrator.store.base import RunFilter
+from mnemesh_types.messages import ClientReturn, TextPart, ToolReturn, ToolStatus
 from structlog.testing import capture_logs
 
 from ..support.faults import Death, Faults
@@ -170,8 +170,8 @@ async def test_what_a_client_returns_is_a_tools_result_and_what_it_says_beside_i
     world.model.follow(call("look"), say("Done."))
     await process.send(agent, client_tools=(ClientTool("look", '{"type": "object", "properties": {}}'),))
     asked = world.turn(agent)[1].tool_calls[0]
-    given = ClientReturn(ToolStatus.SUCCESS, "a cat")
-    await process.answer(agent, ApprovalDecision(asked.id, given), texts=("And now?",))
+    given = ClientReturn(asked.id, ToolReturn.from_text(asked.id, "", ToolStatus.SUCCESS, "a cat"))
+    await process.answer(agent, given, texts=("And now?",))
     shown = await said(world, agent)
     assert "tool success of look: A CAT" in shown
     assert f"user text: And now? (shop {LAST})" in shown

@@ -7,8 +7,8 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_orchestrator.errors import ConversationBusy, RunEnded, RunUnderWay
 from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.model.events import RunAccepted
-from mnemesh_orchestrator.model.messages import Role
 from mnemesh_orchestrator.model.runs import OnBusy, RunStatus
+from mnemesh_types.messages import Role
 
 from ..support.faults import Faults
 from ..support.model import Held, by_place, call, say

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from mnemesh_orchestrator.errors import ConversationBusy
 from mnemesh_orchestrator.model.events import RunAccepted, RunEvent
-from mnemesh_orchestrator.model.messages import TextPart
 from mnemesh_orchestrator.model.runs import InputMessage, OnBusy, RunConfig, RunStatus
 from mnemesh_orchestrator.store.base import RunFilter
 from mnemesh_orchestrator.usecases.runs import CancelOutcome
+from mnemesh_types.messages import TextPart
 
 from ..support.faults import Faults
 from ..support.model import Held, by_place, call, say

@@ -11,7 +11,6 @@ from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.approvals import AskedStep, PlannedCall
-from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve, Deny, Message, Role, ToolCall
 from mnemesh_orchestrator.model.runs import (
     Approval,
     ApprovalAnswer,
@@ -23,6 +22,7 @@ from mnemesh_orchestrator.model.runs import (
 )
 from mnemesh_orchestrator.store.base import AgentStore, ApprovalFilter, Claim, RunStore, Undone
 from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
+from mnemesh_types.messages import Approve, Deny, Message, Role, ToolCall
 
 from .suites import ORG, OTHER_ORG, a_run, an_agent
 
@@ -42,7 +42,7 @@ def asked_by(claim: Claim, clock: FrozenClock) -> Approval:
 
 
 def approving(*call_ids: str, request: str | None = None) -> ApprovalAnswer:
-    return ApprovalAnswer(tuple(ApprovalDecision(id_, Approve()) for id_ in call_ids), request)
+    return ApprovalAnswer(tuple(Approve(id_) for id_ in call_ids), request)
 
 
 class ApprovalStoreSuite:
@@ -98,7 +98,7 @@ class ApprovalStoreSuite:
         self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
     ) -> None:
         agent, approval = await self.paused(agents, runs, clock)
-        denials = [ApprovalAnswer((ApprovalDecision("call_b", Deny(str(number))),), approval.id) for number in range(5)]
+        denials = [ApprovalAnswer((Deny("call_b", str(number)),), approval.id) for number in range(5)]
         came = await asyncio.gather(
             *(
                 runs.start(None, a_run(agent, clock), owner, reject_busy=False, answer=answer)

@@ -8,9 +8,9 @@ import pytest_asyncio
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.messages import Usage
 from mnemesh_orchestrator.model.runs import Run, RunError, Step, StepTrace
 from mnemesh_orchestrator.store.base import AgentStore, Claim, RunStore, StepFilter, StepStore
+from mnemesh_types.usage import Usage
 
 from .suites import ALL, ORG, OTHER_ORG, a_run, a_step, an_agent, an_end, key, made
 

@@ -15,7 +15,6 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost, RunUnderWay
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType, AttachedTool, Correction
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent, StopEvent, UsageEvent
-from mnemesh_orchestrator.model.messages import Message, Role, TextPart, ToolReturn, ToolStatus, Usage
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import Conditional, ConditionalOutcome, ExitLoop
 from mnemesh_orchestrator.model.runs import (
@@ -34,6 +33,8 @@ from mnemesh_orchestrator.model.runs import (
 )
 from mnemesh_orchestrator.store.base import AgentFilter, AgentStore, RunFilter, RunStore, StepStore
 from mnemesh_orchestrator.store.sql.leasing import LeaseStore
+from mnemesh_types.messages import Message, Role, TextPart, ToolReturn, ToolStatus
+from mnemesh_types.usage import Usage
 
 ORG, OTHER_ORG = new_id("org"), new_id("org")
 ALL = PageQuery(100, ascending=True)
@@ -611,7 +612,7 @@ class RunStoreSuite:
         assert started.claim is not None
         lease, step = started.claim.lease, new_id("step")
         first = an_answer(step, clock)
-        returned = ToolReturn("call-1", "probe", ToolStatus.SUCCESS, "done", ("out",), ("err",))
+        returned = ToolReturn.from_text("call-1", "probe", ToolStatus.SUCCESS, "done", ("out",), ("err",))
         result = JournalEntry(step, EntryKind.RESULT, clock.now(), 1, result=returned)
         begun = JournalEntry(step, EntryKind.STARTED, clock.now(), 1)
         await runs.write(lease, entries=[first])

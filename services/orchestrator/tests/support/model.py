@@ -17,9 +17,10 @@ from mnemesh_orchestrator.llm.port import (
     TextDelta,
     ToolCallDelta,
 )
-from mnemesh_orchestrator.model.messages import ReasoningPart, Role, TextPart, Usage
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings
 from mnemesh_orchestrator.prompt.packaging import event_type
+from mnemesh_types.messages import ReasoningPart, Role, TextPart
+from mnemesh_types.usage import Usage
 
 from .faults import Faults
 

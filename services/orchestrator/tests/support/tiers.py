@@ -31,7 +31,6 @@ from mnemesh_orchestrator.model.memory import (
     PassageHit,
     ToolResult,
 )
-from mnemesh_orchestrator.model.messages import Message, TextPart
 from mnemesh_orchestrator.ports import (
     AgentAuthor,
     Append,
@@ -43,6 +42,7 @@ from mnemesh_orchestrator.ports import (
     Rethink,
     StepCommit,
 )
+from mnemesh_types.messages import Message, TextPart
 
 _NO_TIME = datetime.min.replace(tzinfo=UTC)
 

@@ -29,7 +29,6 @@ from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.creation import AgentDraft, NewBlock
 from mnemesh_orchestrator.model.events import Delta, DurableBody, MessageEvent, RunEvent
 from mnemesh_orchestrator.model.memory import ContextWindow
-from mnemesh_orchestrator.model.messages import ApprovalDecision, Message, Role, TextPart
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.runs import ApprovalAnswer, InputMessage, Run, RunConfig
 from mnemesh_orchestrator.processors.chain import Processors
@@ -60,6 +59,7 @@ from mnemesh_orchestrator.usecases.previews import PreviewService, ToolRunner
 from mnemesh_orchestrator.usecases.runs import RunService
 from mnemesh_orchestrator.usecases.steps import StepService
 from mnemesh_orchestrator.usecases.windows import WindowService
+from mnemesh_types.messages import ApprovalDecision, Message, Role, TextPart
 
 from .faults import Death, Faults, watched
 from .model import OneProvider, ScriptedModel

@@ -12,10 +12,10 @@ from mnemesh_kit.principal import Principal
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType, AttachedTool
 from mnemesh_orchestrator.model.creation import AgentDraft, NewBlock
-from mnemesh_orchestrator.model.messages import Role, TextPart
 from mnemesh_orchestrator.model.rules import ContinueLoop, ExitLoop
 from mnemesh_orchestrator.model.runs import InputMessage
 from mnemesh_orchestrator.store.base import AgentFilter
+from mnemesh_types.messages import Role, TextPart
 
 from ..support.faults import Death, Faults
 from ..support.model import say

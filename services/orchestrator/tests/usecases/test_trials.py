@@ -12,10 +12,10 @@ from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.memory import ToolResult
-from mnemesh_orchestrator.model.messages import TextPart, ToolReturn, ToolStatus
 from mnemesh_orchestrator.model.runs import InputMessage, RunConfig
 from mnemesh_orchestrator.store.base import RunFilter
 from mnemesh_orchestrator.usecases.conversations import ConversationDraft
+from mnemesh_types.messages import TextPart, ToolReturn, ToolStatus
 
 from ..support.model import say
 from ..support.world import ME, Process, World

@@ -9,10 +9,10 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal
 from mnemesh_orchestrator.errors import ConversationBusy, PendingApproval
 from mnemesh_orchestrator.model.agents import Agent, AgentType, PromptPolicy
-from mnemesh_orchestrator.model.messages import Role
 from mnemesh_orchestrator.model.rules import ExitLoop, RequiresApproval
 from mnemesh_orchestrator.model.runs import OnBusy
 from mnemesh_orchestrator.usecases.windows import WindowReport
+from mnemesh_types.messages import Role
 
 from ..support.model import Held, call, say
 from ..support.world import ME, Process, World, lines

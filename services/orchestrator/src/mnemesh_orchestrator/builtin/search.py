@@ -7,10 +7,10 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from mnemesh_kit.clock import Clock
+from mnemesh_types.messages import ReasoningPart
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall
 from mnemesh_orchestrator.model.memory import MessageHit, PassageHit
-from mnemesh_orchestrator.model.messages import ReasoningPart
 from mnemesh_orchestrator.ports import ArchivalPort, RecallPort
 
 _CONVERSATION_LIMIT: Final = 5

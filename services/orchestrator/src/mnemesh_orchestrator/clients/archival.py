@@ -9,11 +9,11 @@ from mnemesh.archival.v1 import passages_service_pb2 as rpc
 from mnemesh.archival.v1.archives_service_pb2_grpc import ArchiveServiceStub
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
 from mnemesh_kit.errors import FailedPrecondition
+from mnemesh_kit.time import timestamp_from_proto
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.model.erasure import Erased
 from mnemesh_orchestrator.model.memory import ArchivalSummary, PassageHit
-from mnemesh_orchestrator.rpc.convert.messages import moment
 
 
 class ArchivalClient:
@@ -88,7 +88,7 @@ def _hit_from_proto(hit: rpc.PassageHit) -> PassageHit:
         id=hit.passage.id,
         text=hit.passage.text,
         tags=tuple(hit.passage.tags),
-        created_at=moment(hit.passage.create_time),
+        created_at=timestamp_from_proto(hit.passage.create_time, "create_time"),
         score=hit.score,
         vector_rank=hit.vector_rank if hit.HasField("vector_rank") else None,
         text_rank=hit.text_rank if hit.HasField("text_rank") else None,

@@ -9,6 +9,7 @@ from mnemesh.blocks.v1 import blocks_pb2 as pb
 from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
 from mnemesh_kit.errors import Aborted, NotFound
+from mnemesh_kit.time import timestamp_from_proto
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.model.erasure import Erased
@@ -23,7 +24,6 @@ from mnemesh_orchestrator.ports import (
     ReplaceUnique,
     Rethink,
 )
-from mnemesh_orchestrator.rpc.convert.messages import moment
 
 
 class BlocksClient:
@@ -195,7 +195,9 @@ def core_memory_from_proto(core_memory: pb.CoreMemory) -> CoreMemory:
         agent_id=core_memory.agent_id,
         revision=core_memory.revision,
         blocks=tuple(block_from_proto(block) for block in core_memory.blocks),
-        updated_at=moment(core_memory.update_time) if core_memory.HasField("update_time") else None,
+        updated_at=timestamp_from_proto(core_memory.update_time, "update_time")
+        if core_memory.HasField("update_time")
+        else None,
     )
 
 

@@ -8,6 +8,7 @@ import grpc
 from mnemesh.recall.v1 import episodes_pb2 as pb
 from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh.recall.v1.episodes_service_pb2_grpc import EpisodeServiceStub
+from mnemesh_kit.time import timestamp_from_proto, timestamp_to_proto
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.model.episodes import (
@@ -20,7 +21,6 @@ from mnemesh_orchestrator.model.episodes import (
     MemoryHits,
     MemoryScope,
 )
-from mnemesh_orchestrator.rpc.convert.messages import moment, timestamp
 
 _MOST_MESSAGES: Final = 10_000
 """Ids that recall takes as the source of one memory."""
@@ -46,7 +46,7 @@ class EpisodesClient:
     ) -> MemoryHits:
         """Facts that hold, or held at a time, and episodes that had begun by then."""
         within = [_scope(scope) for scope in scopes]
-        until, at = (None, None) if held_at is None else (held_at.isoformat(), timestamp(held_at))
+        until, at = (None, None) if held_at is None else (held_at.isoformat(), timestamp_to_proto(held_at))
         facts = rpc.SearchFactsRequest(query=query, limit=limit, filter=rpc.FactFilter(scopes=within, valid_at_time=at))
         episodes = rpc.SearchEpisodesRequest(
             query=query, limit=limit, filter=rpc.EpisodeFilter(scopes=within), end_date=until
@@ -99,8 +99,8 @@ def _operation(commit: EpisodeCommit, change: FactChange) -> pb.FactOperation:
         confidence=change.confidence,
         salience=change.salience,
         source=source,
-        valid_from_time=timestamp(change.told_at),
-        invalid_time=None if change.ended_at is None else timestamp(change.ended_at),
+        valid_from_time=timestamp_to_proto(change.told_at),
+        invalid_time=None if change.ended_at is None else timestamp_to_proto(change.ended_at),
     )
     if change.change is Change.SUPERSEDE:
         return pb.FactOperation(supersede=pb.SupersedeOperation(fact_id=fact_id, fact=fact))
@@ -111,11 +111,11 @@ def _episode_from_proto(episode: pb.Episode) -> Episode:
     return Episode(
         id=episode.id,
         summary=episode.summary,
-        created_at=moment(episode.create_time),
+        created_at=timestamp_from_proto(episode.create_time, "create_time"),
         tags=tuple(episode.tags),
         salience=episode.salience,
-        started_at=moment(episode.start_time) if episode.HasField("start_time") else None,
-        ended_at=moment(episode.end_time) if episode.HasField("end_time") else None,
+        started_at=timestamp_from_proto(episode.start_time, "start_time") if episode.HasField("start_time") else None,
+        ended_at=timestamp_from_proto(episode.end_time, "end_time") if episode.HasField("end_time") else None,
     )
 
 
@@ -123,9 +123,11 @@ def _fact_from_proto(fact: pb.Fact) -> Fact:
     return Fact(
         id=fact.id,
         text=fact.text,
-        created_at=moment(fact.create_time),
+        created_at=timestamp_from_proto(fact.create_time, "create_time"),
         tags=tuple(fact.tags),
         salience=fact.salience,
-        valid_from=moment(fact.valid_from_time) if fact.HasField("valid_from_time") else None,
-        invalid_at=moment(fact.invalid_time) if fact.HasField("invalid_time") else None,
+        valid_from=timestamp_from_proto(fact.valid_from_time, "valid_from_time")
+        if fact.HasField("valid_from_time")
+        else None,
+        invalid_at=timestamp_from_proto(fact.invalid_time, "invalid_time") if fact.HasField("invalid_time") else None,
     )

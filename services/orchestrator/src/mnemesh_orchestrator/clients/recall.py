@@ -7,15 +7,15 @@ import grpc
 from mnemesh.recall.v1 import contexts_pb2 as pb
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
+from mnemesh_types.convert import message_from_proto, message_to_proto, role_to_proto
+from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.episodes import commit_to_proto
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
 from mnemesh_orchestrator.model.erasure import Erased
 from mnemesh_orchestrator.model.memory import CommitOutcome, ContextWindow, MessageHit
-from mnemesh_orchestrator.model.messages import Message, Role
 from mnemesh_orchestrator.ports import StepCommit
-from mnemesh_orchestrator.rpc.convert.messages import ROLE_TO_PROTO, message_from_proto, message_to_proto
 
 _MODES: Final = {
     rpc.SEARCH_MODE_HYBRID: "hybrid",
@@ -158,7 +158,7 @@ class RecallClient:
             mode=rpc.SEARCH_MODE_HYBRID,
             limit=limit,
             agent_id=agent_id,
-            roles=[ROLE_TO_PROTO[Role(role)] for role in roles],
+            roles=[role_to_proto(Role(role)) for role in roles],
             start_date=start_date,
             end_date=end_date,
             time_zone=time_zone,

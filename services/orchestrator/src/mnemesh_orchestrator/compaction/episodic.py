@@ -6,6 +6,7 @@ from typing import Final
 import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
+from mnemesh_types.messages import Role
 
 from mnemesh_orchestrator.compaction.chunked_summary import LEAST_ROOM, Stages
 from mnemesh_orchestrator.compaction.extraction import FORMAT, Material, commits_of, length_of, problem_of
@@ -26,7 +27,6 @@ from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, halved, not
 from mnemesh_orchestrator.llm.errors import ContextOverflow
 from mnemesh_orchestrator.llm.formats import demand
 from mnemesh_orchestrator.model.episodes import EpisodeCommit, MemoryBundle, MemoryScope
-from mnemesh_orchestrator.model.messages import Role
 from mnemesh_orchestrator.ports import EpisodesPort, RecallPort
 
 _log = structlog.get_logger("mnemesh.compaction")

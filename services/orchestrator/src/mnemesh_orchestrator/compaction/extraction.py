@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from mnemesh_types.messages import Message, Role
+
 from mnemesh_orchestrator.compaction.lenient_json import object_in
 from mnemesh_orchestrator.compaction.transcript import transcript
 from mnemesh_orchestrator.llm.formats import text_problem, value_problem
 from mnemesh_orchestrator.model.episodes import Change, EpisodeCommit, Fact, FactChange, MemoryScope, NewEpisode
-from mnemesh_orchestrator.model.messages import Message, Role
 from mnemesh_orchestrator.model.models import ResponseFormat
 
 LONGEST_SUMMARY: Final = 20_000

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from mnemesh_types.messages import Message, Role
+
 from mnemesh_orchestrator.model.approvals import open_request
-from mnemesh_orchestrator.model.messages import Message, Role
 from mnemesh_orchestrator.prompt.packaging import event_type
 
 STEP: Final = 0.1

@@ -10,6 +10,7 @@ import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import derive_id
+from mnemesh_types.messages import Message, Role, TextPart
 
 from mnemesh_orchestrator.compaction.chunked_summary import LEAST_ROOM, MOST_PARTS, Stages, capacity_of
 from mnemesh_orchestrator.compaction.port import (
@@ -31,7 +32,6 @@ from mnemesh_orchestrator.llm.errors import (
 from mnemesh_orchestrator.llm.history import arguments_object
 from mnemesh_orchestrator.llm.port import AnsweredCall, LlmAnswer, LlmClient, LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.model.agents import CompactionSettings
-from mnemesh_orchestrator.model.messages import Message, Role, TextPart
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 
 _log = structlog.get_logger("mnemesh.compaction")

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mnemesh_types.messages import Message
+
 from mnemesh_orchestrator.compaction.tokens import Corrections, TokenLedger, records, schemas_tokens, tokenizer
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, Correction
-from mnemesh_orchestrator.model.messages import Message
 from mnemesh_orchestrator.model.models import ToolSchema
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from mnemesh_types.messages import ImagePart, Message, Role, TextPart
 
 from mnemesh_orchestrator.model.agents import Agent, Correction
-from mnemesh_orchestrator.model.messages import ImagePart, Message, Role, TextPart
 from mnemesh_orchestrator.model.models import ToolSchema
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from mnemesh_orchestrator.model.messages import ImagePart, Message, Role
+from mnemesh_types.messages import ImagePart, Message, Role
 
 CLIPPED: Final = "... [summary truncated to fit]"
 SUMMARY_NOTE: Final = (

@@ -11,18 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from mnemesh_types.messages import ImagePart, Message, ReasoningPart, Role, ToolCall, ToolReturn, ToolStatus
+
 from mnemesh_orchestrator.llm.dialects import CallIds, dialect_of
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.llm.render_cache import RenderCache
-from mnemesh_orchestrator.model.messages import (
-    ImagePart,
-    Message,
-    ReasoningPart,
-    Role,
-    ToolCall,
-    ToolReturn,
-    ToolStatus,
-)
 from mnemesh_orchestrator.prompt.packaging import event_type, package_tool_return, package_user_message, system_alert
 
 THINKING: Final = "thinking"

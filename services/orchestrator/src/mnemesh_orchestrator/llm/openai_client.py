@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from typing import Any, ClassVar, Protocol
 
+from mnemesh_types.messages import ContentPart
+from mnemesh_types.usage import Usage
+
 from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, CallLimits, Sleep, with_retries
 from mnemesh_orchestrator.llm.openai_endpoint import OpenAiEndpoint
 from mnemesh_orchestrator.llm.port import AnsweredCall, FinishReason, LlmAnswer, LlmEvent, LlmRequest
@@ -15,7 +18,6 @@ from mnemesh_orchestrator.llm.schemas import under_own_schemas
 from mnemesh_orchestrator.llm.settings import ProviderSettings
 from mnemesh_orchestrator.llm.transport import chunks
 from mnemesh_orchestrator.llm.wire import encode_body
-from mnemesh_orchestrator.model.messages import ContentPart, Usage
 
 
 class StreamedAnswer(Protocol):

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from mnemesh_orchestrator.model.messages import ContentPart, Message, Usage
+from mnemesh_types.messages import ContentPart, Message
+from mnemesh_types.usage import Usage
+
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat, ToolSchema
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from mnemesh_types.messages import ImagePart, Message
 
 from mnemesh_orchestrator.llm.errors import ProviderOptionsInvalid
 from mnemesh_orchestrator.llm.render_cache import RenderCache
-from mnemesh_orchestrator.model.messages import ImagePart, Message
 
 
 def encode_body(body: Mapping[str, Any]) -> bytes:

@@ -6,6 +6,19 @@ from dataclasses import replace
 from datetime import datetime
 
 from mnemesh_kit.ids import derive_id
+from mnemesh_types.messages import (
+    ApprovalDecision,
+    ClientReturn,
+    Deny,
+    Message,
+    Role,
+    TextPart,
+    ToolCall,
+    ToolReturn,
+    ToolStatus,
+)
+from mnemesh_types.usage import Usage
+from msgspec import structs
 
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.loop.message_events import otid
@@ -15,19 +28,6 @@ from mnemesh_orchestrator.loop.toolbox import Toolbox
 from mnemesh_orchestrator.model.approvals import AskedStep, OpenRequest, PlannedCall, Resumption, open_request
 from mnemesh_orchestrator.model.events import MessageEvent
 from mnemesh_orchestrator.model.memory import ContextWindow, ToolResult
-from mnemesh_orchestrator.model.messages import (
-    ApprovalDecision,
-    ClientReturn,
-    Decision,
-    Deny,
-    Message,
-    Role,
-    TextPart,
-    ToolCall,
-    ToolReturn,
-    ToolStatus,
-    Usage,
-)
 from mnemesh_orchestrator.model.rules import Conditional
 from mnemesh_orchestrator.model.runs import Approval, JournalledAnswer, Run, Step
 
@@ -67,7 +67,7 @@ def request_id(step_id: str) -> str:
 def asked_calls(planned: Sequence[PlannedCall]) -> tuple[ToolCall, ...]:
     """The calls that wait, with the arguments that they will be carried out with."""
     return tuple(
-        replace(item.call, arguments=json.dumps(dict(item.arguments), ensure_ascii=False))
+        structs.replace(item.call, arguments=json.dumps(dict(item.arguments), ensure_ascii=False))
         for item in planned
         if item.gated
     )
@@ -153,14 +153,14 @@ def shown_speech(turn: Turn, item: PlannedCall, at: datetime) -> MessageEvent | 
     return MessageEvent("assistant", id_, otid(id_, _SPEECH_INDEX + item.ordinal), at, content=(words,))
 
 
-def decided(decision: Decision | None, limit: int) -> ToolResult | None:
+def decided(decision: ApprovalDecision | None, limit: int) -> ToolResult | None:
     """What a decision makes of a call without running the tool; None where it is to be run, or was not decided."""
     match decision:
-        case Deny(reason):
+        case Deny(_, reason):
             return ToolResult(ok=False, text=f"{_DENIED} User reason: {reason}" if reason else _DENIED)
-        case ClientReturn(status, text, stdout, stderr):
-            clipped = tuple(_clipped(line, limit) for line in stdout), tuple(_clipped(line, limit) for line in stderr)
-            return ToolResult(status is ToolStatus.SUCCESS, _clipped(text, limit), *clipped)
+        case ClientReturn(_, item):
+            stdout, stderr = (tuple(_clipped(line, limit) for line in lines) for lines in (item.stdout, item.stderr))
+            return ToolResult(item.status is ToolStatus.SUCCESS, _clipped(item.text, limit), stdout, stderr)
         case _:
             return None
 
@@ -193,9 +193,10 @@ def closing(
     """
     text = INTERRUPTED if known is None else CANCELLED
     returns = tuple(
-        (known or {}).get(call.id) or ToolReturn(call.id, call.name, ToolStatus.ERROR, text) for call in request.calls
+        (known or {}).get(call.id) or ToolReturn.from_text(call.id, call.name, ToolStatus.ERROR, text)
+        for call in request.calls
     )
-    given = tuple(decisions) or tuple(ApprovalDecision(call.id, Deny(text)) for call in request.request.tool_calls)
+    given = tuple(decisions) or tuple(Deny(call.id, text) for call in request.request.tool_calls)
     answer = _answer_message(run, request.request.id, given)
     closed = Message(
         id=derive_id("message", run.id, request.request.id, "returns"),
@@ -205,7 +206,7 @@ def closing(
         step_id=request.caller.step_id,
         run_id=run.id,
         conversation_id=run.conversation_id,
-        is_err=all(item.status is ToolStatus.ERROR for item in returns),
+        is_err=all(item.status is ToolStatus.ERROR for item in returns) or None,
     )
     return (replace(answer, step_id=request.caller.step_id), closed)
 

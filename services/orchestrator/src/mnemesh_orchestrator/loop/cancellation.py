@@ -4,6 +4,8 @@ from dataclasses import replace
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.ids import derive_id
+from mnemesh_types.messages import ToolReturn, ToolStatus
+from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.loop import approvals
 from mnemesh_orchestrator.loop import step_messages as answers
@@ -13,7 +15,6 @@ from mnemesh_orchestrator.loop.step_commit import StepCommitter, journalled, ste
 from mnemesh_orchestrator.loop.step_records import conclude, new_step
 from mnemesh_orchestrator.loop.tool_calls import Carried
 from mnemesh_orchestrator.model.approvals import open_request
-from mnemesh_orchestrator.model.messages import ToolReturn, ToolStatus, Usage
 from mnemesh_orchestrator.model.runs import EntryKind, JournalEntry, JournalledAnswer, StepStatus, StopReason
 from mnemesh_orchestrator.store.base import RunStore
 
@@ -72,7 +73,7 @@ class TurnCanceller:
         for item in answered.planned:
             known = turn.entry(step_id, EntryKind.RESULT, item.ordinal)
             result = known.result if known is not None else None
-            cancelled = ToolReturn(item.call.id, item.call.name, ToolStatus.ERROR, approvals.CANCELLED)
+            cancelled = ToolReturn.from_text(item.call.id, item.call.name, ToolStatus.ERROR, approvals.CANCELLED)
             carried.append(Carried(item, result or cancelled, known.at if known is not None else entry.at))
         messages = step_messages(turn, answered, tuple(carried), Verdict(StopReason.CANCELLED))
         await self._writer.commit(turn, answered, messages)

@@ -7,6 +7,7 @@ import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import derive_id
+from mnemesh_types.messages import Message, Role, TextPart
 
 from mnemesh_orchestrator.compaction.compactor import LEAST_GAIN, summary_tokens
 from mnemesh_orchestrator.compaction.modes import effective, trigger_ratio, trigger_tokens
@@ -26,7 +27,6 @@ from mnemesh_orchestrator.model.approvals import open_request
 from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult
 from mnemesh_orchestrator.model.events import CompactionEvent, DurableBody
 from mnemesh_orchestrator.model.memory import ContextWindow
-from mnemesh_orchestrator.model.messages import Message, Role, TextPart
 from mnemesh_orchestrator.model.runs import EntryKind, JournalEntry, StopReason
 
 _log = structlog.get_logger("mnemesh.loop")
@@ -324,7 +324,7 @@ def _overflow(tokens: int, limit: int) -> ContextWindowOverflow:
 def _cut_short(message: Message) -> Message:
     """With the text of its returns cut; the message itself where none is long."""
     returns = tuple(
-        replace(item, text=f"{item.text[:_SHORT_RETURN]}… [{left} more characters are left out of this request]")
+        item.with_text(f"{item.text[:_SHORT_RETURN]}… [{left} more characters are left out of this request]")
         if (left := len(item.text) - _SHORT_RETURN) > 0
         else item
         for item in message.tool_returns

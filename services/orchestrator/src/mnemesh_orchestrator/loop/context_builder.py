@@ -11,13 +11,13 @@ import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
 from mnemesh_kit.ids import derive_id
+from mnemesh_types.messages import Message, Role, TextPart
 
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.model.agent_types import shows_line_numbers
 from mnemesh_orchestrator.model.agents import Conversation, PromptPolicy
 from mnemesh_orchestrator.model.memory import ArchivalSummary, ContextWindow, CoreMemory, CustomTool
-from mnemesh_orchestrator.model.messages import Message, Role, TextPart
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
 from mnemesh_orchestrator.ports import ArchivalPort, CoreMemoryPort, RecallPort, ToolsPort
 from mnemesh_orchestrator.prompt.assembly import compose, memory_section, metadata_section, shows

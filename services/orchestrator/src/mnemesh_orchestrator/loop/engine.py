@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 from mnemesh_kit.clock import Clock
+from mnemesh_types.messages import Message
+from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.errors import RuleFault
 from mnemesh_orchestrator.loop import approvals
@@ -19,7 +21,6 @@ from mnemesh_orchestrator.loop.step_commit import StepCommitter, after_calls, jo
 from mnemesh_orchestrator.loop.step_records import conclude, new_step
 from mnemesh_orchestrator.loop.tool_calls import Carried, ToolExecution
 from mnemesh_orchestrator.model.approvals import Resumption
-from mnemesh_orchestrator.model.messages import Message, Usage
 from mnemesh_orchestrator.model.runs import (
     EntryKind,
     JournalEntry,

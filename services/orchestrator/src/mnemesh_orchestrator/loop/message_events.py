@@ -2,8 +2,7 @@
 
 from uuid import UUID
 
-from mnemesh_orchestrator.model.events import MessageEvent
-from mnemesh_orchestrator.model.messages import (
+from mnemesh_types.messages import (
     ContentPart,
     Message,
     OmittedReasoningPart,
@@ -12,6 +11,8 @@ from mnemesh_orchestrator.model.messages import (
     SummarizedReasoningPart,
     ToolCall,
 )
+
+from mnemesh_orchestrator.model.events import MessageEvent
 
 _PARTS = 127
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import Internal
+from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.errors import STAYS_AWAY, ContextOverflow, ProviderBadAnswer, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
@@ -18,7 +19,6 @@ from mnemesh_orchestrator.loop.journal import JournalWriter
 from mnemesh_orchestrator.loop.state import Answered, Turn
 from mnemesh_orchestrator.loop.step_records import new_step
 from mnemesh_orchestrator.model.events import StepStarted
-from mnemesh_orchestrator.model.messages import Usage
 from mnemesh_orchestrator.model.runs import JournalledAnswer, Step
 
 _log = structlog.get_logger("mnemesh.loop")

@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from mnemesh_types.messages import ApprovalDecision, Message, Role
+from mnemesh_types.usage import Usage
+
 from mnemesh_orchestrator.llm.port import LlmClient
 from mnemesh_orchestrator.loop.policy import LoopPolicy
 from mnemesh_orchestrator.loop.rules import RulesSolver
@@ -14,7 +17,6 @@ from mnemesh_orchestrator.model.agents import Agent, Conversation, Correction
 from mnemesh_orchestrator.model.approvals import PlannedCall
 from mnemesh_orchestrator.model.events import DurableBody, EventBody, RunEvent
 from mnemesh_orchestrator.model.memory import ContextWindow, CoreMemory
-from mnemesh_orchestrator.model.messages import Decision, Message, Role, Usage
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.runs import (
     Approval,
@@ -185,10 +187,10 @@ class Turn:
         """What the journal holds from before a restart."""
         return self.journal.get((step_id, kind, ordinal))
 
-    def decision(self, call_id: str) -> Decision | None:
+    def decision(self, call_id: str) -> ApprovalDecision | None:
         """What was decided about a call that had waited."""
         given = self.run.resumes.decisions if self.run.resumes is not None else ()
-        return next((item.decision for item in given if item.tool_call_id == call_id), None)
+        return next((item for item in given if item.tool_call_id == call_id), None)
 
 
 def wanted_format(run: Run, agent: Agent) -> ResponseFormat | None:

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import Internal
+from mnemesh_types.messages import Message
 
 from mnemesh_orchestrator.loop import approvals
 from mnemesh_orchestrator.loop import step_messages as answers
@@ -16,7 +17,6 @@ from mnemesh_orchestrator.loop.state import Answered, Committing, Turn
 from mnemesh_orchestrator.loop.step_records import new_step
 from mnemesh_orchestrator.loop.tool_calls import Carried
 from mnemesh_orchestrator.model.events import MessageEvent
-from mnemesh_orchestrator.model.messages import Message
 from mnemesh_orchestrator.model.runs import EntryKind, JournalEntry
 from mnemesh_orchestrator.ports import RecallPort, StepCommit
 from mnemesh_orchestrator.runs.event_broker import EventBroker

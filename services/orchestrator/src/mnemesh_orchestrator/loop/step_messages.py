@@ -7,6 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from mnemesh_kit.ids import derive_id
+from mnemesh_types.messages import ContentPart, Message, ReasoningPart, Role, TextPart, ToolCall, ToolReturn, ToolStatus
+from msgspec import structs
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check, parse, storable
 from mnemesh_orchestrator.llm.formats import is_structured, text_problem, value_problem
@@ -19,16 +21,6 @@ from mnemesh_orchestrator.loop.toolbox import SPEAKING, SPOKEN, Toolbox
 from mnemesh_orchestrator.model.approvals import PlannedCall
 from mnemesh_orchestrator.model.events import MessageEvent
 from mnemesh_orchestrator.model.memory import ContextWindow
-from mnemesh_orchestrator.model.messages import (
-    ContentPart,
-    Message,
-    ReasoningPart,
-    Role,
-    TextPart,
-    ToolCall,
-    ToolReturn,
-    ToolStatus,
-)
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
 from mnemesh_orchestrator.model.runs import Run, RunConfig
 from mnemesh_orchestrator.prompt.packaging import heartbeat
@@ -178,10 +170,12 @@ def without_loop_arguments(
     calls = []
     for item in planned:
         if item.problem is not None:
-            calls.append(replace(item.call, arguments=storable(item.call.arguments)))
+            calls.append(structs.replace(item.call, arguments=storable(item.call.arguments)))
             continue
         decided = {"request_heartbeat": heartbeat} if takes_heartbeat(item.call.name) else {}
-        calls.append(replace(item.call, arguments=json.dumps({**item.arguments, **decided}, ensure_ascii=False)))
+        calls.append(
+            structs.replace(item.call, arguments=json.dumps({**item.arguments, **decided}, ensure_ascii=False))
+        )
     return replace(message, content=(*thoughts, *message.content), tool_calls=tuple(calls))
 
 
@@ -214,7 +208,7 @@ def returns_message(turn: Turn, step: str, returns: Sequence[ToolReturn], at: da
         step_id=step,
         run_id=turn.run.id,
         conversation_id=turn.run.conversation_id,
-        is_err=all(item.status is ToolStatus.ERROR for item in returns),
+        is_err=all(item.status is ToolStatus.ERROR for item in returns) or None,
     )
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from mnemesh_kit.tracing import current_trace_id
+from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.loop.state import Turn
-from mnemesh_orchestrator.model.messages import Usage
 from mnemesh_orchestrator.model.runs import Step, StepStatus, StopReason
 
 

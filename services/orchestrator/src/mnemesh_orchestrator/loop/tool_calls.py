@@ -9,6 +9,7 @@ from itertools import groupby
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.ids import derive_id
+from mnemesh_types.messages import Approve, ClientReturn, Deny, ToolReturn, ToolStatus
 
 from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
 from mnemesh_orchestrator.loop import approvals
@@ -22,7 +23,6 @@ from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.model.approvals import PlannedCall
 from mnemesh_orchestrator.model.events import MessageEvent
 from mnemesh_orchestrator.model.memory import Block, CustomTool, ToolResult
-from mnemesh_orchestrator.model.messages import Approve, ClientReturn, Deny, ToolReturn, ToolStatus
 from mnemesh_orchestrator.model.runs import EntryKind, JournalEntry
 from mnemesh_orchestrator.ports import AgentAuthor, BlockEdit, CoreMemoryPort, ToolsPort
 from mnemesh_orchestrator.processors.chain import Processors
@@ -215,7 +215,7 @@ class ToolExecution:
         self, turn: Turn, step: str, item: PlannedCall, result: ToolResult, seen: Mapping[str, int] | None
     ) -> Carried:
         call = item.call
-        returned = ToolReturn(
+        returned = ToolReturn.from_text(
             call.id,
             call.name,
             ToolStatus.SUCCESS if result.ok else ToolStatus.ERROR,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mnemesh_orchestrator.model.messages import ApprovalDecision, Message, Role, ToolCall
+from mnemesh_types.messages import ApprovalDecision, Message, Role, ToolCall
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from mnemesh_types.messages import Message
+
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
-from mnemesh_orchestrator.model.messages import Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from mnemesh_types.messages import ApprovalDecision, ContentPart, ToolCall, ToolReturn
+from mnemesh_types.usage import Usage
 from msgspec import Struct
 
 from mnemesh_orchestrator.model.compaction import CompactionResult
-from mnemesh_orchestrator.model.messages import ApprovalDecision, ContentPart, ToolCall, ToolReturn, Usage
 from mnemesh_orchestrator.model.runs import RunError, RunStatus, StopReason
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from mnemesh_orchestrator.model.messages import Message
+from mnemesh_types.messages import Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
+from mnemesh_types.messages import ApprovalDecision, ContentPart, Message, Role, ToolReturn
+from mnemesh_types.usage import Usage
+
 from mnemesh_orchestrator.model.approvals import AskedStep, Resumption
 from mnemesh_orchestrator.model.compaction import Compaction
-from mnemesh_orchestrator.model.messages import ApprovalDecision, ContentPart, Message, Role, ToolReturn, Usage
 from mnemesh_orchestrator.model.models import ResponseFormat
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import structlog
+from mnemesh_types.messages import TextPart
 
 from mnemesh_orchestrator.errors import InputRefused, ProcessorFailed
 from mnemesh_orchestrator.model.memory import ToolResult
-from mnemesh_orchestrator.model.messages import TextPart
 from mnemesh_orchestrator.model.runs import InputMessage, Run
 from mnemesh_orchestrator.processors.port import (
     InputFacts,

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from mnemesh_orchestrator.model.messages import ToolStatus
+from mnemesh_types.messages import ToolStatus
 
 NON_USER_MSG_PREFIX: Final = "[This is an automated system message hidden from the user] "
 TIME_FORMAT: Final = "%Y-%m-%d %I:%M:%S %p %Z%z"

@@ -12,6 +12,7 @@ from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import next_page_token, page_of, page_query
 from mnemesh_kit.principal import current_principal
+from mnemesh_types.convert import tool_return_to_proto
 
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.prompt.prompts import Prompts
@@ -24,7 +25,6 @@ from mnemesh_orchestrator.rpc.convert.agents import (
     window_to_proto,
 )
 from mnemesh_orchestrator.rpc.convert.changes import changes_from_proto, window_from_proto
-from mnemesh_orchestrator.rpc.convert.messages import tool_return_to_proto
 from mnemesh_orchestrator.rpc.convert.runs import config_from_proto, conversation_from, inputs_from_proto, on_busy_from
 from mnemesh_orchestrator.rpc.convert.settings import (
     compaction_override,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import structlog
+from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.llm.errors import ModelUnknown
@@ -21,7 +22,6 @@ from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, AgentTypeSpec
 from mnemesh_orchestrator.model.agents import Agent, Conversation
 from mnemesh_orchestrator.model.approvals import open_request
 from mnemesh_orchestrator.model.memory import ContextWindow
-from mnemesh_orchestrator.model.messages import Message, Role
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.runs import EntryKind, JournalEntry, Run
 from mnemesh_orchestrator.ports import RecallPort

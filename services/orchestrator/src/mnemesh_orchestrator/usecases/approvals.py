@@ -7,10 +7,10 @@ from datetime import timedelta
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_types.messages import Deny
 
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval
 from mnemesh_orchestrator.model.events import RunEvent
-from mnemesh_orchestrator.model.messages import ApprovalDecision, Deny
 from mnemesh_orchestrator.model.runs import Approval, ApprovalAnswer, InputMessage, Run, RunConfig
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.base import ApprovalFilter, ApprovalStore, RunFilter
@@ -106,6 +106,4 @@ class ApprovalService:
 
 
 def _denial(approval: Approval, reason: str | None) -> ApprovalAnswer:
-    return ApprovalAnswer(
-        tuple(ApprovalDecision(item.call.id, Deny(reason)) for item in approval.asked.gated), approval.id
-    )
+    return ApprovalAnswer(tuple(Deny(item.call.id, reason) for item in approval.asked.gated), approval.id)

@@ -5,19 +5,10 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from mnemesh_kit.ids import derive_id
+from mnemesh_types.messages import ContentPart, Message, ReasoningPart, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, FirstMessages
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.messages import (
-    ContentPart,
-    Message,
-    ReasoningPart,
-    Role,
-    TextPart,
-    ToolCall,
-    ToolReturn,
-    ToolStatus,
-)
 from mnemesh_orchestrator.model.runs import InputMessage
 from mnemesh_orchestrator.prompt.packaging import login_event
 
@@ -84,7 +75,7 @@ class FirstWindow:
         call_id = "call_" + derive_id("call", *self._key, str(len(self._made))).removeprefix("call-").replace("-", "")
         call = ToolCall(call_id[:id_length], "send_message", json.dumps({"message": text}, ensure_ascii=False))
         self._add(Role.ASSISTANT, (ReasoningPart(thought),) if thought else (), calls=(call,))
-        self._add(Role.TOOL, (), returns=(ToolReturn(call.id, call.name, ToolStatus.SUCCESS, _SENT),))
+        self._add(Role.TOOL, (), returns=(ToolReturn.from_text(call.id, call.name, ToolStatus.SUCCESS, _SENT),))
 
     def _add(
         self,

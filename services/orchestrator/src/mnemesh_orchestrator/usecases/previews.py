@@ -9,6 +9,7 @@ from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.principal import Principal
+from mnemesh_types.messages import ToolReturn, ToolStatus
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, parse
 from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
@@ -18,7 +19,6 @@ from mnemesh_orchestrator.loop.state import Progress, Turn
 from mnemesh_orchestrator.loop.step_messages import call_id
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.memory import ToolResult
-from mnemesh_orchestrator.model.messages import ToolReturn, ToolStatus
 from mnemesh_orchestrator.model.models import ToolSchema
 from mnemesh_orchestrator.model.runs import InputMessage, Lease, Run, RunConfig
 from mnemesh_orchestrator.ports import AgentAuthor, CoreMemoryPort, ToolsPort
@@ -135,7 +135,7 @@ class ToolRunner:
         else:
             result = await self._custom(key, agent, attached.tool_id, arguments, step)
         status = ToolStatus.SUCCESS if result.ok else ToolStatus.ERROR
-        return ToolReturn(call, name, status, result.text.replace("\0", "�"), result.stdout, result.stderr)
+        return ToolReturn.from_text(call, name, status, result.text.replace("\0", "�"), result.stdout, result.stderr)
 
     async def _custom(
         self, key: RequestKey | None, agent: Agent, tool_id: str, arguments: str, step: str

@@ -11,11 +11,11 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
+from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.errors import RunEnded, RunUnderWay
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.model.events import DurableBody, RunEvent, StopEvent, UsageEvent
-from mnemesh_orchestrator.model.messages import Usage
 from mnemesh_orchestrator.model.runs import (
     ApprovalAnswer,
     InputMessage,

@@ -8,6 +8,7 @@ from mnemesh_kit.errors import InvalidArgument, NotFound, RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.principal import Principal
+from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.compaction.token_estimator import TokenEstimator
@@ -20,7 +21,6 @@ from mnemesh_orchestrator.loop.toolbox import make_toolbox
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, shows_line_numbers
 from mnemesh_orchestrator.model.agents import Agent, Conversation, Correction, PromptPolicy
 from mnemesh_orchestrator.model.memory import ArchivalSummary, ContextWindow, CoreMemory
-from mnemesh_orchestrator.model.messages import Message, Role
 from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema
 from mnemesh_orchestrator.model.runs import Lease, OnBusy
 from mnemesh_orchestrator.ports import RecallPort

@@ -4,6 +4,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mnemesh_types.messages import ContentPart, OmittedReasoningPart, ReasoningPart, RedactedReasoningPart, TextPart
+from mnemesh_types.usage import Usage
+
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import (
     AnsweredCall,
@@ -12,14 +15,6 @@ from mnemesh_orchestrator.llm.port import (
     ReasoningDelta,
     TextDelta,
     ToolCallDelta,
-)
-from mnemesh_orchestrator.model.messages import (
-    ContentPart,
-    OmittedReasoningPart,
-    ReasoningPart,
-    RedactedReasoningPart,
-    TextPart,
-    Usage,
 )
 
 _FINISH = {

@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from mnemesh_types.messages import ImagePart, OmittedReasoningPart, ReasoningPart, RedactedReasoningPart
+
 from mnemesh_orchestrator.llm.history import (
     CLOSING,
     OPENING,
@@ -19,12 +21,6 @@ from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.schemas import response_schema, strict_schema
 from mnemesh_orchestrator.llm.wire import image_base64, with_provider_options
-from mnemesh_orchestrator.model.messages import (
-    ImagePart,
-    OmittedReasoningPart,
-    ReasoningPart,
-    RedactedReasoningPart,
-)
 from mnemesh_orchestrator.model.models import ToolSchema
 
 Block = dict[str, Any]

@@ -5,6 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mnemesh_types.messages import ContentPart, OmittedReasoningPart, ReasoningPart, TextPart
+from mnemesh_types.usage import Usage
+
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import (
     AnsweredCall,
@@ -14,7 +17,6 @@ from mnemesh_orchestrator.llm.port import (
     TextDelta,
     ToolCallDelta,
 )
-from mnemesh_orchestrator.model.messages import ContentPart, OmittedReasoningPart, ReasoningPart, TextPart, Usage
 
 _FINISH = {
     "stop": FinishReason.STOP,

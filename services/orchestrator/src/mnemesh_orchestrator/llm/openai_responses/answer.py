@@ -3,6 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from mnemesh_types.messages import ContentPart, ReasoningPart, SummarizedReasoningPart, TextPart
+from mnemesh_types.usage import Usage
+
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderUnavailable
 from mnemesh_orchestrator.llm.openai_responses.render import PHASE
 from mnemesh_orchestrator.llm.port import (
@@ -14,7 +17,6 @@ from mnemesh_orchestrator.llm.port import (
     ToolCallDelta,
 )
 from mnemesh_orchestrator.llm.provider_errors import diagnose
-from mnemesh_orchestrator.model.messages import ContentPart, ReasoningPart, SummarizedReasoningPart, TextPart, Usage
 
 _INCOMPLETE: Final = {
     "max_output_tokens": FinishReason.LENGTH,

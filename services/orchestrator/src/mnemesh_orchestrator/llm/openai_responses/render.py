@@ -6,6 +6,8 @@ Nothing is stored at the provider: every request carries the whole window, and r
 from collections.abc import Iterator
 from typing import Any, Final
 
+from mnemesh_types.messages import ContentPart, ImagePart, SummarizedReasoningPart, TextPart
+
 from mnemesh_orchestrator.llm.dialects import Dialect, dialect_of
 from mnemesh_orchestrator.llm.history import AssistantTurn, ReturnsTurn, SystemTurn, Turn, UserTurn, turns
 from mnemesh_orchestrator.llm.openai_chat.render import reasons
@@ -13,7 +15,6 @@ from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.schemas import response_schema, strict_schema
 from mnemesh_orchestrator.llm.wire import image_base64, with_provider_options
-from mnemesh_orchestrator.model.messages import ContentPart, ImagePart, SummarizedReasoningPart, TextPart
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
 
 Item = dict[str, Any]

@@ -5,6 +5,9 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
+from mnemesh_types.messages import TextPart
+from mnemesh_types.usage import Usage
+
 from mnemesh_orchestrator.llm.openai_chat.render import render_body
 from mnemesh_orchestrator.llm.port import (
     AnsweredCall,
@@ -18,7 +21,6 @@ from mnemesh_orchestrator.llm.port import (
 from mnemesh_orchestrator.llm.rehearsal.decide import CallTool, Say, decide
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.wire import encode_body
-from mnemesh_orchestrator.model.messages import TextPart, Usage
 
 REHEARSAL_HANDLE: Final = "mnemesh/rehearsal"
 _PIECE: Final = 24

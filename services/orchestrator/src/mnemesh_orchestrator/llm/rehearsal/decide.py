@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mnemesh_types.messages import Role
+
 from mnemesh_orchestrator.llm.history import THINKING
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.rehearsal.core_memory import EDITING_TOOLS, human_block, known_name, name_edit
 from mnemesh_orchestrator.llm.rehearsal.found import found_in_archive, found_in_recall
 from mnemesh_orchestrator.llm.rehearsal.sentences import AskKnown, AskName, AskSaid, Remember, SetName, Wish, wishes
 from mnemesh_orchestrator.llm.rehearsal.turn import MadeCall, Turn, current_turn
-from mnemesh_orchestrator.model.messages import Role
 from mnemesh_orchestrator.model.models import ToolSchema
 
 DISCLAIMER: Final = (

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mnemesh_types.messages import Message, Role, ToolReturn, ToolStatus
+
 from mnemesh_orchestrator.llm.history import arguments_object
-from mnemesh_orchestrator.model.messages import Message, Role, ToolReturn, ToolStatus
 from mnemesh_orchestrator.prompt.packaging import event_type
 
 _DEMANDS = (

@@ -7,6 +7,8 @@ from typing import Final
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.types.v1 import audit_pb2
+from mnemesh_kit.time import timestamp_to_proto
+from mnemesh_types.convert import message_to_proto
 
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType, PromptPolicy
 from mnemesh_orchestrator.model.erasure import Erased
@@ -14,7 +16,6 @@ from mnemesh_orchestrator.model.memory import CoreMemory
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_orchestrator.prompt.prompts import SystemPrompt
-from mnemesh_orchestrator.rpc.convert.messages import message_to_proto, timestamp
 from mnemesh_orchestrator.rpc.convert.rules import rule_to_proto
 from mnemesh_orchestrator.rpc.convert.runs import STOP_REASONS, milliseconds
 from mnemesh_orchestrator.rpc.convert.settings import (
@@ -96,11 +97,13 @@ def agent_to_proto(
         ],
         default_conversation_id=agent.default_conversation_id,
         last_stop_reason=STOP_REASONS[StopReason(agent.last_stop_reason)] if agent.last_stop_reason else None,
-        last_run_completion_time=timestamp(agent.last_run_completed_at) if agent.last_run_completed_at else None,
+        last_run_completion_time=timestamp_to_proto(agent.last_run_completed_at)
+        if agent.last_run_completed_at
+        else None,
         last_run_duration=milliseconds(agent.last_run_ms),
         pending_approval_request_id=pending_approval,
-        create_time=timestamp(agent.created_at),
-        update_time=timestamp(agent.updated_at),
+        create_time=timestamp_to_proto(agent.created_at),
+        update_time=timestamp_to_proto(agent.updated_at),
         provenance=audit_pb2.Provenance(**plain_values(agent.provenance)),
     )
 
@@ -127,7 +130,7 @@ def core_memory_to_proto(core: CoreMemory) -> blocks_pb2.CoreMemory:
             )
             for block in core.blocks
         ],
-        update_time=timestamp(core.updated_at) if core.updated_at else None,
+        update_time=timestamp_to_proto(core.updated_at) if core.updated_at else None,
     )
 
 

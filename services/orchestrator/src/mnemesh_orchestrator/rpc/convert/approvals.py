@@ -10,17 +10,11 @@ from mnemesh.agents.v1 import runs_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
+from mnemesh_types.convert import tool_return_from_proto
+from mnemesh_types.messages import ApprovalDecision, Approve, ClientReturn, Deny, TextPart, ToolStatus
+from msgspec import structs
 
-from mnemesh_orchestrator.model.messages import (
-    ApprovalDecision,
-    Approve,
-    ClientReturn,
-    Decision,
-    Deny,
-    TextPart,
-)
 from mnemesh_orchestrator.model.runs import ApprovalAnswer, ClientTool, RunConfig
-from mnemesh_orchestrator.rpc.convert.messages import STATUS_TO_PROTO, parts_from_proto
 from mnemesh_orchestrator.rpc.convert.settings import require_json_object
 
 _TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -29,7 +23,6 @@ _MOST_DECISIONS: Final = 1_000
 _LONGEST_REASON: Final = 10_000
 _LONGEST_TEXT: Final = 1_048_576
 _MOST_LINES: Final = 1_000
-_STATUS_FROM_PROTO: Final = {number: status for status, number in STATUS_TO_PROTO.items()}
 
 
 def answer_from_proto(request: rpc.AnswerApprovalRequest, config: RunConfig | None) -> ApprovalAnswer:
@@ -53,10 +46,9 @@ def _decision(item: message_pb2.ApprovalDecision, field: str) -> ApprovalDecisio
     id_ = item.tool_call_id
     if not id_ or " " in id_ or "\0" in id_:
         raise InvalidArgument(f"{field}.tool_call_id is no id of a call.", field=f"{field}.tool_call_id")
-    decision: Decision
     match item.WhichOneof("decision"):
         case "approve":
-            decision = Approve()
+            return Approve(id_)
         case "deny":
             reason = item.deny.reason if item.deny.HasField("reason") else None
             if reason is not None and (len(reason) > _LONGEST_REASON or "\0" in reason):
@@ -64,31 +56,30 @@ def _decision(item: message_pb2.ApprovalDecision, field: str) -> ApprovalDecisio
                     f"{field}.deny.reason must be at most {_LONGEST_REASON} characters, none NUL.",
                     field=f"{field}.deny.reason",
                 )
-            decision = Deny(reason)
+            return Deny(id_, reason)
         case "client_return":
-            decision = _client_return(item, f"{field}.client_return")
+            return _client_return(item, f"{field}.client_return")
         case _:
             raise InvalidArgument(f"{field} neither approves nor denies, nor gives a return.", field=field)
-    return ApprovalDecision(id_, decision)
 
 
 def _client_return(item: message_pb2.ApprovalDecision, field: str) -> ClientReturn:
     given = item.client_return
     if given.tool_call_id not in ("", item.tool_call_id):
         raise InvalidArgument(f"{field}.tool_call_id is another call's.", field=f"{field}.tool_call_id")
-    if given.status not in _STATUS_FROM_PROTO:
+    returned = tool_return_from_proto(given, field)
+    if returned.status is ToolStatus.UNSPECIFIED:
         raise InvalidArgument(f"{field}.status must be SUCCESS or ERROR.", field=f"{field}.status")
-    parts = parts_from_proto(given.content)
+    parts = returned.content
     if not all(isinstance(part, TextPart) for part in parts):
         raise InvalidArgument(f"{field}.content may hold text only.", field=f"{field}.content")
-    text = "\n".join(part.text for part in parts if isinstance(part, TextPart))
-    for name, texts in (("content", [text]), ("stdout", given.stdout), ("stderr", given.stderr)):
+    for name, texts in (("content", [returned.text]), ("stdout", given.stdout), ("stderr", given.stderr)):
         if len(texts) > _MOST_LINES or sum(map(len, texts)) > _LONGEST_TEXT or any("\0" in line for line in texts):
             raise InvalidArgument(
                 f"{field}.{name} must be at most 1 MB in {_MOST_LINES} pieces, without NUL characters.",
                 field=f"{field}.{name}",
             )
-    return ClientReturn(_STATUS_FROM_PROTO[given.status], text, tuple(given.stdout), tuple(given.stderr))
+    return ClientReturn(item.tool_call_id, structs.replace(returned, tool_call_id=item.tool_call_id))
 
 
 def client_tools_from_proto(tools: Sequence[pb.ClientTool], field: str) -> tuple[ClientTool, ...]:

@@ -7,10 +7,10 @@ from mnemesh.agents.v1 import conversations_pb2 as pb
 from mnemesh.agents.v1 import conversations_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
+from mnemesh_kit.time import timestamp_to_proto
 
 from mnemesh_orchestrator.model.agents import Conversation
 from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_orchestrator.rpc.convert.messages import timestamp
 from mnemesh_orchestrator.rpc.convert.settings import present, require_plain, settings_from_proto, settings_to_proto
 from mnemesh_orchestrator.store.base import ConversationFilter
 from mnemesh_orchestrator.usecases.conversations import ConversationDraft
@@ -35,9 +35,9 @@ def conversation_to_proto(conversation: Conversation, message_ids: tuple[str, ..
         isolated_block_labels=conversation.isolated_block_labels,
         isolated_block_ids=conversation.isolated_block_ids,
         message_ids=message_ids,
-        last_message_time=None if last is None else timestamp(last),
-        create_time=timestamp(conversation.created_at),
-        update_time=timestamp(conversation.updated_at),
+        last_message_time=None if last is None else timestamp_to_proto(last),
+        create_time=timestamp_to_proto(conversation.created_at),
+        update_time=timestamp_to_proto(conversation.updated_at),
     )
 
 

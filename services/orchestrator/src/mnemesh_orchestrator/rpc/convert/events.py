@@ -3,6 +3,22 @@
 from collections.abc import Collection
 
 from mnemesh.agents.v1 import runs_pb2 as pb
+from mnemesh_kit.time import timestamp_to_proto
+from mnemesh_types.convert import (
+    decision_to_proto,
+    part_to_proto,
+    tool_call_to_proto,
+    tool_return_to_proto,
+    usage_to_proto,
+)
+from mnemesh_types.messages import (
+    ContentPart,
+    OmittedReasoningPart,
+    ReasoningPart,
+    RedactedReasoningPart,
+    SummarizedReasoningPart,
+    TextPart,
+)
 
 from mnemesh_orchestrator.model.events import (
     CompactionEvent,
@@ -15,22 +31,6 @@ from mnemesh_orchestrator.model.events import (
     StepStarted,
     StopEvent,
     UsageEvent,
-)
-from mnemesh_orchestrator.model.messages import (
-    ContentPart,
-    OmittedReasoningPart,
-    ReasoningPart,
-    RedactedReasoningPart,
-    SummarizedReasoningPart,
-    TextPart,
-)
-from mnemesh_orchestrator.rpc.convert.messages import (
-    decision_to_proto,
-    part_to_proto,
-    timestamp,
-    tool_call_to_proto,
-    tool_return_to_proto,
-    usage_to_proto,
 )
 from mnemesh_orchestrator.rpc.convert.runs import RUN_STATUSES, STOP_REASONS, error_to_proto
 from mnemesh_orchestrator.rpc.convert.settings import compaction_result_to_proto
@@ -49,7 +49,10 @@ def wanted(event: RunEvent, kinds: Collection[str]) -> bool:
 def event_to_proto(event: RunEvent) -> pb.RunEvent:
     """An event."""
     result = pb.RunEvent(
-        run_id=event.run_id, sequence=event.sequence, step_id=event.step_id, create_time=timestamp(event.created_at)
+        run_id=event.run_id,
+        sequence=event.sequence,
+        step_id=event.step_id,
+        create_time=timestamp_to_proto(event.created_at),
     )
     match event.body:
         case RunAccepted() as body:
@@ -98,7 +101,7 @@ def _message(shown: MessageEvent) -> pb.MessageEvent:
         otid=shown.otid,
         name=shown.name,
         sender_id=shown.sender_id,
-        message_time=timestamp(shown.message_time),
+        message_time=timestamp_to_proto(shown.message_time),
     )
     content = [part_to_proto(part) for part in shown.content]
     match shown.kind:

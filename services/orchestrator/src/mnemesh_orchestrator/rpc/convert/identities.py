@@ -10,10 +10,10 @@ from mnemesh.agents.v1 import identities_service_pb2 as rpc
 from mnemesh.types.v1 import audit_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
+from mnemesh_kit.time import timestamp_to_proto
 
 from mnemesh_orchestrator.model.agents import Provenance
 from mnemesh_orchestrator.model.identities import Identity, IdentityProperty, IdentityType
-from mnemesh_orchestrator.rpc.convert.messages import timestamp
 from mnemesh_orchestrator.rpc.convert.settings import plain_values, present, require_json, require_known, require_plain
 from mnemesh_orchestrator.store.base import IdentityFilter
 
@@ -41,8 +41,8 @@ def identity_to_proto(identity: Identity, agent_ids: Sequence[str] = (), block_i
         properties=[_property_to_proto(item) for item in identity.properties],
         agent_ids=agent_ids,
         block_ids=block_ids,
-        create_time=timestamp(identity.created_at),
-        update_time=timestamp(identity.updated_at),
+        create_time=timestamp_to_proto(identity.created_at),
+        update_time=timestamp_to_proto(identity.updated_at),
         provenance=audit_pb2.Provenance(**plain_values(identity.provenance)),
     )
 

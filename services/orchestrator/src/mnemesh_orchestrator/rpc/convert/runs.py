@@ -12,8 +12,10 @@ from mnemesh.agents.v1 import runs_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument, Unimplemented
 from mnemesh_kit.ids import derive_id, is_id, require_id
+from mnemesh_kit.time import timestamp_to_proto
+from mnemesh_types.convert import part_to_proto, parts_from_proto, usage_to_proto
+from mnemesh_types.messages import ContentPart, ImagePart, Role, TextPart
 
-from mnemesh_orchestrator.model.messages import ContentPart, ImagePart, Role, TextPart
 from mnemesh_orchestrator.model.runs import (
     InputMessage,
     OnBusy,
@@ -25,7 +27,6 @@ from mnemesh_orchestrator.model.runs import (
 )
 from mnemesh_orchestrator.prompt.prompts import LONGEST_PROMPT
 from mnemesh_orchestrator.rpc.convert.approvals import client_tool_to_proto, client_tools_from_proto
-from mnemesh_orchestrator.rpc.convert.messages import part_to_proto, parts_from_proto, timestamp, usage_to_proto
 from mnemesh_orchestrator.rpc.convert.settings import (
     format_from_proto,
     format_to_proto,
@@ -249,9 +250,9 @@ def run_to_proto(run: Run) -> pb.Run:
         input=[input_to_proto(message) for message in run.input],
         time_to_first_token=milliseconds(run.first_token_ms),
         total_duration=milliseconds(run.total_ms),
-        create_time=timestamp(run.created_at),
-        update_time=timestamp(run.updated_at),
-        completion_time=timestamp(run.completed_at) if run.completed_at else None,
+        create_time=timestamp_to_proto(run.created_at),
+        update_time=timestamp_to_proto(run.updated_at),
+        completion_time=timestamp_to_proto(run.completed_at) if run.completed_at else None,
     )
 
 

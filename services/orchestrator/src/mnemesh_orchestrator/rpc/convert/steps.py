@@ -7,9 +7,10 @@ from mnemesh.agents.v1 import runs_pb2 as pb
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
+from mnemesh_kit.time import timestamp_to_proto
+from mnemesh_types.convert import usage_to_proto
 
 from mnemesh_orchestrator.model.runs import Step, StepStatus, StepTrace
-from mnemesh_orchestrator.rpc.convert.messages import timestamp, usage_to_proto
 from mnemesh_orchestrator.rpc.convert.runs import STOP_REASONS, error_to_proto, milliseconds
 from mnemesh_orchestrator.rpc.convert.settings import require_plain
 from mnemesh_orchestrator.store.base import StepFilter
@@ -42,8 +43,8 @@ def step_to_proto(step: Step) -> pb.Step:
         feedback=step.feedback,
         trace_id=step.trace_id,
         attempts=step.attempts,
-        create_time=timestamp(step.created_at),
-        completion_time=timestamp(step.completed_at) if step.completed_at else None,
+        create_time=timestamp_to_proto(step.created_at),
+        completion_time=timestamp_to_proto(step.completed_at) if step.completed_at else None,
     )
 
 

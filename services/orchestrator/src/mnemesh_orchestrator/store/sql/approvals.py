@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.sql import Database
+from mnemesh_types.messages import ApprovalDecision, Approve
 
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
 from mnemesh_orchestrator.model.agents import AgentState, ConversationState
 from mnemesh_orchestrator.model.approvals import Resumption
-from mnemesh_orchestrator.model.messages import ApprovalDecision, Approve
 from mnemesh_orchestrator.model.runs import Approval, ApprovalAnswer, Run, RunConfig
 from mnemesh_orchestrator.store.base import ApprovalFilter
 from mnemesh_orchestrator.store.sql.tables import agents, approvals, conversations
@@ -157,7 +157,7 @@ def _require_fitting(approval: Approval, answer: ApprovalAnswer) -> None:
     names = {item.call.id: item.call.name for item in approval.asked.gated}
     for place, item in enumerate(answer.decisions):
         name = names[item.tool_call_id]
-        if isinstance(item.decision, Approve) and name in approval.asked.client_tools:
+        if isinstance(item, Approve) and name in approval.asked.client_tools:
             raise InvalidArgument(
                 f"decisions[{place}]: {name} is the client's own tool; give its return, or deny it.",
                 field=f"decisions[{place}]",

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 from mnemesh_kit.idempotency import RequestKey
+from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.model.approvals import Resumption
 from mnemesh_orchestrator.model.events import DurableBody, RunEvent
-from mnemesh_orchestrator.model.messages import Usage
 from mnemesh_orchestrator.model.runs import (
     InputMessage,
     JournalEntry,
