@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from mnemesh_testkit.mesh.in_process import Mesh
-from mnemesh_testkit.mesh.stubs import SERVICES
+from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 
 
 class MeshThread:
@@ -47,7 +47,7 @@ def threaded_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshThre
         yield running
 
 
-@pytest.fixture(scope="module", params=SERVICES)
+@pytest.fixture(scope="module", params=PROTO_SERVICES)
 def service(request: pytest.FixtureRequest) -> str:
     """The full name of each service in turn."""
     return str(request.param)
@@ -56,7 +56,7 @@ def service(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def grpc_addr(service: str, threaded_mesh: MeshThread) -> str:
     """Where the service is answered."""
-    return threaded_mesh.mesh.addresses[SERVICES[service][0]]
+    return threaded_mesh.mesh.addresses[PROTO_SERVICES[service][0]]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def grpc_server(threaded_mesh: MeshThread) -> MeshThread:
 @pytest.fixture(scope="module")
 def grpc_stub_cls(service: str) -> Any:
     """The generated stub; over a plain channel it blocks."""
-    return getattr(import_module(SERVICES[service][1]), f"{service.rpartition('.')[2]}Stub")
+    return getattr(import_module(PROTO_SERVICES[service][1]), f"{service.rpartition('.')[2]}Stub")
 
 
 @pytest.fixture(scope="module")

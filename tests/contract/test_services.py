@@ -12,7 +12,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from mnemesh_testkit.fuzzing.contract import call, field_of, new_request, reads, reason_of, service_of
-from mnemesh_testkit.mesh.stubs import SERVICES
+from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 
 SOME_ID = "00000000-0000-4000-8000-00000000beef"
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def test_an_empty_request_is_answered_or_refused_with_a_reason(service: str, grp
 
 
 def test_what_is_not_answered_yet_says_so_and_stands_in_the_readme(service: str, grpc_stub: Any) -> None:
-    readme = (ROOT / "services" / SERVICES[service][0] / "README.md").read_text()
+    readme = (ROOT / "services" / PROTO_SERVICES[service][0] / "README.md").read_text()
     listed = readme.partition("UNIMPLEMENTED")[2]
     name = service.rpartition(".")[2]
     whole = any(name in line and re.search(r"\ball\b", line) for line in listed.splitlines())

@@ -21,7 +21,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import ORGANIZATION_KEY, Principal, as_principal
 from mnemesh_testkit.fuzzing.contract import new_request, reads, reason_of, service_of
 from mnemesh_testkit.mesh.in_process import Mesh
-from mnemesh_testkit.mesh.stubs import SERVICES
+from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 
 from .conftest import MeshThread, population
 
@@ -184,8 +184,8 @@ def test_somebody_elses_things_are_not_found(
     service: str, grpc_channel: grpc.Channel, threaded_mesh: MeshThread, ours: Ids, theirs: Ids
 ) -> None:
     before = state(threaded_mesh, theirs)
-    stub = getattr(import_module(SERVICES[service][1]), f"{service.rpartition('.')[2]}Stub")(grpc_channel)
-    room = SERVICES[service][0]
+    stub = getattr(import_module(PROTO_SERVICES[service][1]), f"{service.rpartition('.')[2]}Stub")(grpc_channel)
+    room = PROTO_SERVICES[service][0]
     for method in service_of(service).methods:
         for where, kind, put in places(method):
             foreign_to_room = kind not in OWN[room] and not (reads(method) or method.name.startswith(MAY_BE_EMPTY))

@@ -12,12 +12,12 @@ import pytest_asyncio
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.services import SERVICE_NAMES
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply
 from mnemesh_testkit.mesh.descendants import alive, descendants
 from mnemesh_testkit.mesh.faulty_proxy import Delay
 from mnemesh_testkit.mesh.processes import ProcessMesh
-from mnemesh_testkit.mesh.stubs import ROOMS
 from mnemesh_testkit.mesh.turns import Turn, assert_whole, collect, stored, turn, window_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
@@ -110,7 +110,7 @@ async def killed(mesh: ProcessMesh, provider: FakeOpenAI) -> Killed:
     return Killed(mesh, provider, await create(mesh))
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", SERVICE_NAMES)
 async def test_between_turns(mesh: ProcessMesh, provider: FakeOpenAI, room: str) -> None:
     agent = await create(mesh)
     provider.script = [both("The key is under the mat."), "Stored.", "It is under the mat."]
@@ -254,9 +254,9 @@ async def test_all_at_once(mesh: ProcessMesh, killed: Killed) -> None:
     running = killed.begin()
     async with asyncio.timeout(PATIENCE):
         await hold.reached.wait()
-    await asyncio.gather(*(mesh.kill(room) for room in ROOMS))
+    await asyncio.gather(*(mesh.kill(room) for room in SERVICE_NAMES))
     hold.release.set()
-    await asyncio.gather(*(mesh.start(room) for room in ROOMS))
+    await asyncio.gather(*(mesh.start(room) for room in SERVICE_NAMES))
     await killed.ends_well(running)
 
 

@@ -11,7 +11,7 @@ from mnemesh.agents.v1 import agents_pb2, runs_pb2
 from mnemesh.recall.v1 import episodes_pb2, episodes_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, text_of
-from mnemesh_testkit.fakes.fake_summarizer import drawn
+from mnemesh_testkit.fakes.fake_summarizer import extract_memories
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply, Usage
 from mnemesh_testkit.mesh.processes import ProcessMesh
@@ -30,7 +30,7 @@ def asks_for_memories(body: dict[str, Any]) -> bool:
 def answer(body: dict[str, Any]) -> Reply:
     """Draws memories, and counts 7,500 tokens in every turn."""
     if asks_for_memories(body):
-        return Reply(text=json.dumps(drawn(str(body["messages"][-1]["content"]))))
+        return Reply(text=json.dumps(extract_memories(str(body["messages"][-1]["content"]))))
     return Reply(text="That is all.", usage=Usage(input=7_500, output=3))
 
 

@@ -16,12 +16,12 @@ from mnemesh.recall.v1.messages_service_pb2 import ListMessagesRequest
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
 from mnemesh_kit.errors import MnemeshError
+from mnemesh_kit.services import SERVICE_NAMES
 from mnemesh_testkit.failpoints.kill_orders import Deaths, Point
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply
 from mnemesh_testkit.mesh.fork_server import ForkServer
 from mnemesh_testkit.mesh.processes import ProcessMesh
-from mnemesh_testkit.mesh.stubs import ROOMS
 from mnemesh_testkit.mesh.turns import assert_whole, turn, window_of
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
@@ -128,9 +128,9 @@ class Sweep:
         if known is None:
             agent = await self.agent(kind)
             asked = len(self.provider.requests)
-            self.deaths.begin(*ROOMS)
+            self.deaths.begin(*SERVICE_NAMES)
             heard = await turn(agent, INPUT, stream_tokens=True)
-            points = {room: self.deaths.points(room) for room in ROOMS}
+            points = {room: self.deaths.points(room) for room in SERVICE_NAMES}
             assert (heard.status, heard.said) == ("COMPLETED", OUTPUT), heard.error
             outcome = await self._outcome(agent)
             assert outcome.passages == ["The key is under the mat."]
@@ -143,7 +143,7 @@ class Sweep:
         """A turn in which a process kills itself at the point, and what must hold of it."""
         whole, agent = await self.undisturbed(kind), await self.agent(kind)
         asked = len(self.provider.requests)
-        self.deaths.begin(*ROOMS)
+        self.deaths.begin(*SERVICE_NAMES)
         self.deaths.order(point)
         async with asyncio.timeout(PATIENCE):
             heard = await turn(agent, INPUT, stream_tokens=True)
@@ -250,7 +250,7 @@ async def sweep(
         ProcessMesh(directory, openai_base_url=provider.base_url, forks=forks, deaths=deaths) as mesh,
         AsyncExitStack() as kept,
     ):
-        for room in ROOMS:
+        for room in SERVICE_NAMES:
             await kept.enter_async_context(mesh.kept(room))
         for name, source in SOURCES.items():
             await mesh.client.tools.upsert(source, idempotent=name == "measure")
@@ -260,7 +260,7 @@ async def sweep(
 async def test_a_turn_has_its_points(sweep: Sweep) -> None:
     """What is swept: every write of the journal, every effect, every commit, in each room."""
     points = (await sweep.undisturbed(V3)).points
-    names = {room: Counter(point.name for point in points[room]) for room in ROOMS}
+    names = {room: Counter(point.name for point in points[room]) for room in SERVICE_NAMES}
     entries = len(CALLS) + len(NAMES) + len(SOURCES)  # answers, results, and the starts of what users wrote
     for place in ("before the transaction of", "before the commit of", "after the commit of"):
         assert names["orchestrator"][f"{place} SqlRunStore.write"] == entries

@@ -16,14 +16,14 @@ from mnemesh.recall.v1 import episodes_pb2, episodes_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, text_of
 from mnemesh_kit.clock import SystemClock
+from mnemesh_kit.services import SERVICE_NAMES
 from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic
-from mnemesh_testkit.fakes.fake_summarizer import drawn
+from mnemesh_testkit.fakes.fake_summarizer import extract_memories
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.fakes.server import FakeProvider
 from mnemesh_testkit.mesh.in_process import Mesh
-from mnemesh_testkit.mesh.stubs import ROOMS
 from mnemesh_testkit.mesh.turns import assert_whole, turn, window_of
 
 WORDS = "The weather was discussed at length, and so were the trains. " * 20
@@ -67,7 +67,7 @@ def place(request: pytest.FixtureRequest) -> str:
 def provider(place: str, fake_openai: FakeOpenAI, fake_anthropic: FakeAnthropic) -> FakeProvider:
     """A fake, which answers turns and draws memories."""
     fake: FakeProvider = fake_openai if place.startswith("openai") else fake_anthropic
-    fake.script = lambda body: json.dumps(drawn(said(body))) if asks_for_memories(body) else "I see."
+    fake.script = lambda body: json.dumps(extract_memories(said(body))) if asks_for_memories(body) else "I see."
     return fake
 
 
@@ -86,7 +86,7 @@ async def databases(place: str, request: pytest.FixtureRequest) -> AsyncIterator
         yield {}
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
-    names = {room: await server.create_database() for room in ROOMS}
+    names = {room: await server.create_database() for room in SERVICE_NAMES}
     yield {room: {"database_url": server.url(name)} for room, name in names.items()}
     for name in names.values():
         await server.drop_database(name)
@@ -311,7 +311,7 @@ async def test_a_model_that_draws_nothing_is_asked_for_notes(mesh: Mesh, provide
     assert done.summary == "They spoke of a boat."
     assert len([request for request in provider.requests if asks_for_memories(request.body)]) == 3
     assert await facts(mesh, agent) == []
-    provider.script = lambda body: json.dumps(drawn(said(body))) if asks_for_memories(body) else "I see."
+    provider.script = lambda body: json.dumps(extract_memories(said(body))) if asks_for_memories(body) else "I see."
     await talk(agent, *("Well.",) * 4)
     await agent.compact()
     assert "Earlier notes:\nThey spoke of a boat.\n" in said(

@@ -14,10 +14,10 @@ from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as blocks_rpc
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.config import StartupError
+from mnemesh_kit.services import SERVICE_NAMES
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.in_process import EMBEDDER, Mesh
-from mnemesh_testkit.mesh.stubs import ROOMS
 from mnemesh_testkit.mesh.turns import turn
 
 CANARY = "canaryZq7xVw3"
@@ -34,7 +34,7 @@ def holding(directory: Path, word: str) -> set[str]:
 async def maintained(directory: Path, clock: FrozenClock) -> dict[str, list[str]]:
     """What each room's maintenance reports."""
     reports = {}
-    for room in ROOMS:
+    for room in SERVICE_NAMES:
         config = import_module(f"mnemesh_{room}.config").Config(
             port=0, data_dir=str(directory), **({"embedder": EMBEDDER} if room in ("recall", "archival") else {})
         )
@@ -87,16 +87,16 @@ async def test_no_byte_of_a_deleted_agent_is_left_in_any_room(tmp_path: Path, fa
     clock = FrozenClock()
     async with Mesh(tmp_path, openai_base_url=fake_openai.base_url, clock=clock) as mesh:
         agent = await plant(mesh, fake_openai)
-        assert {name.partition(".")[0].partition("-")[0] for name in holding(tmp_path, CANARY)} >= set(ROOMS)
+        assert {name.partition(".")[0].partition("-")[0] for name in holding(tmp_path, CANARY)} >= set(SERVICE_NAMES)
         await agent.delete()
-        for room in ROOMS:
+        for room in SERVICE_NAMES:
             with pytest.raises(StartupError, match="in use by another process"):
                 await maintained_alone(room, tmp_path)
     clock.advance(2 * 86_400)
     reports = await maintained(tmp_path, clock)
     assert holding(tmp_path, CANARY) == set()
     assert {name.partition(".")[0] for name in holding(tmp_path, STAYS)} >= {"orchestrator", "blocks", "recall"}
-    for room in ROOMS:
+    for room in SERVICE_NAMES:
         assert any(line.startswith(f"{room}.db: ") for line in reports[room]), reports[room]
         (forgotten,) = (line for line in reports[room] if line.startswith("request ids forgotten"))
         assert int(forgotten.rpartition(" ")[2]) >= (0 if room == "orchestrator" else 1), (room, forgotten)

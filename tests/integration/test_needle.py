@@ -17,7 +17,7 @@ from mnemesh.recall.v1 import messages_service_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent, text_of
 from mnemesh_kit.ids import new_id
-from mnemesh_testkit.fakes.fake_summarizer import drawn
+from mnemesh_testkit.fakes.fake_summarizer import extract_memories
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply
 from mnemesh_testkit.mesh.in_process import Mesh
@@ -42,7 +42,7 @@ def answer(body: dict[str, Any]) -> Any:
     said = texts(body)
     everything = "\n".join(said)
     if "keep the long-term memory" in said[0]:
-        return json.dumps(drawn(said[-1]))
+        return json.dumps(extract_memories(said[-1]))
     if "leaves it" in said[0] or "leaves its sight" in said[0] or "about to leave your sight" in said[-1]:
         return f"They spoke of the weather, and {CARRIED}" if CARRIED in everything else "They spoke of the weather."
     asked = [text for message, text in zip(body["messages"], said, strict=True) if message["role"] == "user"][-1]

@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest_asyncio
+from mnemesh_kit.services import SERVICE_NAMES
 from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.mesh.in_process import Mesh
-from mnemesh_testkit.mesh.stubs import ROOMS
 from mnemesh_testkit.mesh.turns import assert_whole, stored, turn, window_of
 
 
 @pytest_asyncio.fixture
 async def mesh(tmp_path: Path, postgres_server: PostgresServer) -> AsyncIterator[Mesh]:
-    databases = {room: await postgres_server.create_database() for room in ROOMS}
+    databases = {room: await postgres_server.create_database() for room in SERVICE_NAMES}
     settings = {room: {"database_url": postgres_server.url(name)} for room, name in databases.items()}
     async with Mesh(tmp_path, settings=settings) as running:
         yield running
@@ -28,7 +28,7 @@ async def test_a_conversation_on_postgresql_uses_every_tier_and_survives_restart
     heard = await turn(agent, "My name is Ada. Remember that the key is under the mat.", stream_tokens=True)
     assert heard.status == "COMPLETED", heard.error
     assert heard.streamed == heard.said
-    for room in ROOMS:
+    for room in SERVICE_NAMES:
         await mesh.restart(room)
     asked = "What is my name? What do you know about the key? What did I say about the key?"
     heard = await turn(agent, asked)

@@ -25,13 +25,15 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_ASCENDING
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
+from mnemesh_kit.services import SERVICE_NAMES
 from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.databases.revisions import at_revision
 from mnemesh_testkit.mesh.in_process import EMBEDDER, REHEARSAL, Mesh
-from mnemesh_testkit.mesh.stubs import ROOMS
 from mnemesh_testkit.mesh.turns import assert_whole, stored, turn
 
-ROWS = {room: json.loads((Path(__file__).parent / "first_version" / f"{room}.json").read_text()) for room in ROOMS}
+ROWS = {
+    room: json.loads((Path(__file__).parent / "first_version" / f"{room}.json").read_text()) for room in SERVICE_NAMES
+}
 (GONE,) = (row["agent_id"] for row in ROWS["recall"]["agents"] if row["erased_at"])
 
 
@@ -39,12 +41,12 @@ ROWS = {room: json.loads((Path(__file__).parent / "first_version" / f"{room}.jso
 async def directory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[dict[str, str]]:
     """The URLs of five databases that the first version left behind."""
     server: PostgresServer | None = None
-    urls = {room: f"sqlite:///{tmp_path / f'{room}.db'}" for room in ROOMS}
+    urls = {room: f"sqlite:///{tmp_path / f'{room}.db'}" for room in SERVICE_NAMES}
     names = []
     if request.param == "postgresql":
         server = request.getfixturevalue("postgres_server")
-        names = [await server.create_database() for _ in ROOMS]
-        urls = {room: server.url(name) for room, name in zip(ROOMS, names, strict=True)}
+        names = [await server.create_database() for _ in SERVICE_NAMES]
+        urls = {room: server.url(name) for room, name in zip(SERVICE_NAMES, names, strict=True)}
     for room, url in urls.items():
         await at_revision(url, f"mnemesh_{room}", "0001", ROWS[room])
     yield urls

@@ -16,7 +16,7 @@ import pytest
 from mnemesh_retrieval.errors import IndexClosed, IndexUnavailable, VectorIndexError
 from mnemesh_retrieval.server import ServerIndex, ServerSettings
 from mnemesh_retrieval.server.schema import own_name, server_name
-from mnemesh_testkit.fakes.qdrant import standing_in
+from mnemesh_testkit.fakes.qdrant import fake_qdrant
 from mnemesh_testkit.suites.nearest_index import PLANTS
 from mnemesh_testkit.suites.vector_index import VectorIndexSuite
 from qdrant_client import AsyncQdrantClient
@@ -36,14 +36,14 @@ class TestServerAdapterOnLocalMode(VectorIndexSuite):
 class TestServerAdapterOnTheWire(VectorIndexSuite):
     @pytest.fixture
     async def index(self) -> AsyncIterator[ServerIndex]:
-        async with standing_in() as server:
+        async with fake_qdrant() as server:
             index = await ServerIndex.open(ServerSettings(url="http://127.0.0.1:6333", grpc_port=server.port))
             yield index
             await index.close()
 
 
 async def test_the_server_is_told_how_to_lay_tenants_out() -> None:
-    async with standing_in() as server:
+    async with fake_qdrant() as server:
         index = await ServerIndex.open(ServerSettings(url="http://127.0.0.1:6333", grpc_port=server.port))
         await index.ensure_collection(PLANTS)
         told = {name: params.model_dump(exclude_none=True, mode="json") for name, params in server.indexes.items()}
@@ -57,7 +57,7 @@ async def test_the_server_is_told_how_to_lay_tenants_out() -> None:
 
 
 async def test_an_old_server_is_refused() -> None:
-    async with standing_in(version="1.19.2") as server:
+    async with fake_qdrant(version="1.19.2") as server:
         with pytest.raises(VectorIndexError, match=r"1\.19\.2; it must be 1\.20 or newer"):
             await ServerIndex.open(ServerSettings(url="http://127.0.0.1:6333", grpc_port=server.port))
 

@@ -28,7 +28,7 @@ from mnemesh_archival.config import Config
 from mnemesh_archival.maintenance import maintain
 from mnemesh_kit.config import StartupError
 from mnemesh_retrieval.registry import WORDLLAMA
-from mnemesh_testkit.fakes.qdrant import standing_in
+from mnemesh_testkit.fakes.qdrant import fake_qdrant
 
 from .conftest import Room
 
@@ -42,8 +42,8 @@ async def replicas(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[Roo
             "qdrant_grpc_port": int(os.environ.get("QDRANT_GRPC_PORT", "6334")),
         }
         if not server["qdrant_url"]:
-            stand_in = await stack.enter_async_context(standing_in())
-            server |= {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": stand_in.port}
+            qdrant = await stack.enter_async_context(fake_qdrant())
+            server |= {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": qdrant.port}
         shared = {**server, "database_url": postgres_url, "qdrant_prefix": f"test-{uuid.uuid4().hex}"}
         rooms = []
         for name in ("one", "two"):

@@ -1,4 +1,4 @@
-"""The suite of archives and passages on each SQL engine and each vector engine, in process and through the wire."""
+"""The archival suite: in process on SQLite, over the wire on PostgreSQL with each vector index."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from mnemesh_archival.config import Config
 from mnemesh_archival.wiring import assemble
-from mnemesh_testkit.fakes.qdrant import standing_in
+from mnemesh_testkit.fakes.qdrant import fake_qdrant
 from mnemesh_testkit.suites.archival import ArchivalSuite
-from mnemesh_testkit.suites.service_suite import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
+from mnemesh_testkit.suites.service_suite import InProcess, OnPostgres, OnSqlite, OverTheWire, Parts
 
 QDRANT_URL = os.environ.get("QDRANT_URL", "")
 
@@ -38,29 +38,23 @@ class OnEmbeddedIndex(ArchivalSuite):
 class TestInProcessOnSqlite(OnSqlite, InProcess, OnEmbeddedIndex): ...
 
 
-class TestInProcessOnPostgres(OnPostgres, InProcess, OnEmbeddedIndex): ...
+class TestOverTheWireOnPostgres(OnPostgres, OverTheWire, OnEmbeddedIndex): ...
 
 
-class TestThroughTheWireOnSqlite(OnSqlite, ThroughTheWire, OnEmbeddedIndex): ...
-
-
-class TestThroughTheWireOnPostgres(OnPostgres, ThroughTheWire, OnEmbeddedIndex): ...
-
-
-class TestOnQdrantStandIn(OnPostgres, ThroughTheWire, ArchivalSuite):
+class TestOnFakeQdrant(OnPostgres, OverTheWire, ArchivalSuite):
     """What speaks the server's protocol, and is none."""
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
     async def parts(cls, database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Parts]:
-        async with standing_in() as server:
+        async with fake_qdrant() as server:
             where = {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": server.port}
             yield await built(database_url, tmp_path_factory, **where)
 
 
 if QDRANT_URL:
 
-    class TestOnQdrantServer(OnPostgres, ThroughTheWire, ArchivalSuite):
+    class TestOnQdrantServer(OnPostgres, OverTheWire, ArchivalSuite):
         @pytest_asyncio.fixture(scope="class", loop_scope="class")
         @classmethod
         async def parts(cls, database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Parts:

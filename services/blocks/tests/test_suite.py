@@ -1,4 +1,4 @@
-"""The suite of core memory on each SQL engine, in process and through the wire."""
+"""The blocks suite: in process on SQLite, over the wire on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest_asyncio
 from mnemesh_blocks.config import Config
 from mnemesh_blocks.wiring import assemble
 from mnemesh_testkit.suites.blocks import BlocksSuite
-from mnemesh_testkit.suites.service_suite import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
+from mnemesh_testkit.suites.service_suite import InProcess, OnPostgres, OnSqlite, OverTheWire, Parts
 
 
 class Blocks(BlocksSuite):
@@ -24,10 +24,4 @@ class Blocks(BlocksSuite):
 class TestInProcessOnSqlite(OnSqlite, InProcess, Blocks): ...
 
 
-class TestInProcessOnPostgres(OnPostgres, InProcess, Blocks): ...
-
-
-class TestThroughTheWireOnSqlite(OnSqlite, ThroughTheWire, Blocks): ...
-
-
-class TestThroughTheWireOnPostgres(OnPostgres, ThroughTheWire, Blocks): ...
+class TestOverTheWireOnPostgres(OnPostgres, OverTheWire, Blocks): ...

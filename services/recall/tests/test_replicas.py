@@ -37,22 +37,22 @@ from mnemesh_retrieval.embedders.hashing import HashingEmbedder
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.index import Collection, SearchMode, SearchQuery, VectorIndex
 from mnemesh_retrieval.registry import HASHING
-from mnemesh_testkit.fakes.qdrant import StandIn, standing_in
+from mnemesh_testkit.fakes.qdrant import FakeQdrant, fake_qdrant
 
 ORG = DEFAULT_PRINCIPAL.organization_id
 Settings = Callable[..., Config]
 
 
 @pytest_asyncio.fixture
-async def stand_in() -> AsyncIterator[StandIn]:
-    async with standing_in() as server:
+async def qdrant() -> AsyncIterator[FakeQdrant]:
+    async with fake_qdrant() as server:
         yield server
 
 
 @pytest.fixture
-def settings(stand_in: StandIn, postgres_url: str, tmp_path: Path) -> Settings:
+def settings(qdrant: FakeQdrant, postgres_url: str, tmp_path: Path) -> Settings:
     """The configuration of a replica by its name."""
-    server: dict[str, Any] = {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": stand_in.port}
+    server: dict[str, Any] = {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": qdrant.port}
     if url := os.environ.get("QDRANT_URL"):
         server = {
             "qdrant_url": url,
@@ -181,7 +181,7 @@ async def append(rig: Rig, *rows: Message) -> None:
 
 async def test_the_server_is_told_to_lay_the_messages_of_an_agent_together(tmp_path: Path) -> None:
     """Asked of the stand-in wherever QDRANT_URL points: only it repeats what it was told."""
-    async with standing_in() as server:
+    async with fake_qdrant() as server:
         where: dict[str, Any] = {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": server.port}
         index = await open_vector_index(Config(port=0, data_dir=str(tmp_path), embedder=HASHING, **where))
         await MessageVectors(index, HashingEmbedder()).open()

@@ -1,4 +1,4 @@
-"""The suite of messages and windows on each SQL engine, in process and through the wire."""
+"""The recall suite: in process on SQLite, over the wire on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mnemesh_recall.config import Config
 from mnemesh_recall.wiring import assemble
 from mnemesh_retrieval.registry import HASHING
 from mnemesh_testkit.suites.recall import RecallSuite
-from mnemesh_testkit.suites.service_suite import InProcess, OnPostgres, OnSqlite, Parts, ThroughTheWire
+from mnemesh_testkit.suites.service_suite import InProcess, OnPostgres, OnSqlite, OverTheWire, Parts
 
 
 class Recall(RecallSuite):
@@ -27,10 +27,4 @@ class Recall(RecallSuite):
 class TestInProcessOnSqlite(OnSqlite, InProcess, Recall): ...
 
 
-class TestInProcessOnPostgres(OnPostgres, InProcess, Recall): ...
-
-
-class TestThroughTheWireOnSqlite(OnSqlite, ThroughTheWire, Recall): ...
-
-
-class TestThroughTheWireOnPostgres(OnPostgres, ThroughTheWire, Recall): ...
+class TestOverTheWireOnPostgres(OnPostgres, OverTheWire, Recall): ...

@@ -35,9 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _fresh_databases() -> Iterator[None]:
     """See `mnemesh_testkit.databases.template_databases`."""
-    from mnemesh_testkit.databases.template_databases import copied_when_fresh  # noqa: PLC0415
+    from mnemesh_testkit.databases.template_databases import template_databases  # noqa: PLC0415
 
-    with copied_when_fresh():
+    with template_databases():
         yield
 
 

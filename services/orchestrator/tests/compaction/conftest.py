@@ -10,7 +10,7 @@ from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_testkit.fakes.fake_summarizer import drawn
+from mnemesh_testkit.fakes.fake_summarizer import extract_memories
 from mnemesh_types.messages import Message, Role
 from mnemesh_types.usage import Usage
 
@@ -93,4 +93,4 @@ def roles(messages: Sequence[Message]) -> list[str]:
 
 def memories(request: LlmRequest) -> LlmAnswer:
     """Draws from a transcript what users ask to have remembered ("Remember: the key is red."), as a model would."""
-    return say(json.dumps(drawn(request.messages[-1].text)))
+    return say(json.dumps(extract_memories(request.messages[-1].text)))

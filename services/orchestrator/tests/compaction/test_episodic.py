@@ -20,7 +20,7 @@ from mnemesh_orchestrator.model.agents import Agent, AgentType, CompactionSettin
 from mnemesh_orchestrator.model.approvals import open_request
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
-from mnemesh_testkit.fakes.fake_summarizer import drawn
+from mnemesh_testkit.fakes.fake_summarizer import extract_memories
 from mnemesh_types.messages import Approve, Role
 
 from ..support.faults import Death, Faults
@@ -212,7 +212,7 @@ async def test_an_agent_goes_to_the_mode_and_from_it(world: World, process: Proc
 
 def spoiled(change: Callable[[dict[str, Any]], Any]) -> Callable[[LlmRequest], Item]:
     def answer(request: LlmRequest) -> Item:
-        value = drawn(request.messages[1].text)
+        value = extract_memories(request.messages[1].text)
         return say(json.dumps(change(value)))
 
     return answer

@@ -14,15 +14,14 @@ from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
+from mnemesh_kit.services import SERVICE_NAMES
 from mnemesh_kit.sql.database import Database
 
-from mnemesh_testkit.mesh.stubs import ROOMS
-
-_PACKAGES: Final = {f"mnemesh_{room}" for room in ROOMS}
+_PACKAGES: Final = {f"mnemesh_{room}" for room in SERVICE_NAMES}
 
 
 @contextmanager
-def copied_when_fresh() -> Iterator[None]:
+def template_databases() -> Iterator[None]:
     """Has `Database.migrate` copy what it made before into files that are not there yet, and go on from that.
 
     A database that has anything in it is migrated as ever, and so is every one on PostgreSQL.

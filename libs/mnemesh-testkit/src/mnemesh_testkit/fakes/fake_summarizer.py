@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 
-def drawn(text: str) -> dict[str, Any]:
+def extract_memories(text: str) -> dict[str, Any]:
     """Episodes and facts as a model draws them from a labelled transcript: one episode, and what users ask to remember.
 
     "Remember: the key is red." is a fact about the key; one that is known of the same subject is contradicted, or

@@ -134,7 +134,7 @@ def _done() -> Any:
     return grpc.PointsOperationResponse(result=RestToGrpc.convert_update_result(result), time=time.monotonic())
 
 
-class StandIn:
+class FakeQdrant:
     """Where it listens, and what it was told of payload indexes."""
 
     def __init__(self, port: int, points: _Points) -> None:
@@ -152,7 +152,7 @@ def _services(root: _Root, collections: _Collections, points: _Points) -> list[t
 
 
 @asynccontextmanager
-async def standing_in(version: str = "1.20.0") -> AsyncIterator[StandIn]:
+async def fake_qdrant(version: str = "1.20.0") -> AsyncIterator[FakeQdrant]:
     """A server on a free port."""
     local = AsyncQdrantClient(":memory:")
     points = _Points(local)
@@ -162,7 +162,7 @@ async def standing_in(version: str = "1.20.0") -> AsyncIterator[StandIn]:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        yield StandIn(port, points)
+        yield FakeQdrant(port, points)
     finally:
         await server.stop(None)
         await local.close()

@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from mnemesh.types.v1 import error_reason_pb2
 
-from mnemesh_testkit.mesh.stubs import SERVICES
+from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 
 _LONG: Final = "long " * 4_000
 HOSTILE: Final = (
@@ -48,13 +48,13 @@ _FLOATS: Final = (0.0, -1.0, 0.5, 1e308, float("nan"), float("inf"), float("-inf
 
 def service_of(name: str) -> ServiceDescriptor:
     """The descriptor of a service by its full name."""
-    import_module(SERVICES[name][1])
+    import_module(PROTO_SERVICES[name][1])
     return descriptor_pool.Default().FindServiceByName(name)
 
 
 def methods() -> Iterator[MethodDescriptor]:
     """Every method of every service."""
-    for name in SERVICES:
+    for name in PROTO_SERVICES:
         yield from service_of(name).methods
 
 

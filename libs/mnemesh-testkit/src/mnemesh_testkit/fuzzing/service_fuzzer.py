@@ -15,7 +15,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 
 from mnemesh_testkit.fuzzing.contract import hostile_request, spoiled
 
-ANSWERS: Final = frozenset(
+ACCEPTED_CODES: Final = frozenset(
     {
         grpc.StatusCode.OK,
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -34,7 +34,7 @@ _NO_UTF8: Final = b"a\xff\xfe\x80"
 _DEPTH: Final = 3
 
 
-class Victim(ABC):
+class FuzzedService(ABC):
     """A service of which everything that it stores can be seen."""
 
     looks_every: ClassVar[int] = 1
@@ -87,7 +87,7 @@ class Victim(ABC):
         before = await self.stored()
         for number, (where, request) in enumerate(requests, start=1):
             code = await self.send(method, request.SerializeToString())
-            assert code in ANSWERS, (method.name, where, request)
+            assert code in ACCEPTED_CODES, (method.name, where, request)
             if code is grpc.StatusCode.OK:
                 before = await self.stored()
             elif number % self.looks_every == 0:

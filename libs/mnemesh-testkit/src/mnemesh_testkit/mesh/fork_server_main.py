@@ -17,11 +17,11 @@ import sys
 from importlib import import_module
 from typing import Any, Final
 
-from mnemesh_testkit.mesh.stubs import ROOMS
+from mnemesh_kit.services import SERVICE_NAMES
 
 _PR_SET_PDEATHSIG: Final = 1
 _IMPORTED: Final = (
-    *(f"mnemesh_{room}.{module}" for room in ROOMS for module in ("main", "wiring")),
+    *(f"mnemesh_{room}.{module}" for room in SERVICE_NAMES for module in ("main", "wiring")),
     # What rooms import when they first need it.
     "alembic.command",
     "anyio._backends._asyncio",

@@ -14,10 +14,11 @@ from mnemesh_kit.channels import Channels
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.ids import IdSource
 from mnemesh_kit.service import RunningServer
+from mnemesh_kit.services import SERVICE_NAMES
 
 from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy
 from mnemesh_testkit.mesh.reserved_ports import ReservedPort
-from mnemesh_testkit.mesh.stubs import ROOMS, Stubs
+from mnemesh_testkit.mesh.stubs import Stubs
 
 EMBEDDER: Final = "mnemesh/hashing-256"
 """Quick, and finds what shares words."""
@@ -62,17 +63,17 @@ class Mesh:
     ) -> None:
         self.directory = directory
         self._given: dict[str, Any] = {"clock": clock, "ids": ids}
-        self._ports = {room: ReservedPort() for room in ROOMS}
+        self._ports = {room: ReservedPort() for room in SERVICE_NAMES}
         self.proxies = {room: FaultyProxy(self._ports[room].address) for room in proxied}
         self.addresses = {
             room: self.proxies[room].address if room in self.proxies else port.address
             for room, port in self._ports.items()
         }
         shared = {"data_dir": str(directory), "shutdown_grace_seconds": 0.5}
-        self._settings = {room: {**shared, "port": self._ports[room].number} for room in ROOMS}
+        self._settings = {room: {**shared, "port": self._ports[room].number} for room in SERVICE_NAMES}
         self._settings["recall"]["embedder"] = self._settings["archival"]["embedder"] = embedder
         self._settings["orchestrator"] |= {
-            **{f"{room}_target": self.addresses[room] for room in ROOMS if room != "orchestrator"},
+            **{f"{room}_target": self.addresses[room] for room in SERVICE_NAMES if room != "orchestrator"},
             **_provider("openai", openai_base_url),
             **_provider("anthropic", anthropic_base_url),
             "model": model,
@@ -88,7 +89,7 @@ class Mesh:
         try:
             for proxy in self.proxies.values():
                 await self._exits.enter_async_context(proxy)
-            for room in ROOMS:
+            for room in reversed(SERVICE_NAMES):
                 await self.start(room)
         except BaseException:
             await self.__aexit__()

@@ -11,13 +11,13 @@ from typing import Final, Self
 
 from mnemesh_client.supervisor.health import wait_until_serving
 from mnemesh_client.supervisor.process import ServiceProcess
+from mnemesh_kit.services import SERVICE_NAMES
 
 from mnemesh_testkit.failpoints.kill_orders import Deaths
 from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy
 from mnemesh_testkit.mesh.fork_server import ForkedService, ForkServer
 from mnemesh_testkit.mesh.in_process import EMBEDDER, REHEARSAL, connected
 from mnemesh_testkit.mesh.reserved_ports import ReservedPort
-from mnemesh_testkit.mesh.stubs import ROOMS
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 15.0
@@ -52,7 +52,7 @@ class ProcessMesh:
             raise ValueError("processes that kill themselves are forked")
         self.directory = directory
         replicas = tuple(f"orchestrator-{number}" for number in range(2, orchestrators + 1))
-        self._ports = {room: ReservedPort() for room in (*ROOMS, *replicas)}
+        self._ports = {room: ReservedPort() for room in (*SERVICE_NAMES, *replicas)}
         self.proxies = {room: FaultyProxy(self._ports[room].address) for room in proxied}
         self.addresses = {
             room: self.proxies[room].address if room in self.proxies else port.address
@@ -64,15 +64,19 @@ class ProcessMesh:
             "MNEMESH_EMBEDDER": embedder,
             "MNEMESH_MODEL": model,
             "MNEMESH_SHUTDOWN_GRACE_SECONDS": "1",
-            **{f"MNEMESH_{room.upper()}_PORT": str(port.number) for room, port in self._ports.items() if room in ROOMS},
-            **{f"MNEMESH_{room.upper()}_TARGET": self.addresses[room] for room in ROOMS},
+            **{
+                f"MNEMESH_{room.upper()}_PORT": str(port.number)
+                for room, port in self._ports.items()
+                if room in SERVICE_NAMES
+            },
+            **{f"MNEMESH_{room.upper()}_TARGET": self.addresses[room] for room in SERVICE_NAMES},
             **_provider("OPENAI", openai_base_url),
             **_provider("ANTHROPIC", anthropic_base_url),
             **({"TESTKIT_POINTS": str(deaths.directory)} if deaths is not None else {}),
             **(environment or {}),
         }
         self._forks = forks
-        self._services = {room: self._service(room, room, self.environment) for room in ROOMS}
+        self._services = {room: self._service(room, room, self.environment) for room in SERVICE_NAMES}
         for name in replicas:
             own = {
                 "MNEMESH_DATA_DIR": str(directory / name),

@@ -7,28 +7,32 @@ from importlib import import_module
 from typing import Any, Final
 
 from mnemesh_kit.channels import Channels
+from mnemesh_kit.services import SERVICES
 
-ROOMS: Final = ("blocks", "recall", "archival", "tools", "orchestrator")
-"""In the order in which they start: who calls others comes last."""
-
-SERVICES: Final[Mapping[str, tuple[str, str]]] = {
-    "mnemesh.agents.v1.AgentService": ("orchestrator", "mnemesh.agents.v1.agents_service_pb2_grpc"),
-    "mnemesh.agents.v1.RunService": ("orchestrator", "mnemesh.agents.v1.runs_service_pb2_grpc"),
-    "mnemesh.agents.v1.ConversationService": ("orchestrator", "mnemesh.agents.v1.conversations_service_pb2_grpc"),
-    "mnemesh.agents.v1.GroupService": ("orchestrator", "mnemesh.agents.v1.groups_service_pb2_grpc"),
-    "mnemesh.agents.v1.IdentityService": ("orchestrator", "mnemesh.agents.v1.identities_service_pb2_grpc"),
-    "mnemesh.agents.v1.ModelService": ("orchestrator", "mnemesh.agents.v1.models_service_pb2_grpc"),
-    "mnemesh.blocks.v1.BlockService": ("blocks", "mnemesh.blocks.v1.blocks_service_pb2_grpc"),
-    "mnemesh.recall.v1.MessageService": ("recall", "mnemesh.recall.v1.messages_service_pb2_grpc"),
-    "mnemesh.recall.v1.TraceService": ("recall", "mnemesh.recall.v1.traces_service_pb2_grpc"),
-    "mnemesh.recall.v1.EpisodeService": ("recall", "mnemesh.recall.v1.episodes_service_pb2_grpc"),
-    "mnemesh.archival.v1.ArchiveService": ("archival", "mnemesh.archival.v1.archives_service_pb2_grpc"),
-    "mnemesh.archival.v1.PassageService": ("archival", "mnemesh.archival.v1.passages_service_pb2_grpc"),
-    "mnemesh.tools.v1.ToolService": ("tools", "mnemesh.tools.v1.tools_service_pb2_grpc"),
-    "mnemesh.tools.v1.ExecutionService": ("tools", "mnemesh.tools.v1.execution_service_pb2_grpc"),
-    "mnemesh.tools.v1.McpServerService": ("tools", "mnemesh.tools.v1.mcp_servers_service_pb2_grpc"),
+_MODULES: Final[Mapping[str, str]] = {
+    "AgentService": "agents.v1.agents_service",
+    "RunService": "agents.v1.runs_service",
+    "ConversationService": "agents.v1.conversations_service",
+    "GroupService": "agents.v1.groups_service",
+    "IdentityService": "agents.v1.identities_service",
+    "ModelService": "agents.v1.models_service",
+    "BlockService": "blocks.v1.blocks_service",
+    "MessageService": "recall.v1.messages_service",
+    "TraceService": "recall.v1.traces_service",
+    "EpisodeService": "recall.v1.episodes_service",
+    "ArchiveService": "archival.v1.archives_service",
+    "PassageService": "archival.v1.passages_service",
+    "ToolService": "tools.v1.tools_service",
+    "ExecutionService": "tools.v1.execution_service",
+    "McpServerService": "tools.v1.mcp_servers_service",
 }
-"""Full name of a service → the room that answers it, and the module of its stub."""
+
+PROTO_SERVICES: Final[Mapping[str, tuple[str, str]]] = {
+    name: (spec.name, f"mnemesh.{_MODULES[name.rpartition('.')[2]]}_pb2_grpc")
+    for spec in SERVICES
+    for name in spec.proto_services
+}
+"""Full name of a proto service → the service of the mesh that implements it, and the module of its stub."""
 
 
 class Stubs:
@@ -47,7 +51,7 @@ class Stubs:
         """The stub of a service by its full name."""
         stub = self._made.get(service)
         if stub is None:
-            room, module = SERVICES[service]
+            room, module = PROTO_SERVICES[service]
             kind = getattr(import_module(module), f"{service.rpartition('.')[2]}Stub")
             stub = self._made[service] = kind(self._channels.channel(self._addresses[room]))
         return stub

@@ -27,7 +27,7 @@ Parts = tuple[Assembly, ServerConfig]
 
 
 @pytest.mark.asyncio(loop_scope="class")
-class TierSuite:
+class ServiceSuite:
     """Subclass a tier's suite with a class-scoped fixture `channel` that gives a channel as `Channels` makes them.
 
     One server serves all cases of a class, for every case acts for an organization that nobody else knows. So the
@@ -74,7 +74,7 @@ class InProcess:
             yield channel
 
 
-class ThroughTheWire:
+class OverTheWire:
     """A real server of those `parts` on a free port."""
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")

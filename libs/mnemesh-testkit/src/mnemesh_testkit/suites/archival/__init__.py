@@ -11,7 +11,7 @@ __all__ = ["ArchivalSuite"]
 
 
 class ArchivalSuite(Archives, Passages, Finding, Reembedding):
-    """All cases of archives and passages; a subclass brings the `channel` (see `TierSuite`).
+    """All cases of archives and passages; a subclass brings the `channel` (see `ServiceSuite`).
 
     The server's default embedder is `mnemesh/hashing-256`, and it knows `mnemesh/wordllama-256`.
     """

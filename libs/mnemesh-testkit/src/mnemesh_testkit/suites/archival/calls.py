@@ -24,7 +24,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal
 
-from mnemesh_testkit.suites.service_suite import TierSuite
+from mnemesh_testkit.suites.service_suite import ServiceSuite
 
 
 class Archival:
@@ -67,7 +67,7 @@ class Archival:
         return answer
 
 
-class ArchivalCases(TierSuite):
+class ArchivalCases(ServiceSuite):
     """Cases that speak to the tier."""
 
     @pytest_asyncio.fixture(loop_scope="class")

@@ -12,4 +12,4 @@ __all__ = ["BlocksSuite"]
 
 
 class BlocksSuite(Writing, History, Holding, Listing, Conversations):
-    """All cases of core memory; a subclass brings the `channel` (see `TierSuite`)."""
+    """All cases of core memory; a subclass brings the `channel` (see `ServiceSuite`)."""

@@ -10,7 +10,7 @@ from mnemesh.blocks.v1 import blocks_service_pb2 as rpc
 from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceStub
 from mnemesh_kit.ids import new_id
 
-from mnemesh_testkit.suites.service_suite import TierSuite
+from mnemesh_testkit.suites.service_suite import ServiceSuite
 
 if TYPE_CHECKING:
     from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceAsyncStub
@@ -20,7 +20,7 @@ BY_AGENT = pb.Author(agent=pb.AgentAuthor(agent_id=AGENT, tool_call_id="call_1",
 BY_OWNER = pb.Author(owner=pb.OwnerAuthor())
 
 
-class BlocksCases(TierSuite):
+class BlocksCases(ServiceSuite):
     """Cases that speak to the tier."""
 
     @pytest_asyncio.fixture(loop_scope="class")

@@ -12,4 +12,4 @@ __all__ = ["RecallSuite"]
 
 
 class RecallSuite(Steps, Windows, Orphans, Messages, Searching):
-    """All cases of messages and windows; a subclass brings the `channel` (see `TierSuite`)."""
+    """All cases of messages and windows; a subclass brings the `channel` (see `ServiceSuite`)."""

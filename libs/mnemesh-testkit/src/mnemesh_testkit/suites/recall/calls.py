@@ -14,7 +14,7 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
 
-from mnemesh_testkit.suites.service_suite import TierSuite
+from mnemesh_testkit.suites.service_suite import ServiceSuite
 
 RUN = new_id("run")
 
@@ -120,7 +120,7 @@ class Room:
         return [hit.text for hit in (await self.stub.SearchMessages(rpc.SearchMessagesRequest(**given))).hits]
 
 
-class RecallCases(TierSuite):
+class RecallCases(ServiceSuite):
     """Cases that speak to the tier."""
 
     @pytest_asyncio.fixture(loop_scope="class")
