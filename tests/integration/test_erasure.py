@@ -98,7 +98,7 @@ async def test_no_byte_of_a_deleted_agent_is_left_in_any_room(tmp_path: Path, fa
     assert {name.partition(".")[0] for name in holding(tmp_path, STAYS)} >= {"orchestrator", "blocks", "recall"}
     for room in SERVICE_NAMES:
         assert any(line.startswith(f"{room}.db: ") for line in reports[room]), reports[room]
-        (forgotten,) = (line for line in reports[room] if line.startswith("request ids forgotten"))
+        (forgotten,) = (line for line in reports[room] if line.startswith("idempotency keys deleted"))
         assert int(forgotten.rpartition(" ")[2]) >= (0 if room == "orchestrator" else 1), (room, forgotten)
     async with Mesh(tmp_path, openai_base_url=fake_openai.base_url, clock=clock) as mesh:
         (left,) = [agent async for agent in mesh.client.agents.list()]

@@ -91,7 +91,7 @@ async def test_a_mesh_is_maintained_while_it_does_not_run(up: Up) -> None:
     for room in ROOMS:
         own = [line.removeprefix(room).strip() for line in out.splitlines() if line.startswith(f"{room} ")]
         assert any(line.startswith(f"{room}.db: ") for line in own), out
-        assert any(line.startswith("request ids forgotten: ") for line in own), out
+        assert any(line.startswith("idempotency keys deleted: ") for line in own), out
     (Path(up.environment["MNEMESH_DATA_DIR"]) / "recall.db").write_bytes(b"no database" * 1000)
     code, _, err = await up.run("maintain")
     assert code == 2

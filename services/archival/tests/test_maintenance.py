@@ -118,7 +118,7 @@ async def test_tombstones_go_after_their_time(room: Room) -> None:
     now = datetime.now(UTC)
     soon = await told(maintain(room.config, clock=FrozenClock(now + timedelta(days=29))))
     assert "tombstones of passages forgotten: 0" in soon
-    assert "request ids forgotten: 3" in soon
+    assert "idempotency keys deleted: 3" in soon
     late = await told(maintain(room.config, clock=FrozenClock(now + timedelta(days=31))))
     assert "tombstones of passages forgotten: 1" in late
     await room.start()

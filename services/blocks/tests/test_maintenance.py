@@ -1,4 +1,4 @@
-"""Maintenance: what has expired is forgotten, and what was erased leaves the disk, on each SQL engine."""
+"""Maintenance deletes expired rows and removes erased bytes from the disk, on each SQL engine."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Serve = Callable[[], AbstractAsyncContextManager[Any]]
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
-    """The settings of the service on either engine."""
+    """The settings of the service, for each engine."""
     url = request.getfixturevalue("postgres_url") if request.param == "postgresql" else None
     return Config(port=0, data_dir=str(tmp_path), database_url=url, shutdown_grace_seconds=0)
 
 
 @pytest.fixture
 def serve(config: Config, clock: FrozenClock) -> Serve:
-    """Starts the service and gives its stub."""
+    """Starts the service and yields its stub."""
 
     @asynccontextmanager
     async def running() -> AsyncIterator[Any]:
@@ -52,11 +52,11 @@ def serve(config: Config, clock: FrozenClock) -> Serve:
     return running
 
 
-async def told(config: Config, clock: FrozenClock) -> list[str]:
+async def report_of(config: Config, clock: FrozenClock) -> list[str]:
     return [line async for line in maintain(config, clock=clock)]
 
 
-async def test_it_forgets_what_has_expired_and_rewrites_the_rest(
+async def test_expired_rows_are_deleted_and_the_database_is_rewritten(
     serve: Serve, config: Config, clock: FrozenClock, tmp_path: Path
 ) -> None:
     agent = new_id("agent")
@@ -71,33 +71,33 @@ async def test_it_forgets_what_has_expired_and_rewrites_the_rest(
         assert (await blocks.EraseAgent(erase)).deleted_blocks == 1
         if config.database_url is None:
             with pytest.raises(StartupError, match="in use by another process"):
-                await told(config, clock)
+                await report_of(config, clock)
     files = await _files(config)
-    report = await told(config, clock)
-    assert report[:2] == ["request ids forgotten: 0", "tombstones of agents forgotten: 0"]
+    report = await report_of(config, clock)
+    assert report[:2] == ["idempotency keys deleted: 0", "tombstones deleted: 0"]
     assert " before, " in report[2]
     if config.database_url is None:
         assert not [file for file in tmp_path.rglob("*") if file.is_file() and CANARY.encode() in file.read_bytes()]
     else:
-        assert not files & await _files(config), "every table is in a new file"
+        assert not files & await _files(config), "every table must be in a new file"
     clock.advance(2 * DAY)
-    assert (await told(config, clock))[:2] == ["request ids forgotten: 3", "tombstones of agents forgotten: 0"]
+    assert (await report_of(config, clock))[:2] == ["idempotency keys deleted: 3", "tombstones deleted: 0"]
     async with serve() as blocks:
         with pytest.raises(FailedPrecondition):
             await blocks.CreateBlock(create)
     clock.advance(29 * DAY)
-    assert (await told(config, clock))[1] == "tombstones of agents forgotten: 1"
+    assert (await report_of(config, clock))[1] == "tombstones deleted: 1"
     async with serve() as blocks:
         assert (await blocks.GetBlock(rpc.GetBlockRequest(block_id=kept.id))).block.value == "still here"
         assert (await blocks.CreateBlock(create)).block.label == "human"
 
 
 async def _files(config: Config) -> set[int]:
-    """The files of the tables on PostgreSQL."""
+    """Returns the file numbers of the tables on PostgreSQL."""
     if config.database_url is None:
         return set()
     database = Database.open(config.database)
-    names = sa.text("SELECT relfilenode FROM pg_class WHERE relname IN ('blocks', 'block_revisions', 'holdings')")
-    found = await database.read(lambda conn: set(conn.execute(names).scalars()))
+    statement = sa.text("SELECT relfilenode FROM pg_class WHERE relname IN ('blocks', 'block_revisions', 'holdings')")
+    files = await database.read(lambda conn: set(conn.execute(statement).scalars()))
     await database.close()
-    return found
+    return files

@@ -49,7 +49,7 @@ async def _purge(config: Config, index: VectorIndex, clock: Clock) -> AsyncItera
         await finisher.sweep(everything=not config.qdrant_url)
         left = len(await ledger.unsettled(everything=True, limit=1_000_000))
         yield f"recorded work that could not be finished: {left}"
-        yield f"request ids forgotten: {await ledger.purge_requests()}"
+        yield f"idempotency keys deleted: {await ledger.purge_requests()}"
         horizon = clock.now() - timedelta(days=config.tombstone_days)
         yield f"tombstones of passages forgotten: {await ledger.purge_tombstones(horizon)}"
     await embedders.close()

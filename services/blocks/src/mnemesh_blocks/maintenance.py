@@ -1,4 +1,4 @@
-"""Work on the files for a time when the service does not run: erased bytes leave the disk."""
+"""Maintenance of the database while the service is stopped: deleted bytes leave the disk."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 
 from mnemesh_kit.clock import Clock, SystemClock
+from mnemesh_kit.maintenance import maintain_database
 from mnemesh_kit.sql import Database
-from mnemesh_kit.sql.rewriting import require_unused, rewrite_database
 
 from mnemesh_blocks.config import Config
 from mnemesh_blocks.store.sql.blocks import SqlBlockStore
@@ -15,20 +15,21 @@ from mnemesh_blocks.store.sql.tables import metadata
 
 
 async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:
-    """Do it; a line for each thing that was done.
+    """Deletes what has expired and rewrites the database.
+
+    Yields:
+        One line for each thing that was done.
 
     Raises:
-        StartupError: the service is running, and has the database open.
+        StartupError: The service is running and uses the database.
     """
     clock = clock or SystemClock()
-    require_unused(config.database)
-    database = Database.open(config.database, synchronous=config.sqlite_synchronous)
-    try:
-        await database.migrate("mnemesh_blocks")
+
+    async def purge(database: Database) -> AsyncIterator[str]:
         store = SqlBlockStore(database, clock)
-        yield f"request ids forgotten: {await store.purge_ledger()}"
-        horizon = clock.now() - timedelta(days=config.tombstone_days)
-        yield f"tombstones of agents forgotten: {await store.purge_tombstones(horizon)}"
-    finally:
-        await database.close()
-    yield str(await rewrite_database(config.database, list(metadata.tables)))
+        yield f"idempotency keys deleted: {await store.purge_ledger()}"
+        before = clock.now() - timedelta(days=config.tombstone_days)
+        yield f"tombstones deleted: {await store.purge_tombstones(before)}"
+
+    async for line in maintain_database(config, "mnemesh_blocks", list(metadata.tables), purge):
+        yield line

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from mnemesh.blocks.v1 import blocks_service_pb2, blocks_service_pb2_grpc
+from mnemesh.blocks.v1 import blocks_service_pb2_grpc
 from mnemesh_kit.background import periodic
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.service import Assembly
-from mnemesh_kit.sql import Database
+from mnemesh_kit.services import service
+from mnemesh_kit.sql import open_database
 
 from mnemesh_blocks.config import Config
 from mnemesh_blocks.rpc.blocks import BlocksServicer
@@ -25,8 +26,7 @@ PURGE_SECONDS = 3600.0
 async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
     """Migrates the database and returns the service, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
-    database = Database.open(config.database, synchronous=config.sqlite_synchronous)
-    await database.migrate("mnemesh_blocks")
+    database = await open_database(config, "mnemesh_blocks")
     store = SqlBlockStore(database, clock)
 
     async def purge() -> None:
@@ -42,7 +42,7 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     return Assembly(
         name="blocks",
         servicers=[(blocks_service_pb2_grpc.add_BlockServiceServicer_to_server, servicer)],
-        service_names=[blocks_service_pb2.DESCRIPTOR.services_by_name["BlockService"].full_name],
+        service_names=service("blocks").proto_services,
         background=[periodic(PURGE_SECONDS, purge)],
         close=[database.close],
     )

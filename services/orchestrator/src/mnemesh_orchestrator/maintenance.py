@@ -24,7 +24,7 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
     try:
         await database.migrate("mnemesh_orchestrator")
         forgotten = await SqlRunStore(database, clock).purge_requests(clock.now() - KEPT)
-        yield f"request ids forgotten: {forgotten}"
+        yield f"idempotency keys deleted: {forgotten}"
     finally:
         await database.close()
     yield str(await rewrite_database(config.database, list(metadata.tables)))

@@ -82,7 +82,7 @@ async def _purge(config: Config, index: NearestIndex, clock: Clock) -> AsyncIter
         await indexer.open()
         outlived = await Retention(store, indexer, clock, config.retention_days).sweep()
         yield f"messages that outlived the retention policy: {outlived}"
-        yield f"request ids forgotten: {await store.purge_ledger()}"
+        yield f"idempotency keys deleted: {await store.purge_ledger()}"
         steps = await store.purge_steps(clock.now() - timedelta(days=config.repeat_days))
         yield f"committed steps whose ids were forgotten: {steps}"
         try:

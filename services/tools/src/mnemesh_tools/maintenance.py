@@ -25,7 +25,7 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
     try:
         await database.migrate("mnemesh_tools")
         store = SqlToolStore(database, clock)
-        yield f"request ids forgotten: {await store.purge_requests()}"
+        yield f"idempotency keys deleted: {await store.purge_requests()}"
     finally:
         await database.close()
     yield str(await rewrite_database(config.database, list(metadata.tables)))

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mnemesh_kit.ids import require_id
-
-from mnemesh_blocks.model.text import require_bounded
+from mnemesh_kit.text import require_optional_text
 
 MAX_CALL_ID: Final = 1000
 
@@ -44,6 +43,6 @@ def require_valid_author(author: Author) -> Author:
     """
     if isinstance(author, AgentAuthor):
         require_id(author.agent_id, "agent", "author.agent.agent_id")
-        require_bounded(author.tool_call_id or "", "author.agent.tool_call_id", MAX_CALL_ID)
-        require_bounded(author.run_id or "", "author.agent.run_id", MAX_CALL_ID)
+        require_optional_text(author.tool_call_id, "author.agent.tool_call_id", max_chars=MAX_CALL_ID)
+        require_optional_text(author.run_id, "author.agent.run_id", max_chars=MAX_CALL_ID)
     return author

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,10 +10,10 @@ from enum import StrEnum
 from typing import Any, Final
 
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.text import require_json_object, require_no_nul, require_text, require_texts
 
 from mnemesh_blocks.errors import BlockLimitExceeded, BlockReadOnly, BlockRevisionMismatch
 from mnemesh_blocks.model.authors import AgentAuthor, Author
-from mnemesh_blocks.model.text import require_bounded, require_no_nul
 
 DEFAULT_LIMIT: Final = 20_000
 MAX_TAGS: Final = 100
@@ -119,11 +118,13 @@ def require_valid(block: Block) -> Block:
         raise InvalidArgument("block.limit must be at least 1 character.", field="block.limit")
     require_no_nul(block.value, "block.value")
     for name in ("description", "name", "template_name", "metadata"):
-        require_bounded(getattr(block, name) or "", f"block.{name}", MAX_TEXT)
+        require_text(getattr(block, name) or "", f"block.{name}", max_chars=MAX_TEXT)
     for name in ("tags", "identity_ids"):
-        _require_names(getattr(block, name), f"block.{name}")
+        require_texts(
+            getattr(block, name), f"block.{name}", max_items=MAX_TAGS, min_chars=1, max_chars=MAX_TAG, distinct=True
+        )
     if block.metadata is not None:
-        _require_json_object(block.metadata)
+        require_json_object(block.metadata, "block.metadata")
     if len(block.value) > block.limit:
         raise BlockLimitExceeded(block.label, block.limit, len(block.value))
     return block
@@ -139,7 +140,7 @@ def require_valid_filter(filter_: BlockFilter) -> BlockFilter:
         value = getattr(filter_, name)
         for text in value if isinstance(value, tuple) else (value,):
             if isinstance(text, str):
-                require_bounded(text, f"filter.{name}", MAX_SEARCH)
+                require_text(text, f"filter.{name}", max_chars=MAX_SEARCH)
     return filter_
 
 
@@ -202,19 +203,3 @@ def copy_block(block: Block, block_id: str, subject_id: str, now: datetime) -> B
 def default_description(label: str) -> str | None:
     """Returns the description of a block that its creator does not describe."""
     return _DEFAULT_DESCRIPTIONS.get(label)
-
-
-def _require_names(values: tuple[str, ...], field_: str) -> None:
-    if len(values) > MAX_TAGS or len(set(values)) < len(values) or not all(values):
-        raise InvalidArgument(f"{field_} must have at most {MAX_TAGS} distinct, non-empty values.", field=field_)
-    for value in values:
-        require_bounded(value, field_, MAX_TAG)
-
-
-def _require_json_object(text: str) -> None:
-    try:
-        is_object = isinstance(json.loads(text), dict)
-    except ValueError:
-        is_object = False
-    if not is_object:
-        raise InvalidArgument("block.metadata must be a JSON object.", field="block.metadata")

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.text import require_no_nul
 
 from mnemesh_blocks.model.blocks import Block
-from mnemesh_blocks.model.text import require_no_nul
 
 MAX_AGENTS: Final = 1000
 """The maximum number of agents in one batch."""

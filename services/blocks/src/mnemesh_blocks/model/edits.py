@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
 
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.text import require_no_nul
 
 from mnemesh_blocks.errors import (
     BlockLineNumberPrefix,
@@ -16,7 +17,6 @@ from mnemesh_blocks.errors import (
 )
 from mnemesh_blocks.model.patches import apply_patch
 from mnemesh_blocks.model.revisions import Operation
-from mnemesh_blocks.model.text import require_no_nul
 
 # Agents see blocks with "12→ " before each line. Without this check, an agent that copies a line stores its number.
 _LINE_NUMBER: Final = re.compile(r"^[ \t]*\d+→", re.MULTILINE)

@@ -11,6 +11,7 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import next_page_token, page_query
 from mnemesh_kit.principal import current_principal
+from mnemesh_kit.time import optional_timestamp_from_proto
 
 from mnemesh_blocks.rpc.convert.authors import author_from_proto
 from mnemesh_blocks.rpc.convert.blocks import (
@@ -21,7 +22,7 @@ from mnemesh_blocks.rpc.convert.blocks import (
     draft_from_proto,
 )
 from mnemesh_blocks.rpc.convert.core_memory import core_memory_to_proto, edit_from_proto
-from mnemesh_blocks.rpc.convert.fields import optional_field, optional_timestamp_from_proto
+from mnemesh_blocks.rpc.convert.fields import optional_field
 from mnemesh_blocks.rpc.convert.revisions import revert_target_from_proto, revision_to_proto
 from mnemesh_blocks.usecases.blocks import BlockService
 from mnemesh_blocks.usecases.conversation_blocks import ConversationBlockService

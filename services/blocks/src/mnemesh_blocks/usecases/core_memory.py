@@ -8,13 +8,13 @@ from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.principal import Principal
+from mnemesh_kit.text import require_no_nul
 
 from mnemesh_blocks.errors import BlockNotHeld
 from mnemesh_blocks.model.authors import Author, require_valid_author
 from mnemesh_blocks.model.blocks import require_revision, require_writable
 from mnemesh_blocks.model.core_memory import CoreMemory, EditedBlock, require_agents
 from mnemesh_blocks.model.edits import Edit
-from mnemesh_blocks.model.text import require_no_nul
 from mnemesh_blocks.store.base import BlockStore, BlockTransaction
 from mnemesh_blocks.usecases import changes, lookups
 

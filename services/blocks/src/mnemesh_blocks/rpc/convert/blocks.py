@@ -10,6 +10,7 @@ from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as pb
 from mnemesh.types.v1 import audit_pb2
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.time import timestamp_from_proto, timestamp_to_proto
 
 from mnemesh_blocks.model.blocks import (
     DEFAULT_LIMIT,
@@ -19,7 +20,7 @@ from mnemesh_blocks.model.blocks import (
     Provenance,
     default_description,
 )
-from mnemesh_blocks.rpc.convert.fields import optional_field, timestamp_from_proto, timestamp_to_proto
+from mnemesh_blocks.rpc.convert.fields import optional_field
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PROVENANCE_IDS: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
@@ -76,8 +77,8 @@ def block_from_proto(message: blocks_pb2.Block) -> Block:
         limit=message.limit,
         revision=message.revision,
         content_revision=message.revision,
-        created_at=timestamp_from_proto(message.create_time),
-        updated_at=timestamp_from_proto(message.update_time),
+        created_at=timestamp_from_proto(message.create_time, "block.create_time"),
+        updated_at=timestamp_from_proto(message.update_time, "block.update_time"),
         provenance=Provenance(
             created_by_id=origin.created_by_id,
             last_updated_by_id=origin.last_updated_by_id,

@@ -8,11 +8,12 @@ from typing import Final
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.time import optional_timestamp_to_proto
 
 from mnemesh_blocks.model.core_memory import CoreMemory
 from mnemesh_blocks.model.edits import Append, Edit, InsertLine, Patch, ReplaceAll, ReplaceUnique, Rethink
 from mnemesh_blocks.rpc.convert.blocks import block_to_proto
-from mnemesh_blocks.rpc.convert.fields import optional_field, timestamp_to_proto
+from mnemesh_blocks.rpc.convert.fields import optional_field
 
 _EDITS: Final[dict[str, Callable[[pb.EditBlockRequest], Edit]]] = {
     "append": lambda r: Append(r.append.text),
@@ -32,7 +33,7 @@ def core_memory_to_proto(memory: CoreMemory) -> blocks_pb2.CoreMemory:
         agent_id=memory.agent_id,
         revision=memory.revision,
         blocks=[block_to_proto(block) for block in memory.blocks],
-        update_time=None if memory.updated_at is None else timestamp_to_proto(memory.updated_at),
+        update_time=optional_timestamp_to_proto(memory.updated_at),
     )
 
 

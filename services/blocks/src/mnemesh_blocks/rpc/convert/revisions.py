@@ -8,10 +8,10 @@ from typing import Final
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.blocks.v1 import blocks_service_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.time import timestamp_to_proto
 
 from mnemesh_blocks.model.revisions import BlockRevision, Operation, Redo, RevertTarget, ToRevision, Undo
 from mnemesh_blocks.rpc.convert.authors import author_to_proto
-from mnemesh_blocks.rpc.convert.fields import timestamp_to_proto
 
 _OPERATIONS: Final = {
     operation: blocks_pb2.BlockOperation.Value(f"BLOCK_OPERATION_{operation.name}") for operation in Operation
