@@ -26,8 +26,7 @@ from mnemesh_testkit.fakes.script import (
     rate_limited,
     status,
 )
-from mnemesh_types import messages as model
-from mnemesh_types.usage import Usage
+from mnemesh_types import usage as model
 from mnemesh_types.messages import ReasoningPart, RedactedReasoningPart, TextPart
 
 from .windows import CLAUDE, at, collect, everything, hello, tool
@@ -68,7 +67,7 @@ async def test_text_streams_in_pieces_and_ends_with_the_whole(
     assert len(events) > 1
     assert answer.content == (TextPart("Hello, wörld of agents!"),)
     assert answer.finish_reason is FinishReason.STOP
-    assert answer.usage == Usage(103, 5, 108, cached_input_tokens=80, cache_write_tokens=3)
+    assert answer.usage == model.Usage(103, 5, 108, cached_input_tokens=80, cache_write_tokens=3)
     assert fake.requests[0].headers["x-api-key"] == KEY
     assert fake.requests[0].headers["anthropic-version"]
     assert fake.requests[0].raw.decode() == client.render(REQUEST) == answer.request_body

@@ -18,6 +18,7 @@ from mnemesh_types.messages import (
     ToolReturn,
     ToolStatus,
 )
+from msgspec import structs
 
 from .windows import CLAUDE, REQUIRED, ask, called, hello, message, returned, tool
 
@@ -88,7 +89,7 @@ def test_all_results_of_one_message_come_in_the_next_one_before_any_text() -> No
     )
     window = (
         message(1, Role.USER, "go"),
-        message(2, Role.ASSISTANT, tool_calls=(calls[0], replace(calls[1], id="call:2"))),
+        message(2, Role.ASSISTANT, tool_calls=(calls[0], structs.replace(calls[1], id="call:2"))),
         message(3, Role.USER, "hurry"),
         message(4, Role.TOOL, tool_returns=returns),
     )

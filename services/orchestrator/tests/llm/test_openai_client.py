@@ -39,8 +39,7 @@ from mnemesh_testkit.fakes.script import (
     raw_stream,
     status,
 )
-from mnemesh_types import messages as model
-from mnemesh_types.usage import Usage
+from mnemesh_types import usage as model
 from mnemesh_types.messages import ReasoningPart, TextPart
 
 from .windows import at, collect, everything, hello, tool
@@ -85,7 +84,7 @@ async def test_text_streams_in_pieces_and_ends_with_the_whole(fake: FakeOpenAI, 
     assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "Hello, wörld of agents!"
     assert answer.content == (TextPart("Hello, wörld of agents!"),)
     assert answer.finish_reason is FinishReason.STOP
-    assert answer.usage == Usage(100, 5, 105, cached_input_tokens=80, reasoning_tokens=0)
+    assert answer.usage == model.Usage(100, 5, 105, cached_input_tokens=80, reasoning_tokens=0)
     assert fake.requests[0].headers["authorization"] == f"Bearer {KEY}"
     assert fake.requests[0].headers["content-type"] == "application/json"
 
@@ -208,8 +207,8 @@ async def test_finish_reasons(client: OpenAiChatClient, fake: FakeOpenAI, said: 
 
 async def test_unreported_usage_is_none_and_zero_is_zero(client: OpenAiChatClient, fake: FakeOpenAI) -> None:
     fake.script = [Reply(text="a", usage=None), Reply(text="b", usage=Usage(input=0, output=0))]
-    assert (await everything(client, hello()))[1].usage == Usage()
-    assert (await everything(client, hello()))[1].usage == Usage(0, 0, 0)
+    assert (await everything(client, hello()))[1].usage == model.Usage()
+    assert (await everything(client, hello()))[1].usage == model.Usage(0, 0, 0)
 
 
 async def test_a_server_that_does_not_stream_is_understood(client: OpenAiChatClient, fake: FakeOpenAI) -> None:

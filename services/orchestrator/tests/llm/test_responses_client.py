@@ -23,8 +23,8 @@ from mnemesh_testkit.fakes.script import (
     raw_stream,
     status,
 )
-from mnemesh_types import messages as model
-from mnemesh_types.usage import Usage
+from mnemesh_types import messages
+from mnemesh_types import usage as model
 from mnemesh_types.messages import ReasoningPart, SummarizedReasoningPart, TextPart
 
 from .windows import THINKER, at, collect, everything, hello, message, tool
@@ -56,7 +56,7 @@ async def test_text_streams_in_pieces_and_ends_with_the_whole(
     assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "Hello, wörld of agents!"
     assert answer.content == (TextPart("Hello, wörld of agents!"),)
     assert answer.finish_reason is FinishReason.STOP
-    assert answer.usage == Usage(100, 5, 105, cached_input_tokens=80, reasoning_tokens=3)
+    assert answer.usage == model.Usage(100, 5, 105, cached_input_tokens=80, reasoning_tokens=3)
     sent = fake.requests[0]
     assert (sent.path, sent.headers["authorization"]) == ("/v1/responses", f"Bearer {KEY}")
     assert sent.raw.decode() == client.render(hello(THINKER)) == answer.request_body
@@ -89,7 +89,7 @@ async def test_reasoning_comes_as_summaries_and_goes_back_encrypted(
     assert "".join(e.text for e in events if isinstance(e, ReasoningDelta)) == "First.\nSecond."
     (part,) = answer.content
     assert part == SummarizedReasoningPart("rs_2", ("First.", "Second."), "gAAA")
-    said = message(5, model.Role.ASSISTANT, part, tool_calls=(model.ToolCall("c1", "a", '{"x": 1}'),))
+    said = message(5, messages.Role.ASSISTANT, part, tool_calls=(messages.ToolCall("c1", "a", '{"x": 1}'),))
     request = hello(THINKER)
     items = render_body(type(request)(THINKER, request.settings, (*request.messages, said), "UTC"))["input"]
     assert items[-2:] == [
@@ -116,7 +116,7 @@ async def test_open_weights_think_in_plain_sight(fake: FakeResponses, client: Op
     events, answer = await everything(client, hello(THINKER))
     assert events == [ReasoningDelta("Hm."), TextDelta("Yes.")]
     assert answer.content == (ReasoningPart("Hm.", is_native=True), TextPart("Yes."))
-    assert answer.usage == Usage()
+    assert answer.usage == model.Usage()
 
 
 async def test_a_refusal_is_what_the_model_says(fake: FakeResponses, client: OpenAiResponsesClient) -> None:
@@ -151,7 +151,7 @@ async def test_the_phase_of_a_text_goes_back(fake: FakeResponses, client: OpenAi
     fake.script = [raw_stream(f'data: {{"type":"response.completed","response":{json.dumps(whole)}}}\n')]
     _, answer = await everything(client, hello(THINKER))
     request = hello(THINKER)
-    said = message(5, model.Role.ASSISTANT, *answer.content)
+    said = message(5, messages.Role.ASSISTANT, *answer.content)
     items = render_body(type(request)(THINKER, request.settings, (*request.messages, said), "UTC"))["input"]
     assert items[-1] == {"role": "assistant", "content": "Looking.", "phase": "commentary"}
 
