@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 
-TARGET = Path(__file__).parents[1] / "services" / "tools" / "src" / "mnemesh_tools" / "builtin_tools.json"
+TARGET = Path(__file__).parents[1] / "services" / "tools" / "src" / "mnemesh_tools" / "model" / "builtin_tools.json"
 
 
 def rendered() -> str:

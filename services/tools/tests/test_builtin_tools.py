@@ -17,12 +17,12 @@ from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_kit.sql import Database
-from mnemesh_tools.builtins import Builtins
-from mnemesh_tools.definition import settled
 from mnemesh_tools.errors import ToolNameTaken
-from mnemesh_tools.model import Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
-from mnemesh_tools.service import ToolService
-from mnemesh_tools.store.sql import SqlToolStore
+from mnemesh_tools.model.builtin_tools import Builtins
+from mnemesh_tools.model.definitions import settled
+from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
+from mnemesh_tools.store.sql.tools import SqlToolStore
+from mnemesh_tools.usecases.tools import ToolService
 
 OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", "user-00000000-0000-4000-8000-00000000000b")
 OWN = ToolSpec(source_code='def speak():\n    """Mine."""\n')

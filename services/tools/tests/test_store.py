@@ -15,10 +15,10 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_kit.sql import Database
 from mnemesh_tools.errors import ToolNotFound
-from mnemesh_tools.model import ToolFilter, ToolOrder, ToolSpec
-from mnemesh_tools.service import ToolService
-from mnemesh_tools.store.sql import SqlToolStore
-from mnemesh_tools.store.tables import metadata
+from mnemesh_tools.model.tools import ToolFilter, ToolOrder, ToolSpec
+from mnemesh_tools.store.sql.tables import metadata
+from mnemesh_tools.store.sql.tools import SqlToolStore
+from mnemesh_tools.usecases.tools import ToolService
 
 SPEC = ToolSpec(source_code='def f():\n    """F."""\n', tags=("t",))
 OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", "user-00000000-0000-4000-8000-00000000000b")

@@ -9,8 +9,8 @@ from mnemesh_kit.sql import Database
 from mnemesh_kit.sql.rewriting import require_unused, rewrite_database
 
 from mnemesh_tools.config import Config
-from mnemesh_tools.store.sql import SqlToolStore
-from mnemesh_tools.store.tables import metadata
+from mnemesh_tools.store.sql.tables import metadata
+from mnemesh_tools.store.sql.tools import SqlToolStore
 
 
 async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:

@@ -17,13 +17,13 @@ from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.service import Assembly
 from mnemesh_kit.sql import Database
 
-from mnemesh_tools.builtins import Builtins
 from mnemesh_tools.config import Config
-from mnemesh_tools.executions import ExecutionService
+from mnemesh_tools.model.builtin_tools import Builtins
+from mnemesh_tools.rpc.tools import ExecutionServicer, McpServersServicer, ToolsServicer
 from mnemesh_tools.sandbox import Isolation, Sandbox
-from mnemesh_tools.service import ToolService
-from mnemesh_tools.servicer import ExecutionServicer, McpServersServicer, ToolsServicer
-from mnemesh_tools.store.sql import SqlToolStore
+from mnemesh_tools.store.sql.tools import SqlToolStore
+from mnemesh_tools.usecases.executions import ExecutionService
+from mnemesh_tools.usecases.tools import ToolService
 
 LEDGER_PURGE_SECONDS = 3600.0
 _log = structlog.get_logger("mnemesh.tools")

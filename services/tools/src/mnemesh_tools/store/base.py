@@ -8,7 +8,7 @@ from typing import Protocol
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_tools.model import Tool, ToolFilter, ToolOrder, ToolSpec
+from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec
 
 
 class ToolStore(Protocol):

@@ -14,9 +14,9 @@ from mnemesh_kit.paging import Page, PageQuery, paginate
 from mnemesh_kit.sql import Database
 
 from mnemesh_tools.errors import ToolNameTaken, ToolNotFound
-from mnemesh_tools.model import Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
-from mnemesh_tools.store.rows import row_of, tool_of
-from mnemesh_tools.store.tables import furnishings, request_ledger, tool_tags, tools
+from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
+from mnemesh_tools.store.sql.rows import row_of, tool_of
+from mnemesh_tools.store.sql.tables import furnishings, request_ledger, tool_tags, tools
 
 _Merge = Callable[[ToolSpec], ToolSpec]
 

@@ -13,10 +13,10 @@ from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import current_principal
 
-from mnemesh_tools.builtins import Builtins
-from mnemesh_tools.definition import settled
 from mnemesh_tools.errors import ToolNameTaken
-from mnemesh_tools.model import MAX_BATCH, Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
+from mnemesh_tools.model.builtin_tools import Builtins
+from mnemesh_tools.model.definitions import settled
+from mnemesh_tools.model.tools import MAX_BATCH, Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
 from mnemesh_tools.schema import from_source
 from mnemesh_tools.store.base import ToolStore
 

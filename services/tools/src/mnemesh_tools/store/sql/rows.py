@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from mnemesh_tools.model import Requirement, SourceType, Tool, ToolSpec, ToolType
+from mnemesh_tools.model.tools import Requirement, SourceType, Tool, ToolSpec, ToolType
 
 # Fields of ToolSpec that the table has as they are.
 _PLAIN: Final = tuple(

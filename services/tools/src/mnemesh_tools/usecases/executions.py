@@ -10,9 +10,9 @@ import structlog
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.principal import current_principal
 
-from mnemesh_tools.definition import check_text, parsed_object, parsed_parameters
 from mnemesh_tools.errors import SandboxTooWeak, ToolArgumentsInvalid, ToolRequirementsUnmet
-from mnemesh_tools.model import (
+from mnemesh_tools.model.definitions import check_text, parsed_object, parsed_parameters
+from mnemesh_tools.model.tools import (
     DEFAULT_RETURN_CHARS,
     DEFAULT_TIMEOUT_SECONDS,
     Requirement,

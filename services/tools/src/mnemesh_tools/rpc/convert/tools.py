@@ -10,10 +10,10 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from mnemesh.tools.v1 import execution_service_pb2, tools_pb2, tools_service_pb2
 from mnemesh_kit.errors import InvalidArgument
 
-from mnemesh_tools.executions import AdHocTool, Execution
-from mnemesh_tools.model import Requirement, SourceType, Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
+from mnemesh_tools.model.tools import Requirement, SourceType, Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
 from mnemesh_tools.sandbox import OutcomeStatus
 from mnemesh_tools.sandbox.task import AgentView
+from mnemesh_tools.usecases.executions import AdHocTool, Execution
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Self
 
-from mnemesh_tools.definition import settled
-from mnemesh_tools.model import ToolSpec, ToolType
+from mnemesh_tools.model.definitions import settled
+from mnemesh_tools.model.tools import ToolSpec, ToolType
 
 
 @dataclass(frozen=True, slots=True)

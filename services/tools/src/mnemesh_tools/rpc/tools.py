@@ -20,10 +20,10 @@ from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import next_page_token, page_query
 
-from mnemesh_tools import convert
-from mnemesh_tools.executions import ExecutionService
-from mnemesh_tools.model import SourceType
-from mnemesh_tools.service import ToolService
+from mnemesh_tools.model.tools import SourceType
+from mnemesh_tools.rpc.convert import tools as convert
+from mnemesh_tools.usecases.executions import ExecutionService
+from mnemesh_tools.usecases.tools import ToolService
 
 
 class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):

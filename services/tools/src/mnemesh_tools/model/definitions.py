@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from mnemesh_kit.errors import InvalidArgument
 
-from mnemesh_tools import model
 from mnemesh_tools.errors import ToolSourceInvalid
-from mnemesh_tools.model import Requirement, SourceType, ToolSpec, ToolType
+from mnemesh_tools.model import tools as model
+from mnemesh_tools.model.tools import Requirement, SourceType, ToolSpec, ToolType
 from mnemesh_tools.schema import check_name, from_source
 from mnemesh_tools.schema.source import function_name
 

@@ -1,0 +1,1 @@
+"""The domain of tools: frozen types and pure rules."""

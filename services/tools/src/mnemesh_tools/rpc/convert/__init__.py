@@ -1,0 +1,1 @@
+"""Conversions between the messages of `mnemesh.tools.v1` and the domain."""

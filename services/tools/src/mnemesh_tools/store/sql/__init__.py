@@ -1,0 +1,1 @@
+"""The tool store on SQLite and PostgreSQL."""
