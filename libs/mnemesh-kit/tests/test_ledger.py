@@ -33,6 +33,35 @@ def test_the_fingerprint_is_of_the_content() -> None:
             key(bad)
 
 
+def test_fingerprints_stay_the_same_across_releases() -> None:
+    """A request that is repeated after an upgrade meets the fingerprint that the older release stored."""
+    assert key().fingerprint == "e426df02c67acc6f79101f8d54480e3d"
+    assert key("x" * 200).fingerprint == key("\N{SNOWMAN}" * 200).fingerprint == key().fingerprint
+
+
+def test_a_request_is_the_same_content_however_its_sender_serialises_it() -> None:
+    """Languages differ in the order of fields, and some change it from one sending to the next."""
+    request = rpc.DeleteBlockRequest(request_id="r", block_id="b")
+    id_last = rpc.DeleteBlockRequest.FromString(b"".join(reversed(_split(request.SerializeToString()))))
+    assert request_key(id_last, "DeleteBlock") == key()
+
+
+def test_the_fingerprint_covers_fields_that_this_release_does_not_know() -> None:
+    known = rpc.DeleteBlockRequest(request_id="r", block_id="b")
+    newer = rpc.DeleteBlockRequest.FromString(known.SerializeToString() + b"\xfa\x06\x01!")
+    assert request_key(newer, "DeleteBlock") != key()
+
+
+def _split(data: bytes) -> list[bytes]:
+    """Splits a message into its length-delimited fields, each below 128 bytes."""
+    fields = []
+    while data:
+        size = 2 + data[1]
+        fields.append(data[:size])
+        data = data[size:]
+    return fields
+
+
 async def test_an_effect_happens_once_for_each_scope(database: Database) -> None:
     await database.write(metadata.create_all)
     clock = FrozenClock()

@@ -138,8 +138,8 @@ async def test_a_defect_is_internal_and_only_the_log_knows_more() -> None:
         with structlog.testing.capture_logs() as logs, pytest.raises(errors.Internal) as raised:
             await stub.GetBlock(GET)
     assert "tiger" not in str(raised.value)
-    [unforeseen] = [entry for entry in logs if entry["log_level"] == "error"]
-    assert unforeseen["exc_info"]
+    [unexpected] = [entry for entry in logs if entry["log_level"] == "error"]
+    assert unexpected["exc_info"]
     assert raised.value.metadata["correlation_id"]
 
 

@@ -17,7 +17,7 @@ from mnemesh_kit.principal import DEFAULT_PRINCIPAL, ORGANIZATION_KEY, SUBJECT_K
 AUTHORIZATION_KEY: Final = "authorization"
 MESH_TOKEN_SECONDS: Final = 300
 MIN_KEY_BYTES: Final = 32
-_CACHED_TOKENS: Final = 4096
+_CACHED: Final = 4096
 _SUBJECT: Final = re.compile(r"([a-z_]+)-.+")
 
 
@@ -56,7 +56,10 @@ def is_loopback(host: str) -> bool:
 
 
 class LoopbackAuthenticator:
-    """Believes what the metadata asserts; the default principal where it asserts nothing."""
+    """Trusts the principal that the metadata names. Without one, the caller is the default principal."""
+
+    def __init__(self) -> None:
+        self._checked: dict[tuple[str | bytes, str | bytes], Principal] = {}
 
     def principal(self, metadata: Mapping[str, str | bytes]) -> Principal:
         """The asserted principal."""
@@ -64,7 +67,14 @@ class LoopbackAuthenticator:
         subject = metadata.get(SUBJECT_KEY)
         if organization is None and subject is None:
             return DEFAULT_PRINCIPAL
-        return _checked(organization or DEFAULT_PRINCIPAL.organization_id, subject or DEFAULT_PRINCIPAL.subject_id)
+        asserted = (organization or DEFAULT_PRINCIPAL.organization_id, subject or DEFAULT_PRINCIPAL.subject_id)
+        known = self._checked.get(asserted)
+        if known is None:
+            known = _checked(*asserted)
+            if len(self._checked) >= _CACHED:
+                self._checked.clear()
+            self._checked[asserted] = known
+        return known
 
 
 class TokenAuthenticator:
@@ -83,7 +93,7 @@ class TokenAuthenticator:
         known = self._verified.get(token)
         if known is None:
             known = self._verify(token)
-            if len(self._verified) >= _CACHED_TOKENS:
+            if len(self._verified) >= _CACHED:
                 self._verified.clear()
             self._verified[token] = known
         if known[1] <= time.time():
@@ -121,7 +131,7 @@ class TokenMint:
         now = time.time()
         known = self._minted.get(principal)
         if known is None or known[1] <= now:
-            if len(self._minted) >= _CACHED_TOKENS:
+            if len(self._minted) >= _CACHED:
                 self._minted.clear()
             token = mint_token(self._key, principal, MESH_TOKEN_SECONDS)
             known = self._minted[principal] = (f"Bearer {token}", now + MESH_TOKEN_SECONDS / 2)

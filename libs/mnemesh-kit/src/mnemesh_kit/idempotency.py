@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import sqlalchemy as sa
@@ -32,21 +32,36 @@ class RequestKey:
 
 
 def request_key(request: Message, method: str) -> RequestKey | None:
-    """The key of a mutating request in the current organization, or None if its `request_id` is empty.
+    """Returns the key of a mutating request in the current organization; None if its `request_id` is empty.
 
-    The fingerprint covers the request with `request_id` cleared.
+    The fingerprint covers the message without `request_id`, serialised deterministically: the order of fields and of
+    map entries on the wire does not matter, because some languages change it from one sending to the next. It is the
+    same in all releases, so a request that is repeated after an upgrade is still recognised.
+
+    Raises:
+        InvalidArgument: the id is too long or contains a NUL character.
     """
-    given: Any = request
-    request_id: str = given.request_id
+    request_id: str = request.request_id  # type: ignore[attr-defined]
     if not request_id:
         return None
     if len(request_id) > MAX_LENGTH or "\0" in request_id:
         raise InvalidArgument(f"request_id must be at most {MAX_LENGTH} characters, none NUL.", field="request_id")
-    content = type(request)()
-    content.CopyFrom(request)
-    content.ClearField("request_id")
-    fingerprint = hashlib.sha256(content.SerializeToString(deterministic=True)).hexdigest()[:32]
+    fingerprint = hashlib.sha256(_without_id(request, request_id)).hexdigest()[:32]
     return RequestKey(current_principal().organization_id, method, request_id, fingerprint)
+
+
+def _without_id(request: Message, request_id: str) -> memoryview | bytes:
+    """Returns the message as bytes without its id, which comes first, because `request_id` is field 1 everywhere."""
+    content = request.SerializeToString(deterministic=True)
+    encoded = request_id.encode()
+    size = len(encoded)
+    prefix = (bytes((10, size)) if size < 128 else bytes((10, size & 127 | 128, size >> 7))) + encoded
+    if content.startswith(prefix):
+        return memoryview(content)[len(prefix) :]
+    copy = type(request)()
+    copy.CopyFrom(request)
+    copy.ClearField("request_id")
+    return copy.SerializeToString(deterministic=True)
 
 
 def ledger_table(metadata: sa.MetaData) -> sa.Table:

@@ -1,7 +1,14 @@
-"""What happens around every call of a server, in one list: `Pipeline.around`.
+"""The work around every call of a server: identification, deadline, errors, log and metrics.
 
-The list is six context managers around the handler rather than six gRPC interceptors: the handler of a method is
-wrapped once, unary and streaming calls share the code, and a call costs no extra task.
+One gRPC interceptor wraps the handler of each method once. Unary and streaming calls share the code, and a call costs
+no extra task. Around each handler, in this order:
+
+1. The correlation id of the caller, or a new one, becomes current.
+2. The remaining time of the caller becomes the limit of outgoing calls.
+3. The authenticated caller becomes the current principal.
+4. The handler runs.
+5. An error becomes a status with typed details; the trace of an unexpected one is logged.
+6. The call is logged in one line, and counted if metrics are configured.
 """
 
 from __future__ import annotations
@@ -9,8 +16,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, Final
 
 import grpc
@@ -20,7 +27,7 @@ from google.protobuf.message import DecodeError
 from mnemesh_kit.auth import Authenticator
 from mnemesh_kit.correlation import METADATA_KEY, set_correlation_id
 from mnemesh_kit.deadline import set_remaining
-from mnemesh_kit.errors import MAX_MESSAGE_BYTES, Internal, InvalidArgument, MnemeshError, clipped, to_trailers, typed
+from mnemesh_kit.errors import MAX_MESSAGE_BYTES, Internal, InvalidArgument, clipped, to_trailers, typed
 from mnemesh_kit.metrics import Metrics
 from mnemesh_kit.principal import set_principal
 
@@ -28,27 +35,10 @@ EXEMPT: Final = ("/grpc.health.v1.", "/grpc.reflection.", "/mnemesh.server.v1.")
 """Methods that need no token, and are neither logged nor measured."""
 _log = structlog.get_logger("mnemesh.rpc")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+_MALFORMED: Final = object()
+"""The request of a call whose bytes could not be parsed."""
 
-
-class Unreadable:
-    """Stands for a request whose bytes are no message of its method."""
-
-
-_UNREADABLE: Final = Unreadable()
-
-
-def _reading(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
-    """gRPC answers INTERNAL where a deserializer raises; a caller's bytes are the caller's mistake."""
-    if deserialize is None:
-        return None
-
-    def read(raw: bytes) -> Any:
-        try:
-            return deserialize(raw)
-        except DecodeError:
-            return _UNREADABLE
-
-    return read
+Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Call:
@@ -56,7 +46,7 @@ class Call:
 
     __slots__ = ("code", "context", "metadata", "method", "started")
 
-    def __init__(self, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    def __init__(self, method: str, context: Context) -> None:
         self.method = method
         self.context = context
         self.metadata: dict[str, str | bytes] = dict(context.invocation_metadata() or ())
@@ -64,99 +54,20 @@ class Call:
         self.code = grpc.StatusCode.OK
 
 
-@contextmanager
-def correlated(call: Call) -> Iterator[None]:
-    """Sets the correlation id: the one that the caller sent, or a new one."""
-    offered = call.metadata.get(METADATA_KEY)
-    set_correlation_id(offered if isinstance(offered, str) else None)
-    yield
-
-
-@contextmanager
-def access_log(call: Call) -> Iterator[None]:
-    """Writes one line when the call is over."""
-    try:
-        yield
-    finally:
-        milliseconds = round((time.perf_counter() - call.started) * 1000, 2)
-        _log.info("call", method=call.method, code=call.code.name, ms=milliseconds)
-
-
-@contextmanager
-def measured(call: Call, metrics: Metrics | None) -> Iterator[None]:
-    """Counts the call, where metrics are configured."""
-    try:
-        yield
-    finally:
-        if metrics is not None:
-            metrics.record(call.method, call.code.name, time.perf_counter() - call.started)
-
-
-@contextmanager
-def errors(call: Call) -> Iterator[None]:
-    """Turns whatever the handler raised into a typed error; the trace of what nobody foresaw goes to the log."""
-    try:
-        yield
-    except asyncio.CancelledError:
-        left = call.context.time_remaining()
-        over = left is not None and left <= 0
-        call.code = grpc.StatusCode.DEADLINE_EXCEEDED if over else grpc.StatusCode.CANCELLED
-        raise
-    except grpc.aio.AbortError:
-        code = call.context.code()
-        call.code = code if isinstance(code, grpc.StatusCode) else _CODES.get(code, grpc.StatusCode.UNKNOWN)
-        raise
-    except Exception as error:
-        refusal = typed(error)
-        if isinstance(refusal, Internal) and refusal is not error:
-            _log.exception("unforeseen error", method=call.method)
-        call.code = refusal.code
-        if refusal is error:
-            raise
-        raise refusal from error
-
-
-@contextmanager
-def deadline(call: Call) -> Iterator[None]:
-    """Makes the caller's deadline known to the calls that this one makes."""
-    set_remaining(call.context.time_remaining())
-    yield
-
-
-@contextmanager
-def authenticated(call: Call, authenticator: Authenticator) -> Iterator[None]:
-    """Makes the caller the current principal."""
-    set_principal(authenticator.principal(call.metadata))
-    yield
-
-
 class Pipeline(grpc.aio.ServerInterceptor):
-    """The one interceptor of a server."""
+    """The only interceptor of a server."""
 
     def __init__(self, authenticator: Authenticator, metrics: Metrics | None = None) -> None:
         self._authenticator = authenticator
         self._metrics = metrics
         self._handlers: dict[str, Any] = {}
 
-    @contextmanager
-    def around(self, call: Call) -> Iterator[None]:
-        """Everything that happens around a call, outermost first."""
-        with (
-            correlated(call),
-            access_log(call),
-            measured(call, self._metrics),
-            errors(call),
-            deadline(call),
-            authenticated(call, self._authenticator),
-        ):
-            yield
-
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Gives gRPC the wrapped handler of a method, the same at every call."""
+        """Returns the wrapped handler of a method; the same one for every call."""
         method = handler_call_details.method
         known = self._handlers.get(method)
         if known is not None:
@@ -174,44 +85,95 @@ class Pipeline(grpc.aio.ServerInterceptor):
         )
         inner = getattr(handler, kind)
         behavior = self._streaming(method, inner) if handler.response_streaming else self._single(method, inner)
-        make = getattr(grpc, f"{kind}_rpc_method_handler")
-        read = handler.request_deserializer
-        return make(
+        make_handler = getattr(grpc, f"{kind}_rpc_method_handler")
+        deserialize = handler.request_deserializer
+        return make_handler(
             behavior,
-            request_deserializer=read if handler.request_streaming else _reading(read),
+            request_deserializer=deserialize if handler.request_streaming else _marking_malformed(deserialize),
             response_serializer=handler.response_serializer,
         )
 
     def _single(self, method: str, handler: Callable[..., Any]) -> Callable[..., Any]:
-        async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        async def serve(request: Any, context: Context) -> Any:
+            call = Call(method, context)
             try:
-                with self.around(Call(method, context)):
-                    _require_readable(request)
-                    return await handler(request, context)
-            except MnemeshError as error:
-                await context.abort(error.code, clipped(error.message, MAX_MESSAGE_BYTES), to_trailers(error))
+                self._begin(call, request)
+                return await handler(request, context)
+            except BaseException as error:
+                await _refuse(call, error)
+                raise
+            finally:
+                self._finish(call)
 
-        return answer
+        return serve
 
     def _streaming(self, method: str, handler: Callable[..., Any]) -> Callable[..., Any]:
-        async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        async def serve(request: Any, context: Context) -> None:
+            call = Call(method, context)
             try:
-                with self.around(Call(method, context)):
-                    _require_readable(request)
-                    result = handler(request, context)
-                    if inspect.isawaitable(result):
-                        await result
-                        return
-                    # Closed with the call, so that a handler's own cleanup runs when its client goes away.
-                    async with aclosing(result) as messages:
-                        async for message in messages:
-                            await context.write(message)
-            except MnemeshError as error:
-                await context.abort(error.code, clipped(error.message, MAX_MESSAGE_BYTES), to_trailers(error))
+                self._begin(call, request)
+                result = handler(request, context)
+                if inspect.isawaitable(result):
+                    await result
+                    return
+                # Closed with the call, so that a handler's own cleanup runs when its client disconnects.
+                async with aclosing(result) as messages:
+                    async for message in messages:
+                        await context.write(message)
+            except BaseException as error:
+                await _refuse(call, error)
+                raise
+            finally:
+                self._finish(call)
 
-        return answer
+        return serve
+
+    def _begin(self, call: Call, request: Any) -> None:
+        correlation_id = call.metadata.get(METADATA_KEY)
+        set_correlation_id(correlation_id if isinstance(correlation_id, str) else None)
+        set_remaining(call.context.time_remaining())
+        set_principal(self._authenticator.principal(call.metadata))
+        if request is _MALFORMED:
+            raise InvalidArgument("The request is not a message of this method; strings must be valid UTF-8.")
+
+    def _finish(self, call: Call) -> None:
+        seconds = time.perf_counter() - call.started
+        code = call.code.name
+        _log.info("call", method=call.method, code=code, ms=round(seconds * 1000, 2))
+        if self._metrics is not None:
+            self._metrics.record(call.method, code, seconds)
 
 
-def _require_readable(request: Any) -> None:
-    if request is _UNREADABLE:
-        raise InvalidArgument("The request's bytes are no message of this method; strings must be valid UTF-8.")
+async def _refuse(call: Call, error: BaseException) -> None:
+    """Notes the status of a failed call, and ends the call with it if the handler has not done so.
+
+    Raises:
+        AbortError: the call was ended here.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        left = call.context.time_remaining()
+        has_expired = left is not None and left <= 0
+        call.code = grpc.StatusCode.DEADLINE_EXCEEDED if has_expired else grpc.StatusCode.CANCELLED
+    elif isinstance(error, grpc.aio.AbortError):
+        code = call.context.code()
+        call.code = code if isinstance(code, grpc.StatusCode) else _CODES.get(code, grpc.StatusCode.UNKNOWN)
+    elif isinstance(error, Exception):
+        refusal = typed(error)
+        if isinstance(refusal, Internal) and refusal is not error:
+            _log.error("unexpected_error", method=call.method, exc_info=error)
+        call.code = refusal.code
+        await call.context.abort(refusal.code, clipped(refusal.message, MAX_MESSAGE_BYTES), to_trailers(refusal))
+
+
+def _marking_malformed(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    """Lets the pipeline refuse bytes that are not a message: gRPC itself would answer INTERNAL."""
+    if deserialize is None:
+        return None
+
+    def parse(raw: bytes) -> Any:
+        try:
+            return deserialize(raw)
+        except DecodeError:
+            return _MALFORMED
+
+    return parse
