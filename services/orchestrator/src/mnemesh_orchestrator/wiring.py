@@ -43,6 +43,7 @@ from mnemesh_orchestrator.loop.engine import Engine
 from mnemesh_orchestrator.loop.journal import JournalWriter
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.tool_calls import ToolExecution
+from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
 from mnemesh_orchestrator.prompt.prompts import Prompts
@@ -71,7 +72,7 @@ from mnemesh_orchestrator.store.sql.providers import SqlProviderStore
 from mnemesh_orchestrator.store.sql.retention import SqlRetention
 from mnemesh_orchestrator.store.sql.runs import SqlRunStore
 from mnemesh_orchestrator.store.sql.steps import SqlStepStore
-from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle, Services
+from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
 from mnemesh_orchestrator.usecases.compactions import CompactionService

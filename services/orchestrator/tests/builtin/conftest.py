@@ -9,9 +9,10 @@ import pytest
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
+from mnemesh_orchestrator.model.archival import PassageHit
+from mnemesh_orchestrator.model.context_window import MessageHit
+from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit, CoreMemory
 from mnemesh_orchestrator.model.episodes import MemoryHits, MemoryScope
-from mnemesh_orchestrator.model.memory import Block, CoreMemory, MessageHit, PassageHit
-from mnemesh_orchestrator.ports import AgentAuthor, BlockEdit
 
 NOW = datetime(2026, 1, 20, 12, 0, tzinfo=UTC)
 

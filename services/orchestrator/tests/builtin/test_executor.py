@@ -10,11 +10,14 @@ from mnemesh_kit import errors
 from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 from mnemesh_orchestrator.builtin.search import time_ago
-from mnemesh_orchestrator.model.memory import Block, CoreMemory, MessageHit, PassageHit
-from mnemesh_orchestrator.ports import (
+from mnemesh_orchestrator.model.archival import PassageHit
+from mnemesh_orchestrator.model.context_window import MessageHit
+from mnemesh_orchestrator.model.core_memory import (
     AgentAuthor,
     Append,
+    Block,
     BlockEdit,
+    CoreMemory,
     InsertLine,
     Patch,
     ReplaceAll,

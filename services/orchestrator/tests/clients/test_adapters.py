@@ -24,17 +24,18 @@ from mnemesh_orchestrator.clients.blocks import BlocksClient
 from mnemesh_orchestrator.clients.recall import RecallClient
 from mnemesh_orchestrator.clients.tools import ToolsClient
 from mnemesh_orchestrator.errors import REMOTE, LeaseLost
-from mnemesh_orchestrator.model.memory import ArchivalSummary, Block
-from mnemesh_orchestrator.ports import (
+from mnemesh_orchestrator.model.archival import ArchivalSummary
+from mnemesh_orchestrator.model.context_window import StepCommit
+from mnemesh_orchestrator.model.core_memory import (
     AgentAuthor,
     Append,
+    Block,
     BlockEdit,
     InsertLine,
     Patch,
     ReplaceAll,
     ReplaceUnique,
     Rethink,
-    StepCommit,
 )
 from mnemesh_types.messages import Message, Role, TextPart
 

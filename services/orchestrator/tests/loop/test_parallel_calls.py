@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.model.memory import ToolResult
+from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import RunFirst
 

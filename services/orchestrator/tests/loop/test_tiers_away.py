@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from mnemesh_orchestrator.loop.retry import RESTART_SECONDS
 from mnemesh_orchestrator.model.agents import AgentType
-from mnemesh_orchestrator.model.memory import ToolResult
+from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 
 from ..support.model import call, raw_call, say, together

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh_orchestrator.loop.rules import RulesSolver
-from mnemesh_orchestrator.model.memory import Block, CoreMemory
+from mnemesh_orchestrator.model.core_memory import Block, CoreMemory
 from mnemesh_orchestrator.model.rules import (
     Conditional,
     ConditionalOutcome,

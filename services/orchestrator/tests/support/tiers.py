@@ -10,6 +10,21 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import Aborted, AlreadyExists, FailedPrecondition, MnemeshError, NotFound, RequestIdReused
 from mnemesh_kit.ids import derive_id
 from mnemesh_orchestrator.errors import LeaseLost, StepConflict, WindowMoved
+from mnemesh_orchestrator.model.archival import ArchivalSummary, PassageHit
+from mnemesh_orchestrator.model.context_window import CommitOutcome, ContextWindow, MessageHit, StepCommit
+from mnemesh_orchestrator.model.core_memory import (
+    AgentAuthor,
+    Append,
+    Block,
+    BlockEdit,
+    CoreMemory,
+    InsertLine,
+    Patch,
+    ReplaceAll,
+    ReplaceUnique,
+    Rethink,
+)
+from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
 from mnemesh_orchestrator.model.episodes import (
     Change,
     Episode,
@@ -20,28 +35,6 @@ from mnemesh_orchestrator.model.episodes import (
     MemoryScope,
 )
 from mnemesh_orchestrator.model.erasure import Erased
-from mnemesh_orchestrator.model.memory import (
-    ArchivalSummary,
-    Block,
-    CommitOutcome,
-    ContextWindow,
-    CoreMemory,
-    CustomTool,
-    MessageHit,
-    PassageHit,
-    ToolResult,
-)
-from mnemesh_orchestrator.ports import (
-    AgentAuthor,
-    Append,
-    BlockEdit,
-    InsertLine,
-    Patch,
-    ReplaceAll,
-    ReplaceUnique,
-    Rethink,
-    StepCommit,
-)
 from mnemesh_types.messages import Message, TextPart
 
 _NO_TIME = datetime.min.replace(tzinfo=UTC)

@@ -26,11 +26,12 @@ from mnemesh_orchestrator.loop.journal import JournalWriter
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.tool_calls import ToolExecution
 from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.creation import AgentDraft, NewBlock
 from mnemesh_orchestrator.model.events import Delta, DurableBody, MessageEvent, RunEvent
-from mnemesh_orchestrator.model.memory import ContextWindow
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.runs import ApprovalAnswer, InputMessage, Run, RunConfig
+from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
@@ -50,7 +51,7 @@ from mnemesh_orchestrator.store.sql.leases import SqlLeaseStore
 from mnemesh_orchestrator.store.sql.leasing import LeaseStore
 from mnemesh_orchestrator.store.sql.runs import SqlRunStore
 from mnemesh_orchestrator.store.sql.steps import SqlStepStore
-from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle, Services
+from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
 from mnemesh_orchestrator.usecases.compactions import CompactionService

@@ -11,7 +11,7 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.memory import ToolResult
+from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.runs import InputMessage, RunConfig
 from mnemesh_orchestrator.store.base import RunFilter
 from mnemesh_orchestrator.usecases.conversations import ConversationDraft

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mnemesh_orchestrator.model.agents import Conversation
+from mnemesh_orchestrator.model.core_memory import AgentAuthor
 from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
-from mnemesh_orchestrator.ports import AgentAuthor
 
 
 @dataclass(frozen=True, slots=True)

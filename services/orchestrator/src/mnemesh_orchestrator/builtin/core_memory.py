@@ -6,17 +6,17 @@ from typing import Any
 from mnemesh_kit.errors import Aborted
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
-from mnemesh_orchestrator.model.memory import CoreMemory
-from mnemesh_orchestrator.ports import (
+from mnemesh_orchestrator.model.core_memory import (
     Append,
     BlockEdit,
-    CoreMemoryPort,
+    CoreMemory,
     InsertLine,
     Patch,
     ReplaceAll,
     ReplaceUnique,
     Rethink,
 )
+from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 
 END_OF_BLOCK = -1
 _MOVED_ON = (

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.model.episodes import Episode, Fact, MemoryScope
-from mnemesh_orchestrator.ports import EpisodesPort
+from mnemesh_orchestrator.ports.episodes import EpisodesPort
 
 _LIMIT: Final = 5
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")

@@ -13,9 +13,12 @@ from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.builtin.memory_commands import run_command
 from mnemesh_orchestrator.builtin.refusals import is_told, refusal
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
-from mnemesh_orchestrator.model.memory import ToolResult
+from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.models import ToolSchema
-from mnemesh_orchestrator.ports import ArchivalPort, CoreMemoryPort, EpisodesPort, RecallPort
+from mnemesh_orchestrator.ports.archival import ArchivalPort
+from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
+from mnemesh_orchestrator.ports.episodes import EpisodesPort
+from mnemesh_orchestrator.ports.recall import RecallPort
 
 __all__ = ["BuiltinCall", "BuiltinTools"]
 

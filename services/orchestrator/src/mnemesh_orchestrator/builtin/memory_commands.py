@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.builtin.core_memory import core_memory, edited, insertion
-from mnemesh_orchestrator.model.memory import Block, CoreMemory
-from mnemesh_orchestrator.ports import CoreMemoryPort, ReplaceUnique
+from mnemesh_orchestrator.model.core_memory import Block, CoreMemory, ReplaceUnique
+from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 
 READ_ONLY_TEXT: Final = "Error This block is read-only and cannot be edited."
 _OWN: Final = "Memory block '{label}' belongs to this conversation and can be edited, but not renamed or deleted."

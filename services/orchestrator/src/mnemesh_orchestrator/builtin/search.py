@@ -10,8 +10,10 @@ from mnemesh_kit.clock import Clock
 from mnemesh_types.messages import ReasoningPart
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall
-from mnemesh_orchestrator.model.memory import MessageHit, PassageHit
-from mnemesh_orchestrator.ports import ArchivalPort, RecallPort
+from mnemesh_orchestrator.model.archival import PassageHit
+from mnemesh_orchestrator.model.context_window import MessageHit
+from mnemesh_orchestrator.ports.archival import ArchivalPort
+from mnemesh_orchestrator.ports.recall import RecallPort
 
 _CONVERSATION_LIMIT: Final = 5
 _ARCHIVAL_LIMIT: Final = 10

@@ -12,8 +12,11 @@ from mnemesh_kit.clock import Clock
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.builtin.core_memory import edited
 from mnemesh_orchestrator.builtin.search import shown_message, shown_passage
-from mnemesh_orchestrator.model.memory import PassageHit
-from mnemesh_orchestrator.ports import ArchivalPort, CoreMemoryPort, RecallPort, Rethink
+from mnemesh_orchestrator.model.archival import PassageHit
+from mnemesh_orchestrator.model.core_memory import Rethink
+from mnemesh_orchestrator.ports.archival import ArchivalPort
+from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
+from mnemesh_orchestrator.ports.recall import RecallPort
 
 USER_BLOCK: Final = "human"
 _LIMIT: Final = 5

@@ -12,8 +12,8 @@ from mnemesh_kit.errors import FailedPrecondition
 from mnemesh_kit.time import timestamp_from_proto
 
 from mnemesh_orchestrator.clients import deadlines
+from mnemesh_orchestrator.model.archival import ArchivalSummary, PassageHit
 from mnemesh_orchestrator.model.erasure import Erased
-from mnemesh_orchestrator.model.memory import ArchivalSummary, PassageHit
 
 
 class ArchivalClient:

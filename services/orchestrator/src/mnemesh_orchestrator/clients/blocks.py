@@ -12,18 +12,19 @@ from mnemesh_kit.errors import Aborted, NotFound
 from mnemesh_kit.time import timestamp_from_proto
 
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.model.erasure import Erased
-from mnemesh_orchestrator.model.memory import Block, CoreMemory
-from mnemesh_orchestrator.ports import (
+from mnemesh_orchestrator.model.core_memory import (
     AgentAuthor,
     Append,
+    Block,
     BlockEdit,
+    CoreMemory,
     InsertLine,
     Patch,
     ReplaceAll,
     ReplaceUnique,
     Rethink,
 )
+from mnemesh_orchestrator.model.erasure import Erased
 
 
 class BlocksClient:

@@ -12,10 +12,9 @@ from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.clients import deadlines
 from mnemesh_orchestrator.clients.episodes import commit_to_proto
+from mnemesh_orchestrator.model.context_window import CommitOutcome, ContextWindow, MessageHit, StepCommit
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
 from mnemesh_orchestrator.model.erasure import Erased
-from mnemesh_orchestrator.model.memory import CommitOutcome, ContextWindow, MessageHit
-from mnemesh_orchestrator.ports import StepCommit
 
 _MODES: Final = {
     rpc.SEARCH_MODE_HYBRID: "hybrid",

@@ -11,7 +11,7 @@ from mnemesh.tools.v1.execution_service_pb2_grpc import ExecutionServiceStub
 from mnemesh.tools.v1.tools_service_pb2_grpc import ToolServiceStub
 
 from mnemesh_orchestrator.clients import deadlines
-from mnemesh_orchestrator.model.memory import CustomTool, ToolResult
+from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
 
 _TOOL_SECONDS: Final = 180
 _RETURN_CHARACTERS: Final = 50_000

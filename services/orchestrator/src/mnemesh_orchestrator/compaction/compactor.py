@@ -22,7 +22,8 @@ from mnemesh_orchestrator.compaction.port import (
 )
 from mnemesh_orchestrator.compaction.summarizers import CALL_SECONDS, SelfSummarizer, TranscriptSummarizer
 from mnemesh_orchestrator.compaction.transcript import CLIPPED, SUMMARY_NOTE, clipped, digest
-from mnemesh_orchestrator.ports import EpisodesPort, RecallPort
+from mnemesh_orchestrator.ports.episodes import EpisodesPort
+from mnemesh_orchestrator.ports.recall import RecallPort
 
 _log = structlog.get_logger("mnemesh.compaction")
 

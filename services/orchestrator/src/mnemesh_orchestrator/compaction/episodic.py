@@ -27,7 +27,8 @@ from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, halved, not
 from mnemesh_orchestrator.llm.errors import ContextOverflow
 from mnemesh_orchestrator.llm.formats import demand
 from mnemesh_orchestrator.model.episodes import EpisodeCommit, MemoryBundle, MemoryScope
-from mnemesh_orchestrator.ports import EpisodesPort, RecallPort
+from mnemesh_orchestrator.ports.episodes import EpisodesPort
+from mnemesh_orchestrator.ports.recall import RecallPort
 
 _log = structlog.get_logger("mnemesh.compaction")
 

@@ -16,9 +16,9 @@ from mnemesh_kit.errors import (
 )
 
 from mnemesh_orchestrator.model.compaction import Compaction
+from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
-from mnemesh_orchestrator.model.memory import ContextWindow
-from mnemesh_orchestrator.ports import RecallPort
+from mnemesh_orchestrator.ports.recall import RecallPort
 
 _log = structlog.get_logger("mnemesh.compaction")
 

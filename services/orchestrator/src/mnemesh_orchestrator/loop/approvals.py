@@ -26,8 +26,9 @@ from mnemesh_orchestrator.loop.rules import OutputUnmapped, RulesSolver
 from mnemesh_orchestrator.loop.state import Answered, Turn
 from mnemesh_orchestrator.loop.toolbox import Toolbox
 from mnemesh_orchestrator.model.approvals import AskedStep, OpenRequest, PlannedCall, Resumption, open_request
+from mnemesh_orchestrator.model.context_window import ContextWindow
+from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.events import MessageEvent
-from mnemesh_orchestrator.model.memory import ContextWindow, ToolResult
 from mnemesh_orchestrator.model.rules import Conditional
 from mnemesh_orchestrator.model.runs import Approval, JournalledAnswer, Run, Step
 

@@ -25,8 +25,8 @@ from mnemesh_orchestrator.loop.state import Answered, Turn
 from mnemesh_orchestrator.model.agents import CompactionSettings
 from mnemesh_orchestrator.model.approvals import open_request
 from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult
+from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.events import CompactionEvent, DurableBody
-from mnemesh_orchestrator.model.memory import ContextWindow
 from mnemesh_orchestrator.model.runs import EntryKind, JournalEntry, StopReason
 
 _log = structlog.get_logger("mnemesh.loop")

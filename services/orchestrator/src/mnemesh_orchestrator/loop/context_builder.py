@@ -17,9 +17,15 @@ from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.model.agent_types import shows_line_numbers
 from mnemesh_orchestrator.model.agents import Conversation, PromptPolicy
-from mnemesh_orchestrator.model.memory import ArchivalSummary, ContextWindow, CoreMemory, CustomTool
+from mnemesh_orchestrator.model.archival import ArchivalSummary
+from mnemesh_orchestrator.model.context_window import ContextWindow
+from mnemesh_orchestrator.model.core_memory import CoreMemory
+from mnemesh_orchestrator.model.custom_tools import CustomTool
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
-from mnemesh_orchestrator.ports import ArchivalPort, CoreMemoryPort, RecallPort, ToolsPort
+from mnemesh_orchestrator.ports.archival import ArchivalPort
+from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
+from mnemesh_orchestrator.ports.recall import RecallPort
+from mnemesh_orchestrator.ports.tools import ToolsPort
 from mnemesh_orchestrator.prompt.assembly import compose, memory_section, metadata_section, shows
 from mnemesh_orchestrator.prompt.packaging import system_alert
 

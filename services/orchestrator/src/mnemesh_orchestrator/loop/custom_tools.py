@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
 
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.memory import Block, CoreMemory, CustomTool, ToolResult
-from mnemesh_orchestrator.ports import AgentAuthor, BlockEdit, Rethink, ToolsPort
+from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit, CoreMemory, Rethink
+from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
+from mnemesh_orchestrator.ports.tools import ToolsPort
 
 INTERRUPTED = "The tool was interrupted, its outcome is unknown. It was not run again; check before you repeat it."
 

@@ -29,7 +29,7 @@ from mnemesh_orchestrator.model.runs import (
     StopReason,
 )
 from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
-from mnemesh_orchestrator.ports import RecallPort
+from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_orchestrator.store.base import RunStore
 

@@ -15,8 +15,9 @@ from mnemesh_orchestrator.loop.toolbox import Toolbox
 from mnemesh_orchestrator.model.agent_types import AgentTypeSpec
 from mnemesh_orchestrator.model.agents import Agent, Conversation, Correction
 from mnemesh_orchestrator.model.approvals import PlannedCall
+from mnemesh_orchestrator.model.context_window import ContextWindow
+from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.events import DurableBody, EventBody, RunEvent
-from mnemesh_orchestrator.model.memory import ContextWindow, CoreMemory
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.runs import (
     Approval,

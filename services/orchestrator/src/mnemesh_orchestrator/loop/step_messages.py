@@ -19,8 +19,8 @@ from mnemesh_orchestrator.loop.rules import Prefilled, RulesSolver
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.loop.toolbox import SPEAKING, SPOKEN, Toolbox
 from mnemesh_orchestrator.model.approvals import PlannedCall
+from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.events import MessageEvent
-from mnemesh_orchestrator.model.memory import ContextWindow
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
 from mnemesh_orchestrator.model.runs import Run, RunConfig
 from mnemesh_orchestrator.prompt.packaging import heartbeat

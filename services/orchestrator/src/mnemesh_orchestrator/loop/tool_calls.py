@@ -21,10 +21,12 @@ from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.rules import OutputUnmapped
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.model.approvals import PlannedCall
+from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit
+from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
 from mnemesh_orchestrator.model.events import MessageEvent
-from mnemesh_orchestrator.model.memory import Block, CustomTool, ToolResult
 from mnemesh_orchestrator.model.runs import EntryKind, JournalEntry
-from mnemesh_orchestrator.ports import AgentAuthor, BlockEdit, CoreMemoryPort, ToolsPort
+from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
+from mnemesh_orchestrator.ports.tools import ToolsPort
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.processors.port import ToolResultFacts
 

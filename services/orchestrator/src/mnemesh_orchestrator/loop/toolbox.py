@@ -13,7 +13,7 @@ from mnemesh_orchestrator.builtin.schemas import with_heartbeat, with_thinking
 from mnemesh_orchestrator.llm.formats import speaking_in
 from mnemesh_orchestrator.loop.rules import RulesSolver
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.memory import CustomTool
+from mnemesh_orchestrator.model.custom_tools import CustomTool
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
 from mnemesh_orchestrator.model.runs import ClientTool
 

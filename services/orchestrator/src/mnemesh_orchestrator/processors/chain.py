@@ -9,7 +9,7 @@ import structlog
 from mnemesh_types.messages import TextPart
 
 from mnemesh_orchestrator.errors import InputRefused, ProcessorFailed
-from mnemesh_orchestrator.model.memory import ToolResult
+from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.runs import InputMessage, Run
 from mnemesh_orchestrator.processors.port import (
     InputFacts,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Final
 
-from mnemesh_orchestrator.model.memory import Block, CoreMemory
+from mnemesh_orchestrator.model.core_memory import Block, CoreMemory
 from mnemesh_orchestrator.prompt.packaging import TIME_FORMAT
 
 CORE_MEMORY: Final = "{CORE_MEMORY}"

@@ -21,10 +21,10 @@ from mnemesh_orchestrator.loop.toolbox import make_toolbox
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, AgentTypeSpec
 from mnemesh_orchestrator.model.agents import Agent, Conversation
 from mnemesh_orchestrator.model.approvals import open_request
-from mnemesh_orchestrator.model.memory import ContextWindow
+from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.runs import EntryKind, JournalEntry, Run
-from mnemesh_orchestrator.ports import RecallPort
+from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.store.base import Claim, RunStore, Undone
 
 _log = structlog.get_logger("mnemesh.runs")

@@ -1,7 +1,7 @@
 """Making and unmaking agents across the tiers, so that nobody ever sees half of one."""
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
@@ -32,10 +32,12 @@ from mnemesh_orchestrator.model.agent_types import (
     shows_line_numbers,
 )
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AttachedTool
+from mnemesh_orchestrator.model.archival import ArchivalSummary
+from mnemesh_orchestrator.model.core_memory import Block
 from mnemesh_orchestrator.model.creation import AgentDraft, Creation, filled
+from mnemesh_orchestrator.model.custom_tools import CustomTool
 from mnemesh_orchestrator.model.erasure import Erased
-from mnemesh_orchestrator.model.memory import ArchivalSummary, Block, CustomTool
-from mnemesh_orchestrator.ports import ArchivalPort, CoreMemoryPort, EpisodesPort, RecallPort, ToolsPort
+from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.prompt.assembly import memory_section
 from mnemesh_orchestrator.prompt.prompts import LONGEST_PROMPT, Prompts
 from mnemesh_orchestrator.runs.worker import RunWorker
@@ -48,17 +50,6 @@ GRACE = timedelta(seconds=60)
 """A creation that is younger may still be under way elsewhere."""
 
 _AWAY = (Unavailable, DeadlineExceeded, Internal)
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """The rooms that hold a part of an agent."""
-
-    core_memory: CoreMemoryPort
-    recall: RecallPort
-    episodes: EpisodesPort
-    archival: ArchivalPort
-    tools: ToolsPort
 
 
 class AgentLifecycle:

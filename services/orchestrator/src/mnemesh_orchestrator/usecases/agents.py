@@ -16,9 +16,9 @@ from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, require_continuation
 from mnemesh_orchestrator.model.agents import Agent, AttachedTool, Conversation
-from mnemesh_orchestrator.model.memory import CoreMemory
+from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_orchestrator.ports import ToolsPort
+from mnemesh_orchestrator.ports.tools import ToolsPort
 from mnemesh_orchestrator.store.base import AgentFilter, AgentStore, ApprovalFilter, ApprovalStore
 from mnemesh_orchestrator.usecases.tool_attachments import attachment, searching_episodes
 

@@ -24,10 +24,11 @@ from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.model.agents import Agent, Conversation, ConversationOrigin
-from mnemesh_orchestrator.model.memory import ContextWindow
+from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.runs import OnBusy
-from mnemesh_orchestrator.ports import CoreMemoryPort, RecallPort
+from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
+from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
 from mnemesh_orchestrator.store.base import (
     AgentStore,

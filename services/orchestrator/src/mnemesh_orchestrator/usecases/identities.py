@@ -12,7 +12,7 @@ from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.model.erasure import Erased
 from mnemesh_orchestrator.model.identities import Identity
-from mnemesh_orchestrator.ports import CoreMemoryPort
+from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.store.base import IdentityFilter, IdentityStore
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 

@@ -18,10 +18,12 @@ from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, run_custom
 from mnemesh_orchestrator.loop.state import Progress, Turn
 from mnemesh_orchestrator.loop.step_messages import call_id
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.memory import ToolResult
+from mnemesh_orchestrator.model.core_memory import AgentAuthor
+from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.models import ToolSchema
 from mnemesh_orchestrator.model.runs import InputMessage, Lease, Run, RunConfig
-from mnemesh_orchestrator.ports import AgentAuthor, CoreMemoryPort, ToolsPort
+from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
+from mnemesh_orchestrator.ports.tools import ToolsPort
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
 from mnemesh_orchestrator.store.base import AgentStore, Claim
 from mnemesh_orchestrator.usecases.windows import WindowService

@@ -20,10 +20,12 @@ from mnemesh_orchestrator.loop.state import prompt_limit
 from mnemesh_orchestrator.loop.toolbox import make_toolbox
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, shows_line_numbers
 from mnemesh_orchestrator.model.agents import Agent, Conversation, Correction, PromptPolicy
-from mnemesh_orchestrator.model.memory import ArchivalSummary, ContextWindow, CoreMemory
+from mnemesh_orchestrator.model.archival import ArchivalSummary
+from mnemesh_orchestrator.model.context_window import ContextWindow
+from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema
 from mnemesh_orchestrator.model.runs import Lease, OnBusy
-from mnemesh_orchestrator.ports import RecallPort
+from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.prompt.assembly import memory_section, sections, shows
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
 from mnemesh_orchestrator.store.base import AgentStore, ApprovalFilter, ApprovalStore, ConversationStore

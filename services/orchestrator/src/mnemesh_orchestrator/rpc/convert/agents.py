@@ -11,8 +11,8 @@ from mnemesh_kit.time import timestamp_to_proto
 from mnemesh_types.convert import message_to_proto
 
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType, PromptPolicy
+from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.erasure import Erased
-from mnemesh_orchestrator.model.memory import CoreMemory
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_orchestrator.prompt.prompts import SystemPrompt

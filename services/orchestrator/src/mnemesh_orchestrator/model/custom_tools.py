@@ -1,0 +1,31 @@
+"""Tools that users wrote, and the results of running them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CustomTool:
+    """A stored tool that a turn may call. `json_schema` is {"name", "description", "parameters"} as text.
+
+    One that is `builtin` is listed by the tools room and run here.
+    """
+
+    id: str
+    name: str
+    json_schema: str
+    return_char_limit: int = 50_000
+    requires_approval: bool = False
+    parallel: bool = False
+    idempotent: bool = False
+    revision: int = 0
+    builtin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What running a tool came to."""
+
+    ok: bool
+    text: str
+    stdout: tuple[str, ...] = ()
+    stderr: tuple[str, ...] = ()
