@@ -19,14 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mnemesh_archival.embedders import Embedders
-from mnemesh_archival.finisher import Finisher
-from mnemesh_archival.model import Archive, PassageDraft, PassageFilter, SearchKind, Target
-from mnemesh_archival.passages import PassageWriter
-from mnemesh_archival.search import PassageFinder
-from mnemesh_archival.store.points import IndexPassageStore
-from mnemesh_archival.store.sql_archives import SqlArchiveStore
-from mnemesh_archival.store.sql_ledger import SqlPassageLedger
+from mnemesh_archival.model.archives import Archive
+from mnemesh_archival.model.passages import PassageDraft, PassageFilter, Target
+from mnemesh_archival.model.search import SearchKind
+from mnemesh_archival.store.sql.archives import SqlArchiveStore
+from mnemesh_archival.store.sql.passage_ledger import SqlPassageLedger
+from mnemesh_archival.usecases.operation_worker import Finisher
+from mnemesh_archival.usecases.passages import PassageWriter
+from mnemesh_archival.usecases.search import PassageFinder
+from mnemesh_archival.vectors.embedders import Embedders
+from mnemesh_archival.vectors.passages import IndexPassageStore
 from mnemesh_kit.clock import SystemClock
 from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL

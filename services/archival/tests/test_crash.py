@@ -24,8 +24,8 @@ from mnemesh.archival.v1.passages_service_pb2 import (
     UpdatePassageRequest,
 )
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
-from mnemesh_archival.finisher import Finisher
-from mnemesh_archival.store.sql_ledger import SqlPassageLedger
+from mnemesh_archival.store.sql.passage_ledger import SqlPassageLedger
+from mnemesh_archival.usecases.operation_worker import Finisher
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id

@@ -18,7 +18,7 @@ from mnemesh.archival.v1.archives_pb2 import Archive, Passage
 from mnemesh.archival.v1.archives_service_pb2 import GetArchiveRequest, UpdateArchiveRequest
 from mnemesh.archival.v1.passages_service_pb2 import DeletePassageRequest, PassageFilter
 from mnemesh_archival.config import Config
-from mnemesh_archival.store.tables import metadata
+from mnemesh_archival.store.sql.tables import metadata
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL

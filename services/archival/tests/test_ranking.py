@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
-from mnemesh_archival.model import Place
-from mnemesh_archival.ranking import by_words, fused, rarities, strongest
+from mnemesh_archival.model.passages import Place
+from mnemesh_archival.model.ranking import by_words, fused, rarities, strongest
 from mnemesh_retrieval.index import WordMatch
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

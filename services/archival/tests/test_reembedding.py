@@ -29,10 +29,10 @@ from mnemesh.archival.v1.passages_service_pb2 import (
     UpdatePassageRequest,
 )
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
-from mnemesh_archival.embedders import Embedders
 from mnemesh_archival.errors import EmbedderAway
-from mnemesh_archival.reembedding import Reembedder
-from mnemesh_archival.store.sql_reembeddings import SqlReembeddingStore
+from mnemesh_archival.store.sql.reembeddings import SqlReembeddingStore
+from mnemesh_archival.usecases.reembedding import Reembedder
+from mnemesh_archival.vectors.embedders import Embedders
 from mnemesh_kit.channels import Channels
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.filters import Match

@@ -15,11 +15,11 @@ from mnemesh_retrieval.index import VectorIndex
 from mnemesh_retrieval.startup import embedder_from_config, open_index
 
 from mnemesh_archival.config import Config
-from mnemesh_archival.embedders import Embedders
-from mnemesh_archival.finisher import Finisher
-from mnemesh_archival.store.points import IndexPassageStore
-from mnemesh_archival.store.sql_ledger import SqlPassageLedger
-from mnemesh_archival.store.tables import metadata
+from mnemesh_archival.store.sql.passage_ledger import SqlPassageLedger
+from mnemesh_archival.store.sql.tables import metadata
+from mnemesh_archival.usecases.operation_worker import Finisher
+from mnemesh_archival.vectors.embedders import Embedders
+from mnemesh_archival.vectors.passages import IndexPassageStore
 
 
 async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:

@@ -16,18 +16,18 @@ from mnemesh_kit.sql import Database
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.startup import embedder_from_config, open_index
 
-from mnemesh_archival.archives import ArchiveRegistry
 from mnemesh_archival.config import Config
-from mnemesh_archival.embedders import Embedders
-from mnemesh_archival.finisher import Finisher
-from mnemesh_archival.passages import PassageWriter
-from mnemesh_archival.reembedding import Reembedder
-from mnemesh_archival.search import PassageFinder
-from mnemesh_archival.servicer import ArchivesServicer, PassagesServicer
-from mnemesh_archival.store.points import IndexPassageStore
-from mnemesh_archival.store.sql_archives import SqlArchiveStore
-from mnemesh_archival.store.sql_ledger import SqlPassageLedger
-from mnemesh_archival.store.sql_reembeddings import SqlReembeddingStore
+from mnemesh_archival.rpc.passages import ArchivesServicer, PassagesServicer
+from mnemesh_archival.store.sql.archives import SqlArchiveStore
+from mnemesh_archival.store.sql.passage_ledger import SqlPassageLedger
+from mnemesh_archival.store.sql.reembeddings import SqlReembeddingStore
+from mnemesh_archival.usecases.archives import ArchiveRegistry
+from mnemesh_archival.usecases.operation_worker import Finisher
+from mnemesh_archival.usecases.passages import PassageWriter
+from mnemesh_archival.usecases.reembedding import Reembedder
+from mnemesh_archival.usecases.search import PassageFinder
+from mnemesh_archival.vectors.embedders import Embedders
+from mnemesh_archival.vectors.passages import IndexPassageStore
 
 PURGE_SECONDS = 3600.0
 SWEEP_SECONDS = 15.0

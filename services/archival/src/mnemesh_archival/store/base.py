@@ -13,17 +13,9 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.index import Candidates, Position, SearchMode
 
-from mnemesh_archival.model import (
-    Archive,
-    ArchiveFilter,
-    Passage,
-    PassageChange,
-    PassageFilter,
-    Place,
-    Summary,
-    Target,
-)
-from mnemesh_archival.operations import InsertPoints, Operation, UpdatePoint
+from mnemesh_archival.model.archives import Archive, ArchiveFilter, Summary
+from mnemesh_archival.model.operations import InsertPoints, Operation, UpdatePoint
+from mnemesh_archival.model.passages import Passage, PassageChange, PassageFilter, Place, Target
 
 
 @dataclass(frozen=True, slots=True)

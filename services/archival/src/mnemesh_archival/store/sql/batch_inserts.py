@@ -13,12 +13,13 @@ import sqlalchemy as sa
 from mnemesh_kit.ids import derive_id
 
 from mnemesh_archival.errors import ArchiveMoved, PassageExists
-from mnemesh_archival.model import Archive, Passage, Provenance, Target
-from mnemesh_archival.operations import InsertPoints, point_of
-from mnemesh_archival.store import archive_rows, operation_rows, reembedding_rows
-from mnemesh_archival.store import passage_rows as rows
+from mnemesh_archival.model.archives import Archive, Provenance
+from mnemesh_archival.model.operations import InsertPoints, point_of
+from mnemesh_archival.model.passages import Passage, Target
 from mnemesh_archival.store.base import Entry, Insert, NewArchive
-from mnemesh_archival.store.tables import archives, passages
+from mnemesh_archival.store.sql import archive_rows, operation_rows, reembedding_rows
+from mnemesh_archival.store.sql import passage_rows as rows
+from mnemesh_archival.store.sql.tables import archives, passages
 
 DEFAULT_NAME = "Archival memory"
 

@@ -15,11 +15,12 @@ from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.fusion import RANK_CONSTANT
 from mnemesh_retrieval.index import Position, SearchMode, WordMatch
 
-from mnemesh_archival import days, ranking
-from mnemesh_archival.embedders import Embedders
 from mnemesh_archival.errors import EmbedderAway
-from mnemesh_archival.model import Passage, PassageFilter, PassageHit, SearchKind
+from mnemesh_archival.model import query_dates, ranking
+from mnemesh_archival.model.passages import Passage, PassageFilter
+from mnemesh_archival.model.search import PassageHit, SearchKind
 from mnemesh_archival.store.base import ArchiveRef, ArchiveStore, PassageLedger, PassageStore
+from mnemesh_archival.vectors.embedders import Embedders
 
 QUERY_SECONDS = 2.0
 """How long a search waits for an embedder before it goes on with words alone."""
@@ -160,7 +161,7 @@ class PassageFinder:
         rarity = ranking.rarities(found, shelf.size)
         best = ranking.strongest(found, rarity, max(ranking.RANKED, 2 * limit))
         places = await self._ledger.around(org, best, ranking.REACH)
-        words = ranking.by_words(found, rarity, places, days.matching(query, places))
+        words = ranking.by_words(found, rarity, places, query_dates.matching(query, places))
         known = {match.id for match in found}
         beside = [id_ for id_, _ in words if id_ not in known]
         if not beside or not which.narrows:

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.sql import Database
 
-from mnemesh_archival.store import passage_rows, reembedding_rows
-from mnemesh_archival.store.archive_rows import is_archive
 from mnemesh_archival.store.base import Move, ToCopy
-from mnemesh_archival.store.tables import archives, operations, passages, reembeddings
+from mnemesh_archival.store.sql import passage_rows, reembedding_rows
+from mnemesh_archival.store.sql.archive_rows import is_archive
+from mnemesh_archival.store.sql.tables import archives, operations, passages, reembeddings
 
 CLAIM = timedelta(seconds=60)
 """How long whoever is at a change has before another replica may take it over; longer than copying a batch takes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from mnemesh_archival.model import Passage, PassageChange
+from mnemesh_archival.model.passages import Passage, PassageChange
 
 
 @dataclass(frozen=True, slots=True)

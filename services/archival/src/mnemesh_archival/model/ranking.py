@@ -17,7 +17,7 @@ from uuid import UUID
 from mnemesh_retrieval.fusion import fuse
 from mnemesh_retrieval.index import WordMatch
 
-from mnemesh_archival.model import Place
+from mnemesh_archival.model.passages import Place
 
 SHARES: Final = (0.6, 0.3)
 """What a word counts that is held by the passage next to one, and by the one beyond."""

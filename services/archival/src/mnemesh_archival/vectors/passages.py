@@ -25,9 +25,9 @@ from mnemesh_retrieval.index import (
     instant,
 )
 
-from mnemesh_archival.embedders import Embedders
 from mnemesh_archival.errors import IndexAway
-from mnemesh_archival.model import Passage, PassageChange, PassageFilter, PassageSource
+from mnemesh_archival.model.passages import Passage, PassageChange, PassageFilter, PassageSource
+from mnemesh_archival.vectors.embedders import Embedders
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
-from mnemesh_archival.days import matching, named
-from mnemesh_archival.model import Place
+from mnemesh_archival.model.passages import Place
+from mnemesh_archival.model.query_dates import matching, named
 
 
 @pytest.mark.parametrize(

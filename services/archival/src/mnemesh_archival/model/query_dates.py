@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
-from mnemesh_archival.model import Place
+from mnemesh_archival.model.passages import Place
 
 _NAMES: Final = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",

@@ -9,10 +9,10 @@ from typing import Any
 import structlog
 from mnemesh_retrieval.embedder import Vector
 
-from mnemesh_archival.embedders import Embedders
 from mnemesh_archival.errors import EmbedderAway
-from mnemesh_archival.operations import DeletePoints, DropArchive, InsertPoints, Operation, UpdatePoint
+from mnemesh_archival.model.operations import DeletePoints, DropArchive, InsertPoints, Operation, UpdatePoint
 from mnemesh_archival.store.base import PassageLedger, PassageStore
+from mnemesh_archival.vectors.embedders import Embedders
 
 _log = structlog.get_logger("mnemesh.archival")
 

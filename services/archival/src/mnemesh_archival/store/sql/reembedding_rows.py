@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from mnemesh_archival.errors import ArchiveMoved
-from mnemesh_archival.model import Reembedding
-from mnemesh_archival.operations import DropArchive
-from mnemesh_archival.store import operation_rows
-from mnemesh_archival.store.tables import archives, passages, reembeddings
+from mnemesh_archival.model.archives import Reembedding
+from mnemesh_archival.model.operations import DropArchive
+from mnemesh_archival.store.sql import operation_rows
+from mnemesh_archival.store.sql.tables import archives, passages, reembeddings
 
 GRACE = timedelta(seconds=120)
 """How long points that do not serve any more stay: calls that began before may still read or write them."""

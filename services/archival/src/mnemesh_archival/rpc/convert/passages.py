@@ -16,28 +16,19 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 
 from mnemesh_archival import dates
-from mnemesh_archival.model import (
-    DEFAULT_HITS,
-    MAX_HITS,
-    MAX_NAME_LENGTH,
+from mnemesh_archival.model.archives import MAX_NAME_LENGTH, Archive, ArchiveDraft, ArchiveFilter, Provenance, Summary
+from mnemesh_archival.model.passages import (
     MAX_PASSAGES,
-    MAX_QUERY_LENGTH,
-    Archive,
-    ArchiveDraft,
-    ArchiveFilter,
     Outcome,
     Passage,
     PassageDraft,
     PassageFilter,
-    PassageHit,
     PassageSource,
-    Provenance,
-    SearchKind,
-    Summary,
     Target,
-    checked_free,
     checked_tags,
 )
+from mnemesh_archival.model.search import DEFAULT_HITS, MAX_HITS, MAX_QUERY_LENGTH, PassageHit, SearchKind
+from mnemesh_archival.model.texts import checked_free
 
 CALLERS_PROVENANCE = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
 KINDS = {

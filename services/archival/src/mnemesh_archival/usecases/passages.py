@@ -16,10 +16,9 @@ from mnemesh_kit.ids import IdSource, derive_id, require_id
 from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.embedder import Vector
 
-from mnemesh_archival.embedders import Embedders
 from mnemesh_archival.errors import ArchiveMoved, PassageExists, PassageNotFound
-from mnemesh_archival.finisher import Finisher
-from mnemesh_archival.model import (
+from mnemesh_archival.model.operations import UpdatePoint
+from mnemesh_archival.model.passages import (
     Failure,
     Outcome,
     Passage,
@@ -27,13 +26,13 @@ from mnemesh_archival.model import (
     PassageDraft,
     PassageSource,
     Target,
-    checked_free,
-    checked_metadata,
     checked_tags,
     checked_text,
 )
-from mnemesh_archival.operations import UpdatePoint
+from mnemesh_archival.model.texts import checked_free, checked_metadata
 from mnemesh_archival.store.base import Entry, Insert, NewArchive, PassageLedger, PassageStore, Recorded
+from mnemesh_archival.usecases.operation_worker import Finisher
+from mnemesh_archival.vectors.embedders import Embedders
 
 UPDATABLE = frozenset({"text", "tags", "metadata"})
 MAX_FILE_NAME = 1_000

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import unicodedata
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from mnemesh_kit.errors import InvalidArgument
 
+from mnemesh_archival.model.texts import checked_line
+
 MAX_TEXT_BYTES: Final = 1_000_000
 MAX_PASSAGES: Final = 1_000
 MAX_TAGS: Final = 100
 MAX_TAG_LENGTH: Final = 200
-MAX_NAME_LENGTH: Final = 500
-MAX_DESCRIPTION_LENGTH: Final = 10_000
-MAX_METADATA_BYTES: Final = 100_000
-MAX_QUERY_LENGTH: Final = 10_000
-MAX_HITS: Final = 100
-DEFAULT_HITS: Final = 10
-SUMMARY_TAGS: Final = 100
 
 
 class PassageSource(IntEnum):
@@ -33,76 +26,6 @@ class PassageSource(IntEnum):
     FILE = 2
     IMPORT = 3
     OWNER = 4
-
-
-class SearchKind(Enum):
-    """By words, by meaning, or both."""
-
-    HYBRID = "hybrid"
-    TEXT = "text"
-    VECTOR = "vector"
-
-
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """Who made and changed an archive, and ids that clients keep with it."""
-
-    created_by_id: str = ""
-    last_updated_by_id: str = ""
-    project_id: str | None = None
-    template_id: str | None = None
-    base_template_id: str | None = None
-    deployment_id: str | None = None
-    entity_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Reembedding:
-    """How far a change of embedder has come."""
-
-    embedder: str
-    done: int
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class Archive:
-    """A named store of passages."""
-
-    id: str
-    name: str
-    description: str | None
-    embedder: str
-    dimension: int
-    metadata: str | None
-    deduplicate: bool
-    created_at: datetime
-    updated_at: datetime
-    passage_count: int = 0
-    reembedding: Reembedding | None = None
-    provenance: Provenance = field(default_factory=Provenance)
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveDraft:
-    """What a caller says of an archive to be made or changed."""
-
-    name: str
-    description: str | None = None
-    embedder: str = ""
-    metadata: str | None = None
-    deduplicate: bool = False
-    provenance: Provenance = field(default_factory=Provenance)
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveFilter:
-    """Which archives a list is about."""
-
-    agent_id: str | None = None
-    name: str | None = None
-    archive_ids: tuple[str, ...] = ()
-    name_search: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,27 +138,6 @@ class Place(NamedTuple):
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class PassageHit:
-    """A passage that was found, with its place in each list that holds it."""
-
-    passage: Passage
-    score: float
-    vector_rank: int | None = None
-    text_rank: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """How much an agent has in its archives."""
-
-    revision: int
-    passage_count: int = 0
-    tags: tuple[str, ...] = ()
-    updated_at: datetime | None = None
-    not_modified: bool = False
-
-
 def checked_text(text: str, where: str) -> str:
     """The text of a passage, or InvalidArgument naming the field."""
     if "\0" in text:
@@ -255,34 +157,3 @@ def checked_tags(tags: tuple[str, ...], where: str) -> tuple[str, ...]:
     for tag in unique:
         checked_line(tag, where, MAX_TAG_LENGTH)
     return unique
-
-
-def checked_line(value: str, where: str, longest: int) -> str:
-    """A single line that is not blank and holds no control characters."""
-    if not value.strip():
-        raise InvalidArgument(f"{where} must not be blank.", field=where)
-    return checked_free(value, where, longest, controls="")
-
-
-def checked_free(value: str, where: str, longest: int, controls: str = "\t\n\r") -> str:
-    """Text of bounded length without control characters, but for the given ones."""
-    if len(value) > longest:
-        raise InvalidArgument(f"{where} must be at most {longest:,} characters.", field=where)
-    if any(unicodedata.category(char) == "Cc" and char not in controls for char in value):
-        raise InvalidArgument(f"{where} must not hold control characters.", field=where)
-    return value
-
-
-def checked_metadata(metadata: str | None, where: str) -> str | None:
-    """JSON text of an object, kept as it came."""
-    if metadata is None:
-        return None
-    if len(metadata.encode()) > MAX_METADATA_BYTES:
-        raise InvalidArgument(f"{where} must be at most {MAX_METADATA_BYTES:,} bytes.", field=where)
-    try:
-        parsed = json.loads(metadata)
-    except (ValueError, RecursionError):
-        parsed = None
-    if not isinstance(parsed, dict) or "\0" in metadata:
-        raise InvalidArgument(f"{where} must be a JSON object.", field=where)
-    return metadata

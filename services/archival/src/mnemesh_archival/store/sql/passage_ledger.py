@@ -17,12 +17,12 @@ from mnemesh_kit.sql import Database
 from mnemesh_retrieval.index import Position
 
 from mnemesh_archival.errors import ArchiveMoved, PassageBusy, PassageNotFound
-from mnemesh_archival.model import PassageChange, Place, Target
-from mnemesh_archival.operations import DeletePoints, InsertPoints, Operation, UpdatePoint
-from mnemesh_archival.store import archive_rows, operation_rows, recording, reembedding_rows
-from mnemesh_archival.store import passage_rows as rows
+from mnemesh_archival.model.operations import DeletePoints, InsertPoints, Operation, UpdatePoint
+from mnemesh_archival.model.passages import PassageChange, Place, Target
 from mnemesh_archival.store.base import Entry, Insert, InsertTarget, PassageRow, Recorded
-from mnemesh_archival.store.tables import passages, request_ledger
+from mnemesh_archival.store.sql import archive_rows, batch_inserts, operation_rows, reembedding_rows
+from mnemesh_archival.store.sql import passage_rows as rows
+from mnemesh_archival.store.sql.tables import passages, request_ledger
 
 DEFAULT_NAME = "Archival memory"
 
@@ -44,7 +44,7 @@ class SqlPassageLedger:
         def read(conn: sa.Connection) -> InsertTarget:
             if key is not None and self._is_known(conn, key):
                 return InsertTarget(None, default_embedder, known=True)
-            row = recording.target_row(conn, org, target)
+            row = batch_inserts.target_row(conn, org, target)
             if row is None:
                 return InsertTarget(None, default_embedder, known=False)
             return InsertTarget(row.id, row.embedder, known=False)
@@ -58,7 +58,7 @@ class SqlPassageLedger:
             made: list[Operation] = []
 
             def effect() -> list[str]:
-                entries, operation = recording.record(conn, org, insert, self._clock.now())
+                entries, operation = batch_inserts.record(conn, org, insert, self._clock.now())
                 made.extend([operation] if operation is not None else [])
                 return entries
 

@@ -12,21 +12,19 @@ from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 
-from mnemesh_archival.embedders import Embedders
-from mnemesh_archival.finisher import Finisher
-from mnemesh_archival.model import (
+from mnemesh_archival.model.archives import (
     MAX_DESCRIPTION_LENGTH,
     MAX_NAME_LENGTH,
     Archive,
     ArchiveDraft,
     ArchiveFilter,
     Summary,
-    checked_free,
-    checked_line,
-    checked_metadata,
 )
-from mnemesh_archival.reembedding import Reembedder
+from mnemesh_archival.model.texts import checked_free, checked_line, checked_metadata
 from mnemesh_archival.store.base import ArchiveStore
+from mnemesh_archival.usecases.operation_worker import Finisher
+from mnemesh_archival.usecases.reembedding import Reembedder
+from mnemesh_archival.vectors.embedders import Embedders
 
 UPDATABLE = frozenset({"name", "description", "metadata", "embedder", "deduplicate"})
 

@@ -16,8 +16,8 @@ import structlog
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_retrieval.errors import RetrievalError
 
-from mnemesh_archival.embedders import Embedders
 from mnemesh_archival.store.base import Move, PassageStore, ReembeddingStore, ToCopy
+from mnemesh_archival.vectors.embedders import Embedders
 
 BATCH = 64
 BATCH_SECONDS = 30.0

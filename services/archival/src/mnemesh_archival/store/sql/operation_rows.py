@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from mnemesh_archival.operations import DeletePoints, DropArchive, InsertPoints, Operation, UpdatePoint
-from mnemesh_archival.store.tables import operations
+from mnemesh_archival.model.operations import DeletePoints, DropArchive, InsertPoints, Operation, UpdatePoint
+from mnemesh_archival.store.sql.tables import operations
 
 CLAIM = timedelta(seconds=60)
 """How long the call that recorded work has before another replica may take it over."""

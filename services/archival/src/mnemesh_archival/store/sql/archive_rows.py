@@ -11,10 +11,10 @@ import msgspec
 import sqlalchemy as sa
 
 from mnemesh_archival.errors import AgentErased, ArchiveNotFound
-from mnemesh_archival.model import Archive, Provenance, Reembedding
-from mnemesh_archival.operations import DropArchive
-from mnemesh_archival.store import operation_rows, reembedding_rows
-from mnemesh_archival.store.tables import agents, archive_agents, archive_tags, archives, passages
+from mnemesh_archival.model.archives import Archive, Provenance, Reembedding
+from mnemesh_archival.model.operations import DropArchive
+from mnemesh_archival.store.sql import operation_rows, reembedding_rows
+from mnemesh_archival.store.sql.tables import agents, archive_agents, archive_tags, archives, passages
 
 CHUNK = 500
 """So many values go into one statement."""

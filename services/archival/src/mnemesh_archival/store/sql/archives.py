@@ -16,13 +16,13 @@ from mnemesh_kit.paging import Page, PageQuery, paginate
 from mnemesh_kit.sql import Database
 
 from mnemesh_archival.errors import ArchiveNotFound
-from mnemesh_archival.model import SUMMARY_TAGS, Archive, ArchiveFilter, Summary
-from mnemesh_archival.operations import DeletePoints, Operation
-from mnemesh_archival.store import archive_rows as rows
-from mnemesh_archival.store import operation_rows, reembedding_rows
+from mnemesh_archival.model.archives import SUMMARY_TAGS, Archive, ArchiveFilter, Summary
+from mnemesh_archival.model.operations import DeletePoints, Operation
 from mnemesh_archival.store.base import ArchiveRef, Erased
-from mnemesh_archival.store.passage_rows import entombed
-from mnemesh_archival.store.tables import agents, archive_agents, archive_tags, archives, passages, request_ledger
+from mnemesh_archival.store.sql import archive_rows as rows
+from mnemesh_archival.store.sql import operation_rows, reembedding_rows
+from mnemesh_archival.store.sql.passage_rows import entombed
+from mnemesh_archival.store.sql.tables import agents, archive_agents, archive_tags, archives, passages, request_ledger
 
 
 class SqlArchiveStore:

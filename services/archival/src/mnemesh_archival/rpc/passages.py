@@ -13,10 +13,10 @@ from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.paging import next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
-from mnemesh_archival import convert
-from mnemesh_archival.archives import ArchiveRegistry
-from mnemesh_archival.passages import PassageWriter
-from mnemesh_archival.search import PassageFinder
+from mnemesh_archival.rpc.convert import passages as convert
+from mnemesh_archival.usecases.archives import ArchiveRegistry
+from mnemesh_archival.usecases.passages import PassageWriter
+from mnemesh_archival.usecases.search import PassageFinder
 
 
 class ArchivesServicer(aspb_grpc.ArchiveServiceServicer):

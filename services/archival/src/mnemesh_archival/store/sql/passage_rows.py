@@ -10,8 +10,8 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from mnemesh_archival.model import Passage, Place
-from mnemesh_archival.store.tables import archives, passages
+from mnemesh_archival.model.passages import Passage, Place
+from mnemesh_archival.store.sql.tables import archives, passages
 
 T = TypeVar("T")
 # Made once: making a statement costs more than running it.

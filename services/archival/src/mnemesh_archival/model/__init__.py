@@ -1,0 +1,1 @@
+"""Archives, passages and searches: values, their validation, and pure rules."""

@@ -1,0 +1,1 @@
+"""Conversion between proto messages and the types of the model."""

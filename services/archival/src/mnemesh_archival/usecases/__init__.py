@@ -1,0 +1,1 @@
+"""The use cases: archives, passages, search, and the background work on the vector index."""

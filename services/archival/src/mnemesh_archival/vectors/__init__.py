@@ -1,0 +1,1 @@
+"""Passages and their vectors in the vector index, and the embedders."""
