@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from mnemesh_archival.model.archives import Archive
-from mnemesh_archival.model.passages import PassageDraft, PassageFilter, Target
+from mnemesh_archival.model.passages import InsertTarget, PassageDraft, PassageFilter
 from mnemesh_archival.model.search import SearchKind
 from mnemesh_archival.store.sql.archives import SqlArchiveStore
 from mnemesh_archival.store.sql.passage_ledger import SqlPassageLedger
-from mnemesh_archival.usecases.operation_worker import Finisher
-from mnemesh_archival.usecases.passages import PassageWriter
-from mnemesh_archival.usecases.search import PassageFinder
+from mnemesh_archival.usecases.operation_worker import OperationWorker
+from mnemesh_archival.usecases.passages import PassageService
+from mnemesh_archival.usecases.search import PassageSearchService
 from mnemesh_archival.vectors.embedders import Embedders
-from mnemesh_archival.vectors.passages import IndexPassageStore
+from mnemesh_archival.vectors.passages import VectorPassageStore
 from mnemesh_kit.clock import SystemClock
 from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL
@@ -59,8 +59,8 @@ class Room:
     """The use cases over real stores."""
 
     archives: SqlArchiveStore
-    writer: PassageWriter
-    finder: PassageFinder
+    writer: PassageService
+    finder: PassageSearchService
     embedders: Embedders
 
     async def load(self, shelf: Shelf) -> tuple[str, list[str]]:
@@ -72,7 +72,7 @@ class Room:
         archive = await self.archives.create_archive(ORGANIZATION, draft, (), None)
         ids: list[str] = []
         for batch in shelf.batches:
-            outcomes = await self.writer.insert(DEFAULT_PRINCIPAL, Target(archive_id=archive), batch, None)
+            outcomes = await self.writer.insert(DEFAULT_PRINCIPAL, InsertTarget(archive_id=archive), batch, None)
             ids += [outcome.passage.id for outcome in outcomes if outcome.passage is not None]
         return archive, ids
 
@@ -85,9 +85,9 @@ async def archival(url: str, directory: Path, embedder: str, settings: EmbedderS
     index, embedders = await EdgeIndex.open(directory), Embedders(make_embedder(embedder, settings), settings)
     try:
         archives, ledger = SqlArchiveStore(database, clock, ids), SqlPassageLedger(database, clock, ids)
-        passages = IndexPassageStore(index, embedders)
-        writer = PassageWriter(ledger, passages, Finisher(ledger, passages, embedders), embedders, clock, ids)
-        yield Room(archives, writer, PassageFinder(archives, ledger, passages, embedders), embedders)
+        passages = VectorPassageStore(index, embedders)
+        writer = PassageService(ledger, passages, OperationWorker(ledger, passages, embedders), embedders, clock, ids)
+        yield Room(archives, writer, PassageSearchService(archives, ledger, passages, embedders), embedders)
     finally:
         await index.close()
         await embedders.close()

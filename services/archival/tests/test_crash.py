@@ -25,7 +25,7 @@ from mnemesh.archival.v1.passages_service_pb2 import (
 )
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
 from mnemesh_archival.store.sql.passage_ledger import SqlPassageLedger
-from mnemesh_archival.usecases.operation_worker import Finisher
+from mnemesh_archival.usecases.operation_worker import OperationWorker
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
@@ -46,7 +46,7 @@ def die_before(monkeypatch: pytest.MonkeyPatch, room: Room, step: str) -> None:
         raise Dying
 
     if step == "index":
-        monkeypatch.setattr(Finisher, "_finish", die)
+        monkeypatch.setattr(OperationWorker, "_finish", die)
     else:
         monkeypatch.setattr(SqlPassageLedger, "settle", die)
         monkeypatch.setattr(SqlPassageLedger, "settle_insert", die)

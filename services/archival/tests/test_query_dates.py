@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
-from mnemesh_archival.model.passages import Place
+from mnemesh_archival.model.passages import PassagePosition
 from mnemesh_archival.model.query_dates import matching, named
 
 
@@ -24,8 +24,8 @@ def test_days_are_read_where_a_month_is_named(query: str, parts: set[tuple[str, 
     assert set(named(query)) == parts
 
 
-def place(number: int, month: int) -> Place:
-    return Place(UUID(int=number), "a", "s", number, datetime(2023, month, 8, tzinfo=UTC))
+def place(number: int, month: int) -> PassagePosition:
+    return PassagePosition(UUID(int=number), "a", "s", number, datetime(2023, month, 8, tzinfo=UTC))
 
 
 def test_a_day_counts_the_more_the_fewer_have_it() -> None:

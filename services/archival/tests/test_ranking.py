@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
-from mnemesh_archival.model.passages import Place
+from mnemesh_archival.model.passages import PassagePosition
 from mnemesh_archival.model.ranking import by_words, fused, rarities, strongest
 from mnemesh_retrieval.index import WordMatch
 
@@ -22,44 +22,46 @@ def match(number: int, score: float = 1.0, **words: float) -> WordMatch:
     return WordMatch(pid(number), score, {{"oak": OAK, "tree": TREE}[word]: weight for word, weight in words.items()})
 
 
-def place(number: int, position: int = 0, *, archive: str = "a", strand: str = "s", hours: float = 0) -> Place:
-    return Place(pid(number), archive, strand, position or number, NOON + timedelta(hours=hours))
+def position(
+    number: int, position: int = 0, *, archive: str = "a", strand: str = "s", hours: float = 0
+) -> PassagePosition:
+    return PassagePosition(pid(number), archive, strand, position or number, NOON + timedelta(hours=hours))
 
 
-def ranked(found: list[WordMatch], places: list[Place]) -> list[tuple[int, float]]:
+def ranked(found: list[WordMatch], places: list[PassagePosition]) -> list[tuple[int, float]]:
     rarity = {word: 1.0 for match in found for word in match.words}
     return [(id_.int, pytest.approx(score)) for id_, score in by_words(found, rarity, places)]
 
 
 def test_a_word_counts_less_the_further_it_is() -> None:
-    found = ranked([match(5, oak=1.0)], [place(n) for n in range(1, 10)])
+    found = ranked([match(5, oak=1.0)], [position(n) for n in range(1, 10)])
     assert found == [(5, 1.0), (4, 0.6), (6, 0.6), (3, 0.3), (7, 0.3)]
 
 
 @pytest.mark.parametrize(
     "elsewhere",
     [
-        place(6, archive="b"),
-        place(6, strand="another file"),
-        place(6, hours=6.1),
-        place(6, hours=-6.1),
-        place(6, position=8),
-        place(6, position=5),
+        position(6, archive="b"),
+        position(6, strand="another file"),
+        position(6, hours=6.1),
+        position(6, hours=-6.1),
+        position(6, position=8),
+        position(6, position=5),
     ],
 )
-def test_what_is_not_of_the_occasion_is_no_neighbour(elsewhere: Place) -> None:
-    assert ranked([match(5, oak=1.0)], [place(5), elsewhere]) == [(5, 1.0)]
+def test_what_is_not_of_the_occasion_is_no_neighbour(elsewhere: PassagePosition) -> None:
+    assert ranked([match(5, oak=1.0)], [position(5), elsewhere]) == [(5, 1.0)]
 
 
 def test_holders_come_before_what_stands_between_them() -> None:
-    found = ranked([match(1, oak=1.0), match(3, oak=1.0)], [place(1), place(2), place(3)])
+    found = ranked([match(1, oak=1.0), match(3, oak=1.0)], [position(1), position(2), position(3)])
     assert [number for number, _ in found] == [1, 3, 2]
     assert {score.expected for _, score in found} == {1.0}  # type: ignore[attr-defined]
 
 
 def test_words_that_complete_each_other_beat_one_word_alone() -> None:
     found = [match(1, oak=1.0), match(2, tree=1.0), match(9, oak=1.2)]
-    assert [number for number, _ in ranked(found, [place(1), place(2), place(9)])] == [1, 2, 9]
+    assert [number for number, _ in ranked(found, [position(1), position(2), position(9)])] == [1, 2, 9]
 
 
 def test_a_word_that_most_have_where_the_search_looks_tells_little() -> None:

@@ -29,9 +29,9 @@ from mnemesh.archival.v1.passages_service_pb2 import (
     UpdatePassageRequest,
 )
 from mnemesh.archival.v1.passages_service_pb2_grpc import PassageServiceStub
-from mnemesh_archival.errors import EmbedderAway
+from mnemesh_archival.errors import EmbedderUnavailable
 from mnemesh_archival.store.sql.reembeddings import SqlReembeddingStore
-from mnemesh_archival.usecases.reembedding import Reembedder
+from mnemesh_archival.usecases.reembedding import ReembeddingWorker
 from mnemesh_archival.vectors.embedders import Embedders
 from mnemesh_kit.channels import Channels
 from mnemesh_retrieval.edge import EdgeIndex
@@ -170,7 +170,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, where: type, step: str, times: int)
 @pytest.mark.parametrize(
     ("where", "step", "times"),
     [
-        (Reembedder, "_copy", 2),
+        (ReembeddingWorker, "_copy", 2),
         (SqlReembeddingStore, "mark", 2),
         (SqlReembeddingStore, "switch", 1),
     ],
@@ -285,7 +285,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     async def ask(self: Embedders, handle: str, texts: list[str], **kwargs: Any) -> Any:
         if handle in handles:
-            raise EmbedderAway(handle, "nobody there")
+            raise EmbedderUnavailable(handle, "nobody there")
         return await embed(self, handle, texts, **kwargs)
 
     monkeypatch.setattr(Embedders, "embed", ask)

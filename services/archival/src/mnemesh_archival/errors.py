@@ -52,7 +52,7 @@ class AgentErased(FailedPrecondition):
         super().__init__(f"Agent {agent_id} was erased.", resource_id=agent_id)
 
 
-class EmbedderAway(Unavailable):
+class EmbedderUnavailable(Unavailable):
     """The embedder cannot be reached, or fails. It was asked several times already, so channels need not."""
 
     reason = "EMBEDDER_UNAVAILABLE"
@@ -62,7 +62,7 @@ class EmbedderAway(Unavailable):
         super().__init__(f"The embedder {embedder} does not work: {why}", embedder=embedder)
 
 
-class IndexAway(Unavailable):
+class VectorIndexUnavailable(Unavailable):
     """The server of the vector index does not answer."""
 
 

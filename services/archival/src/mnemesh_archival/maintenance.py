@@ -17,9 +17,9 @@ from mnemesh_retrieval.startup import embedder_from_config, open_index
 from mnemesh_archival.config import Config
 from mnemesh_archival.store.sql.passage_ledger import SqlPassageLedger
 from mnemesh_archival.store.sql.tables import metadata
-from mnemesh_archival.usecases.operation_worker import Finisher
+from mnemesh_archival.usecases.operation_worker import OperationWorker
 from mnemesh_archival.vectors.embedders import Embedders
-from mnemesh_archival.vectors.passages import IndexPassageStore
+from mnemesh_archival.vectors.passages import VectorPassageStore
 
 
 async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterator[str]:
@@ -44,7 +44,7 @@ async def _purge(config: Config, index: VectorIndex, clock: Clock) -> AsyncItera
     embedders = Embedders(embedder_from_config(config), config.embedder_settings)
     async with _database(config) as database:
         ledger = SqlPassageLedger(database, clock, RandomIds())
-        finisher = Finisher(ledger, IndexPassageStore(index, embedders), embedders)
+        finisher = OperationWorker(ledger, VectorPassageStore(index, embedders), embedders)
         # What is recorded and not done holds texts, or leaves points that are deleted.
         await finisher.sweep(everything=not config.qdrant_url)
         left = len(await ledger.unsettled(everything=True, limit=1_000_000))

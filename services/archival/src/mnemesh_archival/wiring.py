@@ -21,13 +21,13 @@ from mnemesh_archival.rpc.passages import ArchivesServicer, PassagesServicer
 from mnemesh_archival.store.sql.archives import SqlArchiveStore
 from mnemesh_archival.store.sql.passage_ledger import SqlPassageLedger
 from mnemesh_archival.store.sql.reembeddings import SqlReembeddingStore
-from mnemesh_archival.usecases.archives import ArchiveRegistry
-from mnemesh_archival.usecases.operation_worker import Finisher
-from mnemesh_archival.usecases.passages import PassageWriter
-from mnemesh_archival.usecases.reembedding import Reembedder
-from mnemesh_archival.usecases.search import PassageFinder
+from mnemesh_archival.usecases.archives import ArchiveService
+from mnemesh_archival.usecases.operation_worker import OperationWorker
+from mnemesh_archival.usecases.passages import PassageService
+from mnemesh_archival.usecases.reembedding import ReembeddingWorker
+from mnemesh_archival.usecases.search import PassageSearchService
 from mnemesh_archival.vectors.embedders import Embedders
-from mnemesh_archival.vectors.passages import IndexPassageStore
+from mnemesh_archival.vectors.passages import VectorPassageStore
 
 PURGE_SECONDS = 3600.0
 SWEEP_SECONDS = 15.0
@@ -47,15 +47,15 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
         raise
     archives = SqlArchiveStore(database, clock, ids)
     ledger = SqlPassageLedger(database, clock, ids)
-    passages = IndexPassageStore(index, embedders)
-    finisher = Finisher(ledger, passages, embedders)
+    passages = VectorPassageStore(index, embedders)
+    finisher = OperationWorker(ledger, passages, embedders)
     # The embedded index has one process: what was claimed before belongs to one that died. Over a Qdrant server it may
     # be the work of another replica, as long as that one's claim lasts.
     alone = not config.qdrant_url
-    reembedder = Reembedder(SqlReembeddingStore(database, clock), passages, embedders, alone=alone)
-    registry = ArchiveRegistry(archives, finisher, reembedder, embedders, clock, ids)
-    writer = PassageWriter(ledger, passages, finisher, embedders, clock, ids)
-    finder = PassageFinder(archives, ledger, passages, embedders)
+    reembedder = ReembeddingWorker(SqlReembeddingStore(database, clock), passages, embedders, alone=alone)
+    registry = ArchiveService(archives, finisher, reembedder, embedders, clock, ids)
+    writer = PassageService(ledger, passages, finisher, embedders, clock, ids)
+    finder = PassageSearchService(archives, ledger, passages, embedders)
 
     async def recover() -> None:
         await finisher.sweep(everything=alone)

@@ -77,7 +77,7 @@ class PassageChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class InsertTarget:
     """Where an insert goes: an archive, or an agent's first one."""
 
     archive_id: str | None = None
@@ -85,7 +85,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class InsertFailure:
     """Why one passage of a batch was not stored."""
 
     reason: str
@@ -94,11 +94,11 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class InsertOutcome:
     """What became of one passage of a batch: exactly one of the three."""
 
     passage: Passage | None = None
-    failure: Failure | None = None
+    failure: InsertFailure | None = None
     deleted_id: str | None = None
     archive_id: str = ""
     duplicate: bool = False
@@ -125,7 +125,7 @@ class PassageFilter:
         return bool(self.tags or self.sources) or any(bound is not None for bound in bounds)
 
 
-class Place(NamedTuple):
+class PassagePosition(NamedTuple):
     """Where a passage stands among those of its archive, in the order of insertion.
 
     Passages of one `strand` are of one writer and one file. A tuple, for every search reads hundreds.

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
-from mnemesh_archival.model.passages import Place
+from mnemesh_archival.model.passages import PassagePosition
 
 _NAMES: Final = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
@@ -39,7 +39,7 @@ def named(query: str) -> tuple[Part, ...]:
     return tuple(dict.fromkeys((*days, *months, *years)))
 
 
-def matching(query: str, places: Iterable[Place]) -> dict[UUID, float]:
+def matching(query: str, places: Iterable[PassagePosition]) -> dict[UUID, float]:
     """What the named parts of its day count for each passage that has any: more, the fewer of the places have them."""
     asked = named(query)
     if not asked:

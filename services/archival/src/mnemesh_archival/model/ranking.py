@@ -17,7 +17,7 @@ from uuid import UUID
 from mnemesh_retrieval.fusion import fuse
 from mnemesh_retrieval.index import WordMatch
 
-from mnemesh_archival.model.passages import Place
+from mnemesh_archival.model.passages import PassagePosition
 
 SHARES: Final = (0.6, 0.3)
 """What a word counts that is held by the passage next to one, and by the one beyond."""
@@ -53,7 +53,7 @@ def strongest(found: Sequence[WordMatch], rarity: Mapping[int, float], limit: in
 def by_words(
     found: Sequence[WordMatch],
     rarity: Mapping[int, float],
-    places: Sequence[Place],
+    places: Sequence[PassagePosition],
     days: Mapping[UUID, float] = MappingProxyType({}),
 ) -> Scored:
     """The passages at these places, best first, those beside a match included; ties by own words, then by id.
@@ -93,9 +93,9 @@ def _total(words: Mapping[int, float], rarity: Mapping[int, float]) -> float:
     return total
 
 
-def _lent(own: Mapping[UUID, Mapping[int, float]], places: Sequence[Place]) -> dict[UUID, dict[int, float]]:
+def _lent(own: Mapping[UUID, Mapping[int, float]], places: Sequence[PassagePosition]) -> dict[UUID, dict[int, float]]:
     """For each place, what its neighbours' words count there."""
-    strands: dict[tuple[str, str], dict[int, Place]] = defaultdict(dict)
+    strands: dict[tuple[str, str], dict[int, PassagePosition]] = defaultdict(dict)
     for place in places:
         strands[place.archive_id, place.strand][place.position] = place
     lent: dict[UUID, dict[int, float]] = {place.point_id: {} for place in places}

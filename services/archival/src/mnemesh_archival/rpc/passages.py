@@ -14,15 +14,15 @@ from mnemesh_kit.paging import next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_archival.rpc.convert import passages as convert
-from mnemesh_archival.usecases.archives import ArchiveRegistry
-from mnemesh_archival.usecases.passages import PassageWriter
-from mnemesh_archival.usecases.search import PassageFinder
+from mnemesh_archival.usecases.archives import ArchiveService
+from mnemesh_archival.usecases.passages import PassageService
+from mnemesh_archival.usecases.search import PassageSearchService
 
 
 class ArchivesServicer(aspb_grpc.ArchiveServiceServicer):
     """mnemesh.archival.v1.ArchiveService."""
 
-    def __init__(self, archives: ArchiveRegistry) -> None:
+    def __init__(self, archives: ArchiveService) -> None:
         self._archives = archives
 
     async def CreateArchive(self, request: aspb.CreateArchiveRequest, context: Any) -> aspb.CreateArchiveResponse:
@@ -101,7 +101,7 @@ class ArchivesServicer(aspb_grpc.ArchiveServiceServicer):
 class PassagesServicer(ppb_grpc.PassageServiceServicer):
     """mnemesh.archival.v1.PassageService."""
 
-    def __init__(self, archives: ArchiveRegistry, writer: PassageWriter, finder: PassageFinder) -> None:
+    def __init__(self, archives: ArchiveService, writer: PassageService, finder: PassageSearchService) -> None:
         self._archives = archives
         self._writer = writer
         self._finder = finder

@@ -15,7 +15,7 @@ from mnemesh_retrieval.index import Candidates, Position, SearchMode
 
 from mnemesh_archival.model.archives import Archive, ArchiveFilter, Summary
 from mnemesh_archival.model.operations import InsertPoints, Operation, UpdatePoint
-from mnemesh_archival.model.passages import Passage, PassageChange, PassageFilter, Place, Target
+from mnemesh_archival.model.passages import InsertTarget, Passage, PassageChange, PassageFilter, PassagePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class ArchiveRef:
 
 
 @dataclass(frozen=True, slots=True)
-class InsertTarget:
+class ResolvedTarget:
     """Where an insert would go now. `archive_id` is None if the agent's default archive has to be made."""
 
     archive_id: str | None
@@ -38,7 +38,7 @@ class InsertTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class NewArchive:
+class DefaultArchive:
     """What a default archive is made with."""
 
     embedder: str
@@ -47,29 +47,29 @@ class NewArchive:
 
 
 @dataclass(frozen=True, slots=True)
-class Insert:
+class InsertBatch:
     """A batch to record. Failed places hold None; `passages` carry no archive yet."""
 
     operation_id: str
-    target: Target
+    target: InsertTarget
     embedder: str
-    default: NewArchive
+    default: DefaultArchive
     passages: tuple[Passage | None, ...]
     given_ids: frozenset[str]
     """Those ids that came from the caller rather than from us."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """What became of each place of a batch: see `Entry`. `operation` is the work left, if any."""
+class RecordedInsert:
+    """What became of each place of a batch: see `InsertEntry`. `operation` is the work left, if any."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[InsertEntry, ...]
     operation: InsertPoints | None
     replayed: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class InsertEntry:
     """One place of a recorded batch."""
 
     passage_id: str = ""
@@ -90,7 +90,7 @@ class PassageRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class ReembeddingJob:
     """A change of an archive's embedder that this process is at."""
 
     organization_id: str
@@ -101,7 +101,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class ToCopy:
+class PendingCopy:
     """A passage that the target does not have as it is."""
 
     passage_id: str
@@ -110,7 +110,7 @@ class ToCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class Erased:
+class ErasedAgent:
     """What erasing an agent took, and the work left."""
 
     passages: int
@@ -121,44 +121,54 @@ class Erased:
 class ArchiveStore(Protocol):
     """The registry of archives. Errors: ArchiveNotFound, AgentErased, RequestIdReused."""
 
-    async def create_archive(self, org: str, archive: Archive, agent_ids: Sequence[str], key: RequestKey | None) -> str:
+    async def create_archive(
+        self, organization_id: str, archive: Archive, agent_ids: Sequence[str], key: RequestKey | None
+    ) -> str:
         """Make an archive and give it to the agents, at once; its id, or the first one's on a replay."""
 
-    async def get_archive(self, org: str, archive_id: str) -> Archive:
+    async def get_archive(self, organization_id: str, archive_id: str) -> Archive:
         """An archive that is not deleted."""
 
-    async def list_archives(self, org: str, which: ArchiveFilter, page: PageQuery, by_name: bool) -> Page[Archive]:
+    async def list_archives(
+        self, organization_id: str, which: ArchiveFilter, page: PageQuery, by_name: bool
+    ) -> Page[Archive]:
         """A page of them, by creation time or by name."""
 
-    async def count_archives(self, org: str, which: ArchiveFilter) -> int:
+    async def count_archives(self, organization_id: str, which: ArchiveFilter) -> int:
         """How many."""
 
-    async def update_archive(self, org: str, archive: Archive, fields: frozenset[str], key: RequestKey | None) -> None:
+    async def update_archive(
+        self, organization_id: str, archive: Archive, fields: frozenset[str], key: RequestKey | None
+    ) -> None:
         """Set the named fields.
 
         Another embedder is set at once where the archive holds no passage; else a change is begun (see
         ReembeddingStore), in the place of one that was not finished. The embedder that it has ends such a change.
         """
 
-    async def delete_archive(self, org: str, archive_id: str, key: RequestKey | None) -> tuple[Operation, ...]:
+    async def delete_archive(
+        self, organization_id: str, archive_id: str, key: RequestKey | None
+    ) -> tuple[Operation, ...]:
         """Delete it for everybody at once, with its passages' ledger; what is left to do. Twice is no error."""
 
-    async def attach(self, org: str, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
+    async def attach(self, organization_id: str, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
         """Give an archive to an agent; twice is no error."""
 
-    async def detach(self, org: str, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
+    async def detach(self, organization_id: str, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
         """Take it away; ArchiveNotFound where the agent does not hold it."""
 
-    async def list_agents(self, org: str, archive_id: str, page: PageQuery) -> Page[str]:
+    async def list_agents(self, organization_id: str, archive_id: str, page: PageQuery) -> Page[str]:
         """Who holds an archive, by id."""
 
-    async def scope(self, org: str, agent_id: str | None, archive_id: str | None) -> list[ArchiveRef]:
+    async def scope(self, organization_id: str, agent_id: str | None, archive_id: str | None) -> list[ArchiveRef]:
         """The archives that a filter means: an agent's, one, or all. Both given: ArchiveNotFound if it holds it not."""
 
-    async def summary(self, org: str, agent_id: str, if_revision: int | None) -> Summary:
+    async def summary(self, organization_id: str, agent_id: str, if_revision: int | None) -> Summary:
         """Counters of an agent's archives; never a count. Unknown agents have nothing."""
 
-    async def erase_agent(self, org: str, agent_id: str, delete_shared: bool, key: RequestKey | None) -> Erased:
+    async def erase_agent(
+        self, organization_id: str, agent_id: str, delete_shared: bool, key: RequestKey | None
+    ) -> ErasedAgent:
         """Tombstone the agent, detach its archives, delete those nobody else holds. Twice is no error."""
 
 
@@ -166,11 +176,11 @@ class PassageLedger(Protocol):
     """Which passages there are, and what is still to be done about them in the index."""
 
     async def insert_target(
-        self, org: str, target: Target, default_embedder: str, key: RequestKey | None
-    ) -> InsertTarget:
+        self, organization_id: str, target: InsertTarget, default_embedder: str, key: RequestKey | None
+    ) -> ResolvedTarget:
         """Look where an insert would go, before anything is embedded for it."""
 
-    async def record_insert(self, org: str, insert: Insert, key: RequestKey | None) -> Recorded:
+    async def record_insert(self, organization_id: str, insert: InsertBatch, key: RequestKey | None) -> RecordedInsert:
         """Record a batch and its work in one transaction.
 
         Passages whose id the ledger knows are never recorded again, whether live or deleted. A replay gives the first
@@ -181,17 +191,17 @@ class PassageLedger(Protocol):
     async def settle_insert(self, operation: InsertPoints) -> Operation | None:
         """Pending passages become live and are counted, once. The work to undo what was deleted meanwhile, if any."""
 
-    async def find(self, org: str, passage_ids: Sequence[str]) -> dict[str, PassageRow]:
+    async def find(self, organization_id: str, passage_ids: Sequence[str]) -> dict[str, PassageRow]:
         """Those of the passages that are live."""
 
-    async def place(self, org: str, passage_id: str) -> Position:
+    async def place(self, organization_id: str, passage_id: str) -> Position:
         """Where a passage stands in lists, also if it was deleted. PassageNotFound."""
 
-    async def around(self, org: str, point_ids: Sequence[UUID], reach: int) -> list[Place]:
+    async def around(self, organization_id: str, point_ids: Sequence[UUID], reach: int) -> list[PassagePosition]:
         """The places of these passages, and of the live ones up to so many before and after each in its archive."""
 
     async def record_update(
-        self, org: str, operation_id: str, known: PassageRow, change: PassageChange, key: RequestKey | None
+        self, organization_id: str, operation_id: str, known: PassageRow, change: PassageChange, key: RequestKey | None
     ) -> UpdatePoint | None:
         """Record new values; None on a replay.
 
@@ -199,11 +209,11 @@ class PassageLedger(Protocol):
         one any more, or is not to be in a moment.
         """
 
-    async def unfinished_update(self, org: str, passage_id: str) -> Operation | None:
+    async def unfinished_update(self, organization_id: str, passage_id: str) -> Operation | None:
         """An update of that passage that was recorded and not settled."""
 
     async def record_delete(
-        self, org: str, operation_id: str, passage_id: str, key: RequestKey | None
+        self, organization_id: str, operation_id: str, passage_id: str, key: RequestKey | None
     ) -> tuple[Operation, ...]:
         """Make the passage a tombstone; what is left to do. Twice is no error. PassageNotFound if it never was."""
 
@@ -213,7 +223,7 @@ class PassageLedger(Protocol):
     async def unsettled(self, *, everything: bool, limit: int = 100) -> list[Operation]:
         """Work that nobody is at any more: its claim ran out, or all there is. Claims it for the caller."""
 
-    async def is_moving(self, org: str, archive_id: str) -> bool:
+    async def is_moving(self, organization_id: str, archive_id: str) -> bool:
         """Whether the archive's embedder is being changed."""
 
     async def purge_requests(self) -> int:
@@ -230,25 +240,25 @@ class ReembeddingStore(Protocol):
     `next_batch` or `switch`.
     """
 
-    async def claim(self, *, everything: bool) -> list[Move]:
+    async def claim(self, *, everything: bool) -> list[ReembeddingJob]:
         """Changes that nobody is at, or all there are, claimed for the caller for some time."""
 
-    async def next_batch(self, move: Move, limit: int) -> list[ToCopy] | None:
+    async def next_batch(self, move: ReembeddingJob, limit: int) -> list[PendingCopy] | None:
         """Some passages to copy, claiming anew; none at the moment; or None if the change is over."""
 
-    async def mark(self, move: Move, copied: Sequence[ToCopy]) -> list[UUID]:
+    async def mark(self, move: ReembeddingJob, copied: Sequence[PendingCopy]) -> list[UUID]:
         """Note copies, but for those that were updated meanwhile; the points of those that were deleted meanwhile."""
 
-    async def strangers(self, move: Move, point_ids: Sequence[UUID]) -> list[UUID]:
+    async def strangers(self, move: ReembeddingJob, point_ids: Sequence[UUID]) -> list[UUID]:
         """Those of the points that are no live passages of the archive."""
 
-    async def hold_writers(self, move: Move, seconds: float) -> None:
+    async def hold_writers(self, move: ReembeddingJob, seconds: float) -> None:
         """Let inserts and updates wait, for so long at most, so that the last passages can be copied."""
 
-    async def switch(self, move: Move) -> bool:
+    async def switch(self, move: ReembeddingJob) -> bool:
         """Let the copies serve from now on, if nothing is left to copy. Whether the change is over."""
 
-    async def release(self, move: Move, seconds: float) -> None:
+    async def release(self, move: ReembeddingJob, seconds: float) -> None:
         """Let somebody try again, after so many seconds."""
 
 
@@ -258,7 +268,7 @@ class PassageStore(Protocol):
     async def insert(
         self,
         embedder: str,
-        org: str,
+        organization_id: str,
         pairs: Sequence[tuple[UUID, Passage]],
         vectors: Sequence[Vector | None],
         *,
@@ -272,11 +282,11 @@ class PassageStore(Protocol):
     async def delete(self, embedder: str, point_ids: Sequence[UUID]) -> None:
         """Take passages out."""
 
-    async def drop_archive(self, embedder: str, org: str, archive_id: str) -> None:
+    async def drop_archive(self, embedder: str, organization_id: str, archive_id: str) -> None:
         """Take all passages of an archive out."""
 
     async def point_ids(
-        self, embedder: str, org: str, archive_id: str, *, after: UUID | None, limit: int
+        self, embedder: str, organization_id: str, archive_id: str, *, after: UUID | None, limit: int
     ) -> Sequence[UUID]:
         """The points of an archive in the order of their ids."""
 
@@ -286,7 +296,7 @@ class PassageStore(Protocol):
     async def candidates(
         self,
         embedder: str,
-        org: str,
+        organization_id: str,
         archive_ids: Sequence[str] | None,
         which: PassageFilter,
         *,
@@ -300,7 +310,7 @@ class PassageStore(Protocol):
     async def matching(
         self,
         embedder: str,
-        org: str,
+        organization_id: str,
         archive_ids: Sequence[str] | None,
         which: PassageFilter,
         point_ids: Sequence[UUID],
@@ -310,7 +320,7 @@ class PassageStore(Protocol):
     async def list(
         self,
         embedder: str,
-        org: str,
+        organization_id: str,
         archive_ids: Sequence[str] | None,
         which: PassageFilter,
         *,

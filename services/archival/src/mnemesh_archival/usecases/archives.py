@@ -22,21 +22,21 @@ from mnemesh_archival.model.archives import (
 )
 from mnemesh_archival.model.texts import checked_free, checked_line, checked_metadata
 from mnemesh_archival.store.base import ArchiveStore
-from mnemesh_archival.usecases.operation_worker import Finisher
-from mnemesh_archival.usecases.reembedding import Reembedder
+from mnemesh_archival.usecases.operation_worker import OperationWorker
+from mnemesh_archival.usecases.reembedding import ReembeddingWorker
 from mnemesh_archival.vectors.embedders import Embedders
 
 UPDATABLE = frozenset({"name", "description", "metadata", "embedder", "deduplicate"})
 
 
-class ArchiveRegistry:
+class ArchiveService:
     """Archives of the caller's organization."""
 
     def __init__(
         self,
         store: ArchiveStore,
-        finisher: Finisher,
-        reembedder: Reembedder,
+        finisher: OperationWorker,
+        reembedder: ReembeddingWorker,
         embedders: Embedders,
         clock: Clock,
         ids: IdSource,

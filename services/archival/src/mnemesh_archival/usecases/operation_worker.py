@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 from mnemesh_retrieval.embedder import Vector
 
-from mnemesh_archival.errors import EmbedderAway
+from mnemesh_archival.errors import EmbedderUnavailable
 from mnemesh_archival.model.operations import DeletePoints, DropArchive, InsertPoints, Operation, UpdatePoint
 from mnemesh_archival.store.base import PassageLedger, PassageStore
 from mnemesh_archival.vectors.embedders import Embedders
@@ -17,7 +17,7 @@ from mnemesh_archival.vectors.embedders import Embedders
 _log = structlog.get_logger("mnemesh.archival")
 
 
-class Finisher:
+class OperationWorker:
     """Work once begun goes on though its caller hangs up; what a crash left is taken up by `sweep`."""
 
     def __init__(self, ledger: PassageLedger, passages: PassageStore, embedders: Embedders) -> None:
@@ -27,16 +27,16 @@ class Finisher:
         self._running: set[asyncio.Task[None]] = set()
 
     async def vectors(
-        self, org: str, archive_id: str | None, embedder: str, texts: Sequence[str]
+        self, organization_id: str, archive_id: str | None, embedder: str, texts: Sequence[str]
     ) -> Sequence[Vector | None]:
         """The vectors of new texts. Without any, while the archive leaves an embedder that is away: words find them.
 
-        EmbedderAway in any other case.
+        EmbedderUnavailable in any other case.
         """
         try:
             return await self._embedders.embed(embedder, texts)
-        except EmbedderAway:
-            if archive_id is None or not await self._ledger.is_moving(org, archive_id):
+        except EmbedderUnavailable:
+            if archive_id is None or not await self._ledger.is_moving(organization_id, archive_id):
                 raise
         return [None] * len(texts)
 
@@ -71,8 +71,8 @@ class Finisher:
                 await self._update(operation, vectors)
             case DeletePoints(embedder=embedder, point_ids=points):
                 await self._passages.delete(embedder, points)
-            case DropArchive(organization_id=org, embedder=embedder, archive_id=archive_id):
-                await self._passages.drop_archive(embedder, org, archive_id)
+            case DropArchive(organization_id=organization_id, embedder=embedder, archive_id=archive_id):
+                await self._passages.drop_archive(embedder, organization_id, archive_id)
         await self._ledger.settle(operation)
 
     async def _insert(self, operation: InsertPoints, vectors: Sequence[Vector | None] | None) -> None:

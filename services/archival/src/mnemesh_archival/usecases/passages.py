@@ -19,19 +19,26 @@ from mnemesh_retrieval.embedder import Vector
 from mnemesh_archival.errors import ArchiveMoved, PassageExists, PassageNotFound
 from mnemesh_archival.model.operations import UpdatePoint
 from mnemesh_archival.model.passages import (
-    Failure,
-    Outcome,
+    InsertFailure,
+    InsertOutcome,
+    InsertTarget,
     Passage,
     PassageChange,
     PassageDraft,
     PassageSource,
-    Target,
     checked_tags,
     checked_text,
 )
 from mnemesh_archival.model.texts import checked_free, checked_metadata
-from mnemesh_archival.store.base import Entry, Insert, NewArchive, PassageLedger, PassageStore, Recorded
-from mnemesh_archival.usecases.operation_worker import Finisher
+from mnemesh_archival.store.base import (
+    DefaultArchive,
+    InsertBatch,
+    InsertEntry,
+    PassageLedger,
+    PassageStore,
+    RecordedInsert,
+)
+from mnemesh_archival.usecases.operation_worker import OperationWorker
 from mnemesh_archival.vectors.embedders import Embedders
 
 UPDATABLE = frozenset({"text", "tags", "metadata"})
@@ -42,14 +49,14 @@ MOVE_POLL_SECONDS = 0.02
 T = TypeVar("T")
 
 
-class PassageWriter:
+class PassageService:
     """Passages of the caller's organization."""
 
     def __init__(
         self,
         ledger: PassageLedger,
         passages: PassageStore,
-        finisher: Finisher,
+        finisher: OperationWorker,
         embedders: Embedders,
         clock: Clock,
         ids: IdSource,
@@ -65,30 +72,30 @@ class PassageWriter:
     async def insert(
         self,
         caller: Principal,
-        target: Target,
+        target: InsertTarget,
         drafts: Sequence[PassageDraft | MnemeshError],
         key: RequestKey | None,
-    ) -> list[Outcome]:
+    ) -> list[InsertOutcome]:
         """Store a batch. A draft that could not even be read comes as its error.
 
         Raises the first error if no passage can be stored.
         """
-        org = caller.organization_id
+        organization_id = caller.organization_id
         checked = [_checked(draft, place) for place, draft in enumerate(drafts)]
         if all(isinstance(each, MnemeshError) for each in checked):
             raise next(each for each in checked if isinstance(each, MnemeshError))
-        placed = self._placed(org, target, checked, key)
+        placed = self._placed(organization_id, target, checked, key)
 
-        async def record() -> tuple[Recorded, dict[str, Vector | None] | None]:
-            place = await self._ledger.insert_target(org, target, self._embedders.default, key)
+        async def record() -> tuple[RecordedInsert, dict[str, Vector | None] | None]:
+            place = await self._ledger.insert_target(organization_id, target, self._embedders.default, key)
             vectors = None
             if not place.known:
                 given = [passage for passage in placed if passage is not None]
                 texts = [passage.text for passage in given]
-                embedded = await self._finisher.vectors(org, place.archive_id, place.embedder, texts)
+                embedded = await self._finisher.vectors(organization_id, place.archive_id, place.embedder, texts)
                 vectors = {passage.id: vector for passage, vector in zip(given, embedded, strict=True)}
             insert = self._insert(caller, target, place.embedder, placed, drafts, key)
-            return await self._ledger.record_insert(org, insert, key), vectors
+            return await self._ledger.record_insert(organization_id, insert, key), vectors
 
         recorded, vectors = await _once_open(record)
         stored: dict[str, Passage] = {}
@@ -98,7 +105,7 @@ class PassageWriter:
                 recorded.operation, [vectors[passage.id] for passage in mine] if vectors else None
             )
             stored = {passage.id: passage for passage in mine} if not recorded.replayed else {}
-        return await self._outcomes(org, recorded.entries, checked, stored)
+        return await self._outcomes(organization_id, recorded.entries, checked, stored)
 
     async def get(self, caller: Principal, passage_id: str, *, with_embedding: bool = False) -> Passage:
         """One passage."""
@@ -111,7 +118,7 @@ class PassageWriter:
         self, caller: Principal, passage_id: str, draft: PassageDraft, fields: Sequence[str], key: RequestKey | None
     ) -> Passage:
         """Set the named fields; a new text is embedded anew."""
-        org = caller.organization_id
+        organization_id = caller.organization_id
         if not fields or not UPDATABLE.issuperset(fields):
             raise InvalidArgument(f"update_mask must name some of {', '.join(sorted(UPDATABLE))}.", field="update_mask")
         change = PassageChange(
@@ -121,18 +128,20 @@ class PassageWriter:
             tags=checked_tags(draft.tags, "passage.tags") if "tags" in fields else (),
             metadata=checked_metadata(draft.metadata, "passage.metadata") if "metadata" in fields else None,
         )
-        async with self._updating.setdefault((org, passage_id), asyncio.Lock()):
-            left_over = await self._ledger.unfinished_update(org, passage_id)
+        async with self._updating.setdefault((organization_id, passage_id), asyncio.Lock()):
+            left_over = await self._ledger.unfinished_update(organization_id, passage_id)
             if left_over is not None:
                 await self._finisher.finish(left_over)
 
             async def record() -> tuple[UpdatePoint | None, Sequence[Vector | None]]:
-                row = (await self._ledger.find(org, [passage_id])).get(passage_id)
+                row = (await self._ledger.find(organization_id, [passage_id])).get(passage_id)
                 if row is None:
                     raise PassageNotFound(passage_id)
                 texts = [change.text] if "text" in fields else []
-                vectors = await self._finisher.vectors(org, row.archive_id, row.embedder, texts)
-                return await self._ledger.record_update(org, self._ids.new("operation"), row, change, key), vectors
+                vectors = await self._finisher.vectors(organization_id, row.archive_id, row.embedder, texts)
+                return await self._ledger.record_update(
+                    organization_id, self._ids.new("operation"), row, change, key
+                ), vectors
 
             operation, vectors = await _once_open(record)
             if operation is not None:
@@ -146,7 +155,11 @@ class PassageWriter:
             await self._finisher.finish(operation)
 
     def _placed(
-        self, org: str, target: Target, drafts: Sequence[PassageDraft | MnemeshError], key: RequestKey | None
+        self,
+        organization_id: str,
+        target: InsertTarget,
+        drafts: Sequence[PassageDraft | MnemeshError],
+        key: RequestKey | None,
     ) -> tuple[Passage | None, ...]:
         now = self._clock.now()
         placed: list[Passage | None] = []
@@ -154,7 +167,9 @@ class PassageWriter:
             if isinstance(draft, MnemeshError):
                 placed.append(None)
                 continue
-            made = derive_id("passage", org, key.request_id, str(ordinal)) if key else self._ids.new("passage")
+            made = (
+                derive_id("passage", organization_id, key.request_id, str(ordinal)) if key else self._ids.new("passage")
+            )
             source = draft.source
             if source is PassageSource.UNSPECIFIED:
                 source = PassageSource.AGENT if target.agent_id else PassageSource.OWNER
@@ -181,47 +196,49 @@ class PassageWriter:
     def _insert(
         self,
         caller: Principal,
-        target: Target,
+        target: InsertTarget,
         embedder: str,
         placed: tuple[Passage | None, ...],
         drafts: Sequence[PassageDraft | MnemeshError],
         key: RequestKey | None,
-    ) -> Insert:
+    ) -> InsertBatch:
         default = self._embedders.default
-        org = caller.organization_id
-        return Insert(
-            operation_id=derive_id("operation", org, key.request_id) if key else self._ids.new("operation"),
+        organization_id = caller.organization_id
+        return InsertBatch(
+            operation_id=derive_id("operation", organization_id, key.request_id) if key else self._ids.new("operation"),
             target=target,
             embedder=embedder,
-            default=NewArchive(default, self._embedders.get(default).dimension, caller.subject_id),
+            default=DefaultArchive(default, self._embedders.get(default).dimension, caller.subject_id),
             passages=placed,
             given_ids=frozenset(draft.id for draft in drafts if isinstance(draft, PassageDraft) and draft.id),
         )
 
     async def _outcomes(
         self,
-        org: str,
-        entries: Sequence[Entry],
+        organization_id: str,
+        entries: Sequence[InsertEntry],
         drafts: Sequence[PassageDraft | MnemeshError],
         stored: dict[str, Passage],
-    ) -> list[Outcome]:
+    ) -> list[InsertOutcome]:
         unread = [entry.passage_id for entry in entries if entry.passage_id and entry.passage_id not in stored]
         if unread:
-            stored = {**stored, **await self._read(org, unread)}
-        outcomes: list[Outcome] = []
+            stored = {**stored, **await self._read(organization_id, unread)}
+        outcomes: list[InsertOutcome] = []
         for entry, draft in zip(entries, drafts, strict=True):
             if isinstance(draft, MnemeshError):
-                outcomes.append(Outcome(failure=_failure(draft)))
+                outcomes.append(InsertOutcome(failure=_failure(draft)))
             elif entry.reason:
-                outcomes.append(Outcome(failure=_failure(PassageExists(draft.id or ""))))
+                outcomes.append(InsertOutcome(failure=_failure(PassageExists(draft.id or ""))))
             elif entry.passage_id in stored:
-                outcomes.append(Outcome(passage=stored[entry.passage_id], duplicate=entry.duplicate))
+                outcomes.append(InsertOutcome(passage=stored[entry.passage_id], duplicate=entry.duplicate))
             else:
-                outcomes.append(Outcome(deleted_id=entry.passage_id, duplicate=entry.duplicate))
+                outcomes.append(InsertOutcome(deleted_id=entry.passage_id, duplicate=entry.duplicate))
         return outcomes
 
-    async def _read(self, org: str, passage_ids: Sequence[str], with_embedding: bool = False) -> dict[str, Passage]:
-        rows = await self._ledger.find(org, passage_ids)
+    async def _read(
+        self, organization_id: str, passage_ids: Sequence[str], with_embedding: bool = False
+    ) -> dict[str, Passage]:
+        rows = await self._ledger.find(organization_id, passage_ids)
         found: dict[str, Passage] = {}
         for embedder in {row.embedder for row in rows.values()}:
             points = [row.point_id for row in rows.values() if row.embedder == embedder]
@@ -267,5 +284,5 @@ def _checked(draft: PassageDraft | MnemeshError, place: int) -> PassageDraft | M
         return error
 
 
-def _failure(error: MnemeshError) -> Failure:
-    return Failure(error.reason, error.message, error.metadata)
+def _failure(error: MnemeshError) -> InsertFailure:
+    return InsertFailure(error.reason, error.message, error.metadata)

@@ -16,7 +16,7 @@ import structlog
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_retrieval.errors import RetrievalError
 
-from mnemesh_archival.store.base import Move, PassageStore, ReembeddingStore, ToCopy
+from mnemesh_archival.store.base import PassageStore, PendingCopy, ReembeddingJob, ReembeddingStore
 from mnemesh_archival.vectors.embedders import Embedders
 
 BATCH = 64
@@ -31,7 +31,7 @@ LOOK_SECONDS = 5.0
 _log = structlog.get_logger("mnemesh.archival")
 
 
-class Reembedder:
+class ReembeddingWorker:
     """The one task of a process that carries changes of embedders out, one after the other."""
 
     def __init__(
@@ -61,14 +61,14 @@ class Reembedder:
             except TimeoutError:
                 continue
 
-    async def _claimed(self, everything: bool) -> list[Move]:
+    async def _claimed(self, everything: bool) -> list[ReembeddingJob]:
         try:
             return await self._store.claim(everything=everything)
         except MnemeshError:
             _log.exception("changes of embedders could not be looked up")
             return []
 
-    async def _try(self, move: Move) -> None:
+    async def _try(self, move: ReembeddingJob) -> None:
         try:
             await self._carry_out(move)
             _log.info("a change of embedder is over", archive=move.archive_id, embedder=move.target)
@@ -79,7 +79,7 @@ class Reembedder:
             except MnemeshError:
                 _log.exception("a change of embedder could not be released; its claim runs out")
 
-    async def _carry_out(self, move: Move) -> None:
+    async def _carry_out(self, move: ReembeddingJob) -> None:
         swept = False
         hold_after = 0.0
         while True:
@@ -101,7 +101,7 @@ class Reembedder:
                 hold_after = time.monotonic() + HOLD_SECONDS + SOME_SECONDS
             await asyncio.sleep(0.01)
 
-    async def _copy(self, move: Move, batch: Sequence[ToCopy]) -> None:
+    async def _copy(self, move: ReembeddingJob, batch: Sequence[PendingCopy]) -> None:
         points = [each.point_id for each in batch]
         found = await self._passages.get(move.source, points, with_embedding=False)
         pairs = [(point, found[point]) for point in points if point in found]
@@ -111,7 +111,7 @@ class Reembedder:
         if gone:
             await self._passages.delete(move.target, gone)
 
-    async def _remove_strangers(self, move: Move) -> None:
+    async def _remove_strangers(self, move: ReembeddingJob) -> None:
         """Take out what a process that died had copied just before its passage was deleted."""
         last: UUID | None = None
         while True:

@@ -15,7 +15,7 @@ from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.fusion import RANK_CONSTANT
 from mnemesh_retrieval.index import Position, SearchMode, WordMatch
 
-from mnemesh_archival.errors import EmbedderAway
+from mnemesh_archival.errors import EmbedderUnavailable
 from mnemesh_archival.model import query_dates, ranking
 from mnemesh_archival.model.passages import Passage, PassageFilter
 from mnemesh_archival.model.search import PassageHit, SearchKind
@@ -28,7 +28,7 @@ MODES = {SearchKind.HYBRID: SearchMode.HYBRID, SearchKind.TEXT: SearchMode.TEXT,
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """Hits, best first; `degraded` if meaning could not be searched."""
 
     hits: tuple[PassageHit, ...]
@@ -36,7 +36,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shelf:
+class _EmbedderGroup:
     """The archives of a scope that share an embedder. `archive_ids` is None for all of the organization's."""
 
     embedder: str
@@ -45,7 +45,7 @@ class _Shelf:
     """How many passages they hold."""
 
 
-class PassageFinder:
+class PassageSearchService:
     """Passages of the caller's organization."""
 
     def __init__(
@@ -65,18 +65,22 @@ class PassageFinder:
         *,
         limit: int,
         with_embedding: bool = False,
-    ) -> Found:
+    ) -> SearchResult:
         """The best passages; the newest for a blank query."""
-        org = caller.organization_id
-        shelves = await self._shelves(org, which)
+        organization_id = caller.organization_id
+        groups = await self._groups(organization_id, which)
         if not query.strip():
-            newest = await self._newest(org, shelves, which, limit)
-            return Found(tuple(PassageHit(each, 0.0) for each in await self._embedded(org, newest, with_embedding)))
-        lists = await asyncio.gather(*(self._on_shelf(org, shelf, query, kind, which, limit) for shelf in shelves))
+            newest = await self._newest(organization_id, groups, which, limit)
+            return SearchResult(
+                tuple(PassageHit(each, 0.0) for each in await self._embedded(organization_id, newest, with_embedding))
+            )
+        lists = await asyncio.gather(
+            *(self._search_group(organization_id, group, query, kind, which, limit) for group in groups)
+        )
         hits = _merged([hits for hits, _ in lists], kind, limit)
-        passages = await self._embedded(org, [hit.passage for hit in hits], with_embedding)
+        passages = await self._embedded(organization_id, [hit.passage for hit in hits], with_embedding)
         hits = [replace(hit, passage=passage) for hit, passage in zip(hits, passages, strict=True)]
-        return Found(tuple(hits), degraded=any(degraded for _, degraded in lists))
+        return SearchResult(tuple(hits), degraded=any(degraded for _, degraded in lists))
 
     async def list_page(
         self,
@@ -88,14 +92,14 @@ class PassageFinder:
         with_embedding: bool = False,
     ) -> Page[Passage]:
         """Passages by creation time."""
-        org = caller.organization_id
-        after = await self._after(org, page)
-        before = await self._place(org, page.before_id, "before_id")
+        organization_id = caller.organization_id
+        after = await self._after(organization_id, page)
+        before = await self._place(organization_id, page.before_id, "before_id")
         lists = [
             await self._passages.list(
-                shelf.embedder,
-                org,
-                shelf.archive_ids,
+                group.embedder,
+                organization_id,
+                group.archive_ids,
                 which,
                 words=words,
                 ascending=page.ascending,
@@ -103,80 +107,92 @@ class PassageFinder:
                 before=before,
                 limit=page.limit + 1,
             )
-            for shelf in await self._shelves(org, which)
+            for group in await self._groups(organization_id, which)
         ]
         listed = sorted((each for some in lists for each in some), key=lambda each: each[0], reverse=not page.ascending)
         shown = listed[: page.limit]
-        passages = await self._embedded(org, [passage for _, passage in shown], with_embedding)
+        passages = await self._embedded(organization_id, [passage for _, passage in shown], with_embedding)
         if len(listed) <= page.limit:
             return Page(tuple(passages))
         last = shown[-1][0]
         return Page(tuple(passages), Cursor(last.value.isoformat(), str(last.id)))
 
-    async def _shelves(self, org: str, which: PassageFilter) -> list[_Shelf]:
-        scope = await self._archives.scope(org, which.agent_id, which.archive_id)
-        shelves: dict[str, list[ArchiveRef]] = {}
+    async def _groups(self, organization_id: str, which: PassageFilter) -> list[_EmbedderGroup]:
+        scope = await self._archives.scope(organization_id, which.agent_id, which.archive_id)
+        groups: dict[str, list[ArchiveRef]] = {}
         for archive in scope:
-            shelves.setdefault(archive.embedder, []).append(archive)
+            groups.setdefault(archive.embedder, []).append(archive)
         everywhere = which.agent_id is None and which.archive_id is None
         return [
-            _Shelf(
+            _EmbedderGroup(
                 embedder,
                 None if everywhere else tuple(archive.id for archive in some),
                 sum(archive.passage_count for archive in some),
             )
-            for embedder, some in sorted(shelves.items())
+            for embedder, some in sorted(groups.items())
         ]
 
-    async def _on_shelf(
-        self, org: str, shelf: _Shelf, query: str, kind: SearchKind, which: PassageFilter, limit: int
+    async def _search_group(
+        self,
+        organization_id: str,
+        group: _EmbedderGroup,
+        query: str,
+        kind: SearchKind,
+        which: PassageFilter,
+        limit: int,
     ) -> tuple[list[PassageHit], bool]:
         vector: Vector | None = None
         degraded = False
         if kind is not SearchKind.TEXT:
             try:
-                (vector,) = await self._embedders.embed(shelf.embedder, [query], within=QUERY_SECONDS)
-            except EmbedderAway:
+                (vector,) = await self._embedders.embed(group.embedder, [query], within=QUERY_SECONDS)
+            except EmbedderUnavailable:
                 if kind is SearchKind.VECTOR:
                     raise
                 degraded = True
         found = await self._passages.candidates(
-            shelf.embedder,
-            org,
-            shelf.archive_ids,
+            group.embedder,
+            organization_id,
+            group.archive_ids,
             which,
             mode=MODES[kind],
             text=query,
             vector=vector,
             limit=max(ranking.COUNTED, 4 * limit),
         )
-        words = await self._by_words(org, shelf, query, which, found.text, limit)
-        return await self._hits(shelf, kind, words, list(found.dense), limit), degraded
+        words = await self._by_words(organization_id, group, query, which, found.text, limit)
+        return await self._hits(group, kind, words, list(found.dense), limit), degraded
 
     async def _by_words(
-        self, org: str, shelf: _Shelf, query: str, which: PassageFilter, found: Sequence[WordMatch], limit: int
+        self,
+        organization_id: str,
+        group: _EmbedderGroup,
+        query: str,
+        which: PassageFilter,
+        found: Sequence[WordMatch],
+        limit: int,
     ) -> ranking.Scored:
         if not found:
             return []
-        rarity = ranking.rarities(found, shelf.size)
+        rarity = ranking.rarities(found, group.size)
         best = ranking.strongest(found, rarity, max(ranking.RANKED, 2 * limit))
-        places = await self._ledger.around(org, best, ranking.REACH)
+        places = await self._ledger.around(organization_id, best, ranking.REACH)
         words = ranking.by_words(found, rarity, places, query_dates.matching(query, places))
         known = {match.id for match in found}
         beside = [id_ for id_, _ in words if id_ not in known]
         if not beside or not which.narrows:
             return words
-        known |= await self._passages.matching(shelf.embedder, org, shelf.archive_ids, which, beside)
+        known |= await self._passages.matching(group.embedder, organization_id, group.archive_ids, which, beside)
         return [(id_, score) for id_, score in words if id_ in known]
 
     async def _hits(
-        self, shelf: _Shelf, kind: SearchKind, words: ranking.Scored, meaning: ranking.Scored, limit: int
+        self, group: _EmbedderGroup, kind: SearchKind, words: ranking.Scored, meaning: ranking.Scored, limit: int
     ) -> list[PassageHit]:
         ranked = words or meaning
         if kind is SearchKind.HYBRID:
-            ranked = ranking.fused(words, meaning, self._embedders.get(shelf.embedder).hybrid_weight)
+            ranked = ranking.fused(words, meaning, self._embedders.get(group.embedder).hybrid_weight)
         best = ranked[:limit]
-        passages = await self._passages.get(shelf.embedder, [id_ for id_, _ in best], with_embedding=False)
+        passages = await self._passages.get(group.embedder, [id_ for id_, _ in best], with_embedding=False)
         text_ranks = {id_: rank for rank, (id_, _) in enumerate(words, start=1)}
         vector_ranks = {id_: rank for rank, (id_, _) in enumerate(meaning, start=1)}
         return [
@@ -185,13 +201,15 @@ class PassageFinder:
             if id_ in passages
         ]
 
-    async def _newest(self, org: str, shelves: Sequence[_Shelf], which: PassageFilter, limit: int) -> list[Passage]:
+    async def _newest(
+        self, organization_id: str, groups: Sequence[_EmbedderGroup], which: PassageFilter, limit: int
+    ) -> list[Passage]:
         listed: list[tuple[Position, Passage]] = []
-        for shelf in shelves:
+        for group in groups:
             listed += await self._passages.list(
-                shelf.embedder,
-                org,
-                shelf.archive_ids,
+                group.embedder,
+                organization_id,
+                group.archive_ids,
                 which,
                 words=None,
                 ascending=False,
@@ -201,10 +219,10 @@ class PassageFinder:
             )
         return [passage for _, passage in sorted(listed, key=lambda each: each[0], reverse=True)[:limit]]
 
-    async def _embedded(self, org: str, passages: Sequence[Passage], wanted: bool) -> list[Passage]:
+    async def _embedded(self, organization_id: str, passages: Sequence[Passage], wanted: bool) -> list[Passage]:
         if not wanted or not passages:
             return list(passages)
-        rows = await self._ledger.find(org, [passage.id for passage in passages])
+        rows = await self._ledger.find(organization_id, [passage.id for passage in passages])
         vectors: dict[str, tuple[float, ...]] = {}
         for embedder in {row.embedder for row in rows.values()}:
             points = [row.point_id for row in rows.values() if row.embedder == embedder]
@@ -212,19 +230,19 @@ class PassageFinder:
             vectors.update((passage.id, passage.embedding) for passage in read.values())
         return [replace(passage, embedding=vectors.get(passage.id, ())) for passage in passages]
 
-    async def _after(self, org: str, page: PageQuery) -> Position | None:
+    async def _after(self, organization_id: str, page: PageQuery) -> Position | None:
         """The later, in the order asked for, of the two places that the page may begin behind."""
-        places = [await self._place(org, page.after_id, "after_id"), _cursor(page.cursor)]
+        places = [await self._place(organization_id, page.after_id, "after_id"), _cursor(page.cursor)]
         given = [place for place in places if place is not None]
         if not given:
             return None
         return max(given) if page.ascending else min(given)
 
-    async def _place(self, org: str, passage_id: str | None, field: str) -> Position | None:
+    async def _place(self, organization_id: str, passage_id: str | None, field: str) -> Position | None:
         if passage_id is None:
             return None
         try:
-            return await self._ledger.place(org, passage_id)
+            return await self._ledger.place(organization_id, passage_id)
         except NotFound as error:
             raise NotFound(f"{field} names no row of this list.", field=field, resource_id=passage_id) from error
 

@@ -10,7 +10,7 @@ from mnemesh_retrieval.embedder import Embedder, Vector
 from mnemesh_retrieval.errors import EmbedderError, EmbedderMisconfigured
 from mnemesh_retrieval.registry import EmbedderSettings, make_embedder
 
-from mnemesh_archival.errors import EmbedderAway, EmbedderUnknown
+from mnemesh_archival.errors import EmbedderUnavailable, EmbedderUnknown
 
 MARGIN_SECONDS = 0.5
 """How long before the caller's deadline a call gives up on an embedder: a refusal that says why must still arrive."""
@@ -35,7 +35,7 @@ class Embedders:
         return embedder
 
     async def embed(self, handle: str, texts: Sequence[str], *, within: float | None = None) -> list[Vector]:
-        """One vector per text; EmbedderAway if it cannot be done now, or not `within` so many seconds.
+        """One vector per text; EmbedderUnavailable if it cannot be done now, or not `within` so many seconds.
 
         Without `within` it is what the caller's own deadline leaves.
         """
@@ -46,9 +46,9 @@ class Embedders:
             async with asyncio.timeout(within):
                 return await self.get(handle).embed(texts)
         except TimeoutError as error:
-            raise EmbedderAway(handle, "no answer in time") from error
+            raise EmbedderUnavailable(handle, "no answer in time") from error
         except EmbedderError as error:
-            raise EmbedderAway(handle, str(error)) from error
+            raise EmbedderUnavailable(handle, str(error)) from error
 
     async def close(self) -> None:
         """Close all."""

@@ -25,7 +25,7 @@ from mnemesh_retrieval.index import (
     instant,
 )
 
-from mnemesh_archival.errors import IndexAway
+from mnemesh_archival.errors import VectorIndexUnavailable
 from mnemesh_archival.model.passages import Passage, PassageChange, PassageFilter, PassageSource
 from mnemesh_archival.vectors.embedders import Embedders
 
@@ -42,12 +42,12 @@ def _typed(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine
         try:
             return await method(*args, **kwargs)
         except IndexUnavailable as error:
-            raise IndexAway(f"The vector index is away: {error}.") from error
+            raise VectorIndexUnavailable(f"The vector index is away: {error}.") from error
 
     return asked
 
 
-class IndexPassageStore:
+class VectorPassageStore:
     """One collection per embedder, opened when first needed."""
 
     def __init__(self, index: VectorIndex, embedders: Embedders) -> None:
@@ -60,7 +60,7 @@ class IndexPassageStore:
     async def insert(
         self,
         embedder: str,
-        org: str,
+        organization_id: str,
         pairs: Sequence[tuple[UUID, Passage]],
         vectors: Sequence[Vector | None],
         *,
@@ -68,7 +68,7 @@ class IndexPassageStore:
     ) -> None:
         """See PassageStore.insert."""
         points = [
-            Point(point_id, vector, passage.text, _payload(org, passage))
+            Point(point_id, vector, passage.text, _payload(organization_id, passage))
             for (point_id, passage), vector in zip(pairs, vectors, strict=True)
         ]
         mode = WriteMode.UPSERT if replace else WriteMode.INSERT_ABSENT
@@ -94,17 +94,17 @@ class IndexPassageStore:
         await self._index.delete(await self._collection(embedder), point_ids)
 
     @_typed
-    async def drop_archive(self, embedder: str, org: str, archive_id: str) -> None:
+    async def drop_archive(self, embedder: str, organization_id: str, archive_id: str) -> None:
         """See PassageStore.drop_archive."""
-        await self._index.delete_where(await self._collection(embedder), _whole(org, archive_id))
+        await self._index.delete_where(await self._collection(embedder), _whole(organization_id, archive_id))
 
     @_typed
     async def point_ids(
-        self, embedder: str, org: str, archive_id: str, *, after: UUID | None, limit: int
+        self, embedder: str, organization_id: str, archive_id: str, *, after: UUID | None, limit: int
     ) -> Sequence[UUID]:
         """See PassageStore.point_ids."""
         collection = await self._collection(embedder)
-        return await self._index.scan(collection, _whole(org, archive_id), after=after, limit=limit)
+        return await self._index.scan(collection, _whole(organization_id, archive_id), after=after, limit=limit)
 
     @_typed
     async def get(self, embedder: str, point_ids: Sequence[UUID], *, with_embedding: bool) -> dict[UUID, Passage]:
@@ -117,7 +117,7 @@ class IndexPassageStore:
     async def candidates(
         self,
         embedder: str,
-        org: str,
+        organization_id: str,
         archive_ids: Sequence[str] | None,
         which: PassageFilter,
         *,
@@ -127,7 +127,7 @@ class IndexPassageStore:
         limit: int,
     ) -> Candidates:
         """See PassageStore.candidates."""
-        condition = _condition(org, archive_ids, which)
+        condition = _condition(organization_id, archive_ids, which)
         query = SearchQuery(mode, text=text, vector=vector, filter=condition, candidates=limit)
         return await self._index.candidates(await self._collection(embedder), query)
 
@@ -135,20 +135,20 @@ class IndexPassageStore:
     async def matching(
         self,
         embedder: str,
-        org: str,
+        organization_id: str,
         archive_ids: Sequence[str] | None,
         which: PassageFilter,
         point_ids: Sequence[UUID],
     ) -> set[UUID]:
         """See PassageStore.matching."""
-        condition = all_of(_condition(org, archive_ids, which), HasId(tuple(point_ids)))
+        condition = all_of(_condition(organization_id, archive_ids, which), HasId(tuple(point_ids)))
         return set(await self._index.scan(await self._collection(embedder), condition, limit=len(point_ids)))
 
     @_typed
     async def list(
         self,
         embedder: str,
-        org: str,
+        organization_id: str,
         archive_ids: Sequence[str] | None,
         which: PassageFilter,
         *,
@@ -159,7 +159,7 @@ class IndexPassageStore:
         limit: int,
     ) -> list[tuple[Position, Passage]]:
         """See PassageStore.list."""
-        condition = all_of(_condition(org, archive_ids, which), HasWords("text", words) if words else None)
+        condition = all_of(_condition(organization_id, archive_ids, which), HasWords("text", words) if words else None)
         query = ListQuery(
             "created_at", descending=not ascending, filter=condition, after=after, before=before, limit=limit
         )
@@ -197,14 +197,14 @@ def _collection_name(embedder: str, existing: Container[str]) -> str:
     return earlier if provider == "mnemesh" and earlier in existing else f"passages:{embedder}"
 
 
-def _whole(org: str, archive_id: str) -> Filter:
-    return all_of(Match("organization_id", org), Match("archive_id", archive_id))
+def _whole(organization_id: str, archive_id: str) -> Filter:
+    return all_of(Match("organization_id", organization_id), Match("archive_id", archive_id))
 
 
-def _condition(org: str, archive_ids: Sequence[str] | None, which: PassageFilter) -> Filter:
+def _condition(organization_id: str, archive_ids: Sequence[str] | None, which: PassageFilter) -> Filter:
     tags = MatchAll("tags", which.tags) if which.every_tag else MatchAny("tags", which.tags)
     return all_of(
-        Match("organization_id", org),
+        Match("organization_id", organization_id),
         MatchAny("archive_id", tuple(archive_ids)) if archive_ids is not None else None,
         tags if which.tags else None,
         Match("file_id", which.file_id) if which.file_id is not None else None,
@@ -214,9 +214,9 @@ def _condition(org: str, archive_ids: Sequence[str] | None, which: PassageFilter
     )
 
 
-def _payload(org: str, passage: Passage) -> dict[str, Any]:
+def _payload(organization_id: str, passage: Passage) -> dict[str, Any]:
     return {
-        "organization_id": org,
+        "organization_id": organization_id,
         "archive_id": passage.archive_id,
         "passage_id": passage.id,
         "text": passage.text,

@@ -19,12 +19,12 @@ from mnemesh_archival import dates
 from mnemesh_archival.model.archives import MAX_NAME_LENGTH, Archive, ArchiveDraft, ArchiveFilter, Provenance, Summary
 from mnemesh_archival.model.passages import (
     MAX_PASSAGES,
-    Outcome,
+    InsertOutcome,
+    InsertTarget,
     Passage,
     PassageDraft,
     PassageFilter,
     PassageSource,
-    Target,
     checked_tags,
 )
 from mnemesh_archival.model.search import DEFAULT_HITS, MAX_HITS, MAX_QUERY_LENGTH, PassageHit, SearchKind
@@ -127,13 +127,13 @@ def archive_message(archive: Archive) -> apb.Archive:
     )
 
 
-def target(request: ppb.InsertPassagesRequest) -> Target:
+def target(request: ppb.InsertPassagesRequest) -> InsertTarget:
     """Where a batch goes."""
     match request.WhichOneof("target"):
         case "archive_id":
-            return Target(archive_id=archive_id(request.archive_id))
+            return InsertTarget(archive_id=archive_id(request.archive_id))
         case "agent_id":
-            return Target(agent_id=agent_id(request.agent_id))
+            return InsertTarget(agent_id=agent_id(request.agent_id))
         case _:
             raise InvalidArgument("archive_id or agent_id is required.", field="target")
 
@@ -242,7 +242,7 @@ def passage_message(passage: Passage) -> apb.Passage:
     )
 
 
-def insert_result(outcome: Outcome) -> ppb.InsertResult:
+def insert_result(outcome: InsertOutcome) -> ppb.InsertResult:
     """What became of one passage of a batch."""
     if outcome.failure is not None:
         failure = ppb.InsertFailure(reason=outcome.failure.reason, message=outcome.failure.message)

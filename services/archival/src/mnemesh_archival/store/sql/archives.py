@@ -18,7 +18,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_archival.errors import ArchiveNotFound
 from mnemesh_archival.model.archives import SUMMARY_TAGS, Archive, ArchiveFilter, Summary
 from mnemesh_archival.model.operations import DeletePoints, Operation
-from mnemesh_archival.store.base import ArchiveRef, Erased
+from mnemesh_archival.store.base import ArchiveRef, ErasedAgent
 from mnemesh_archival.store.sql import archive_rows as rows
 from mnemesh_archival.store.sql import operation_rows, reembedding_rows
 from mnemesh_archival.store.sql.passage_rows import entombed
@@ -34,104 +34,112 @@ class SqlArchiveStore:
         self._ids = ids
         self._requests = Ledger(request_ledger, clock)
 
-    async def create_archive(self, org: str, archive: Archive, agent_ids: Sequence[str], key: RequestKey | None) -> str:
+    async def create_archive(
+        self, organization_id: str, archive: Archive, agent_ids: Sequence[str], key: RequestKey | None
+    ) -> str:
         """See ArchiveStore.create_archive."""
 
         def write(conn: sa.Connection) -> str:
             def effect() -> list[str]:
-                rows.insert(conn, org, archive)
+                rows.insert(conn, organization_id, archive)
                 for agent_id in agent_ids:
-                    rows.attach(conn, org, agent_id, archive.id, archive.created_at)
+                    rows.attach(conn, organization_id, agent_id, archive.id, archive.created_at)
                 return [archive.id]
 
             return self._requests.once(conn, key, effect)[0][0]
 
         return await self._database.write(write)
 
-    async def get_archive(self, org: str, archive_id: str) -> Archive:
+    async def get_archive(self, organization_id: str, archive_id: str) -> Archive:
         """See ArchiveStore.get_archive."""
 
         def read(conn: sa.Connection) -> Archive:
-            row = rows.require(conn, org, archive_id)
-            return rows.archive(row, reembedding_rows.progress(conn, org, [archive_id]).get(archive_id))
+            row = rows.require(conn, organization_id, archive_id)
+            return rows.archive(row, reembedding_rows.progress(conn, organization_id, [archive_id]).get(archive_id))
 
         return await self._database.read(read)
 
-    async def list_archives(self, org: str, which: ArchiveFilter, page: PageQuery, by_name: bool) -> Page[Archive]:
+    async def list_archives(
+        self, organization_id: str, which: ArchiveFilter, page: PageQuery, by_name: bool
+    ) -> Page[Archive]:
         """See ArchiveStore.list_archives."""
         key = archives.c.name if by_name else archives.c.created_at
 
         def read(conn: sa.Connection) -> Page[Archive]:
-            query = sa.select(archives).where(_matches(org, which))
-            found = paginate(conn, query, page, key=key, id=archives.c.id, scope=rows.live(org))
-            moving = reembedding_rows.progress(conn, org, [row.id for row in found.items])
+            query = sa.select(archives).where(_matches(organization_id, which))
+            found = paginate(conn, query, page, key=key, id=archives.c.id, scope=rows.live(organization_id))
+            moving = reembedding_rows.progress(conn, organization_id, [row.id for row in found.items])
             return found.map(lambda row: rows.archive(row, moving.get(row.id)))
 
         return await self._database.read(read)
 
-    async def count_archives(self, org: str, which: ArchiveFilter) -> int:
+    async def count_archives(self, organization_id: str, which: ArchiveFilter) -> int:
         """See ArchiveStore.count_archives."""
-        query = sa.select(sa.func.count()).select_from(archives).where(_matches(org, which))
+        query = sa.select(sa.func.count()).select_from(archives).where(_matches(organization_id, which))
         return await self._database.read(lambda conn: int(conn.execute(query).scalar_one()))
 
-    async def update_archive(self, org: str, archive: Archive, fields: frozenset[str], key: RequestKey | None) -> None:
+    async def update_archive(
+        self, organization_id: str, archive: Archive, fields: frozenset[str], key: RequestKey | None
+    ) -> None:
         """See ArchiveStore.update_archive."""
 
         def write(conn: sa.Connection) -> None:
             def effect() -> list[str]:
-                current = rows.require(conn, org, archive.id)
+                current = rows.require(conn, organization_id, archive.id)
                 values: dict[str, Any] = {name: getattr(archive, name) for name in fields}
                 if "name" in values:
                     values["name_folded"] = archive.name.casefold()
                 values["updated_at"] = now = self._clock.now()
                 if "embedder" in values:
-                    values.update(_embedder_values(conn, org, current, archive, now))
+                    values.update(_embedder_values(conn, organization_id, current, archive, now))
                 values["last_updated_by_id"] = archive.provenance.last_updated_by_id
-                conn.execute(archives.update().where(rows.is_archive(org, archive.id)).values(**values))
+                conn.execute(archives.update().where(rows.is_archive(organization_id, archive.id)).values(**values))
                 return [archive.id]
 
             self._requests.once(conn, key, effect)
 
         await self._database.write(write)
 
-    async def delete_archive(self, org: str, archive_id: str, key: RequestKey | None) -> tuple[Operation, ...]:
+    async def delete_archive(
+        self, organization_id: str, archive_id: str, key: RequestKey | None
+    ) -> tuple[Operation, ...]:
         """See ArchiveStore.delete_archive."""
 
         def write(conn: sa.Connection) -> tuple[Operation, ...]:
             def effect() -> list[str]:
-                row = conn.execute(sa.select(archives).where(rows.is_archive(org, archive_id))).first()
+                row = conn.execute(sa.select(archives).where(rows.is_archive(organization_id, archive_id))).first()
                 if row is None:
                     raise ArchiveNotFound(archive_id)
                 if row.deleted_at is None:
-                    rows.delete(conn, org, row, self._clock.now())
+                    rows.delete(conn, organization_id, row, self._clock.now())
                 return [archive_id]
 
             self._requests.once(conn, key, effect)
-            left = operation_rows.by_id(conn, org, f"drop-{archive_id}")
+            left = operation_rows.by_id(conn, organization_id, f"drop-{archive_id}")
             return (left,) if left is not None else ()
 
         return await self._database.write(write)
 
-    async def attach(self, org: str, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
+    async def attach(self, organization_id: str, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
         """See ArchiveStore.attach."""
 
         def write(conn: sa.Connection) -> None:
             def effect() -> list[str]:
-                rows.require(conn, org, archive_id)
-                rows.attach(conn, org, agent_id, archive_id, self._clock.now())
+                rows.require(conn, organization_id, archive_id)
+                rows.attach(conn, organization_id, agent_id, archive_id, self._clock.now())
                 return []
 
             self._requests.once(conn, key, effect)
 
         await self._database.write(write)
 
-    async def detach(self, org: str, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
+    async def detach(self, organization_id: str, agent_id: str, archive_id: str, key: RequestKey | None) -> None:
         """See ArchiveStore.detach."""
 
         def write(conn: sa.Connection) -> None:
             def effect() -> list[str]:
-                rows.require(conn, org, archive_id)
-                if not rows.detach(conn, org, agent_id, archive_id, self._clock.now()):
+                rows.require(conn, organization_id, archive_id)
+                if not rows.detach(conn, organization_id, agent_id, archive_id, self._clock.now()):
                     raise ArchiveNotFound(archive_id, agent_id)
                 return []
 
@@ -139,39 +147,39 @@ class SqlArchiveStore:
 
         await self._database.write(write)
 
-    async def list_agents(self, org: str, archive_id: str, page: PageQuery) -> Page[str]:
+    async def list_agents(self, organization_id: str, archive_id: str, page: PageQuery) -> Page[str]:
         """See ArchiveStore.list_agents."""
-        held = sa.and_(archive_agents.c.organization_id == org, archive_agents.c.archive_id == archive_id)
+        held = sa.and_(archive_agents.c.organization_id == organization_id, archive_agents.c.archive_id == archive_id)
 
         def read(conn: sa.Connection) -> Page[str]:
-            rows.require(conn, org, archive_id)
+            rows.require(conn, organization_id, archive_id)
             agent_id = archive_agents.c.agent_id
             found = paginate(conn, sa.select(agent_id).where(held), page, key=agent_id, id=agent_id, scope=held)
             return found.map(lambda row: str(row.agent_id))
 
         return await self._database.read(read)
 
-    async def scope(self, org: str, agent_id: str | None, archive_id: str | None) -> list[ArchiveRef]:
+    async def scope(self, organization_id: str, agent_id: str | None, archive_id: str | None) -> list[ArchiveRef]:
         """See ArchiveStore.scope."""
 
         def read(conn: sa.Connection) -> list[ArchiveRef]:
-            found = rows.refs(conn, org, agent_id, archive_id)
+            found = rows.refs(conn, organization_id, agent_id, archive_id)
             if archive_id is not None and not found:
                 raise ArchiveNotFound(archive_id, agent_id)
             return [ArchiveRef(*row) for row in found]
 
         return await self._database.read(read)
 
-    async def summary(self, org: str, agent_id: str, if_revision: int | None) -> Summary:
+    async def summary(self, organization_id: str, agent_id: str, if_revision: int | None) -> Summary:
         """See ArchiveStore.summary."""
 
         def read(conn: sa.Connection) -> Summary:
             agent = conn.execute(
-                sa.select(agents).where(agents.c.organization_id == org, agents.c.id == agent_id)
+                sa.select(agents).where(agents.c.organization_id == organization_id, agents.c.id == agent_id)
             ).first()
             if agent is None:
                 return Summary(revision=0, not_modified=if_revision == 0)
-            held = rows.held(conn, org, agent_id)
+            held = rows.held(conn, organization_id, agent_id)
             revision = agent.base_revision + sum(row.revision for row in held)
             if revision == if_revision:
                 return Summary(revision=revision, not_modified=True)
@@ -179,44 +187,48 @@ class SqlArchiveStore:
             return Summary(
                 revision=revision,
                 passage_count=sum(row.passage_count for row in held),
-                tags=_tags(conn, org, [row.id for row in held]),
+                tags=_tags(conn, organization_id, [row.id for row in held]),
                 updated_at=max(changes),
             )
 
         return await self._database.read(read)
 
-    async def erase_agent(self, org: str, agent_id: str, delete_shared: bool, key: RequestKey | None) -> Erased:
+    async def erase_agent(
+        self, organization_id: str, agent_id: str, delete_shared: bool, key: RequestKey | None
+    ) -> ErasedAgent:
         """See ArchiveStore.erase_agent."""
 
-        def write(conn: sa.Connection) -> Erased:
+        def write(conn: sa.Connection) -> ErasedAgent:
             operations: list[Operation] = []
 
             def effect() -> list[str]:
                 now = self._clock.now()
-                rows.raise_base(conn, org, agent_id, 1, now)
-                mine = sa.and_(agents.c.organization_id == org, agents.c.id == agent_id)
+                rows.raise_base(conn, organization_id, agent_id, 1, now)
+                mine = sa.and_(agents.c.organization_id == organization_id, agents.c.id == agent_id)
                 conn.execute(agents.update().where(mine, agents.c.erased_at.is_(None)).values(erased_at=now))
                 gone_passages = gone_archives = 0
-                for row in rows.held(conn, org, agent_id):
-                    rows.detach(conn, org, agent_id, row.id, now)
-                    if not rows.holders(conn, org, row.id):
+                for row in rows.held(conn, organization_id, agent_id):
+                    rows.detach(conn, organization_id, agent_id, row.id, now)
+                    if not rows.holders(conn, organization_id, row.id):
                         gone_passages += row.passage_count
                         gone_archives += 1
-                        operations.append(rows.delete(conn, org, row, now))
+                        operations.append(rows.delete(conn, organization_id, row, now))
                 if delete_shared:
-                    gone_passages += self._delete_written_by(conn, org, agent_id, operations, now)
+                    gone_passages += self._delete_written_by(conn, organization_id, agent_id, operations, now)
                 return [str(gone_passages), str(gone_archives)]
 
             counts, _ = self._requests.once(conn, key, effect)
-            return Erased(int(counts[0]), int(counts[1]), tuple(operations))
+            return ErasedAgent(int(counts[0]), int(counts[1]), tuple(operations))
 
         return await self._database.write(write)
 
     def _delete_written_by(
-        self, conn: sa.Connection, org: str, agent_id: str, operations: list[Operation], now: datetime
+        self, conn: sa.Connection, organization_id: str, agent_id: str, operations: list[Operation], now: datetime
     ) -> int:
         mine = sa.and_(
-            passages.c.organization_id == org, passages.c.agent_id == agent_id, passages.c.state != "deleted"
+            passages.c.organization_id == organization_id,
+            passages.c.agent_id == agent_id,
+            passages.c.state != "deleted",
         )
         by_archive: dict[str, list[sa.Row[Any]]] = defaultdict(list)
         for row in conn.execute(sa.select(passages).where(mine)).all():
@@ -225,20 +237,20 @@ class SqlArchiveStore:
         for archive_id, written in by_archive.items():
             counted = [row for row in written if row.state == "live"]
             fewer = Counter({tag: -uses for tag, uses in rows.tag_counter(row.tags for row in counted).items()})
-            rows.count_passages(conn, org, archive_id, -len(counted), fewer, now)
+            rows.count_passages(conn, organization_id, archive_id, -len(counted), fewer, now)
             points = tuple(UUID(row.point_id) for row in written)
-            for embedder in rows.embedders(conn, org, archive_id):
-                operation = DeletePoints(self._ids.new("operation"), org, embedder, points)
+            for embedder in rows.embedders(conn, organization_id, archive_id):
+                operation = DeletePoints(self._ids.new("operation"), organization_id, embedder, points)
                 operation_rows.add(conn, operation, now)
                 operations.append(operation)
         return sum(row.state == "live" for written in by_archive.values() for row in written)
 
 
-def _matches(org: str, which: ArchiveFilter) -> sa.ColumnElement[bool]:
-    conditions = [rows.live(org)]
+def _matches(organization_id: str, which: ArchiveFilter) -> sa.ColumnElement[bool]:
+    conditions = [rows.live(organization_id)]
     if which.agent_id is not None:
         held = sa.select(archive_agents.c.archive_id).where(
-            archive_agents.c.organization_id == org, archive_agents.c.agent_id == which.agent_id
+            archive_agents.c.organization_id == organization_id, archive_agents.c.agent_id == which.agent_id
         )
         conditions.append(archives.c.id.in_(held))
     if which.name is not None:
@@ -250,30 +262,32 @@ def _matches(org: str, which: ArchiveFilter) -> sa.ColumnElement[bool]:
     return sa.and_(*conditions)
 
 
-def _tags(conn: sa.Connection, org: str, archive_ids: Sequence[str]) -> tuple[str, ...]:
+def _tags(conn: sa.Connection, organization_id: str, archive_ids: Sequence[str]) -> tuple[str, ...]:
     query = sa.select(archive_tags.c.tag).where(
-        archive_tags.c.organization_id == org, archive_tags.c.archive_id.in_(archive_ids)
+        archive_tags.c.organization_id == organization_id, archive_tags.c.archive_id.in_(archive_ids)
     )
     return tuple(sorted(set(conn.execute(query).scalars()))[:SUMMARY_TAGS])
 
 
 def _embedder_values(
-    conn: sa.Connection, org: str, current: sa.Row[Any], wanted: Archive, now: datetime
+    conn: sa.Connection, organization_id: str, current: sa.Row[Any], wanted: Archive, now: datetime
 ) -> dict[str, Any]:
     """The columns to set at once; where there are passages, they stay and a change of the embedder is begun."""
     stays = {"embedder": current.embedder, "dimension": current.dimension}
     if wanted.embedder == current.embedder:
-        reembedding_rows.leave(conn, org, current.id, now)
+        reembedding_rows.leave(conn, organization_id, current.id, now)
         return stays
-    if reembedding_rows.target(conn, org, current.id) == wanted.embedder:
+    if reembedding_rows.target(conn, organization_id, current.id) == wanted.embedder:
         return stays
     holds = sa.select(passages.c.id).where(
-        passages.c.organization_id == org, passages.c.archive_id == current.id, passages.c.state != "deleted"
+        passages.c.organization_id == organization_id,
+        passages.c.archive_id == current.id,
+        passages.c.state != "deleted",
     )
     if conn.execute(holds.limit(1)).first() is None and not reembedding_rows.is_vacating(
-        conn, org, current.id, wanted.embedder
+        conn, organization_id, current.id, wanted.embedder
     ):
-        reembedding_rows.leave(conn, org, current.id, now)
+        reembedding_rows.leave(conn, organization_id, current.id, now)
         return {"embedder": wanted.embedder, "dimension": wanted.dimension}
-    reembedding_rows.begin(conn, org, current.id, wanted.embedder, wanted.dimension, now)
+    reembedding_rows.begin(conn, organization_id, current.id, wanted.embedder, wanted.dimension, now)
     return stays

@@ -44,16 +44,16 @@ def remove(conn: sa.Connection, operation: Operation) -> None:
     conn.execute(_REMOVE, {"org": operation.organization_id, "operation": operation.id})
 
 
-def by_id(conn: sa.Connection, org: str, operation_id: str) -> Operation | None:
+def by_id(conn: sa.Connection, organization_id: str, operation_id: str) -> Operation | None:
     """The work of that id, if it is not settled."""
-    row = conn.execute(_BY_ID, {"org": org, "operation": operation_id}).first()
+    row = conn.execute(_BY_ID, {"org": organization_id, "operation": operation_id}).first()
     return _operation(row) if row is not None else None
 
 
-def update_of(conn: sa.Connection, org: str, passage_id: str) -> Operation | None:
+def update_of(conn: sa.Connection, organization_id: str, passage_id: str) -> Operation | None:
     """An unsettled update of that passage."""
     query = sa.select(operations.c.kind, operations.c.body).where(
-        operations.c.organization_id == org, operations.c.passage_id == passage_id
+        operations.c.organization_id == organization_id, operations.c.passage_id == passage_id
     )
     row = conn.execute(query).first()
     return _operation(row) if row is not None else None

@@ -18,8 +18,8 @@ from mnemesh_retrieval.index import Position
 
 from mnemesh_archival.errors import ArchiveMoved, PassageBusy, PassageNotFound
 from mnemesh_archival.model.operations import DeletePoints, InsertPoints, Operation, UpdatePoint
-from mnemesh_archival.model.passages import PassageChange, Place, Target
-from mnemesh_archival.store.base import Entry, Insert, InsertTarget, PassageRow, Recorded
+from mnemesh_archival.model.passages import InsertTarget, PassageChange, PassagePosition
+from mnemesh_archival.store.base import InsertBatch, InsertEntry, PassageRow, RecordedInsert, ResolvedTarget
 from mnemesh_archival.store.sql import archive_rows, batch_inserts, operation_rows, reembedding_rows
 from mnemesh_archival.store.sql import passage_rows as rows
 from mnemesh_archival.store.sql.tables import passages, request_ledger
@@ -37,82 +37,84 @@ class SqlPassageLedger:
         self._requests = Ledger(request_ledger, clock)
 
     async def insert_target(
-        self, org: str, target: Target, default_embedder: str, key: RequestKey | None
-    ) -> InsertTarget:
+        self, organization_id: str, target: InsertTarget, default_embedder: str, key: RequestKey | None
+    ) -> ResolvedTarget:
         """See PassageLedger.insert_target."""
 
-        def read(conn: sa.Connection) -> InsertTarget:
+        def read(conn: sa.Connection) -> ResolvedTarget:
             if key is not None and self._is_known(conn, key):
-                return InsertTarget(None, default_embedder, known=True)
-            row = batch_inserts.target_row(conn, org, target)
+                return ResolvedTarget(None, default_embedder, known=True)
+            row = batch_inserts.target_row(conn, organization_id, target)
             if row is None:
-                return InsertTarget(None, default_embedder, known=False)
-            return InsertTarget(row.id, row.embedder, known=False)
+                return ResolvedTarget(None, default_embedder, known=False)
+            return ResolvedTarget(row.id, row.embedder, known=False)
 
         return await self._database.read(read)
 
-    async def record_insert(self, org: str, insert: Insert, key: RequestKey | None) -> Recorded:
+    async def record_insert(self, organization_id: str, insert: InsertBatch, key: RequestKey | None) -> RecordedInsert:
         """See PassageLedger.record_insert."""
 
-        def write(conn: sa.Connection) -> Recorded:
+        def write(conn: sa.Connection) -> RecordedInsert:
             made: list[Operation] = []
 
             def effect() -> list[str]:
-                entries, operation = batch_inserts.record(conn, org, insert, self._clock.now())
+                entries, operation = batch_inserts.record(conn, organization_id, insert, self._clock.now())
                 made.extend([operation] if operation is not None else [])
                 return entries
 
             written, replayed = self._requests.once(conn, key, effect)
-            entries = tuple(msgspec.json.decode(entry, type=Entry) for entry in written)
-            operation = operation_rows.by_id(conn, org, insert.operation_id) if replayed else next(iter(made), None)
-            return Recorded(entries, operation if isinstance(operation, InsertPoints) else None, replayed)
+            entries = tuple(msgspec.json.decode(entry, type=InsertEntry) for entry in written)
+            operation = (
+                operation_rows.by_id(conn, organization_id, insert.operation_id) if replayed else next(iter(made), None)
+            )
+            return RecordedInsert(entries, operation if isinstance(operation, InsertPoints) else None, replayed)
 
         return await self._database.write(write)
 
     async def settle_insert(self, operation: InsertPoints) -> Operation | None:
         """See PassageLedger.settle_insert."""
-        org = operation.organization_id
+        organization_id = operation.organization_id
 
         def write(conn: sa.Connection) -> Operation | None:
             now = self._clock.now()
-            settled = rows.settle(conn, org, [passage.id for passage in operation.passages])
+            settled = rows.settle(conn, organization_id, [passage.id for passage in operation.passages])
             fresh = [passage for passage in operation.passages if passage.id in settled]
             if fresh:
                 tags = Counter(tag for passage in fresh for tag in passage.tags)
-                archive_rows.count_passages(conn, org, fresh[0].archive_id, len(fresh), tags, now)
+                archive_rows.count_passages(conn, organization_id, fresh[0].archive_id, len(fresh), tags, now)
             operation_rows.remove(conn, operation)
             others = [passage.id for passage in operation.passages if passage.id not in settled]
-            live = settled.union(row.id for row in rows.rows(conn, org, others) if row.state == "live")
+            live = settled.union(row.id for row in rows.rows(conn, organization_id, others) if row.state == "live")
             pairs = zip(operation.passages, operation.point_ids, strict=True)
             lost = tuple(point for passage, point in pairs if passage.id not in live)
-            return self._add_delete(conn, org, operation.embedder, lost) if lost else None
+            return self._add_delete(conn, organization_id, operation.embedder, lost) if lost else None
 
         return await self._database.write(write)
 
-    async def find(self, org: str, passage_ids: Sequence[str]) -> dict[str, PassageRow]:
+    async def find(self, organization_id: str, passage_ids: Sequence[str]) -> dict[str, PassageRow]:
         """See PassageLedger.find."""
 
         def read(conn: sa.Connection) -> dict[str, PassageRow]:
-            return {row.id: _found(row) for row in rows.rows(conn, org, passage_ids) if row.state == "live"}
+            return {row.id: _found(row) for row in rows.rows(conn, organization_id, passage_ids) if row.state == "live"}
 
         return await self._database.read(read)
 
-    async def place(self, org: str, passage_id: str) -> Position:
+    async def place(self, organization_id: str, passage_id: str) -> Position:
         """See PassageLedger.place."""
 
         def read(conn: sa.Connection) -> Position:
-            for row in rows.rows(conn, org, [passage_id]):
+            for row in rows.rows(conn, organization_id, [passage_id]):
                 return Position(row.created_at, UUID(row.point_id))
             raise PassageNotFound(passage_id)
 
         return await self._database.read(read)
 
-    async def around(self, org: str, point_ids: Sequence[UUID], reach: int) -> list[Place]:
+    async def around(self, organization_id: str, point_ids: Sequence[UUID], reach: int) -> list[PassagePosition]:
         """See PassageLedger.around."""
-        return await self._database.read(lambda conn: rows.around(conn, org, point_ids, reach))
+        return await self._database.read(lambda conn: rows.around(conn, organization_id, point_ids, reach))
 
     async def record_update(
-        self, org: str, operation_id: str, known: PassageRow, change: PassageChange, key: RequestKey | None
+        self, organization_id: str, operation_id: str, known: PassageRow, change: PassageChange, key: RequestKey | None
     ) -> UpdatePoint | None:
         """See PassageLedger.record_update."""
 
@@ -120,14 +122,16 @@ class SqlPassageLedger:
             made: list[UpdatePoint] = []
 
             def effect() -> list[str]:
-                row = _require_live(conn, org, known.id)
+                row = _require_live(conn, organization_id, known.id)
                 if row.embedder != known.embedder:
                     raise ArchiveMoved(row.archive_id)
-                reembedding_rows.require_open(conn, org, row.archive_id, self._clock.now())
-                if operation_rows.update_of(conn, org, row.id) is not None:
+                reembedding_rows.require_open(conn, organization_id, row.archive_id, self._clock.now())
+                if operation_rows.update_of(conn, organization_id, row.id) is not None:
                     raise PassageBusy(row.id)
-                _note_change(conn, org, row, change)
-                update = UpdatePoint(operation_id, org, row.embedder, row.id, known.point_id, change, row.archive_id)
+                _note_change(conn, organization_id, row, change)
+                update = UpdatePoint(
+                    operation_id, organization_id, row.embedder, row.id, known.point_id, change, row.archive_id
+                )
                 made.append(update)
                 operation_rows.add(conn, update, change.updated_at)
                 return [row.id]
@@ -137,12 +141,12 @@ class SqlPassageLedger:
 
         return await self._database.write(write)
 
-    async def unfinished_update(self, org: str, passage_id: str) -> Operation | None:
+    async def unfinished_update(self, organization_id: str, passage_id: str) -> Operation | None:
         """See PassageLedger.unfinished_update."""
-        return await self._database.read(lambda conn: operation_rows.update_of(conn, org, passage_id))
+        return await self._database.read(lambda conn: operation_rows.update_of(conn, organization_id, passage_id))
 
     async def record_delete(
-        self, org: str, operation_id: str, passage_id: str, key: RequestKey | None
+        self, organization_id: str, operation_id: str, passage_id: str, key: RequestKey | None
     ) -> tuple[Operation, ...]:
         """See PassageLedger.record_delete."""
 
@@ -151,17 +155,19 @@ class SqlPassageLedger:
 
             def effect() -> list[str]:
                 now = self._clock.now()
-                for row in rows.rows(conn, org, [passage_id]):
+                for row in rows.rows(conn, organization_id, [passage_id]):
                     if row.state == "deleted":
                         return [passage_id]
-                    conn.execute(passages.update().where(rows.are(org, [passage_id])).values(**rows.entombed(now)))
+                    conn.execute(
+                        passages.update().where(rows.are(organization_id, [passage_id])).values(**rows.entombed(now))
+                    )
                     if row.state == "live":
                         tags = archive_rows.tag_counter([row.tags])
                         fewer = Counter({tag: -uses for tag, uses in tags.items()})
-                        archive_rows.count_passages(conn, org, row.archive_id, -1, fewer, now)
-                    for embedder in archive_rows.embedders(conn, org, row.archive_id):
+                        archive_rows.count_passages(conn, organization_id, row.archive_id, -1, fewer, now)
+                    for embedder in archive_rows.embedders(conn, organization_id, row.archive_id):
                         name = f"{operation_id}/{len(made)}"
-                        made.append(self._add_delete(conn, org, embedder, (UUID(row.point_id),), name))
+                        made.append(self._add_delete(conn, organization_id, embedder, (UUID(row.point_id),), name))
                     return [passage_id]
                 raise PassageNotFound(passage_id)
 
@@ -178,9 +184,12 @@ class SqlPassageLedger:
         """See PassageLedger.unsettled."""
         return await self._database.write(lambda conn: operation_rows.claim(conn, self._clock.now(), everything, limit))
 
-    async def is_moving(self, org: str, archive_id: str) -> bool:
+    async def is_moving(self, organization_id: str, archive_id: str) -> bool:
         """See PassageLedger.is_moving."""
-        return await self._database.read(lambda conn: reembedding_rows.target(conn, org, archive_id)) is not None
+        return (
+            await self._database.read(lambda conn: reembedding_rows.target(conn, organization_id, archive_id))
+            is not None
+        )
 
     async def purge_requests(self) -> int:
         """See PassageLedger.purge_requests."""
@@ -201,21 +210,21 @@ class SqlPassageLedger:
         return conn.execute(query).first() is not None
 
     def _add_delete(
-        self, conn: sa.Connection, org: str, embedder: str, points: tuple[UUID, ...], operation_id: str = ""
+        self, conn: sa.Connection, organization_id: str, embedder: str, points: tuple[UUID, ...], operation_id: str = ""
     ) -> DeletePoints:
-        operation = DeletePoints(operation_id or self._ids.new("operation"), org, embedder, points)
+        operation = DeletePoints(operation_id or self._ids.new("operation"), organization_id, embedder, points)
         operation_rows.add(conn, operation, self._clock.now())
         return operation
 
 
-def _require_live(conn: sa.Connection, org: str, passage_id: str) -> sa.Row[Any]:
-    for row in rows.rows(conn, org, [passage_id]):
+def _require_live(conn: sa.Connection, organization_id: str, passage_id: str) -> sa.Row[Any]:
+    for row in rows.rows(conn, organization_id, [passage_id]):
         if row.state == "live":
             return row
     raise PassageNotFound(passage_id)
 
 
-def _note_change(conn: sa.Connection, org: str, row: sa.Row[Any], change: PassageChange) -> None:
+def _note_change(conn: sa.Connection, organization_id: str, row: sa.Row[Any], change: PassageChange) -> None:
     values: dict[str, Any] = {"generation": 0, "changes": passages.c.changes + 1}
     tags: Counter[str] = Counter()
     if "text" in change.fields:
@@ -224,8 +233,8 @@ def _note_change(conn: sa.Connection, org: str, row: sa.Row[Any], change: Passag
         values["tags"] = msgspec.json.encode(change.tags).decode()
         tags.update(change.tags)
         tags.subtract(archive_rows.tag_counter([row.tags]))
-    conn.execute(passages.update().where(rows.are(org, [row.id])).values(**values))
-    archive_rows.count_passages(conn, org, row.archive_id, 0, tags, change.updated_at)
+    conn.execute(passages.update().where(rows.are(organization_id, [row.id])).values(**values))
+    archive_rows.count_passages(conn, organization_id, row.archive_id, 0, tags, change.updated_at)
 
 
 def _found(row: sa.Row[Any]) -> PassageRow:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from mnemesh_archival.model.passages import Passage, Place
+from mnemesh_archival.model.passages import Passage, PassagePosition
 from mnemesh_archival.store.sql.tables import archives, passages
 
 T = TypeVar("T")
@@ -48,28 +48,28 @@ _LIMITED = sa.select(*_PLACE).where(_BESIDE).order_by(_NEAR.c.position).limit(sa
 _AROUND_POSTGRESQL = sa.select(_LIMITED).select_from(_OWN.join(_LIMITED, sa.true())).where(_GIVEN)
 
 
-def rows(conn: sa.Connection, org: str, passage_ids: Sequence[str]) -> list[sa.Row[Any]]:
+def rows(conn: sa.Connection, organization_id: str, passage_ids: Sequence[str]) -> list[sa.Row[Any]]:
     """What the ledger knows of these passages, with the embedder of each one's archive."""
     found: list[sa.Row[Any]] = []
     for some in chunks(passage_ids):
-        found += conn.execute(_ROWS, {"org": org, "passages": some}).all()
+        found += conn.execute(_ROWS, {"org": organization_id, "passages": some}).all()
     return found
 
 
-def settle(conn: sa.Connection, org: str, passage_ids: Sequence[str]) -> set[str]:
+def settle(conn: sa.Connection, organization_id: str, passage_ids: Sequence[str]) -> set[str]:
     """Note that passages are in the index now; those of which that was not noted before."""
     settled: set[str] = set()
     for some in chunks(passage_ids):
-        settled.update(conn.execute(_SETTLE, {"org": org, "passages": some}).scalars())
+        settled.update(conn.execute(_SETTLE, {"org": organization_id, "passages": some}).scalars())
     return settled
 
 
-def twins(conn: sa.Connection, org: str, archive_id: str, hashes: Sequence[str]) -> dict[str, str]:
+def twins(conn: sa.Connection, organization_id: str, archive_id: str, hashes: Sequence[str]) -> dict[str, str]:
     """Passages of the archive by the hash of their text."""
     found: dict[str, str] = {}
     for some in chunks(hashes):
         query = sa.select(passages.c.content_hash, passages.c.id).where(
-            passages.c.organization_id == org,
+            passages.c.organization_id == organization_id,
             passages.c.archive_id == archive_id,
             passages.c.content_hash.in_(some),
             passages.c.state != "deleted",
@@ -78,21 +78,21 @@ def twins(conn: sa.Connection, org: str, archive_id: str, hashes: Sequence[str])
     return found
 
 
-def around(conn: sa.Connection, org: str, point_ids: Sequence[UUID], reach: int) -> list[Place]:
+def around(conn: sa.Connection, organization_id: str, point_ids: Sequence[UUID], reach: int) -> list[PassagePosition]:
     """The places of these passages and of the live ones up to so many before and after each."""
     known = {str(point): point for point in point_ids}
     found: dict[str | None, sa.Row[*tuple[Any, ...]]] = {}
     around = _AROUND if conn.dialect.name == "sqlite" else _AROUND_POSTGRESQL
     for some in chunks(list(known)):
-        beside = conn.execute(around, {"org": org, "points": some, "reach": reach, "most": 2 * reach + 1})
+        beside = conn.execute(around, {"org": organization_id, "points": some, "reach": reach, "most": 2 * reach + 1})
         found.update({row[0]: row for row in beside})
     found.pop(None, None)  # what a passage of another organization has beside it
-    return [Place(known.get(point) or UUID(point), *place) for point, *place in found.values()]
+    return [PassagePosition(known.get(point) or UUID(point), *place) for point, *place in found.values()]
 
 
-def next_position(conn: sa.Connection, org: str, archive_id: str) -> int:
+def next_position(conn: sa.Connection, organization_id: str, archive_id: str) -> int:
     """The place behind the last one."""
-    return int(conn.scalar(_LAST, {"org": org, "archive": archive_id}) or 0) + 1
+    return int(conn.scalar(_LAST, {"org": organization_id, "archive": archive_id}) or 0) + 1
 
 
 def strand(passage: Passage) -> str:
@@ -105,9 +105,9 @@ def entombed(now: datetime) -> dict[str, Any]:
     return {"state": "deleted", "deleted_at": now, "tags": "[]", "content_hash": "", "strand": ""}
 
 
-def are(org: str, passage_ids: Sequence[str]) -> sa.ColumnElement[bool]:
+def are(organization_id: str, passage_ids: Sequence[str]) -> sa.ColumnElement[bool]:
     """The rows of these passages."""
-    return sa.and_(passages.c.organization_id == org, passages.c.id.in_(passage_ids))
+    return sa.and_(passages.c.organization_id == organization_id, passages.c.id.in_(passage_ids))
 
 
 def chunks(values: Sequence[T], size: int = 500) -> list[Sequence[T]]:

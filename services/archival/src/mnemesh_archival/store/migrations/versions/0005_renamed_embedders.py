@@ -1,6 +1,6 @@
 """Renames the built-in embedders from `engram/…` to `mnemesh/…` in archives, changes of embedders and open operations.
 
-Their collections in the vector index keep the name under which they were created (see IndexPassageStore).
+Their collections in the vector index keep the name under which they were created (see VectorPassageStore).
 """
 
 import sqlalchemy as sa
