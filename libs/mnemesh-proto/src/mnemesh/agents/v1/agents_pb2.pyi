@@ -30,12 +30,12 @@ class _AgentType:
 class _AgentTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentType.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     AGENT_TYPE_UNSPECIFIED: _AgentType.ValueType  # 0
-    """The same as MEMGPT_V2."""
+    """Same as MEMGPT_V2."""
     AGENT_TYPE_MEMGPT: _AgentType.ValueType  # 1
     AGENT_TYPE_MEMGPT_V2: _AgentType.ValueType  # 2
-    """Speaks by send_message, chains by request_heartbeat."""
+    """Speaks with send_message; continues the turn with request_heartbeat."""
     AGENT_TYPE_LETTA_V1: _AgentType.ValueType  # 3
-    """Speaks in plain text, goes on after every tool call."""
+    """Speaks in plain text; the turn continues after every tool call."""
     AGENT_TYPE_REACT: _AgentType.ValueType  # 4
     AGENT_TYPE_WORKFLOW: _AgentType.ValueType  # 5
     AGENT_TYPE_SPLIT_THREAD: _AgentType.ValueType  # 6
@@ -44,17 +44,15 @@ class _AgentTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentType.V
     AGENT_TYPE_VOICE_SLEEPTIME: _AgentType.ValueType  # 9
 
 class AgentType(_AgentType, metaclass=_AgentTypeEnumTypeWrapper):
-    """Which prompt, loop policy, default tools, default rules and first messages
-    an agent gets. A table, not a class hierarchy.
-    """
+    """Selects the prompt, the loop policy, the default tools, the default tool rules and the first messages of an agent."""
 
 AGENT_TYPE_UNSPECIFIED: AgentType.ValueType  # 0
-"""The same as MEMGPT_V2."""
+"""Same as MEMGPT_V2."""
 AGENT_TYPE_MEMGPT: AgentType.ValueType  # 1
 AGENT_TYPE_MEMGPT_V2: AgentType.ValueType  # 2
-"""Speaks by send_message, chains by request_heartbeat."""
+"""Speaks with send_message; continues the turn with request_heartbeat."""
 AGENT_TYPE_LETTA_V1: AgentType.ValueType  # 3
-"""Speaks in plain text, goes on after every tool call."""
+"""Speaks in plain text; the turn continues after every tool call."""
 AGENT_TYPE_REACT: AgentType.ValueType  # 4
 AGENT_TYPE_WORKFLOW: AgentType.ValueType  # 5
 AGENT_TYPE_SPLIT_THREAD: AgentType.ValueType  # 6
@@ -71,7 +69,7 @@ class _AgentStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentState
     DESCRIPTOR: _descriptor.EnumDescriptor
     AGENT_STATE_UNSPECIFIED: _AgentState.ValueType  # 0
     AGENT_STATE_CREATING: _AgentState.ValueType  # 1
-    """Its parts are being made; only its creation may touch it."""
+    """The agent is being created. Only its creation may change it."""
     AGENT_STATE_ACTIVE: _AgentState.ValueType  # 2
     AGENT_STATE_DELETING: _AgentState.ValueType  # 3
 
@@ -79,7 +77,7 @@ class AgentState(_AgentState, metaclass=_AgentStateEnumTypeWrapper): ...
 
 AGENT_STATE_UNSPECIFIED: AgentState.ValueType  # 0
 AGENT_STATE_CREATING: AgentState.ValueType  # 1
-"""Its parts are being made; only its creation may touch it."""
+"""The agent is being created. Only its creation may change it."""
 AGENT_STATE_ACTIVE: AgentState.ValueType  # 2
 AGENT_STATE_DELETING: AgentState.ValueType  # 3
 Global___AgentState: _TypeAlias = AgentState  # noqa: Y015
@@ -91,25 +89,21 @@ class _PromptPolicy:
 class _PromptPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PromptPolicy.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     PROMPT_POLICY_UNSPECIFIED: _PromptPolicy.ValueType  # 0
-    """The same as REBUILD."""
+    """Same as REBUILD."""
     PROMPT_POLICY_REBUILD: _PromptPolicy.ValueType  # 1
-    """At every step where the memory section differs."""
+    """At every step in which the memory section has changed."""
     PROMPT_POLICY_CACHE: _PromptPolicy.ValueType  # 2
-    """Only at compaction, reset or recompilation, to keep the provider's
-    prefix cache.
-    """
+    """Only at a compaction, reset or recompilation. This preserves the provider's prefix cache."""
 
 class PromptPolicy(_PromptPolicy, metaclass=_PromptPolicyEnumTypeWrapper):
-    """When the stored system message follows the memory that it shows."""
+    """Determines when the stored system message is updated to show the current memory."""
 
 PROMPT_POLICY_UNSPECIFIED: PromptPolicy.ValueType  # 0
-"""The same as REBUILD."""
+"""Same as REBUILD."""
 PROMPT_POLICY_REBUILD: PromptPolicy.ValueType  # 1
-"""At every step where the memory section differs."""
+"""At every step in which the memory section has changed."""
 PROMPT_POLICY_CACHE: PromptPolicy.ValueType  # 2
-"""Only at compaction, reset or recompilation, to keep the provider's
-prefix cache.
-"""
+"""Only at a compaction, reset or recompilation. This preserves the provider's prefix cache."""
 Global___PromptPolicy: _TypeAlias = PromptPolicy  # noqa: Y015
 
 class _CompactionMode:
@@ -119,7 +113,7 @@ class _CompactionMode:
 class _CompactionModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CompactionMode.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     COMPACTION_MODE_UNSPECIFIED: _CompactionMode.ValueType  # 0
-    """The same as SLIDING_WINDOW."""
+    """Same as SLIDING_WINDOW."""
     COMPACTION_MODE_SLIDING_WINDOW: _CompactionMode.ValueType  # 1
     COMPACTION_MODE_ALL: _CompactionMode.ValueType  # 2
     COMPACTION_MODE_SELF_COMPACT_SLIDING_WINDOW: _CompactionMode.ValueType  # 3
@@ -129,7 +123,7 @@ class _CompactionModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Compac
 class CompactionMode(_CompactionMode, metaclass=_CompactionModeEnumTypeWrapper): ...
 
 COMPACTION_MODE_UNSPECIFIED: CompactionMode.ValueType  # 0
-"""The same as SLIDING_WINDOW."""
+"""Same as SLIDING_WINDOW."""
 COMPACTION_MODE_SLIDING_WINDOW: CompactionMode.ValueType  # 1
 COMPACTION_MODE_ALL: CompactionMode.ValueType  # 2
 COMPACTION_MODE_SELF_COMPACT_SLIDING_WINDOW: CompactionMode.ValueType  # 3
@@ -156,13 +150,13 @@ class _StopReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StopReason
     STOP_REASON_CANCELLED: _StopReason.ValueType  # 10
     STOP_REASON_REQUIRES_APPROVAL: _StopReason.ValueType  # 11
     STOP_REASON_CONTEXT_WINDOW_OVERFLOW: _StopReason.ValueType  # 12
-    """The conversation does not fit the window and nothing could be compacted."""
+    """The conversation does not fit the context window and no message could be removed."""
     STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT: _StopReason.ValueType  # 13
-    """The system prompt alone does not fit."""
+    """The system prompt alone does not fit the context window."""
     STOP_REASON_INSUFFICIENT_CREDITS: _StopReason.ValueType  # 14
 
 class StopReason(_StopReason, metaclass=_StopReasonEnumTypeWrapper):
-    """Why a run stopped."""
+    """The reason why a run stopped."""
 
 STOP_REASON_UNSPECIFIED: StopReason.ValueType  # 0
 STOP_REASON_END_TURN: StopReason.ValueType  # 1
@@ -177,9 +171,9 @@ STOP_REASON_TOOL_RULE: StopReason.ValueType  # 9
 STOP_REASON_CANCELLED: StopReason.ValueType  # 10
 STOP_REASON_REQUIRES_APPROVAL: StopReason.ValueType  # 11
 STOP_REASON_CONTEXT_WINDOW_OVERFLOW: StopReason.ValueType  # 12
-"""The conversation does not fit the window and nothing could be compacted."""
+"""The conversation does not fit the context window and no message could be removed."""
 STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT: StopReason.ValueType  # 13
-"""The system prompt alone does not fit."""
+"""The system prompt alone does not fit the context window."""
 STOP_REASON_INSUFFICIENT_CREDITS: StopReason.ValueType  # 14
 Global___StopReason: _TypeAlias = StopReason  # noqa: Y015
 
@@ -214,7 +208,7 @@ Global___ContextSectionKind: _TypeAlias = ContextSectionKind  # noqa: Y015
 
 @_typing.final
 class SystemPrompt(_message.Message):
-    """A system prompt that agents can be made with."""
+    """A system prompt from which agents can be created."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -222,11 +216,11 @@ class SystemPrompt(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     BUILT_IN_FIELD_NUMBER: _builtins.int
     key: _builtins.str
-    """Letters, digits and _ . - , at most 100 of them."""
+    """Up to 100 letters, digits and "_", "." or "-"."""
     text: _builtins.str
-    """The template, as Agent.system has it."""
+    """The template, in the format of Agent.system."""
     built_in: _builtins.bool
-    """Whether it comes along with the server, or is a file of the operator's."""
+    """True if the prompt is part of the server; false if it is an operator's file."""
     def __init__(
         self,
         *,
@@ -285,50 +279,48 @@ class Agent(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"agent-" and a version-4 UUID."""
+    """Format: "agent-" followed by a version-4 UUID."""
     name: _builtins.str
-    """Not unique; made up where absent at creation."""
+    """Not unique. Generated if absent at creation."""
     description: _builtins.str
     type: Global___AgentType.ValueType
     state: Global___AgentState.ValueType
     system: _builtins.str
-    """The system prompt's template; {CORE_MEMORY} marks where memory goes."""
+    """Template of the system prompt. {CORE_MEMORY} marks the position of the memory section."""
     model: _builtins.str
-    """Handle as "provider/model"."""
+    """Model handle, as "provider/model"."""
     embedder: _builtins.str
-    """Handle of the embedder of archives made for the agent."""
+    """Handle of the embedder for archives that are created for the agent."""
     metadata: _builtins.str
     """A JSON object as text."""
     time_zone: _builtins.str
-    """IANA name; the times that the agent sees are in it."""
+    """IANA time zone name. Times are shown to the agent in this zone."""
     prompt_policy: Global___PromptPolicy.ValueType
     message_buffer_autoclear: _builtins.bool
-    """Each turn starts from an empty window; the rows stay searchable."""
+    """If true, each turn starts with an empty window. The messages stay searchable."""
     enable_sleeptime: _builtins.bool
     max_files_open: _builtins.int
     per_file_view_window_char_limit: _builtins.int
     hidden: _builtins.bool
     default_conversation_id: _builtins.str
-    """The default conversation, derived from the agent's id."""
+    """Id of the default conversation, derived from the agent id."""
     last_stop_reason: Global___StopReason.ValueType
-    """Of the newest run in any conversation."""
+    """Stop reason of the newest run in any conversation."""
     pending_approval_request_id: _builtins.str
-    """The approval that it waits for, if any."""
+    """The approval that the agent waits for, if any."""
     continuation_message: _builtins.str
-    """What the model is told behind the returns of a step's tools, as
-    "All tools finished. Continue.", where it goes on by itself: one
-    event in a user's name, stored with the tool message, that begins no
-    turn and is in no search. 1 to 2000 characters; absent tells nothing.
-    Only of types that speak in plain text: the others have heartbeats, and
-    it is INVALID_ARGUMENT for them.
+    """A text that is sent to the model after the tool returns of a step whenever another step follows, such as "All
+    tools finished. Continue.". It is stored as an event message with the role USER in the same commit as the tool
+    message; it starts no turn and is excluded from search. 1 to 2000 characters; absent sends nothing. Only for agent
+    types that speak in plain text; other types use heartbeats and return INVALID_ARGUMENT.
     """
     @_builtins.property
     def model_settings(self) -> Global___ModelSettings:
-        """What the client set; the rest comes from the model."""
+        """The settings that the client set. Other values come from the model."""
 
     @_builtins.property
     def effective_model_settings(self) -> Global___ModelSettings:
-        """What holds. Output only."""
+        """The settings in effect. Output only."""
 
     @_builtins.property
     def tool_rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolRule]: ...
@@ -344,13 +336,11 @@ class Agent(_message.Message):
     def group_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What holds the agent's attention: ids of the default conversation's
-        window. Only in views that ask for it.
-        """
+        """Ids of the messages in the default conversation's window. Returned only by views that ask for them."""
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttachedTool]:
-        """Names of built-in tools, and custom, MCP and client tools by id and name."""
+        """Built-in tools by name; custom, MCP and client tools by id and name."""
 
     @_builtins.property
     def last_run_completion_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -358,7 +348,7 @@ class Agent(_message.Message):
     def last_run_duration(self) -> _duration_pb2.Duration: ...
     @_builtins.property
     def secrets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Secret]:
-        """Environment of its tools. Names always; values only in a view that asks."""
+        """Environment variables of the agent's tools. Names are always returned, values only by views that ask for them."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -467,7 +457,7 @@ Global___Agent: _TypeAlias = Agent  # noqa: Y015
 
 @_typing.final
 class Secret(_message.Message):
-    """A variable of the tools' environment, encrypted at rest."""
+    """An environment variable of tools, encrypted at rest."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -477,7 +467,7 @@ class Secret(_message.Message):
     id: _builtins.str
     key: _builtins.str
     value: _builtins.str
-    """Only where a view asks for it."""
+    """Returned only by views that ask for it."""
     def __init__(
         self,
         *,
@@ -534,7 +524,7 @@ Global___AttachedTool: _TypeAlias = AttachedTool  # noqa: Y015
 
 @_typing.final
 class ModelSettings(_message.Message):
-    """How the model is called. Absent fields take the model's value."""
+    """Settings of model calls. Absent fields use the model's value."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -551,7 +541,7 @@ class ModelSettings(_message.Message):
     FALLBACK_MODEL_FIELD_NUMBER: _builtins.int
     PROVIDER_OPTIONS_FIELD_NUMBER: _builtins.int
     context_window: _builtins.int
-    """Tokens, prompt and answer together."""
+    """Maximum number of tokens of prompt and answer together."""
     max_output_tokens: _builtins.int
     temperature: _builtins.float
     top_p: _builtins.float
@@ -564,10 +554,10 @@ class ModelSettings(_message.Message):
     max_reasoning_tokens: _builtins.int
     strict_tool_schemas: _builtins.bool
     fallback_model: _builtins.str
-    """Handle to go to where this model stays away."""
+    """Handle of the model that is used if this model is unavailable."""
     provider_options: _builtins.str
-    """Anything else that the provider's API takes: a JSON object as text, laid
-    over the request body.
+    """A JSON object as text with further fields of the provider's API. It is merged into the request body and takes
+    precedence.
     """
     def __init__(
         self,
@@ -730,9 +720,7 @@ Global___JsonSchemaFormat: _TypeAlias = JsonSchemaFormat  # noqa: Y015
 
 @_typing.final
 class ToolRule(_message.Message):
-    """A constraint on the order or number of tool calls within a turn. Equal
-    rules are kept once.
-    """
+    """A constraint on the order or number of tool calls within a turn. Duplicate rules are stored once."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -788,7 +776,7 @@ Global___ToolRule: _TypeAlias = ToolRule  # noqa: Y015
 
 @_typing.final
 class RunFirstRule(_message.Message):
-    """The tool is the first of the turn."""
+    """The tool must be the first call of the turn."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -796,7 +784,7 @@ class RunFirstRule(_message.Message):
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     tool_name: _builtins.str
     arguments: _builtins.str
-    """Arguments that override the model's: a JSON object as text."""
+    """A JSON object as text. These arguments replace the model's."""
     def __init__(
         self,
         *,
@@ -815,7 +803,7 @@ Global___RunFirstRule: _TypeAlias = RunFirstRule  # noqa: Y015
 
 @_typing.final
 class ExitLoopRule(_message.Message):
-    """The turn ends after it."""
+    """The turn ends after this tool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -836,7 +824,7 @@ Global___ExitLoopRule: _TypeAlias = ExitLoopRule  # noqa: Y015
 
 @_typing.final
 class ContinueLoopRule(_message.Message):
-    """The turn goes on after it."""
+    """The turn continues after this tool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -857,7 +845,7 @@ Global___ContinueLoopRule: _TypeAlias = ContinueLoopRule  # noqa: Y015
 
 @_typing.final
 class ConditionalRule(_message.Message):
-    """What it returns decides which tool is next."""
+    """The return value determines the next tool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -868,7 +856,7 @@ class ConditionalRule(_message.Message):
     tool_name: _builtins.str
     default_child: _builtins.str
     require_output_mapping: _builtins.bool
-    """A return that no outcome names is an error rather than the default."""
+    """If true, a return value without a mapping is an error; otherwise the default applies."""
     @_builtins.property
     def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConditionalOutcome]: ...
     def __init__(
@@ -924,7 +912,7 @@ Global___ConditionalOutcome: _TypeAlias = ConditionalOutcome  # noqa: Y015
 
 @_typing.final
 class ConstrainChildToolsRule(_message.Message):
-    """After it, only these."""
+    """After this tool, only the children may be called."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -958,7 +946,7 @@ class ChildArguments(_message.Message):
     TOOL_NAME_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     tool_name: _builtins.str
-    """One of the rule's children."""
+    """One of the children of the rule."""
     arguments: _builtins.str
     """A JSON object as text."""
     def __init__(
@@ -977,7 +965,7 @@ Global___ChildArguments: _TypeAlias = ChildArguments  # noqa: Y015
 
 @_typing.final
 class MaxCountPerStepRule(_message.Message):
-    """At most so many calls within a turn."""
+    """Maximum number of calls within a turn."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1001,7 +989,7 @@ Global___MaxCountPerStepRule: _TypeAlias = MaxCountPerStepRule  # noqa: Y015
 
 @_typing.final
 class ParentLastToolRule(_message.Message):
-    """The children may be called only right after it."""
+    """The children may be called only directly after this tool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1026,7 +1014,7 @@ Global___ParentLastToolRule: _TypeAlias = ParentLastToolRule  # noqa: Y015
 
 @_typing.final
 class RequiredBeforeExitRule(_message.Message):
-    """The turn may not end without it."""
+    """The turn cannot end before this tool was called."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1047,7 +1035,7 @@ Global___RequiredBeforeExitRule: _TypeAlias = RequiredBeforeExitRule  # noqa: Y0
 
 @_typing.final
 class RequiresApprovalRule(_message.Message):
-    """A person decides about each call."""
+    """Each call of this tool waits for an approval."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1081,20 +1069,18 @@ class CompactionSettings(_message.Message):
     MEMORY_SCOPE_FIELD_NUMBER: _builtins.int
     mode: Global___CompactionMode.ValueType
     model: _builtins.str
-    """Handle of the summariser; absent means the provider's default."""
+    """Handle of the model that writes summaries. Absent selects the provider's default."""
     prompt: _builtins.str
     prompt_acknowledgement: _builtins.bool
     clip_chars: _builtins.int
-    """Most characters of a summary; absent means 50000."""
+    """Maximum length of a summary in characters. Absent means 50000."""
     sliding_window_percentage: _builtins.float
-    """Share of the messages that the first try evicts, 0 to 1; absent means 0.3."""
+    """Fraction of the messages that the first attempt removes, 0 to 1. Absent means 0.3."""
     trigger_ratio: _builtins.float
-    """Share of the budget at which compaction starts; absent means 0.9, of
-    EPISODIC 0.8.
-    """
+    """Fraction of the budget at which a compaction starts. Absent means 0.9, or 0.8 for EPISODIC."""
     memory_scope: _builtins.str
-    """Where EPISODIC keeps episodes and facts: a name that agents of the
-    organization share, 1 to 255 characters; absent means the agent's own.
+    """Scope in which EPISODIC stores episodes and facts: a name that agents of the organization share, 1 to 255
+    characters. Absent means the agent's own scope.
     """
     @_builtins.property
     def model_settings(self) -> Global___ModelSettings: ...
@@ -1152,7 +1138,7 @@ Global___CompactionSettings: _TypeAlias = CompactionSettings  # noqa: Y015
 
 @_typing.final
 class ContextWindow(_message.Message):
-    """What the model sees, by section."""
+    """The input of the model, by section."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1172,11 +1158,11 @@ class ContextWindow(_message.Message):
     def sections(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContextSection]: ...
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """The window's messages, the system message first."""
+        """The messages of the window; the first is the system message."""
 
     @_builtins.property
     def tool_schemas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """JSON text of each tool as it is sent."""
+        """JSON text of each tool, as sent to the model."""
 
     @_builtins.property
     def estimate(self) -> Global___TokenEstimate: ...
@@ -1202,8 +1188,8 @@ Global___ContextWindow: _TypeAlias = ContextWindow  # noqa: Y015
 
 @_typing.final
 class TokenEstimate(_message.Message):
-    """How good the estimates of tokens are: what providers counted of this
-    agent's requests to this model, against what they were estimated at.
+    """The accuracy of token estimates: token counts of providers for this agent's requests to this model, compared with
+    the estimates.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1212,15 +1198,13 @@ class TokenEstimate(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     ANSWER_COUNT_FIELD_NUMBER: _builtins.int
     factor: _builtins.float
-    """Every figure of the window is the plain estimate times this; 1 before the
-    first answer.
-    """
+    """Every figure of the window is the plain estimate multiplied by this factor. 1 before the first answer."""
     error: _builtins.float
-    """Of the newest request, before its answer was learnt from, as a share of
-    what was counted: 0.1 is a tenth too much, -0.1 a tenth too little.
+    """Relative error of the newest request, before the factor was updated: 0.1 is an estimate 10 % too high, -0.1 one 10
+    % too low.
     """
     answer_count: _builtins.int
-    """Answers that the factor is learnt from, in any process."""
+    """Number of answers from which the factor was learned, in all processes."""
     def __init__(
         self,
         *,
@@ -1247,7 +1231,7 @@ class ContextSection(_message.Message):
     kind: Global___ContextSectionKind.ValueType
     tokens: _builtins.int
     text: _builtins.str
-    """Of the sections that are text."""
+    """Set for sections that consist of text."""
     count: _builtins.int
     def __init__(
         self,
@@ -1307,9 +1291,7 @@ Global___CompactionResult: _TypeAlias = CompactionResult  # noqa: Y015
 
 @_typing.final
 class ErasureReport(_message.Message):
-    """What an erasure removed, by store. Bytes that engines keep of it go with
-    their next maintenance.
-    """
+    """Number of erased records by store. Storage engines may keep the bytes until the next maintenance."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1323,12 +1305,12 @@ class ErasureReport(_message.Message):
     agents: _builtins.int
     messages: _builtins.int
     contexts: _builtins.int
-    """Context windows."""
+    """Number of context windows."""
     passages: _builtins.int
     archives: _builtins.int
-    """Archives that nobody else held."""
+    """Number of archives that no other agent held."""
     detached_blocks: _builtins.int
-    """Blocks that others still hold."""
+    """Number of blocks that other agents still hold."""
     deleted_blocks: _builtins.int
     def __init__(
         self,

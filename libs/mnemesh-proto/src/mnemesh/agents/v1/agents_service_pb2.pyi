@@ -35,7 +35,7 @@ class _AgentOrderByEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentOrd
     AGENT_ORDER_BY_CREATE_TIME: _AgentOrderBy.ValueType  # 1
     AGENT_ORDER_BY_UPDATE_TIME: _AgentOrderBy.ValueType  # 2
     AGENT_ORDER_BY_LAST_RUN_COMPLETION: _AgentOrderBy.ValueType  # 3
-    """Agents that never ran come last in either order."""
+    """Agents that never ran are last in both orders."""
 
 class AgentOrderBy(_AgentOrderBy, metaclass=_AgentOrderByEnumTypeWrapper): ...
 
@@ -43,7 +43,7 @@ AGENT_ORDER_BY_UNSPECIFIED: AgentOrderBy.ValueType  # 0
 AGENT_ORDER_BY_CREATE_TIME: AgentOrderBy.ValueType  # 1
 AGENT_ORDER_BY_UPDATE_TIME: AgentOrderBy.ValueType  # 2
 AGENT_ORDER_BY_LAST_RUN_COMPLETION: AgentOrderBy.ValueType  # 3
-"""Agents that never ran come last in either order."""
+"""Agents that never ran are last in both orders."""
 Global___AgentOrderBy: _TypeAlias = AgentOrderBy  # noqa: Y015
 
 class _TagOrderBy:
@@ -139,38 +139,36 @@ class CreateAgentRequest(_message.Message):
     SYSTEM_PROMPT_KEY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     include_base_tools: _builtins.bool
-    """Absent means yes, where the type has any."""
+    """Absent means true, if the type has base tools."""
     include_base_tool_rules: _builtins.bool
-    """Absent means what the type and model say."""
+    """Absent uses the default of the type and model."""
     include_multi_agent_tools: _builtins.bool
     include_default_folder: _builtins.bool
     system_prompt_key: _builtins.str
-    """Takes the system prompt under this key, as it is now; agent.system must be
-    empty then. Absent: agent.system, or the type's own where that is empty.
+    """Uses the current text of the system prompt with this key; agent.system must be empty. Absent uses agent.system, or
+    the prompt of the type if that is empty.
     """
     @_builtins.property
     def agent(self) -> _agents_pb2.Agent:
-        """type, model and what else differs from the defaults. tools is ignored:
-        name them in tool_names and tool_ids.
-        """
+        """type, model and other settings. tools is ignored; use tool_names and tool_ids."""
 
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_blocks_pb2.Block]:
-        """Blocks to make for the agent."""
+        """Blocks to create for the agent."""
 
     @_builtins.property
     def block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Blocks that exist, to be shared with it."""
+        """Existing blocks to share with the agent."""
 
     @_builtins.property
     def tool_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def tool_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Built-in tools, or stored ones by name."""
+        """Built-in tools, or stored tools by name."""
 
     @_builtins.property
     def initial_messages(self) -> Global___InitialMessages:
-        """Absent: the type's own first messages. Present and empty: none."""
+        """Absent uses the first messages of the type; an empty list stores none."""
 
     @_builtins.property
     def archive_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
@@ -178,13 +176,13 @@ class CreateAgentRequest(_message.Message):
     def folder_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def memory_variables(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Substituted in block values and the system prompt, as {{name}}."""
+        """Values for {{name}} placeholders in block values and the system prompt."""
 
     @_builtins.property
     def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def tool_sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Make tools of these source texts and attach them."""
+        """Creates tools from these source texts and attaches them."""
 
     def __init__(
         self,
@@ -280,7 +278,7 @@ Global___CreateAgentResponse: _TypeAlias = CreateAgentResponse  # noqa: Y015
 
 @_typing.final
 class AgentView(_message.Message):
-    """Parts of an agent that cost a look elsewhere."""
+    """Parts of an agent that require additional reads."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -344,7 +342,7 @@ class GetAgentResponse(_message.Message):
     def agent(self) -> _agents_pb2.Agent: ...
     @_builtins.property
     def core_memory(self) -> _blocks_pb2.CoreMemory:
-        """Where the view asks."""
+        """Present if the view asks for it."""
 
     def __init__(
         self,
@@ -532,7 +530,7 @@ class ListAgentsResponse(_message.Message):
     def agents(self) -> _containers.RepeatedCompositeFieldContainer[_agents_pb2.Agent]: ...
     @_builtins.property
     def core_memories(self) -> _containers.RepeatedCompositeFieldContainer[_blocks_pb2.CoreMemory]:
-        """Parallel to agents, where the view asks."""
+        """One per agent, in the same order. Present if the view asks for it."""
 
     def __init__(
         self,
@@ -598,27 +596,23 @@ class UpdateAgentRequest(_message.Message):
     SYSTEM_PROMPT_KEY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     system_prompt_key: _builtins.str
-    """Sets system to the prompt under this key, as it is now, beside what the
-    mask names; system must not be in the mask then. With it the mask may be
-    empty.
+    """Sets system to the current text of the prompt with this key, in addition to the fields in update_mask, which must
+    not contain system and may be empty.
     """
     @_builtins.property
     def agent(self) -> _agents_pb2.Agent:
-        """id names the agent."""
+        """agent.id identifies the agent."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Paths of Agent: name, description, system, model, model_settings,
-        embedder, tool_rules, tags, metadata, time_zone, prompt_policy,
-        message_buffer_autoclear, compaction_settings, response_format,
-        enable_sleeptime, max_files_open, per_file_view_window_char_limit,
-        hidden, identity_ids, provenance.project_id and its fellows, secrets (the
-        whole set), message_ids. A path whose field is absent clears it.
+        """Paths of Agent: name, description, system, model, model_settings, embedder, tool_rules, tags, metadata, time_zone,
+        prompt_policy, message_buffer_autoclear, compaction_settings, response_format, enable_sleeptime, max_files_open,
+        per_file_view_window_char_limit, hidden, identity_ids, provenance.project_id and the other provenance fields,
+        secrets (the whole set), message_ids. A path whose field is absent clears the field.
 
-        message_ids stands alone: it puts messages of the agent, in this order,
-        into the default conversation's window, behind its system message, which
-        has to come first. That takes the conversation's turn. PENDING_APPROVAL,
-        CONVERSATION_BUSY.
+        message_ids must be the only path. It replaces the default conversation's window with the given messages of the
+        agent, in this order; the first id must be the system message. The call waits in the conversation's queue. Errors:
+        PENDING_APPROVAL, CONVERSATION_BUSY.
         """
 
     def __init__(
@@ -688,7 +682,7 @@ class DeleteAgentResponse(_message.Message):
     REPORT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def report(self) -> _agents_pb2.ErasureReport:
-        """What was erased by this call; a repeat counts what the first left behind."""
+        """What this call erased. A repeated call reports what the earlier calls left."""
 
     def __init__(
         self,
@@ -908,7 +902,7 @@ class GetContextWindowRequest(_message.Message):
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     conversation_id: _builtins.str
-    """Absent, "default" or the agent's id: its default conversation."""
+    """Absent, "default" or the agent id mean the default conversation."""
     def __init__(
         self,
         *,
@@ -988,7 +982,7 @@ class PreviewRequestResponse(_message.Message):
 
     REQUEST_BODY_FIELD_NUMBER: _builtins.int
     request_body: _builtins.str
-    """JSON text, keys left out."""
+    """JSON text without credentials."""
     def __init__(
         self,
         *,
@@ -1016,8 +1010,8 @@ class RecompileAgentRequest(_message.Message):
     conversation_id: _builtins.str
     dry_run: _builtins.bool
     on_busy: _runs_pb2.OnBusy.ValueType
-    """What to do where a run or another change is ahead in the conversation: wait
-    in line with the runs, until the deadline, or refuse.
+    """What to do if a run or another change holds the conversation or is queued ahead: wait in the queue until the
+    deadline, or fail.
     """
     def __init__(
         self,
@@ -1074,8 +1068,8 @@ class ResetMessagesRequest(_message.Message):
     conversation_id: _builtins.str
     add_default_initial_messages: _builtins.bool
     on_busy: _runs_pb2.OnBusy.ValueType
-    """What to do where a run or another change is ahead in the conversation: wait
-    in line with the runs, until the deadline, or refuse.
+    """What to do if a run or another change holds the conversation or is queued ahead: wait in the queue until the
+    deadline, or fail.
     """
     def __init__(
         self,
@@ -1130,14 +1124,14 @@ class CompactConversationRequest(_message.Message):
     agent_id: _builtins.str
     conversation_id: _builtins.str
     dry_run: _builtins.bool
-    """Only tell what it would do."""
+    """Returns the result without applying it."""
     on_busy: _runs_pb2.OnBusy.ValueType
-    """What to do where a run or another change is ahead in the conversation: wait
-    in line with the runs, until the deadline, or refuse.
+    """What to do if a run or another change holds the conversation or is queued ahead: wait in the queue until the
+    deadline, or fail.
     """
     @_builtins.property
     def settings(self) -> _agents_pb2.CompactionSettings:
-        """Overrides for this time."""
+        """Overrides the agent's settings for this call."""
 
     def __init__(
         self,
@@ -1198,7 +1192,7 @@ class ListTagsRequest(_message.Message):
     page_size: _builtins.int
     page_token: _builtins.str
     after_id: _builtins.str
-    """Tags themselves serve as ids here."""
+    """Tags serve as ids."""
     before_id: _builtins.str
     order: _paging_pb2.SortOrder.ValueType
     order_by: Global___TagOrderBy.ValueType
@@ -1309,7 +1303,7 @@ class ListSystemPromptsRequest(_message.Message):
     page_size: _builtins.int
     page_token: _builtins.str
     after_id: _builtins.str
-    """Keys serve as ids here."""
+    """Keys serve as ids."""
     before_id: _builtins.str
     order: _paging_pb2.SortOrder.ValueType
     order_by: Global___SystemPromptOrderBy.ValueType
@@ -1373,10 +1367,10 @@ class ExportAgentRequest(_message.Message):
     agent_id: _builtins.str
     conversation_id: _builtins.str
     max_messages: _builtins.int
-    """Newest messages to take along; absent means all."""
+    """Number of newest messages to include. Absent means all."""
     include_passages: _builtins.bool
     letta_format: _builtins.bool
-    """Write the Letta agent-file format rather than mnemesh's own."""
+    """Writes the Letta agent-file format instead of the mnemesh format."""
     def __init__(
         self,
         *,
@@ -1407,7 +1401,7 @@ class ExportAgentResponse(_message.Message):
 
     CHUNK_FIELD_NUMBER: _builtins.int
     chunk: _builtins.bytes
-    """A piece of the file; the pieces in order are JSON text."""
+    """A part of the file. The concatenated parts are JSON text."""
     def __init__(
         self,
         *,

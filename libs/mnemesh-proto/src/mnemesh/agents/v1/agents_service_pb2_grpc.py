@@ -26,9 +26,11 @@ if _version_not_supported:
 
 
 class AgentServiceStub:
-    """Agents. What an agent remembers is in the tiers: its blocks in
-    BlockService, its messages in MessageService, its passages in
-    PassageService, all under the agent's id.
+    """Manages agents. The memory of an agent is stored in the memory services under the agent's id: blocks in
+    BlockService, messages in MessageService, passages in PassageService.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED.
     """
 
     def __init__(self, channel):
@@ -140,155 +142,161 @@ class AgentServiceStub:
 
 
 class AgentServiceServicer:
-    """Agents. What an agent remembers is in the tiers: its blocks in
-    BlockService, its messages in MessageService, its passages in
-    PassageService, all under the agent's id.
+    """Manages agents. The memory of an agent is stored in the memory services under the agent's id: blocks in
+    BlockService, messages in MessageService, passages in PassageService.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED.
     """
 
     def CreateAgent(self, request, context):
-        """Makes the agent, its blocks, its default conversation and its first
-        messages. Nobody sees half an agent: until all parts stand it is in no
-        list, and a creation that was interrupted is finished or undone. A repeat
-        under the same request_id resumes and gives the same agent.
-        MODEL_UNKNOWN, NOT_FOUND (a tool, block or system prompt),
-        BLOCK_LABEL_TAKEN.
+        """Creates the agent, its blocks, its default conversation and its first messages. The agent is invisible until all
+        parts exist. An interrupted creation is completed or rolled back in the background.
+
+        Idempotent: a repeated call with the same request_id resumes the creation and returns the same agent. Errors:
+        MODEL_UNKNOWN, NOT_FOUND (a tool, block or system prompt), BLOCK_LABEL_TAKEN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetAgent(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns one agent, with the parts that the view asks for. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAgents(self, request, context):
-        """Order UNSPECIFIED is descending.
+        """Lists agents. The default order is descending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountAgents(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns the number of agents that match a filter.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateAgent(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Updates the fields in update_mask. Runs in progress keep the settings with which they started. Errors: NOT_FOUND,
+        MODEL_UNKNOWN.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteAgent(self, request, context):
-        """Deletes the agent and everything that only it has, in every tier. Blocks,
-        archives, tools and folders that others hold stay. A repeat succeeds.
+        """Deletes the agent and everything that belongs to it alone, in every service. Blocks, archives, tools and folders
+        that other agents hold are kept. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AttachTool(self, request, context):
-        """By id or name; built-in tools by name. A tool that is attached is a
-        success that changes nothing.
+        """Attaches a tool by id or name; built-in tools by name. Attaching an attached tool succeeds and changes nothing.
+        Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetachTool(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Detaches a tool from an agent. The tool is kept. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetToolApproval(self, request, context):
-        """Whether calls of the tool by this agent wait for a person.
+        """Sets whether calls of a tool by this agent wait for an approval. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RunTool(self, request, context):
-        """Runs any attached tool by name outside of a turn.
+        """Runs an attached tool outside a turn. Errors: NOT_FOUND if the agent or tool does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetContextWindow(self, request, context):
-        """What the model sees: texts, messages, and token counts by section.
+        """Returns the input of the model: texts, messages, and token counts by section. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PreviewRequest(self, request, context):
-        """The provider request that a message would cause, without effect.
+        """Returns the provider request that a message would cause. Stores and sends nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RecompileAgent(self, request, context):
-        """Renders the system message anew; with dry_run only returns it. Takes the
-        conversation's turn: CONVERSATION_BUSY where that does not come in time.
+        """Renders the system message again and stores it; with dry_run only returns it. The call waits in the conversation's
+        queue. Errors: CONVERSATION_BUSY.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetMessages(self, request, context):
-        """Empties a conversation's window but for its system message. The rows stay
-        in recall. Takes the conversation's turn: CONVERSATION_BUSY where that does
-        not come in time.
+        """Removes all messages except the system message from a conversation's window. The messages stay in recall. The call
+        waits in the conversation's queue. Errors: CONVERSATION_BUSY.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompactConversation(self, request, context):
-        """NOTHING_TO_COMPACT where nothing shrinks. Takes the conversation's turn:
-        CONVERSATION_BUSY where that does not come in time.
+        """Compacts a conversation's window now. The call waits in the conversation's queue. Errors: NOTHING_TO_COMPACT,
+        CONVERSATION_BUSY.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTags(self, request, context):
-        """Every tag in use, by the alphabet.
+        """Lists all tags in use, in alphabetical order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSystemPrompt(self, request, context):
-        """A system prompt by its key. NOT_FOUND where there is none, or where the
-        operator's file under that key is no text that an agent could have.
+        """Returns the system prompt with the given key. Errors: NOT_FOUND, also if the operator's file with that key is not
+        a valid prompt.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSystemPrompts(self, request, context):
-        """The system prompts that agents can be made with, by key: those that come
-        along, and the operator's own as they are now. Every organization has the
-        same.
+        """Lists the system prompts from which agents can be created, ordered by key: built-in prompts and the operator's
+        files. The list is the same for all organizations.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExportAgent(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Exports an agent as a stream of file parts. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ImportAgent(self, request_iterator, context):
-        """Missing associated documentation comment in .proto file."""
+        """Creates an agent from the parts of an exported file. The first message carries the header.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -405,9 +413,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AgentService:
-    """Agents. What an agent remembers is in the tiers: its blocks in
-    BlockService, its messages in MessageService, its passages in
-    PassageService, all under the agent's id.
+    """Manages agents. The memory of an agent is stored in the memory services under the agent's id: blocks in
+    BlockService, messages in MessageService, passages in PassageService.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED.
     """
 
     @staticmethod

@@ -27,9 +27,11 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AgentServiceStub:
-    """Agents. What an agent remembers is in the tiers: its blocks in
-    BlockService, its messages in MessageService, its passages in
-    PassageService, all under the agent's id.
+    """Manages agents. The memory of an agent is stored in the memory services under the agent's id: blocks in
+    BlockService, messages in MessageService, passages in PassageService.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED.
     """
 
     @_typing.overload
@@ -37,131 +39,145 @@ class AgentServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AgentServiceAsyncStub: ...
     CreateAgent: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.CreateAgentRequest, _agents_service_pb2.CreateAgentResponse]
-    """Makes the agent, its blocks, its default conversation and its first
-    messages. Nobody sees half an agent: until all parts stand it is in no
-    list, and a creation that was interrupted is finished or undone. A repeat
-    under the same request_id resumes and gives the same agent.
-    MODEL_UNKNOWN, NOT_FOUND (a tool, block or system prompt),
-    BLOCK_LABEL_TAKEN.
+    """Creates the agent, its blocks, its default conversation and its first messages. The agent is invisible until all
+    parts exist. An interrupted creation is completed or rolled back in the background.
+
+    Idempotent: a repeated call with the same request_id resumes the creation and returns the same agent. Errors:
+    MODEL_UNKNOWN, NOT_FOUND (a tool, block or system prompt), BLOCK_LABEL_TAKEN.
     """
     GetAgent: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.GetAgentRequest, _agents_service_pb2.GetAgentResponse]
+    """Returns one agent, with the parts that the view asks for. Errors: NOT_FOUND."""
     ListAgents: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.ListAgentsRequest, _agents_service_pb2.ListAgentsResponse]
-    """Order UNSPECIFIED is descending."""
+    """Lists agents. The default order is descending."""
     CountAgents: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.CountAgentsRequest, _agents_service_pb2.CountAgentsResponse]
+    """Returns the number of agents that match a filter."""
     UpdateAgent: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.UpdateAgentRequest, _agents_service_pb2.UpdateAgentResponse]
+    """Updates the fields in update_mask. Runs in progress keep the settings with which they started. Errors: NOT_FOUND,
+    MODEL_UNKNOWN.
+    """
     DeleteAgent: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.DeleteAgentRequest, _agents_service_pb2.DeleteAgentResponse]
-    """Deletes the agent and everything that only it has, in every tier. Blocks,
-    archives, tools and folders that others hold stay. A repeat succeeds.
+    """Deletes the agent and everything that belongs to it alone, in every service. Blocks, archives, tools and folders
+    that other agents hold are kept. Idempotent.
     """
     AttachTool: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.AttachToolRequest, _agents_service_pb2.AttachToolResponse]
-    """By id or name; built-in tools by name. A tool that is attached is a
-    success that changes nothing.
+    """Attaches a tool by id or name; built-in tools by name. Attaching an attached tool succeeds and changes nothing.
+    Errors: NOT_FOUND.
     """
     DetachTool: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.DetachToolRequest, _agents_service_pb2.DetachToolResponse]
+    """Detaches a tool from an agent. The tool is kept. Errors: NOT_FOUND."""
     SetToolApproval: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.SetToolApprovalRequest, _agents_service_pb2.SetToolApprovalResponse]
-    """Whether calls of the tool by this agent wait for a person."""
+    """Sets whether calls of a tool by this agent wait for an approval. Errors: NOT_FOUND."""
     RunTool: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.RunToolRequest, _agents_service_pb2.RunToolResponse]
-    """Runs any attached tool by name outside of a turn."""
+    """Runs an attached tool outside a turn. Errors: NOT_FOUND if the agent or tool does not exist."""
     GetContextWindow: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.GetContextWindowRequest, _agents_service_pb2.GetContextWindowResponse]
-    """What the model sees: texts, messages, and token counts by section."""
+    """Returns the input of the model: texts, messages, and token counts by section. Errors: NOT_FOUND."""
     PreviewRequest: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.PreviewRequestRequest, _agents_service_pb2.PreviewRequestResponse]
-    """The provider request that a message would cause, without effect."""
+    """Returns the provider request that a message would cause. Stores and sends nothing."""
     RecompileAgent: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.RecompileAgentRequest, _agents_service_pb2.RecompileAgentResponse]
-    """Renders the system message anew; with dry_run only returns it. Takes the
-    conversation's turn: CONVERSATION_BUSY where that does not come in time.
+    """Renders the system message again and stores it; with dry_run only returns it. The call waits in the conversation's
+    queue. Errors: CONVERSATION_BUSY.
     """
     ResetMessages: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.ResetMessagesRequest, _agents_service_pb2.ResetMessagesResponse]
-    """Empties a conversation's window but for its system message. The rows stay
-    in recall. Takes the conversation's turn: CONVERSATION_BUSY where that does
-    not come in time.
+    """Removes all messages except the system message from a conversation's window. The messages stay in recall. The call
+    waits in the conversation's queue. Errors: CONVERSATION_BUSY.
     """
     CompactConversation: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.CompactConversationRequest, _agents_service_pb2.CompactConversationResponse]
-    """NOTHING_TO_COMPACT where nothing shrinks. Takes the conversation's turn:
-    CONVERSATION_BUSY where that does not come in time.
+    """Compacts a conversation's window now. The call waits in the conversation's queue. Errors: NOTHING_TO_COMPACT,
+    CONVERSATION_BUSY.
     """
     ListTags: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.ListTagsRequest, _agents_service_pb2.ListTagsResponse]
-    """Every tag in use, by the alphabet."""
+    """Lists all tags in use, in alphabetical order."""
     GetSystemPrompt: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.GetSystemPromptRequest, _agents_service_pb2.GetSystemPromptResponse]
-    """A system prompt by its key. NOT_FOUND where there is none, or where the
-    operator's file under that key is no text that an agent could have.
+    """Returns the system prompt with the given key. Errors: NOT_FOUND, also if the operator's file with that key is not
+    a valid prompt.
     """
     ListSystemPrompts: _grpc.UnaryUnaryMultiCallable[_agents_service_pb2.ListSystemPromptsRequest, _agents_service_pb2.ListSystemPromptsResponse]
-    """The system prompts that agents can be made with, by key: those that come
-    along, and the operator's own as they are now. Every organization has the
-    same.
+    """Lists the system prompts from which agents can be created, ordered by key: built-in prompts and the operator's
+    files. The list is the same for all organizations.
     """
     ExportAgent: _grpc.UnaryStreamMultiCallable[_agents_service_pb2.ExportAgentRequest, _agents_service_pb2.ExportAgentResponse]
+    """Exports an agent as a stream of file parts. Errors: NOT_FOUND."""
     ImportAgent: _grpc.StreamUnaryMultiCallable[_agents_service_pb2.ImportAgentRequest, _agents_service_pb2.ImportAgentResponse]
+    """Creates an agent from the parts of an exported file. The first message carries the header."""
 
 @_typing.type_check_only
 class AgentServiceAsyncStub(AgentServiceStub):
-    """Agents. What an agent remembers is in the tiers: its blocks in
-    BlockService, its messages in MessageService, its passages in
-    PassageService, all under the agent's id.
+    """Manages agents. The memory of an agent is stored in the memory services under the agent's id: blocks in
+    BlockService, messages in MessageService, passages in PassageService.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateAgent: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.CreateAgentRequest, _agents_service_pb2.CreateAgentResponse]  # type: ignore[assignment]
-    """Makes the agent, its blocks, its default conversation and its first
-    messages. Nobody sees half an agent: until all parts stand it is in no
-    list, and a creation that was interrupted is finished or undone. A repeat
-    under the same request_id resumes and gives the same agent.
-    MODEL_UNKNOWN, NOT_FOUND (a tool, block or system prompt),
-    BLOCK_LABEL_TAKEN.
+    """Creates the agent, its blocks, its default conversation and its first messages. The agent is invisible until all
+    parts exist. An interrupted creation is completed or rolled back in the background.
+
+    Idempotent: a repeated call with the same request_id resumes the creation and returns the same agent. Errors:
+    MODEL_UNKNOWN, NOT_FOUND (a tool, block or system prompt), BLOCK_LABEL_TAKEN.
     """
     GetAgent: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.GetAgentRequest, _agents_service_pb2.GetAgentResponse]  # type: ignore[assignment]
+    """Returns one agent, with the parts that the view asks for. Errors: NOT_FOUND."""
     ListAgents: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.ListAgentsRequest, _agents_service_pb2.ListAgentsResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is descending."""
+    """Lists agents. The default order is descending."""
     CountAgents: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.CountAgentsRequest, _agents_service_pb2.CountAgentsResponse]  # type: ignore[assignment]
+    """Returns the number of agents that match a filter."""
     UpdateAgent: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.UpdateAgentRequest, _agents_service_pb2.UpdateAgentResponse]  # type: ignore[assignment]
+    """Updates the fields in update_mask. Runs in progress keep the settings with which they started. Errors: NOT_FOUND,
+    MODEL_UNKNOWN.
+    """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.DeleteAgentRequest, _agents_service_pb2.DeleteAgentResponse]  # type: ignore[assignment]
-    """Deletes the agent and everything that only it has, in every tier. Blocks,
-    archives, tools and folders that others hold stay. A repeat succeeds.
+    """Deletes the agent and everything that belongs to it alone, in every service. Blocks, archives, tools and folders
+    that other agents hold are kept. Idempotent.
     """
     AttachTool: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.AttachToolRequest, _agents_service_pb2.AttachToolResponse]  # type: ignore[assignment]
-    """By id or name; built-in tools by name. A tool that is attached is a
-    success that changes nothing.
+    """Attaches a tool by id or name; built-in tools by name. Attaching an attached tool succeeds and changes nothing.
+    Errors: NOT_FOUND.
     """
     DetachTool: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.DetachToolRequest, _agents_service_pb2.DetachToolResponse]  # type: ignore[assignment]
+    """Detaches a tool from an agent. The tool is kept. Errors: NOT_FOUND."""
     SetToolApproval: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.SetToolApprovalRequest, _agents_service_pb2.SetToolApprovalResponse]  # type: ignore[assignment]
-    """Whether calls of the tool by this agent wait for a person."""
+    """Sets whether calls of a tool by this agent wait for an approval. Errors: NOT_FOUND."""
     RunTool: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.RunToolRequest, _agents_service_pb2.RunToolResponse]  # type: ignore[assignment]
-    """Runs any attached tool by name outside of a turn."""
+    """Runs an attached tool outside a turn. Errors: NOT_FOUND if the agent or tool does not exist."""
     GetContextWindow: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.GetContextWindowRequest, _agents_service_pb2.GetContextWindowResponse]  # type: ignore[assignment]
-    """What the model sees: texts, messages, and token counts by section."""
+    """Returns the input of the model: texts, messages, and token counts by section. Errors: NOT_FOUND."""
     PreviewRequest: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.PreviewRequestRequest, _agents_service_pb2.PreviewRequestResponse]  # type: ignore[assignment]
-    """The provider request that a message would cause, without effect."""
+    """Returns the provider request that a message would cause. Stores and sends nothing."""
     RecompileAgent: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.RecompileAgentRequest, _agents_service_pb2.RecompileAgentResponse]  # type: ignore[assignment]
-    """Renders the system message anew; with dry_run only returns it. Takes the
-    conversation's turn: CONVERSATION_BUSY where that does not come in time.
+    """Renders the system message again and stores it; with dry_run only returns it. The call waits in the conversation's
+    queue. Errors: CONVERSATION_BUSY.
     """
     ResetMessages: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.ResetMessagesRequest, _agents_service_pb2.ResetMessagesResponse]  # type: ignore[assignment]
-    """Empties a conversation's window but for its system message. The rows stay
-    in recall. Takes the conversation's turn: CONVERSATION_BUSY where that does
-    not come in time.
+    """Removes all messages except the system message from a conversation's window. The messages stay in recall. The call
+    waits in the conversation's queue. Errors: CONVERSATION_BUSY.
     """
     CompactConversation: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.CompactConversationRequest, _agents_service_pb2.CompactConversationResponse]  # type: ignore[assignment]
-    """NOTHING_TO_COMPACT where nothing shrinks. Takes the conversation's turn:
-    CONVERSATION_BUSY where that does not come in time.
+    """Compacts a conversation's window now. The call waits in the conversation's queue. Errors: NOTHING_TO_COMPACT,
+    CONVERSATION_BUSY.
     """
     ListTags: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.ListTagsRequest, _agents_service_pb2.ListTagsResponse]  # type: ignore[assignment]
-    """Every tag in use, by the alphabet."""
+    """Lists all tags in use, in alphabetical order."""
     GetSystemPrompt: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.GetSystemPromptRequest, _agents_service_pb2.GetSystemPromptResponse]  # type: ignore[assignment]
-    """A system prompt by its key. NOT_FOUND where there is none, or where the
-    operator's file under that key is no text that an agent could have.
+    """Returns the system prompt with the given key. Errors: NOT_FOUND, also if the operator's file with that key is not
+    a valid prompt.
     """
     ListSystemPrompts: _aio.UnaryUnaryMultiCallable[_agents_service_pb2.ListSystemPromptsRequest, _agents_service_pb2.ListSystemPromptsResponse]  # type: ignore[assignment]
-    """The system prompts that agents can be made with, by key: those that come
-    along, and the operator's own as they are now. Every organization has the
-    same.
+    """Lists the system prompts from which agents can be created, ordered by key: built-in prompts and the operator's
+    files. The list is the same for all organizations.
     """
     ExportAgent: _aio.UnaryStreamMultiCallable[_agents_service_pb2.ExportAgentRequest, _agents_service_pb2.ExportAgentResponse]  # type: ignore[assignment]
+    """Exports an agent as a stream of file parts. Errors: NOT_FOUND."""
     ImportAgent: _aio.StreamUnaryMultiCallable[_agents_service_pb2.ImportAgentRequest, _agents_service_pb2.ImportAgentResponse]  # type: ignore[assignment]
+    """Creates an agent from the parts of an exported file. The first message carries the header."""
 
 class AgentServiceServicer:
-    """Agents. What an agent remembers is in the tiers: its blocks in
-    BlockService, its messages in MessageService, its passages in
-    PassageService, all under the agent's id.
+    """Manages agents. The memory of an agent is stored in the memory services under the agent's id: blocks in
+    BlockService, messages in MessageService, passages in PassageService.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED.
     """
 
     def CreateAgent(
@@ -169,46 +185,50 @@ class AgentServiceServicer:
         request: _agents_service_pb2.CreateAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.CreateAgentResponse, _abc.Awaitable[_agents_service_pb2.CreateAgentResponse]]:
-        """Makes the agent, its blocks, its default conversation and its first
-        messages. Nobody sees half an agent: until all parts stand it is in no
-        list, and a creation that was interrupted is finished or undone. A repeat
-        under the same request_id resumes and gives the same agent.
-        MODEL_UNKNOWN, NOT_FOUND (a tool, block or system prompt),
-        BLOCK_LABEL_TAKEN.
+        """Creates the agent, its blocks, its default conversation and its first messages. The agent is invisible until all
+        parts exist. An interrupted creation is completed or rolled back in the background.
+
+        Idempotent: a repeated call with the same request_id resumes the creation and returns the same agent. Errors:
+        MODEL_UNKNOWN, NOT_FOUND (a tool, block or system prompt), BLOCK_LABEL_TAKEN.
         """
 
     def GetAgent(
         self,
         request: _agents_service_pb2.GetAgentRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_agents_service_pb2.GetAgentResponse, _abc.Awaitable[_agents_service_pb2.GetAgentResponse]]: ...
+    ) -> _typing.Union[_agents_service_pb2.GetAgentResponse, _abc.Awaitable[_agents_service_pb2.GetAgentResponse]]:
+        """Returns one agent, with the parts that the view asks for. Errors: NOT_FOUND."""
 
     def ListAgents(
         self,
         request: _agents_service_pb2.ListAgentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.ListAgentsResponse, _abc.Awaitable[_agents_service_pb2.ListAgentsResponse]]:
-        """Order UNSPECIFIED is descending."""
+        """Lists agents. The default order is descending."""
 
     def CountAgents(
         self,
         request: _agents_service_pb2.CountAgentsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_agents_service_pb2.CountAgentsResponse, _abc.Awaitable[_agents_service_pb2.CountAgentsResponse]]: ...
+    ) -> _typing.Union[_agents_service_pb2.CountAgentsResponse, _abc.Awaitable[_agents_service_pb2.CountAgentsResponse]]:
+        """Returns the number of agents that match a filter."""
 
     def UpdateAgent(
         self,
         request: _agents_service_pb2.UpdateAgentRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_agents_service_pb2.UpdateAgentResponse, _abc.Awaitable[_agents_service_pb2.UpdateAgentResponse]]: ...
+    ) -> _typing.Union[_agents_service_pb2.UpdateAgentResponse, _abc.Awaitable[_agents_service_pb2.UpdateAgentResponse]]:
+        """Updates the fields in update_mask. Runs in progress keep the settings with which they started. Errors: NOT_FOUND,
+        MODEL_UNKNOWN.
+        """
 
     def DeleteAgent(
         self,
         request: _agents_service_pb2.DeleteAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.DeleteAgentResponse, _abc.Awaitable[_agents_service_pb2.DeleteAgentResponse]]:
-        """Deletes the agent and everything that only it has, in every tier. Blocks,
-        archives, tools and folders that others hold stay. A repeat succeeds.
+        """Deletes the agent and everything that belongs to it alone, in every service. Blocks, archives, tools and folders
+        that other agents hold are kept. Idempotent.
         """
 
     def AttachTool(
@@ -216,51 +236,52 @@ class AgentServiceServicer:
         request: _agents_service_pb2.AttachToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.AttachToolResponse, _abc.Awaitable[_agents_service_pb2.AttachToolResponse]]:
-        """By id or name; built-in tools by name. A tool that is attached is a
-        success that changes nothing.
+        """Attaches a tool by id or name; built-in tools by name. Attaching an attached tool succeeds and changes nothing.
+        Errors: NOT_FOUND.
         """
 
     def DetachTool(
         self,
         request: _agents_service_pb2.DetachToolRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_agents_service_pb2.DetachToolResponse, _abc.Awaitable[_agents_service_pb2.DetachToolResponse]]: ...
+    ) -> _typing.Union[_agents_service_pb2.DetachToolResponse, _abc.Awaitable[_agents_service_pb2.DetachToolResponse]]:
+        """Detaches a tool from an agent. The tool is kept. Errors: NOT_FOUND."""
 
     def SetToolApproval(
         self,
         request: _agents_service_pb2.SetToolApprovalRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.SetToolApprovalResponse, _abc.Awaitable[_agents_service_pb2.SetToolApprovalResponse]]:
-        """Whether calls of the tool by this agent wait for a person."""
+        """Sets whether calls of a tool by this agent wait for an approval. Errors: NOT_FOUND."""
 
     def RunTool(
         self,
         request: _agents_service_pb2.RunToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.RunToolResponse, _abc.Awaitable[_agents_service_pb2.RunToolResponse]]:
-        """Runs any attached tool by name outside of a turn."""
+        """Runs an attached tool outside a turn. Errors: NOT_FOUND if the agent or tool does not exist."""
 
     def GetContextWindow(
         self,
         request: _agents_service_pb2.GetContextWindowRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.GetContextWindowResponse, _abc.Awaitable[_agents_service_pb2.GetContextWindowResponse]]:
-        """What the model sees: texts, messages, and token counts by section."""
+        """Returns the input of the model: texts, messages, and token counts by section. Errors: NOT_FOUND."""
 
     def PreviewRequest(
         self,
         request: _agents_service_pb2.PreviewRequestRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.PreviewRequestResponse, _abc.Awaitable[_agents_service_pb2.PreviewRequestResponse]]:
-        """The provider request that a message would cause, without effect."""
+        """Returns the provider request that a message would cause. Stores and sends nothing."""
 
     def RecompileAgent(
         self,
         request: _agents_service_pb2.RecompileAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.RecompileAgentResponse, _abc.Awaitable[_agents_service_pb2.RecompileAgentResponse]]:
-        """Renders the system message anew; with dry_run only returns it. Takes the
-        conversation's turn: CONVERSATION_BUSY where that does not come in time.
+        """Renders the system message again and stores it; with dry_run only returns it. The call waits in the conversation's
+        queue. Errors: CONVERSATION_BUSY.
         """
 
     def ResetMessages(
@@ -268,9 +289,8 @@ class AgentServiceServicer:
         request: _agents_service_pb2.ResetMessagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.ResetMessagesResponse, _abc.Awaitable[_agents_service_pb2.ResetMessagesResponse]]:
-        """Empties a conversation's window but for its system message. The rows stay
-        in recall. Takes the conversation's turn: CONVERSATION_BUSY where that does
-        not come in time.
+        """Removes all messages except the system message from a conversation's window. The messages stay in recall. The call
+        waits in the conversation's queue. Errors: CONVERSATION_BUSY.
         """
 
     def CompactConversation(
@@ -278,8 +298,8 @@ class AgentServiceServicer:
         request: _agents_service_pb2.CompactConversationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.CompactConversationResponse, _abc.Awaitable[_agents_service_pb2.CompactConversationResponse]]:
-        """NOTHING_TO_COMPACT where nothing shrinks. Takes the conversation's turn:
-        CONVERSATION_BUSY where that does not come in time.
+        """Compacts a conversation's window now. The call waits in the conversation's queue. Errors: NOTHING_TO_COMPACT,
+        CONVERSATION_BUSY.
         """
 
     def ListTags(
@@ -287,15 +307,15 @@ class AgentServiceServicer:
         request: _agents_service_pb2.ListTagsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.ListTagsResponse, _abc.Awaitable[_agents_service_pb2.ListTagsResponse]]:
-        """Every tag in use, by the alphabet."""
+        """Lists all tags in use, in alphabetical order."""
 
     def GetSystemPrompt(
         self,
         request: _agents_service_pb2.GetSystemPromptRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.GetSystemPromptResponse, _abc.Awaitable[_agents_service_pb2.GetSystemPromptResponse]]:
-        """A system prompt by its key. NOT_FOUND where there is none, or where the
-        operator's file under that key is no text that an agent could have.
+        """Returns the system prompt with the given key. Errors: NOT_FOUND, also if the operator's file with that key is not
+        a valid prompt.
         """
 
     def ListSystemPrompts(
@@ -303,21 +323,22 @@ class AgentServiceServicer:
         request: _agents_service_pb2.ListSystemPromptsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agents_service_pb2.ListSystemPromptsResponse, _abc.Awaitable[_agents_service_pb2.ListSystemPromptsResponse]]:
-        """The system prompts that agents can be made with, by key: those that come
-        along, and the operator's own as they are now. Every organization has the
-        same.
+        """Lists the system prompts from which agents can be created, ordered by key: built-in prompts and the operator's
+        files. The list is the same for all organizations.
         """
 
     def ExportAgent(
         self,
         request: _agents_service_pb2.ExportAgentRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_agents_service_pb2.ExportAgentResponse], _abc.AsyncIterator[_agents_service_pb2.ExportAgentResponse]]: ...
+    ) -> _typing.Union[_abc.Iterator[_agents_service_pb2.ExportAgentResponse], _abc.AsyncIterator[_agents_service_pb2.ExportAgentResponse]]:
+        """Exports an agent as a stream of file parts. Errors: NOT_FOUND."""
 
     def ImportAgent(
         self,
         request_iterator: _MaybeAsyncIterator[_agents_service_pb2.ImportAgentRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_agents_service_pb2.ImportAgentResponse, _abc.Awaitable[_agents_service_pb2.ImportAgentResponse]]: ...
+    ) -> _typing.Union[_agents_service_pb2.ImportAgentResponse, _abc.Awaitable[_agents_service_pb2.ImportAgentResponse]]:
+        """Creates an agent from the parts of an exported file. The first message carries the header."""
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -22,8 +22,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Conversation(_message.Message):
-    """A thread of an agent, with a window and a system message of its own. Every
-    agent has a default one, whose id is derived from the agent's.
+    """A conversation of an agent, with its own context window and system message. Every agent has a default conversation,
+    whose id is derived from the agent id.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -44,26 +44,26 @@ class Conversation(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"conv-" and a version-4 UUID."""
+    """Format: "conv-" followed by a version-4 UUID."""
     agent_id: _builtins.str
     is_default: _builtins.bool
     summary: _builtins.str
     description: _builtins.str
     archived: _builtins.bool
     model: _builtins.str
-    """Overrides of the agent's."""
+    """Overrides the agent's model and settings."""
     forked_from_id: _builtins.str
     @_builtins.property
     def model_settings(self) -> _agents_pb2.ModelSettings: ...
     @_builtins.property
     def isolated_block_labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Labels of blocks that this conversation has for itself."""
+        """Labels of the blocks that belong to this conversation alone."""
 
     @_builtins.property
     def isolated_block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """In view order; only where asked for."""
+        """In window order. Returned only by requests that ask for it."""
 
     @_builtins.property
     def last_message_time(self) -> _timestamp_pb2.Timestamp: ...

@@ -33,7 +33,7 @@ class _ConversationOrderByEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_C
     CONVERSATION_ORDER_BY_CREATE_TIME: _ConversationOrderBy.ValueType  # 1
     CONVERSATION_ORDER_BY_UPDATE_TIME: _ConversationOrderBy.ValueType  # 2
     CONVERSATION_ORDER_BY_LAST_MESSAGE_TIME: _ConversationOrderBy.ValueType  # 3
-    """Conversations without messages come last in either order."""
+    """Conversations without messages are last in both orders."""
 
 class ConversationOrderBy(_ConversationOrderBy, metaclass=_ConversationOrderByEnumTypeWrapper): ...
 
@@ -41,7 +41,7 @@ CONVERSATION_ORDER_BY_UNSPECIFIED: ConversationOrderBy.ValueType  # 0
 CONVERSATION_ORDER_BY_CREATE_TIME: ConversationOrderBy.ValueType  # 1
 CONVERSATION_ORDER_BY_UPDATE_TIME: ConversationOrderBy.ValueType  # 2
 CONVERSATION_ORDER_BY_LAST_MESSAGE_TIME: ConversationOrderBy.ValueType  # 3
-"""Conversations without messages come last in either order."""
+"""Conversations without messages are last in both orders."""
 Global___ConversationOrderBy: _TypeAlias = ConversationOrderBy  # noqa: Y015
 
 @_typing.final
@@ -315,11 +315,11 @@ class ForkConversationRequest(_message.Message):
     request_id: _builtins.str
     conversation_id: _builtins.str
     until_message_id: _builtins.str
-    """Share only up to and including this message."""
+    """Id of the last message to share. Absent shares all messages."""
     summary: _builtins.str
     on_busy: _runs_pb2.OnBusy.ValueType
-    """What to do where a run or another change is ahead in the conversation: wait
-    in line with the runs, until the deadline, or refuse.
+    """What to do if a run or another change holds the conversation or is queued ahead: wait in the queue until the
+    deadline, or fail.
     """
     def __init__(
         self,

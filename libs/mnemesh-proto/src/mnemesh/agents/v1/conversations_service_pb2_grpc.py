@@ -26,8 +26,11 @@ if _version_not_supported:
 
 
 class ConversationServiceStub:
-    """Threads of agents. Wherever a conversation is named, "default" with an
-    agent id, or the agent's id alone, stands for its default conversation.
+    """Manages the conversations of agents. Wherever a request names a conversation, "default" with an agent id, or the
+    agent id alone, means the agent's default conversation.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED.
     """
 
     def __init__(self, channel):
@@ -69,48 +72,53 @@ class ConversationServiceStub:
 
 
 class ConversationServiceServicer:
-    """Threads of agents. Wherever a conversation is named, "default" with an
-    agent id, or the agent's id alone, stands for its default conversation.
+    """Manages the conversations of agents. Wherever a request names a conversation, "default" with an agent id, or the
+    agent id alone, means the agent's default conversation.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED.
     """
 
     def CreateConversation(self, request, context):
-        """A new conversation has exactly one message: its freshly rendered system
-        message.
+        """Creates a conversation. Its window contains one message, a newly rendered system message. Errors: NOT_FOUND,
+        MODEL_UNKNOWN, BLOCK_LABEL_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetConversation(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns one conversation. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListConversations(self, request, context):
-        """Order UNSPECIFIED is descending.
+        """Lists conversations. The default order is descending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateConversation(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Updates the fields in update_mask. Errors: NOT_FOUND, MODEL_UNKNOWN.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteConversation(self, request, context):
-        """The default conversation goes with its agent only: FAILED_PRECONDITION.
+        """Deletes a conversation. Idempotent. Errors: FAILED_PRECONDITION for the default conversation, which is deleted
+        with its agent only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForkConversation(self, request, context):
-        """Shares the messages of another conversation, in their order, under a new
-        system message. Takes the other conversation's turn: CONVERSATION_BUSY where
-        that does not come in time.
+        """Creates a conversation that shares the messages of another conversation, in the same order, under a new system
+        message. The call waits in the queue of the source conversation. Errors: NOT_FOUND, CONVERSATION_BUSY.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -158,8 +166,11 @@ def add_ConversationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ConversationService:
-    """Threads of agents. Wherever a conversation is named, "default" with an
-    agent id, or the agent's id alone, stands for its default conversation.
+    """Manages the conversations of agents. Wherever a request names a conversation, "default" with an agent id, or the
+    agent id alone, means the agent's default conversation.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED.
     """
 
     @staticmethod

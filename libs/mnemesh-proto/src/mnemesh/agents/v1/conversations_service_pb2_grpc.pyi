@@ -27,8 +27,11 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ConversationServiceStub:
-    """Threads of agents. Wherever a conversation is named, "default" with an
-    agent id, or the agent's id alone, stands for its default conversation.
+    """Manages the conversations of agents. Wherever a request names a conversation, "default" with an agent id, or the
+    agent id alone, means the agent's default conversation.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED.
     """
 
     @_typing.overload
@@ -36,47 +39,59 @@ class ConversationServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ConversationServiceAsyncStub: ...
     CreateConversation: _grpc.UnaryUnaryMultiCallable[_conversations_service_pb2.CreateConversationRequest, _conversations_service_pb2.CreateConversationResponse]
-    """A new conversation has exactly one message: its freshly rendered system
-    message.
+    """Creates a conversation. Its window contains one message, a newly rendered system message. Errors: NOT_FOUND,
+    MODEL_UNKNOWN, BLOCK_LABEL_NOT_FOUND.
     """
     GetConversation: _grpc.UnaryUnaryMultiCallable[_conversations_service_pb2.GetConversationRequest, _conversations_service_pb2.GetConversationResponse]
+    """Returns one conversation. Errors: NOT_FOUND."""
     ListConversations: _grpc.UnaryUnaryMultiCallable[_conversations_service_pb2.ListConversationsRequest, _conversations_service_pb2.ListConversationsResponse]
-    """Order UNSPECIFIED is descending."""
+    """Lists conversations. The default order is descending."""
     UpdateConversation: _grpc.UnaryUnaryMultiCallable[_conversations_service_pb2.UpdateConversationRequest, _conversations_service_pb2.UpdateConversationResponse]
+    """Updates the fields in update_mask. Errors: NOT_FOUND, MODEL_UNKNOWN."""
     DeleteConversation: _grpc.UnaryUnaryMultiCallable[_conversations_service_pb2.DeleteConversationRequest, _conversations_service_pb2.DeleteConversationResponse]
-    """The default conversation goes with its agent only: FAILED_PRECONDITION."""
+    """Deletes a conversation. Idempotent. Errors: FAILED_PRECONDITION for the default conversation, which is deleted
+    with its agent only.
+    """
     ForkConversation: _grpc.UnaryUnaryMultiCallable[_conversations_service_pb2.ForkConversationRequest, _conversations_service_pb2.ForkConversationResponse]
-    """Shares the messages of another conversation, in their order, under a new
-    system message. Takes the other conversation's turn: CONVERSATION_BUSY where
-    that does not come in time.
+    """Creates a conversation that shares the messages of another conversation, in the same order, under a new system
+    message. The call waits in the queue of the source conversation. Errors: NOT_FOUND, CONVERSATION_BUSY.
     """
 
 @_typing.type_check_only
 class ConversationServiceAsyncStub(ConversationServiceStub):
-    """Threads of agents. Wherever a conversation is named, "default" with an
-    agent id, or the agent's id alone, stands for its default conversation.
+    """Manages the conversations of agents. Wherever a request names a conversation, "default" with an agent id, or the
+    agent id alone, means the agent's default conversation.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateConversation: _aio.UnaryUnaryMultiCallable[_conversations_service_pb2.CreateConversationRequest, _conversations_service_pb2.CreateConversationResponse]  # type: ignore[assignment]
-    """A new conversation has exactly one message: its freshly rendered system
-    message.
+    """Creates a conversation. Its window contains one message, a newly rendered system message. Errors: NOT_FOUND,
+    MODEL_UNKNOWN, BLOCK_LABEL_NOT_FOUND.
     """
     GetConversation: _aio.UnaryUnaryMultiCallable[_conversations_service_pb2.GetConversationRequest, _conversations_service_pb2.GetConversationResponse]  # type: ignore[assignment]
+    """Returns one conversation. Errors: NOT_FOUND."""
     ListConversations: _aio.UnaryUnaryMultiCallable[_conversations_service_pb2.ListConversationsRequest, _conversations_service_pb2.ListConversationsResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is descending."""
+    """Lists conversations. The default order is descending."""
     UpdateConversation: _aio.UnaryUnaryMultiCallable[_conversations_service_pb2.UpdateConversationRequest, _conversations_service_pb2.UpdateConversationResponse]  # type: ignore[assignment]
+    """Updates the fields in update_mask. Errors: NOT_FOUND, MODEL_UNKNOWN."""
     DeleteConversation: _aio.UnaryUnaryMultiCallable[_conversations_service_pb2.DeleteConversationRequest, _conversations_service_pb2.DeleteConversationResponse]  # type: ignore[assignment]
-    """The default conversation goes with its agent only: FAILED_PRECONDITION."""
+    """Deletes a conversation. Idempotent. Errors: FAILED_PRECONDITION for the default conversation, which is deleted
+    with its agent only.
+    """
     ForkConversation: _aio.UnaryUnaryMultiCallable[_conversations_service_pb2.ForkConversationRequest, _conversations_service_pb2.ForkConversationResponse]  # type: ignore[assignment]
-    """Shares the messages of another conversation, in their order, under a new
-    system message. Takes the other conversation's turn: CONVERSATION_BUSY where
-    that does not come in time.
+    """Creates a conversation that shares the messages of another conversation, in the same order, under a new system
+    message. The call waits in the queue of the source conversation. Errors: NOT_FOUND, CONVERSATION_BUSY.
     """
 
 class ConversationServiceServicer:
-    """Threads of agents. Wherever a conversation is named, "default" with an
-    agent id, or the agent's id alone, stands for its default conversation.
+    """Manages the conversations of agents. Wherever a request names a conversation, "default" with an agent id, or the
+    agent id alone, means the agent's default conversation.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED.
     """
 
     def CreateConversation(
@@ -84,44 +99,47 @@ class ConversationServiceServicer:
         request: _conversations_service_pb2.CreateConversationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversations_service_pb2.CreateConversationResponse, _abc.Awaitable[_conversations_service_pb2.CreateConversationResponse]]:
-        """A new conversation has exactly one message: its freshly rendered system
-        message.
+        """Creates a conversation. Its window contains one message, a newly rendered system message. Errors: NOT_FOUND,
+        MODEL_UNKNOWN, BLOCK_LABEL_NOT_FOUND.
         """
 
     def GetConversation(
         self,
         request: _conversations_service_pb2.GetConversationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_conversations_service_pb2.GetConversationResponse, _abc.Awaitable[_conversations_service_pb2.GetConversationResponse]]: ...
+    ) -> _typing.Union[_conversations_service_pb2.GetConversationResponse, _abc.Awaitable[_conversations_service_pb2.GetConversationResponse]]:
+        """Returns one conversation. Errors: NOT_FOUND."""
 
     def ListConversations(
         self,
         request: _conversations_service_pb2.ListConversationsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversations_service_pb2.ListConversationsResponse, _abc.Awaitable[_conversations_service_pb2.ListConversationsResponse]]:
-        """Order UNSPECIFIED is descending."""
+        """Lists conversations. The default order is descending."""
 
     def UpdateConversation(
         self,
         request: _conversations_service_pb2.UpdateConversationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_conversations_service_pb2.UpdateConversationResponse, _abc.Awaitable[_conversations_service_pb2.UpdateConversationResponse]]: ...
+    ) -> _typing.Union[_conversations_service_pb2.UpdateConversationResponse, _abc.Awaitable[_conversations_service_pb2.UpdateConversationResponse]]:
+        """Updates the fields in update_mask. Errors: NOT_FOUND, MODEL_UNKNOWN."""
 
     def DeleteConversation(
         self,
         request: _conversations_service_pb2.DeleteConversationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversations_service_pb2.DeleteConversationResponse, _abc.Awaitable[_conversations_service_pb2.DeleteConversationResponse]]:
-        """The default conversation goes with its agent only: FAILED_PRECONDITION."""
+        """Deletes a conversation. Idempotent. Errors: FAILED_PRECONDITION for the default conversation, which is deleted
+        with its agent only.
+        """
 
     def ForkConversation(
         self,
         request: _conversations_service_pb2.ForkConversationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversations_service_pb2.ForkConversationResponse, _abc.Awaitable[_conversations_service_pb2.ForkConversationResponse]]:
-        """Shares the messages of another conversation, in their order, under a new
-        system message. Takes the other conversation's turn: CONVERSATION_BUSY where
-        that does not come in time.
+        """Creates a conversation that shares the messages of another conversation, in the same order, under a new system
+        message. The call waits in the queue of the source conversation. Errors: NOT_FOUND, CONVERSATION_BUSY.
         """
 
 def add_ConversationServiceServicer_to_server(servicer: ConversationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -36,7 +36,7 @@ class _ManagerTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ManagerTy
     MANAGER_TYPE_SWARM: _ManagerType.ValueType  # 6
 
 class ManagerType(_ManagerType, metaclass=_ManagerTypeEnumTypeWrapper):
-    """How a group is led."""
+    """The kind of manager of a group."""
 
 MANAGER_TYPE_UNSPECIFIED: ManagerType.ValueType  # 0
 MANAGER_TYPE_ROUND_ROBIN: ManagerType.ValueType  # 1
@@ -49,7 +49,7 @@ Global___ManagerType: _TypeAlias = ManagerType  # noqa: Y015
 
 @_typing.final
 class Group(_message.Message):
-    """Agents that answer together, or that work behind one of them."""
+    """Agents that answer together, or that work in the background of one of them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -66,26 +66,24 @@ class Group(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"group-" and a version-4 UUID."""
+    """Format: "group-" followed by a version-4 UUID."""
     description: _builtins.str
     hidden: _builtins.bool
     turns_counter: _builtins.int
-    """Turns of the foreground agent since the group was made; of sleeptime
-    groups. Output only.
-    """
+    """Sleeptime groups: number of turns of the foreground agent since the group was created. Output only."""
     last_processed_message_id: _builtins.str
-    """Up to where the sleeping agents have seen the conversation. Output only."""
+    """The last message that the background agents have processed. Output only."""
     metadata: _builtins.str
     """A JSON object as text."""
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The members in their order, without the manager."""
+        """The members in order, without the manager."""
 
     @_builtins.property
     def manager_config(self) -> Global___ManagerConfig: ...
     @_builtins.property
     def shared_block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Blocks that every member is given on joining."""
+        """Blocks that are attached to every member when it joins."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -174,13 +172,13 @@ Global___ManagerConfig: _TypeAlias = ManagerConfig  # noqa: Y015
 
 @_typing.final
 class RoundRobinManager(_message.Message):
-    """The members speak in their order; each sees the others' words."""
+    """The members speak in order; each sees the messages of the others."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MAX_TURNS_FIELD_NUMBER: _builtins.int
     max_turns: _builtins.int
-    """Turns in answer to one message; absent means one of each member."""
+    """Number of turns per incoming message. Absent means one per member."""
     def __init__(
         self,
         *,
@@ -198,7 +196,7 @@ Global___RoundRobinManager: _TypeAlias = RoundRobinManager  # noqa: Y015
 
 @_typing.final
 class SupervisorManager(_message.Message):
-    """The manager answers, and asks the members by a tool."""
+    """The manager answers and calls the members with a tool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -219,7 +217,7 @@ Global___SupervisorManager: _TypeAlias = SupervisorManager  # noqa: Y015
 
 @_typing.final
 class DynamicManager(_message.Message):
-    """The manager names who speaks next; nobody speaks twice running."""
+    """The manager selects the next speaker. The same member never speaks twice in a row."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -228,11 +226,9 @@ class DynamicManager(_message.Message):
     MAX_TURNS_FIELD_NUMBER: _builtins.int
     manager_agent_id: _builtins.str
     termination_token: _builtins.str
-    """Ends the round where a member or the manager says it; absent means
-    "DONE!".
-    """
+    """Ends the round when a member or the manager says it. Absent means "DONE!"."""
     max_turns: _builtins.int
-    """Absent means one for each member."""
+    """Absent means one turn per member."""
     def __init__(
         self,
         *,
@@ -257,9 +253,7 @@ Global___DynamicManager: _TypeAlias = DynamicManager  # noqa: Y015
 
 @_typing.final
 class SleeptimeManager(_message.Message):
-    """The manager answers in the foreground; the members tend its memory
-    afterwards, in runs of their own.
-    """
+    """The manager answers in the foreground. The members maintain its memory afterwards, in their own runs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -267,7 +261,7 @@ class SleeptimeManager(_message.Message):
     SLEEPTIME_AGENT_FREQUENCY_FIELD_NUMBER: _builtins.int
     manager_agent_id: _builtins.str
     sleeptime_agent_frequency: _builtins.int
-    """They run at every so-manieth turn; absent means at each."""
+    """The members run after every n-th turn. Absent means after every turn."""
     def __init__(
         self,
         *,
@@ -286,7 +280,7 @@ Global___SleeptimeManager: _TypeAlias = SleeptimeManager  # noqa: Y015
 
 @_typing.final
 class VoiceSleeptimeManager(_message.Message):
-    """As SleeptimeManager, for a voice agent with a window of bounded length."""
+    """Same as SleeptimeManager, for a voice agent with a window of limited length."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -295,11 +289,9 @@ class VoiceSleeptimeManager(_message.Message):
     MIN_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
     manager_agent_id: _builtins.str
     max_message_buffer_length: _builtins.int
-    """Messages in the window at which older ones are handed to the members;
-    absent means 30.
-    """
+    """Number of messages in the window at which older ones are passed to the members. Absent means 30."""
     min_message_buffer_length: _builtins.int
-    """Messages that stay; absent means 15."""
+    """Number of messages that stay in the window. Absent means 15."""
     def __init__(
         self,
         *,
@@ -324,9 +316,7 @@ Global___VoiceSleeptimeManager: _TypeAlias = VoiceSleeptimeManager  # noqa: Y015
 
 @_typing.final
 class SwarmManager(_message.Message):
-    """Members hand over to one another. It can be stored; a run of it is
-    UNIMPLEMENTED.
-    """
+    """Members hand over to one another. Such a group can be stored; running it is UNIMPLEMENTED."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

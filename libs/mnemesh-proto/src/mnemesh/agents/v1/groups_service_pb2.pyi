@@ -142,7 +142,7 @@ Global___GetGroupResponse: _TypeAlias = GetGroupResponse  # noqa: Y015
 
 @_typing.final
 class GroupFilter(_message.Message):
-    """Filters of lists and counts; all that are given must hold."""
+    """Filters of lists and counts. All conditions must match."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -155,7 +155,7 @@ class GroupFilter(_message.Message):
     BASE_TEMPLATE_ID_FIELD_NUMBER: _builtins.int
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """Of which it is a member or the manager."""
+    """Groups of which this agent is a member or the manager."""
     hidden: _builtins.bool
     project_id: _builtins.str
     template_id: _builtins.str
@@ -325,14 +325,13 @@ class UpdateGroupRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def group(self) -> _groups_pb2.Group:
-        """id names the group."""
+        """group.id identifies the group."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Paths of Group: description, agent_ids, manager_config, fields below the
-        manager_config that it has (as manager_config.round_robin.max_turns),
-        shared_block_ids, hidden, metadata, provenance.project_id and its
-        fellows. A path whose field is absent clears it.
+        """Paths of Group: description, agent_ids, manager_config, fields of the current manager_config (such as
+        manager_config.round_robin.max_turns), shared_block_ids, hidden, metadata, provenance.project_id and the other
+        provenance fields. A path whose field is absent clears the field.
         """
 
     def __init__(
@@ -434,7 +433,7 @@ class ListGroupMessagesRequest(_message.Message):
     def roles(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Role.ValueType]: ...
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """The start is included, the end not."""
+        """Start inclusive, end exclusive."""
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp: ...

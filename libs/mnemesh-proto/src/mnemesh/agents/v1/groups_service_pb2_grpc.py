@@ -26,11 +26,10 @@ if _version_not_supported:
 
 
 class GroupServiceStub:
-    """Groups of agents. What is sent to a group is a run: RunService.
+    """Manages groups of agents. A message to a group is a run; see RunService.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel):
@@ -82,67 +81,66 @@ class GroupServiceStub:
 
 
 class GroupServiceServicer:
-    """Groups of agents. What is sent to a group is a run: RunService.
+    """Manages groups of agents. A message to a group is a run; see RunService.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def CreateGroup(self, request, context):
-        """NOT_FOUND (a member, the manager or a shared block), BLOCK_LABEL_TAKEN,
-        INVALID_ARGUMENT (the manager is a member, a member is named twice).
+        """Creates a group. Errors: NOT_FOUND (a member, the manager or a shared block), BLOCK_LABEL_TAKEN, INVALID_ARGUMENT
+        (the manager is a member, or a member is named twice).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetGroup(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns one group. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListGroups(self, request, context):
-        """Order UNSPECIFIED is ascending.
+        """Lists groups. The default order is ascending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountGroups(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns the number of groups that match a filter.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateGroup(self, request, context):
-        """Changes the fields in the mask. A run under way ends as it began.
+        """Updates the fields in update_mask. A run in progress keeps the settings with which it started. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteGroup(self, request, context):
-        """Deletes the group; the agents stay, and so do their messages. A repeat
-        succeeds.
+        """Deletes the group. The agents and their messages are kept. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListGroupMessages(self, request, context):
-        """Messages that members wrote or received in runs of the group. Truly in
-        the order asked for; UNSPECIFIED is ascending.
+        """Lists the messages that members wrote or received in runs of the group, in the requested order; UNSPECIFIED means
+        ascending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetGroupMessages(self, request, context):
-        """Empties the windows in which the group talks, but for their system
-        messages, and starts its counters anew. The rows stay in recall. It waits
-        for the runs under way, to the deadline. CONVERSATION_BUSY.
+        """Removes all messages except the system messages from the windows of the group and resets its counters. The
+        messages stay in recall. The call waits for running runs until the deadline. Errors: CONVERSATION_BUSY.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -200,11 +198,10 @@ def add_GroupServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GroupService:
-    """Groups of agents. What is sent to a group is a run: RunService.
+    """Manages groups of agents. A message to a group is a run; see RunService.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @staticmethod

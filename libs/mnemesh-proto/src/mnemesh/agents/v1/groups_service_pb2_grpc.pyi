@@ -27,11 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class GroupServiceStub:
-    """Groups of agents. What is sent to a group is a run: RunService.
+    """Manages groups of agents. A message to a group is a run; see RunService.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @_typing.overload
@@ -39,69 +38,65 @@ class GroupServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GroupServiceAsyncStub: ...
     CreateGroup: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.CreateGroupRequest, _groups_service_pb2.CreateGroupResponse]
-    """NOT_FOUND (a member, the manager or a shared block), BLOCK_LABEL_TAKEN,
-    INVALID_ARGUMENT (the manager is a member, a member is named twice).
+    """Creates a group. Errors: NOT_FOUND (a member, the manager or a shared block), BLOCK_LABEL_TAKEN, INVALID_ARGUMENT
+    (the manager is a member, or a member is named twice).
     """
     GetGroup: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.GetGroupRequest, _groups_service_pb2.GetGroupResponse]
+    """Returns one group. Errors: NOT_FOUND."""
     ListGroups: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.ListGroupsRequest, _groups_service_pb2.ListGroupsResponse]
-    """Order UNSPECIFIED is ascending."""
+    """Lists groups. The default order is ascending."""
     CountGroups: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.CountGroupsRequest, _groups_service_pb2.CountGroupsResponse]
+    """Returns the number of groups that match a filter."""
     UpdateGroup: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.UpdateGroupRequest, _groups_service_pb2.UpdateGroupResponse]
-    """Changes the fields in the mask. A run under way ends as it began."""
+    """Updates the fields in update_mask. A run in progress keeps the settings with which it started. Errors: NOT_FOUND."""
     DeleteGroup: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.DeleteGroupRequest, _groups_service_pb2.DeleteGroupResponse]
-    """Deletes the group; the agents stay, and so do their messages. A repeat
-    succeeds.
-    """
+    """Deletes the group. The agents and their messages are kept. Idempotent."""
     ListGroupMessages: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.ListGroupMessagesRequest, _groups_service_pb2.ListGroupMessagesResponse]
-    """Messages that members wrote or received in runs of the group. Truly in
-    the order asked for; UNSPECIFIED is ascending.
+    """Lists the messages that members wrote or received in runs of the group, in the requested order; UNSPECIFIED means
+    ascending.
     """
     ResetGroupMessages: _grpc.UnaryUnaryMultiCallable[_groups_service_pb2.ResetGroupMessagesRequest, _groups_service_pb2.ResetGroupMessagesResponse]
-    """Empties the windows in which the group talks, but for their system
-    messages, and starts its counters anew. The rows stay in recall. It waits
-    for the runs under way, to the deadline. CONVERSATION_BUSY.
+    """Removes all messages except the system messages from the windows of the group and resets its counters. The
+    messages stay in recall. The call waits for running runs until the deadline. Errors: CONVERSATION_BUSY.
     """
 
 @_typing.type_check_only
 class GroupServiceAsyncStub(GroupServiceStub):
-    """Groups of agents. What is sent to a group is a run: RunService.
+    """Manages groups of agents. A message to a group is a run; see RunService.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateGroup: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.CreateGroupRequest, _groups_service_pb2.CreateGroupResponse]  # type: ignore[assignment]
-    """NOT_FOUND (a member, the manager or a shared block), BLOCK_LABEL_TAKEN,
-    INVALID_ARGUMENT (the manager is a member, a member is named twice).
+    """Creates a group. Errors: NOT_FOUND (a member, the manager or a shared block), BLOCK_LABEL_TAKEN, INVALID_ARGUMENT
+    (the manager is a member, or a member is named twice).
     """
     GetGroup: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.GetGroupRequest, _groups_service_pb2.GetGroupResponse]  # type: ignore[assignment]
+    """Returns one group. Errors: NOT_FOUND."""
     ListGroups: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.ListGroupsRequest, _groups_service_pb2.ListGroupsResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is ascending."""
+    """Lists groups. The default order is ascending."""
     CountGroups: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.CountGroupsRequest, _groups_service_pb2.CountGroupsResponse]  # type: ignore[assignment]
+    """Returns the number of groups that match a filter."""
     UpdateGroup: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.UpdateGroupRequest, _groups_service_pb2.UpdateGroupResponse]  # type: ignore[assignment]
-    """Changes the fields in the mask. A run under way ends as it began."""
+    """Updates the fields in update_mask. A run in progress keeps the settings with which it started. Errors: NOT_FOUND."""
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.DeleteGroupRequest, _groups_service_pb2.DeleteGroupResponse]  # type: ignore[assignment]
-    """Deletes the group; the agents stay, and so do their messages. A repeat
-    succeeds.
-    """
+    """Deletes the group. The agents and their messages are kept. Idempotent."""
     ListGroupMessages: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.ListGroupMessagesRequest, _groups_service_pb2.ListGroupMessagesResponse]  # type: ignore[assignment]
-    """Messages that members wrote or received in runs of the group. Truly in
-    the order asked for; UNSPECIFIED is ascending.
+    """Lists the messages that members wrote or received in runs of the group, in the requested order; UNSPECIFIED means
+    ascending.
     """
     ResetGroupMessages: _aio.UnaryUnaryMultiCallable[_groups_service_pb2.ResetGroupMessagesRequest, _groups_service_pb2.ResetGroupMessagesResponse]  # type: ignore[assignment]
-    """Empties the windows in which the group talks, but for their system
-    messages, and starts its counters anew. The rows stay in recall. It waits
-    for the runs under way, to the deadline. CONVERSATION_BUSY.
+    """Removes all messages except the system messages from the windows of the group and resets its counters. The
+    messages stay in recall. The call waits for running runs until the deadline. Errors: CONVERSATION_BUSY.
     """
 
 class GroupServiceServicer:
-    """Groups of agents. What is sent to a group is a run: RunService.
+    """Manages groups of agents. A message to a group is a run; see RunService.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def CreateGroup(
@@ -109,52 +104,52 @@ class GroupServiceServicer:
         request: _groups_service_pb2.CreateGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_service_pb2.CreateGroupResponse, _abc.Awaitable[_groups_service_pb2.CreateGroupResponse]]:
-        """NOT_FOUND (a member, the manager or a shared block), BLOCK_LABEL_TAKEN,
-        INVALID_ARGUMENT (the manager is a member, a member is named twice).
+        """Creates a group. Errors: NOT_FOUND (a member, the manager or a shared block), BLOCK_LABEL_TAKEN, INVALID_ARGUMENT
+        (the manager is a member, or a member is named twice).
         """
 
     def GetGroup(
         self,
         request: _groups_service_pb2.GetGroupRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_groups_service_pb2.GetGroupResponse, _abc.Awaitable[_groups_service_pb2.GetGroupResponse]]: ...
+    ) -> _typing.Union[_groups_service_pb2.GetGroupResponse, _abc.Awaitable[_groups_service_pb2.GetGroupResponse]]:
+        """Returns one group. Errors: NOT_FOUND."""
 
     def ListGroups(
         self,
         request: _groups_service_pb2.ListGroupsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_service_pb2.ListGroupsResponse, _abc.Awaitable[_groups_service_pb2.ListGroupsResponse]]:
-        """Order UNSPECIFIED is ascending."""
+        """Lists groups. The default order is ascending."""
 
     def CountGroups(
         self,
         request: _groups_service_pb2.CountGroupsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_groups_service_pb2.CountGroupsResponse, _abc.Awaitable[_groups_service_pb2.CountGroupsResponse]]: ...
+    ) -> _typing.Union[_groups_service_pb2.CountGroupsResponse, _abc.Awaitable[_groups_service_pb2.CountGroupsResponse]]:
+        """Returns the number of groups that match a filter."""
 
     def UpdateGroup(
         self,
         request: _groups_service_pb2.UpdateGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_service_pb2.UpdateGroupResponse, _abc.Awaitable[_groups_service_pb2.UpdateGroupResponse]]:
-        """Changes the fields in the mask. A run under way ends as it began."""
+        """Updates the fields in update_mask. A run in progress keeps the settings with which it started. Errors: NOT_FOUND."""
 
     def DeleteGroup(
         self,
         request: _groups_service_pb2.DeleteGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_service_pb2.DeleteGroupResponse, _abc.Awaitable[_groups_service_pb2.DeleteGroupResponse]]:
-        """Deletes the group; the agents stay, and so do their messages. A repeat
-        succeeds.
-        """
+        """Deletes the group. The agents and their messages are kept. Idempotent."""
 
     def ListGroupMessages(
         self,
         request: _groups_service_pb2.ListGroupMessagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_service_pb2.ListGroupMessagesResponse, _abc.Awaitable[_groups_service_pb2.ListGroupMessagesResponse]]:
-        """Messages that members wrote or received in runs of the group. Truly in
-        the order asked for; UNSPECIFIED is ascending.
+        """Lists the messages that members wrote or received in runs of the group, in the requested order; UNSPECIFIED means
+        ascending.
         """
 
     def ResetGroupMessages(
@@ -162,9 +157,8 @@ class GroupServiceServicer:
         request: _groups_service_pb2.ResetGroupMessagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_groups_service_pb2.ResetGroupMessagesResponse, _abc.Awaitable[_groups_service_pb2.ResetGroupMessagesResponse]]:
-        """Empties the windows in which the group talks, but for their system
-        messages, and starts its counters anew. The rows stay in recall. It waits
-        for the runs under way, to the deadline. CONVERSATION_BUSY.
+        """Removes all messages except the system messages from the windows of the group and resets its counters. The
+        messages stay in recall. The call waits for running runs until the deadline. Errors: CONVERSATION_BUSY.
         """
 
 def add_GroupServiceServicer_to_server(servicer: GroupServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

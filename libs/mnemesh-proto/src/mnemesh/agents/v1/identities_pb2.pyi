@@ -42,9 +42,7 @@ Global___IdentityType: _TypeAlias = IdentityType  # noqa: Y015
 
 @_typing.final
 class Identity(_message.Message):
-    """Somebody outside whom agents and blocks belong to, as the client knows
-    them. It grants no rights.
-    """
+    """An external owner of agents and blocks, as the client knows it. An identity grants no rights."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -59,18 +57,18 @@ class Identity(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"identity-" and a version-4 UUID."""
+    """Format: "identity-" followed by a version-4 UUID."""
     identifier_key: _builtins.str
-    """The client's own key. Unique within the organization and the project."""
+    """The client's key. Unique within the organization and project."""
     name: _builtins.str
     type: Global___IdentityType.ValueType
     @_builtins.property
     def properties(self) -> _containers.RepeatedCompositeFieldContainer[Global___IdentityProperty]:
-        """Without two of one key; in the order given."""
+        """Keys are unique. The order of the request is kept."""
 
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Only where a view asks for them."""
+        """Returned only by views that ask for them."""
 
     @_builtins.property
     def block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...

@@ -81,8 +81,8 @@ class CreateIdentityRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def identity(self) -> _identities_pb2.Identity:
-        """identifier_key, name and type are required; id, times and authorship are
-        ignored. agent_ids and block_ids name what it is attached to.
+        """identifier_key, name and type are required. id, times and authorship are ignored. agent_ids and block_ids name its
+        attachments.
         """
 
     def __init__(
@@ -128,7 +128,7 @@ class UpsertIdentityRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def identity(self) -> _identities_pb2.Identity:
-        """As for CreateIdentity. The properties replace those that there are."""
+        """As for CreateIdentity. The properties replace the existing ones."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ Global___UpsertIdentityResponse: _TypeAlias = UpsertIdentityResponse  # noqa: Y0
 
 @_typing.final
 class IdentityView(_message.Message):
-    """What to fill that is not filled by itself."""
+    """Selects optional fields to return."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -236,7 +236,7 @@ Global___GetIdentityResponse: _TypeAlias = GetIdentityResponse  # noqa: Y015
 
 @_typing.final
 class IdentityFilter(_message.Message):
-    """Filters of lists and counts; all that are given must hold."""
+    """Filters of lists and counts. All conditions must match."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -254,7 +254,7 @@ class IdentityFilter(_message.Message):
     """Case-insensitive substring."""
     project_id: _builtins.str
     agent_id: _builtins.str
-    """Attached to that agent, or block."""
+    """Identities that are attached to this agent or block."""
     block_id: _builtins.str
     @_builtins.property
     def identity_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
@@ -424,13 +424,12 @@ class UpdateIdentityRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def identity(self) -> _identities_pb2.Identity:
-        """id names the identity."""
+        """identity.id identifies the identity."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Paths of Identity: identifier_key, name, type, properties, agent_ids,
-        block_ids, provenance.project_id and its fellows. A path whose field is
-        absent clears it.
+        """Paths of Identity: identifier_key, name, type, properties, agent_ids, block_ids, provenance.project_id and the
+        other provenance fields. A path whose field is absent clears the field.
         """
 
     def __init__(
@@ -479,7 +478,7 @@ class UpsertIdentityPropertiesRequest(_message.Message):
     identity_id: _builtins.str
     @_builtins.property
     def properties(self) -> _containers.RepeatedCompositeFieldContainer[_identities_pb2.IdentityProperty]:
-        """A property without a value is taken away."""
+        """A property without a value is removed."""
 
     def __init__(
         self,

@@ -26,11 +26,10 @@ if _version_not_supported:
 
 
 class IdentityServiceStub:
-    """Identities and what is attached to them.
+    """Manages identities and their attachments.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel):
@@ -107,103 +106,102 @@ class IdentityServiceStub:
 
 
 class IdentityServiceServicer:
-    """Identities and what is attached to them.
+    """Manages identities and their attachments.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def CreateIdentity(self, request, context):
-        """ALREADY_EXISTS (identifier_key), NOT_FOUND (an agent or block).
+        """Creates an identity. Errors: ALREADY_EXISTS (identifier_key), NOT_FOUND (an agent or block).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpsertIdentity(self, request, context):
-        """Creates the identity, or makes the one with the same identifier_key and
-        project so; its id stays. What is attached stays, and is added to.
+        """Creates the identity, or updates the one with the same identifier_key and project, which keeps its id. Existing
+        attachments are kept; new ones are added.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetIdentity(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns one identity. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListIdentities(self, request, context):
-        """Order UNSPECIFIED is ascending.
+        """Lists identities. The default order is ascending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountIdentities(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns the number of identities that match a filter.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateIdentity(self, request, context):
-        """Changes the fields in the mask. ALREADY_EXISTS (identifier_key).
+        """Updates the fields in update_mask. Errors: NOT_FOUND, ALREADY_EXISTS (identifier_key).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpsertIdentityProperties(self, request, context):
-        """Sets the properties given, key by key; the others stay.
+        """Sets the given properties by key. Other properties are kept. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteIdentity(self, request, context):
-        """Deletes the identity and detaches it everywhere; agents and blocks stay.
-        A repeat succeeds.
+        """Deletes the identity and detaches it everywhere. Agents and blocks are kept. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EraseIdentity(self, request, context):
-        """Erases everything that belongs to an identity, in every store: its agents
-        with all that only they have, its blocks, and itself. Each agent is gone
-        at once for everybody. UNAVAILABLE where a room is away: asking again goes
-        on. NOT_FOUND.
+        """Erases an identity and everything that belongs to it, in every service: its agents with everything that belongs to
+        them alone, its blocks, and the identity itself. Each erased agent is invisible at once. Errors: NOT_FOUND;
+        UNAVAILABLE if a service is unreachable, in which case a repeated call continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AttachIdentity(self, request, context):
-        """Attaches an identity to an agent or block. One that is attached is a
-        success that changes nothing. NOT_FOUND.
+        """Attaches an identity to an agent or block. Attaching an attached identity succeeds and changes nothing. Errors:
+        NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetachIdentity(self, request, context):
-        """Detaching one that is not attached is NOT_FOUND.
+        """Detaches an identity from an agent or block. Errors: NOT_FOUND if it is not attached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListIdentityAgents(self, request, context):
-        """The agents of an identity, by agent id.
+        """Lists the agents of an identity, ordered by agent id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListIdentityBlocks(self, request, context):
-        """The blocks of an identity, by block id.
+        """Lists the blocks of an identity, ordered by block id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -286,11 +284,10 @@ def add_IdentityServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class IdentityService:
-    """Identities and what is attached to them.
+    """Manages identities and their attachments.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @staticmethod

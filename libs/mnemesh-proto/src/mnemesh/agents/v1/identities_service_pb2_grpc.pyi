@@ -27,11 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class IdentityServiceStub:
-    """Identities and what is attached to them.
+    """Manages identities and their attachments.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @_typing.overload
@@ -39,91 +38,87 @@ class IdentityServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> IdentityServiceAsyncStub: ...
     CreateIdentity: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.CreateIdentityRequest, _identities_service_pb2.CreateIdentityResponse]
-    """ALREADY_EXISTS (identifier_key), NOT_FOUND (an agent or block)."""
+    """Creates an identity. Errors: ALREADY_EXISTS (identifier_key), NOT_FOUND (an agent or block)."""
     UpsertIdentity: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.UpsertIdentityRequest, _identities_service_pb2.UpsertIdentityResponse]
-    """Creates the identity, or makes the one with the same identifier_key and
-    project so; its id stays. What is attached stays, and is added to.
+    """Creates the identity, or updates the one with the same identifier_key and project, which keeps its id. Existing
+    attachments are kept; new ones are added.
     """
     GetIdentity: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.GetIdentityRequest, _identities_service_pb2.GetIdentityResponse]
+    """Returns one identity. Errors: NOT_FOUND."""
     ListIdentities: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.ListIdentitiesRequest, _identities_service_pb2.ListIdentitiesResponse]
-    """Order UNSPECIFIED is ascending."""
+    """Lists identities. The default order is ascending."""
     CountIdentities: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.CountIdentitiesRequest, _identities_service_pb2.CountIdentitiesResponse]
+    """Returns the number of identities that match a filter."""
     UpdateIdentity: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.UpdateIdentityRequest, _identities_service_pb2.UpdateIdentityResponse]
-    """Changes the fields in the mask. ALREADY_EXISTS (identifier_key)."""
+    """Updates the fields in update_mask. Errors: NOT_FOUND, ALREADY_EXISTS (identifier_key)."""
     UpsertIdentityProperties: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.UpsertIdentityPropertiesRequest, _identities_service_pb2.UpsertIdentityPropertiesResponse]
-    """Sets the properties given, key by key; the others stay."""
+    """Sets the given properties by key. Other properties are kept. Errors: NOT_FOUND."""
     DeleteIdentity: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.DeleteIdentityRequest, _identities_service_pb2.DeleteIdentityResponse]
-    """Deletes the identity and detaches it everywhere; agents and blocks stay.
-    A repeat succeeds.
-    """
+    """Deletes the identity and detaches it everywhere. Agents and blocks are kept. Idempotent."""
     EraseIdentity: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.EraseIdentityRequest, _identities_service_pb2.EraseIdentityResponse]
-    """Erases everything that belongs to an identity, in every store: its agents
-    with all that only they have, its blocks, and itself. Each agent is gone
-    at once for everybody. UNAVAILABLE where a room is away: asking again goes
-    on. NOT_FOUND.
+    """Erases an identity and everything that belongs to it, in every service: its agents with everything that belongs to
+    them alone, its blocks, and the identity itself. Each erased agent is invisible at once. Errors: NOT_FOUND;
+    UNAVAILABLE if a service is unreachable, in which case a repeated call continues.
     """
     AttachIdentity: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.AttachIdentityRequest, _identities_service_pb2.AttachIdentityResponse]
-    """Attaches an identity to an agent or block. One that is attached is a
-    success that changes nothing. NOT_FOUND.
+    """Attaches an identity to an agent or block. Attaching an attached identity succeeds and changes nothing. Errors:
+    NOT_FOUND.
     """
     DetachIdentity: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.DetachIdentityRequest, _identities_service_pb2.DetachIdentityResponse]
-    """Detaching one that is not attached is NOT_FOUND."""
+    """Detaches an identity from an agent or block. Errors: NOT_FOUND if it is not attached."""
     ListIdentityAgents: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.ListIdentityAgentsRequest, _identities_service_pb2.ListIdentityAgentsResponse]
-    """The agents of an identity, by agent id."""
+    """Lists the agents of an identity, ordered by agent id."""
     ListIdentityBlocks: _grpc.UnaryUnaryMultiCallable[_identities_service_pb2.ListIdentityBlocksRequest, _identities_service_pb2.ListIdentityBlocksResponse]
-    """The blocks of an identity, by block id."""
+    """Lists the blocks of an identity, ordered by block id."""
 
 @_typing.type_check_only
 class IdentityServiceAsyncStub(IdentityServiceStub):
-    """Identities and what is attached to them.
+    """Manages identities and their attachments.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateIdentity: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.CreateIdentityRequest, _identities_service_pb2.CreateIdentityResponse]  # type: ignore[assignment]
-    """ALREADY_EXISTS (identifier_key), NOT_FOUND (an agent or block)."""
+    """Creates an identity. Errors: ALREADY_EXISTS (identifier_key), NOT_FOUND (an agent or block)."""
     UpsertIdentity: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.UpsertIdentityRequest, _identities_service_pb2.UpsertIdentityResponse]  # type: ignore[assignment]
-    """Creates the identity, or makes the one with the same identifier_key and
-    project so; its id stays. What is attached stays, and is added to.
+    """Creates the identity, or updates the one with the same identifier_key and project, which keeps its id. Existing
+    attachments are kept; new ones are added.
     """
     GetIdentity: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.GetIdentityRequest, _identities_service_pb2.GetIdentityResponse]  # type: ignore[assignment]
+    """Returns one identity. Errors: NOT_FOUND."""
     ListIdentities: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.ListIdentitiesRequest, _identities_service_pb2.ListIdentitiesResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is ascending."""
+    """Lists identities. The default order is ascending."""
     CountIdentities: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.CountIdentitiesRequest, _identities_service_pb2.CountIdentitiesResponse]  # type: ignore[assignment]
+    """Returns the number of identities that match a filter."""
     UpdateIdentity: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.UpdateIdentityRequest, _identities_service_pb2.UpdateIdentityResponse]  # type: ignore[assignment]
-    """Changes the fields in the mask. ALREADY_EXISTS (identifier_key)."""
+    """Updates the fields in update_mask. Errors: NOT_FOUND, ALREADY_EXISTS (identifier_key)."""
     UpsertIdentityProperties: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.UpsertIdentityPropertiesRequest, _identities_service_pb2.UpsertIdentityPropertiesResponse]  # type: ignore[assignment]
-    """Sets the properties given, key by key; the others stay."""
+    """Sets the given properties by key. Other properties are kept. Errors: NOT_FOUND."""
     DeleteIdentity: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.DeleteIdentityRequest, _identities_service_pb2.DeleteIdentityResponse]  # type: ignore[assignment]
-    """Deletes the identity and detaches it everywhere; agents and blocks stay.
-    A repeat succeeds.
-    """
+    """Deletes the identity and detaches it everywhere. Agents and blocks are kept. Idempotent."""
     EraseIdentity: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.EraseIdentityRequest, _identities_service_pb2.EraseIdentityResponse]  # type: ignore[assignment]
-    """Erases everything that belongs to an identity, in every store: its agents
-    with all that only they have, its blocks, and itself. Each agent is gone
-    at once for everybody. UNAVAILABLE where a room is away: asking again goes
-    on. NOT_FOUND.
+    """Erases an identity and everything that belongs to it, in every service: its agents with everything that belongs to
+    them alone, its blocks, and the identity itself. Each erased agent is invisible at once. Errors: NOT_FOUND;
+    UNAVAILABLE if a service is unreachable, in which case a repeated call continues.
     """
     AttachIdentity: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.AttachIdentityRequest, _identities_service_pb2.AttachIdentityResponse]  # type: ignore[assignment]
-    """Attaches an identity to an agent or block. One that is attached is a
-    success that changes nothing. NOT_FOUND.
+    """Attaches an identity to an agent or block. Attaching an attached identity succeeds and changes nothing. Errors:
+    NOT_FOUND.
     """
     DetachIdentity: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.DetachIdentityRequest, _identities_service_pb2.DetachIdentityResponse]  # type: ignore[assignment]
-    """Detaching one that is not attached is NOT_FOUND."""
+    """Detaches an identity from an agent or block. Errors: NOT_FOUND if it is not attached."""
     ListIdentityAgents: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.ListIdentityAgentsRequest, _identities_service_pb2.ListIdentityAgentsResponse]  # type: ignore[assignment]
-    """The agents of an identity, by agent id."""
+    """Lists the agents of an identity, ordered by agent id."""
     ListIdentityBlocks: _aio.UnaryUnaryMultiCallable[_identities_service_pb2.ListIdentityBlocksRequest, _identities_service_pb2.ListIdentityBlocksResponse]  # type: ignore[assignment]
-    """The blocks of an identity, by block id."""
+    """Lists the blocks of an identity, ordered by block id."""
 
 class IdentityServiceServicer:
-    """Identities and what is attached to them.
+    """Manages identities and their attachments.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def CreateIdentity(
@@ -131,68 +126,67 @@ class IdentityServiceServicer:
         request: _identities_service_pb2.CreateIdentityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_identities_service_pb2.CreateIdentityResponse, _abc.Awaitable[_identities_service_pb2.CreateIdentityResponse]]:
-        """ALREADY_EXISTS (identifier_key), NOT_FOUND (an agent or block)."""
+        """Creates an identity. Errors: ALREADY_EXISTS (identifier_key), NOT_FOUND (an agent or block)."""
 
     def UpsertIdentity(
         self,
         request: _identities_service_pb2.UpsertIdentityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_identities_service_pb2.UpsertIdentityResponse, _abc.Awaitable[_identities_service_pb2.UpsertIdentityResponse]]:
-        """Creates the identity, or makes the one with the same identifier_key and
-        project so; its id stays. What is attached stays, and is added to.
+        """Creates the identity, or updates the one with the same identifier_key and project, which keeps its id. Existing
+        attachments are kept; new ones are added.
         """
 
     def GetIdentity(
         self,
         request: _identities_service_pb2.GetIdentityRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_identities_service_pb2.GetIdentityResponse, _abc.Awaitable[_identities_service_pb2.GetIdentityResponse]]: ...
+    ) -> _typing.Union[_identities_service_pb2.GetIdentityResponse, _abc.Awaitable[_identities_service_pb2.GetIdentityResponse]]:
+        """Returns one identity. Errors: NOT_FOUND."""
 
     def ListIdentities(
         self,
         request: _identities_service_pb2.ListIdentitiesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_identities_service_pb2.ListIdentitiesResponse, _abc.Awaitable[_identities_service_pb2.ListIdentitiesResponse]]:
-        """Order UNSPECIFIED is ascending."""
+        """Lists identities. The default order is ascending."""
 
     def CountIdentities(
         self,
         request: _identities_service_pb2.CountIdentitiesRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_identities_service_pb2.CountIdentitiesResponse, _abc.Awaitable[_identities_service_pb2.CountIdentitiesResponse]]: ...
+    ) -> _typing.Union[_identities_service_pb2.CountIdentitiesResponse, _abc.Awaitable[_identities_service_pb2.CountIdentitiesResponse]]:
+        """Returns the number of identities that match a filter."""
 
     def UpdateIdentity(
         self,
         request: _identities_service_pb2.UpdateIdentityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_identities_service_pb2.UpdateIdentityResponse, _abc.Awaitable[_identities_service_pb2.UpdateIdentityResponse]]:
-        """Changes the fields in the mask. ALREADY_EXISTS (identifier_key)."""
+        """Updates the fields in update_mask. Errors: NOT_FOUND, ALREADY_EXISTS (identifier_key)."""
 
     def UpsertIdentityProperties(
         self,
         request: _identities_service_pb2.UpsertIdentityPropertiesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_identities_service_pb2.UpsertIdentityPropertiesResponse, _abc.Awaitable[_identities_service_pb2.UpsertIdentityPropertiesResponse]]:
-        """Sets the properties given, key by key; the others stay."""
+        """Sets the given properties by key. Other properties are kept. Errors: NOT_FOUND."""
 
     def DeleteIdentity(
         self,
         request: _identities_service_pb2.DeleteIdentityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_identities_service_pb2.DeleteIdentityResponse, _abc.Awaitable[_identities_service_pb2.DeleteIdentityResponse]]:
-        """Deletes the identity and detaches it everywhere; agents and blocks stay.
-        A repeat succeeds.
-        """
+        """Deletes the identity and detaches it everywhere. Agents and blocks are kept. Idempotent."""
 
     def EraseIdentity(
         self,
         request: _identities_service_pb2.EraseIdentityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_identities_service_pb2.EraseIdentityResponse, _abc.Awaitable[_identities_service_pb2.EraseIdentityResponse]]:
-        """Erases everything that belongs to an identity, in every store: its agents
-        with all that only they have, its blocks, and itself. Each agent is gone
-        at once for everybody. UNAVAILABLE where a room is away: asking again goes
-        on. NOT_FOUND.
+        """Erases an identity and everything that belongs to it, in every service: its agents with everything that belongs to
+        them alone, its blocks, and the identity itself. Each erased agent is invisible at once. Errors: NOT_FOUND;
+        UNAVAILABLE if a service is unreachable, in which case a repeated call continues.
         """
 
     def AttachIdentity(
@@ -200,8 +194,8 @@ class IdentityServiceServicer:
         request: _identities_service_pb2.AttachIdentityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_identities_service_pb2.AttachIdentityResponse, _abc.Awaitable[_identities_service_pb2.AttachIdentityResponse]]:
-        """Attaches an identity to an agent or block. One that is attached is a
-        success that changes nothing. NOT_FOUND.
+        """Attaches an identity to an agent or block. Attaching an attached identity succeeds and changes nothing. Errors:
+        NOT_FOUND.
         """
 
     def DetachIdentity(
@@ -209,20 +203,20 @@ class IdentityServiceServicer:
         request: _identities_service_pb2.DetachIdentityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_identities_service_pb2.DetachIdentityResponse, _abc.Awaitable[_identities_service_pb2.DetachIdentityResponse]]:
-        """Detaching one that is not attached is NOT_FOUND."""
+        """Detaches an identity from an agent or block. Errors: NOT_FOUND if it is not attached."""
 
     def ListIdentityAgents(
         self,
         request: _identities_service_pb2.ListIdentityAgentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_identities_service_pb2.ListIdentityAgentsResponse, _abc.Awaitable[_identities_service_pb2.ListIdentityAgentsResponse]]:
-        """The agents of an identity, by agent id."""
+        """Lists the agents of an identity, ordered by agent id."""
 
     def ListIdentityBlocks(
         self,
         request: _identities_service_pb2.ListIdentityBlocksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_identities_service_pb2.ListIdentityBlocksResponse, _abc.Awaitable[_identities_service_pb2.ListIdentityBlocksResponse]]:
-        """The blocks of an identity, by block id."""
+        """Lists the blocks of an identity, ordered by block id."""
 
 def add_IdentityServiceServicer_to_server(servicer: IdentityServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

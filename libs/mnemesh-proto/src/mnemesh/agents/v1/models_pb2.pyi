@@ -33,10 +33,10 @@ class _ModelApiEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ModelApi.Val
     MODEL_API_GEMINI: _ModelApi.ValueType  # 4
     MODEL_API_BEDROCK: _ModelApi.ValueType  # 5
     MODEL_API_REHEARSAL: _ModelApi.ValueType  # 6
-    """Inside of mnemesh: no model at all, for trying things out."""
+    """Built into mnemesh. It is not a language model and serves for trials."""
 
 class ModelApi(_ModelApi, metaclass=_ModelApiEnumTypeWrapper):
-    """The shape of the requests that a provider understands."""
+    """The request format of a provider."""
 
 MODEL_API_UNSPECIFIED: ModelApi.ValueType  # 0
 MODEL_API_OPENAI_CHAT: ModelApi.ValueType  # 1
@@ -45,7 +45,7 @@ MODEL_API_ANTHROPIC_MESSAGES: ModelApi.ValueType  # 3
 MODEL_API_GEMINI: ModelApi.ValueType  # 4
 MODEL_API_BEDROCK: ModelApi.ValueType  # 5
 MODEL_API_REHEARSAL: ModelApi.ValueType  # 6
-"""Inside of mnemesh: no model at all, for trying things out."""
+"""Built into mnemesh. It is not a language model and serves for trials."""
 Global___ModelApi: _TypeAlias = ModelApi  # noqa: Y015
 
 class _ProviderCategory:
@@ -56,18 +56,18 @@ class _ProviderCategoryEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Prov
     DESCRIPTOR: _descriptor.EnumDescriptor
     PROVIDER_CATEGORY_UNSPECIFIED: _ProviderCategory.ValueType  # 0
     PROVIDER_CATEGORY_BASE: _ProviderCategory.ValueType  # 1
-    """Configured by the operator, for every organization."""
+    """Configured by the operator for all organizations."""
     PROVIDER_CATEGORY_BYOK: _ProviderCategory.ValueType  # 2
-    """Registered by the organization, with a key of its own."""
+    """Registered by the organization with its own key."""
 
 class ProviderCategory(_ProviderCategory, metaclass=_ProviderCategoryEnumTypeWrapper):
-    """Where a provider comes from."""
+    """The owner of a provider configuration."""
 
 PROVIDER_CATEGORY_UNSPECIFIED: ProviderCategory.ValueType  # 0
 PROVIDER_CATEGORY_BASE: ProviderCategory.ValueType  # 1
-"""Configured by the operator, for every organization."""
+"""Configured by the operator for all organizations."""
 PROVIDER_CATEGORY_BYOK: ProviderCategory.ValueType  # 2
-"""Registered by the organization, with a key of its own."""
+"""Registered by the organization with its own key."""
 Global___ProviderCategory: _TypeAlias = ProviderCategory  # noqa: Y015
 
 class _FigureSource:
@@ -78,31 +78,31 @@ class _FigureSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FigureSo
     DESCRIPTOR: _descriptor.EnumDescriptor
     FIGURE_SOURCE_UNSPECIFIED: _FigureSource.ValueType  # 0
     FIGURE_SOURCE_PROVIDER: _FigureSource.ValueType  # 1
-    """The provider says so."""
+    """Reported by the provider."""
     FIGURE_SOURCE_TABLE: _FigureSource.ValueType  # 2
-    """It stands in mnemesh's own table."""
+    """From mnemesh's table."""
     FIGURE_SOURCE_OVERRIDE: _FigureSource.ValueType  # 3
-    """A client set it by UpdateModel."""
+    """Set by a client with UpdateModel."""
     FIGURE_SOURCE_DEFAULT: _FigureSource.ValueType  # 4
-    """Nobody knows: a cautious default."""
+    """Unknown; a conservative default."""
 
 class FigureSource(_FigureSource, metaclass=_FigureSourceEnumTypeWrapper):
-    """How a figure of a model is known."""
+    """The source of a figure of a model."""
 
 FIGURE_SOURCE_UNSPECIFIED: FigureSource.ValueType  # 0
 FIGURE_SOURCE_PROVIDER: FigureSource.ValueType  # 1
-"""The provider says so."""
+"""Reported by the provider."""
 FIGURE_SOURCE_TABLE: FigureSource.ValueType  # 2
-"""It stands in mnemesh's own table."""
+"""From mnemesh's table."""
 FIGURE_SOURCE_OVERRIDE: FigureSource.ValueType  # 3
-"""A client set it by UpdateModel."""
+"""Set by a client with UpdateModel."""
 FIGURE_SOURCE_DEFAULT: FigureSource.ValueType  # 4
-"""Nobody knows: a cautious default."""
+"""Unknown; a conservative default."""
 Global___FigureSource: _TypeAlias = FigureSource  # noqa: Y015
 
 @_typing.final
 class Model(_message.Message):
-    """A language model that agents can be given."""
+    """A language model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -126,40 +126,40 @@ class Model(_message.Message):
     SETTINGS_SCHEMA_FIELD_NUMBER: _builtins.int
     LAST_SEEN_TIME_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
-    """"provider/model", unique in the organization; the id of the model."""
+    """"provider/model", unique within the organization. It serves as the id of the model."""
     provider: _builtins.str
-    """The name of its provider: the handle's first part."""
+    """Name of the provider, the first part of the handle."""
     provider_model: _builtins.str
-    """As the provider calls it."""
+    """Name that the provider uses."""
     display_name: _builtins.str
     api: Global___ModelApi.ValueType
     provider_type: _builtins.str
-    """Type of its provider, as Provider.type."""
+    """Type of the provider, as in Provider.type."""
     provider_category: Global___ProviderCategory.ValueType
     provider_id: _builtins.str
-    """Absent where the provider came without a record."""
+    """Absent if the provider has no stored record."""
     endpoint: _builtins.str
-    """Where requests go."""
+    """Address that receives the requests."""
     context_window: _builtins.int
-    """Tokens, prompt and answer together."""
+    """Maximum number of tokens of prompt and answer together."""
     context_window_source: Global___FigureSource.ValueType
     max_output_tokens: _builtins.int
     max_output_tokens_source: Global___FigureSource.ValueType
     hidden: _builtins.bool
-    """Not offered where models are listed for choice."""
+    """If true, lists for model selection do not offer the model."""
     default_settings: _builtins.str
-    """The settings that hold where an agent sets none: a JSON object as text."""
+    """Settings for agents that set none: a JSON object as text."""
     settings_schema: _builtins.str
-    """A JSON schema as text, of the settings that its provider takes."""
+    """JSON schema (as text) of the settings that the provider accepts."""
     @_builtins.property
     def capabilities(self) -> Global___ModelCapabilities: ...
     @_builtins.property
     def price(self) -> Global___ModelPrice:
-        """Absent where it is not known."""
+        """Absent if unknown."""
 
     @_builtins.property
     def last_seen_time(self) -> _timestamp_pb2.Timestamp:
-        """When its provider was last seen to offer it."""
+        """Time at which the provider last reported the model."""
 
     def __init__(
         self,
@@ -229,16 +229,16 @@ class ModelCapabilities(_message.Message):
     tool_calling: _builtins.bool
     parallel_tool_calls: _builtins.bool
     forced_tool_choice: _builtins.bool
-    """Can be held to call a tool, or a certain one."""
+    """The model can be forced to call a tool, or a specific tool."""
     strict_tool_schemas: _builtins.bool
-    """Can be held to tool schemas."""
+    """The model can be constrained to tool schemas."""
     structured_output: _builtins.bool
-    """Can be held to a JSON schema in its answer."""
+    """The model can be constrained to a JSON schema in its answer."""
     reasoning: _builtins.bool
-    """Thinks in a channel of its own."""
+    """The model has a separate reasoning channel."""
     image_input: _builtins.bool
     prompt_caching: _builtins.bool
-    """Charges less for a prefix that it has seen."""
+    """The provider charges less for a cached prompt prefix."""
     temperature: _builtins.bool
     def __init__(
         self,
@@ -264,9 +264,7 @@ Global___ModelCapabilities: _TypeAlias = ModelCapabilities  # noqa: Y015
 
 @_typing.final
 class ModelPrice(_message.Message):
-    """Millionths of a US dollar for a million tokens. Absent: not known; zero:
-    free.
-    """
+    """Millionths of a US dollar per million tokens. Absent means unknown; zero means free."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -311,7 +309,7 @@ Global___ModelPrice: _TypeAlias = ModelPrice  # noqa: Y015
 
 @_typing.final
 class EmbeddingModel(_message.Message):
-    """A model that turns text into vectors."""
+    """A model that converts text to vectors."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -329,7 +327,7 @@ class EmbeddingModel(_message.Message):
     OFFLINE_FIELD_NUMBER: _builtins.int
     IS_DEFAULT_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
-    """"provider/model", unique in the organization; the id of the model."""
+    """"provider/model", unique within the organization. It serves as the id of the model."""
     provider: _builtins.str
     provider_model: _builtins.str
     display_name: _builtins.str
@@ -338,14 +336,14 @@ class EmbeddingModel(_message.Message):
     provider_id: _builtins.str
     endpoint: _builtins.str
     dimension: _builtins.int
-    """Length of its vectors."""
+    """Number of dimensions of the vectors."""
     max_input_tokens: _builtins.int
-    """Tokens of one text; longer ones are cut. Absent where it is not known."""
+    """Maximum number of tokens of one text; longer texts are truncated. Absent if unknown."""
     batch_size: _builtins.int
     offline: _builtins.bool
-    """Texts stay on the machine."""
+    """True if texts do not leave the machine."""
     is_default: _builtins.bool
-    """What new archives get where none is named."""
+    """True if archives use it by default."""
     def __init__(
         self,
         *,
@@ -384,7 +382,7 @@ Global___EmbeddingModel: _TypeAlias = EmbeddingModel  # noqa: Y015
 
 @_typing.final
 class Provider(_message.Message):
-    """Somebody who serves models."""
+    """A service that serves models."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -406,34 +404,33 @@ class Provider(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"provider-" and a version-4 UUID."""
+    """Format: "provider-" followed by a version-4 UUID."""
     name: _builtins.str
-    """First part of its models' handles. Unique in the organization and not
-    that of a BASE provider; 1 to 100 of letters, digits, "_", "-" and ".".
+    """First part of the handles of its models. Unique in the organization and different from the names of BASE
+    providers. 1 to 100 letters, digits and "_", "-" or ".".
     """
     type: _builtins.str
-    """What it is, as "openai", "anthropic", "google_ai", "azure", "bedrock",
-    "groq", "deepseek", "xai", "together", "mistral", "ollama", "vllm",
-    "lmstudio", "openai_compatible" or "mnemesh".
+    """Kind of the provider: "openai", "anthropic", "google_ai", "azure", "bedrock", "groq", "deepseek", "xai",
+    "together", "mistral", "ollama", "vllm", "lmstudio", "openai_compatible" or "mnemesh".
     """
     category: Global___ProviderCategory.ValueType
     """Output only."""
     api: Global___ModelApi.ValueType
-    """The shape of its requests; UNSPECIFIED takes the type's."""
+    """Request format. UNSPECIFIED uses the format of the type."""
     base_url: _builtins.str
     api_version: _builtins.str
     region: _builtins.str
     disabled: _builtins.bool
     has_api_key: _builtins.bool
-    """Which credentials are stored. Output only, as all below."""
+    """The stored credentials. Output only, like all fields below."""
     has_access_key: _builtins.bool
     has_headers: _builtins.bool
     last_refresh_error: _builtins.str
-    """Why that failed, without secrets; absent where it did not."""
+    """Error of the last attempt to read its models, without secrets. Absent if it succeeded."""
     model_count: _builtins.int
     @_builtins.property
     def last_refresh_time(self) -> _timestamp_pb2.Timestamp:
-        """The last time that its models were read."""
+        """Time at which its models were last read."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -489,8 +486,8 @@ Global___Provider: _TypeAlias = Provider  # noqa: Y015
 
 @_typing.final
 class ProviderCredentials(_message.Message):
-    """Keys of a provider. They go in, are stored encrypted, and never come out:
-    no answer, log or trace holds them.
+    """Credentials of a provider. They are stored encrypted and never returned: no response, log line or trace contains
+    them.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -500,10 +497,10 @@ class ProviderCredentials(_message.Message):
     HEADERS_FIELD_NUMBER: _builtins.int
     api_key: _builtins.str
     access_key: _builtins.str
-    """Where a provider wants a pair: the id of the key."""
+    """Key id, for providers that use a pair of keys."""
     @_builtins.property
     def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProviderHeader]:
-        """Headers sent along with each request."""
+        """Headers that are sent with each request."""
 
     def __init__(
         self,

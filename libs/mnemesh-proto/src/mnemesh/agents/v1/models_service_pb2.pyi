@@ -213,14 +213,12 @@ class UpdateModelRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def model(self) -> _models_pb2.Model:
-        """handle names the model."""
+        """model.handle identifies the model."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Paths of Model: display_name, context_window, max_output_tokens, price,
-        hidden, default_settings, and fields below capabilities. A path whose
-        field is absent, or 0, goes back to what is known otherwise; one below
-        capabilities holds as it is.
+        """Paths of Model: display_name, context_window, max_output_tokens, price, hidden, default_settings, and fields of
+        capabilities. A path whose field is absent or 0 removes the override; a field of capabilities is set to its value.
         """
 
     def __init__(
@@ -345,9 +343,7 @@ class CreateProviderRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def provider(self) -> _models_pb2.Provider:
-        """name and type are required; id, category, times and what is known of its
-        state are ignored.
-        """
+        """name and type are required. id, category, times and output-only fields are ignored."""
 
     @_builtins.property
     def credentials(self) -> _models_pb2.ProviderCredentials: ...
@@ -519,18 +515,16 @@ class UpdateProviderRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def provider(self) -> _models_pb2.Provider:
-        """id names the provider."""
+        """provider.id identifies the provider."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Paths of Provider: api, base_url, api_version, region, disabled. A path
-        whose field is absent clears it.
-        """
+        """Paths of Provider: api, base_url, api_version, region, disabled. A path whose field is absent clears the field."""
 
     @_builtins.property
     def credentials(self) -> _models_pb2.ProviderCredentials:
-        """A key that is absent stays, an empty one is deleted. Headers, where there
-        are any, replace all; one without a value keeps the one stored.
+        """An absent key is kept; an empty key is deleted. If headers are present, they replace all stored headers; a header
+        without a value keeps its stored value.
         """
 
     def __init__(
@@ -668,11 +662,11 @@ class CheckProviderRequest(_message.Message):
     provider_id: _builtins.str
     @_builtins.property
     def provider(self) -> _models_pb2.Provider:
-        """One that is not registered; name may be empty."""
+        """An unregistered provider; name may be empty."""
 
     @_builtins.property
     def credentials(self) -> _models_pb2.ProviderCredentials:
-        """Tried instead of those stored."""
+        """Used instead of the stored credentials."""
 
     def __init__(
         self,
@@ -698,7 +692,7 @@ class CheckProviderResponse(_message.Message):
     PROVIDER_MODELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def provider_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What it serves, as the provider calls it."""
+        """The models that the provider serves, by the provider's names."""
 
     def __init__(
         self,

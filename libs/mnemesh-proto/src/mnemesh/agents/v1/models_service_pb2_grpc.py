@@ -26,11 +26,10 @@ if _version_not_supported:
 
 
 class ModelServiceStub:
-    """Models, embedders, and the providers that serve them.
+    """Language models, embedding models, and the providers that serve them.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel):
@@ -97,97 +96,91 @@ class ModelServiceStub:
 
 
 class ModelServiceServicer:
-    """Models, embedders, and the providers that serve them.
+    """Language models, embedding models, and the providers that serve them.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def ListModels(self, request, context):
-        """As the providers were last read; none is contacted. Order UNSPECIFIED is
-        ascending. after_id and before_id are handles.
+        """Lists the models that were last read from the providers. Contacts no provider. The default order is ascending.
+        after_id and before_id are handles.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """An empty handle means the model that a new agent gets where it names none.
-        MODEL_UNKNOWN.
+        """Returns one model. An empty handle means the default model of new agents. Errors: MODEL_UNKNOWN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateModel(self, request, context):
-        """Sets figures of a model for the organization, over what is known of it.
-        Agents without settings of their own follow at their next turn.
-        MODEL_UNKNOWN.
+        """Overrides figures of a model for the organization. Agents without their own settings use them from the next turn.
+        Errors: MODEL_UNKNOWN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEmbeddingModels(self, request, context):
-        """Order UNSPECIFIED is ascending. after_id and before_id are handles.
+        """Lists embedding models. The default order is ascending. after_id and before_id are handles.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateProvider(self, request, context):
-        """Registers a provider with the organization's own key and reads its
-        models. It succeeds although the provider cannot be reached:
-        last_refresh_error says so. ALREADY_EXISTS (name).
+        """Registers a provider with the organization's key and reads its models. The call succeeds even if the provider is
+        unreachable; last_refresh_error then states the cause. Errors: ALREADY_EXISTS (name).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetProvider(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns one provider. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListProviders(self, request, context):
-        """Order UNSPECIFIED is ascending.
+        """Lists providers. The default order is ascending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateProvider(self, request, context):
-        """Changes the fields in the mask, and the credentials given. Where it is
-        reached otherwise by that, its models are read as by CreateProvider. A
-        BASE provider is FAILED_PRECONDITION.
+        """Updates the fields in update_mask and the given credentials. If the address or credentials change, the models are
+        read again, as by CreateProvider. Errors: NOT_FOUND, FAILED_PRECONDITION for a BASE provider.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteProvider(self, request, context):
-        """Deletes the provider and its credentials. Agents that use its models
-        keep their handle; their next step is MODEL_UNKNOWN. A BASE provider is
-        FAILED_PRECONDITION. A repeat succeeds.
+        """Deletes the provider and its credentials. Agents that use its models keep their handle; their next step fails with
+        MODEL_UNKNOWN. Idempotent. Errors: FAILED_PRECONDITION for a BASE provider.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RefreshProvider(self, request, context):
-        """Reads the models of a provider anew. PROVIDER_AUTH, PROVIDER_UNAVAILABLE,
-        PROVIDER_TIMEOUT, PROVIDER_BAD_ANSWER.
+        """Reads the models of a provider again. Errors: NOT_FOUND, PROVIDER_AUTH, PROVIDER_UNAVAILABLE, PROVIDER_TIMEOUT,
+        PROVIDER_BAD_ANSWER.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CheckProvider(self, request, context):
-        """Contacts a provider, registered or not, and stores nothing.
-        PROVIDER_AUTH, PROVIDER_PAYMENT_REQUIRED, PROVIDER_RATE_LIMITED,
-        PROVIDER_UNAVAILABLE, PROVIDER_TIMEOUT, PROVIDER_BAD_ANSWER.
+        """Contacts a registered or unregistered provider and stores nothing. Errors: PROVIDER_AUTH,
+        PROVIDER_PAYMENT_REQUIRED, PROVIDER_RATE_LIMITED, PROVIDER_UNAVAILABLE, PROVIDER_TIMEOUT, PROVIDER_BAD_ANSWER.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -260,11 +253,10 @@ def add_ModelServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ModelService:
-    """Models, embedders, and the providers that serve them.
+    """Language models, embedding models, and the providers that serve them.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @staticmethod

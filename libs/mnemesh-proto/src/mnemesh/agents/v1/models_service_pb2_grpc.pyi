@@ -27,11 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ModelServiceStub:
-    """Models, embedders, and the providers that serve them.
+    """Language models, embedding models, and the providers that serve them.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @_typing.overload
@@ -39,107 +38,93 @@ class ModelServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ModelServiceAsyncStub: ...
     ListModels: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.ListModelsRequest, _models_service_pb2.ListModelsResponse]
-    """As the providers were last read; none is contacted. Order UNSPECIFIED is
-    ascending. after_id and before_id are handles.
+    """Lists the models that were last read from the providers. Contacts no provider. The default order is ascending.
+    after_id and before_id are handles.
     """
     GetModel: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.GetModelRequest, _models_service_pb2.GetModelResponse]
-    """An empty handle means the model that a new agent gets where it names none.
-    MODEL_UNKNOWN.
-    """
+    """Returns one model. An empty handle means the default model of new agents. Errors: MODEL_UNKNOWN."""
     UpdateModel: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.UpdateModelRequest, _models_service_pb2.UpdateModelResponse]
-    """Sets figures of a model for the organization, over what is known of it.
-    Agents without settings of their own follow at their next turn.
-    MODEL_UNKNOWN.
+    """Overrides figures of a model for the organization. Agents without their own settings use them from the next turn.
+    Errors: MODEL_UNKNOWN.
     """
     ListEmbeddingModels: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.ListEmbeddingModelsRequest, _models_service_pb2.ListEmbeddingModelsResponse]
-    """Order UNSPECIFIED is ascending. after_id and before_id are handles."""
+    """Lists embedding models. The default order is ascending. after_id and before_id are handles."""
     CreateProvider: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.CreateProviderRequest, _models_service_pb2.CreateProviderResponse]
-    """Registers a provider with the organization's own key and reads its
-    models. It succeeds although the provider cannot be reached:
-    last_refresh_error says so. ALREADY_EXISTS (name).
+    """Registers a provider with the organization's key and reads its models. The call succeeds even if the provider is
+    unreachable; last_refresh_error then states the cause. Errors: ALREADY_EXISTS (name).
     """
     GetProvider: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.GetProviderRequest, _models_service_pb2.GetProviderResponse]
+    """Returns one provider. Errors: NOT_FOUND."""
     ListProviders: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.ListProvidersRequest, _models_service_pb2.ListProvidersResponse]
-    """Order UNSPECIFIED is ascending."""
+    """Lists providers. The default order is ascending."""
     UpdateProvider: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.UpdateProviderRequest, _models_service_pb2.UpdateProviderResponse]
-    """Changes the fields in the mask, and the credentials given. Where it is
-    reached otherwise by that, its models are read as by CreateProvider. A
-    BASE provider is FAILED_PRECONDITION.
+    """Updates the fields in update_mask and the given credentials. If the address or credentials change, the models are
+    read again, as by CreateProvider. Errors: NOT_FOUND, FAILED_PRECONDITION for a BASE provider.
     """
     DeleteProvider: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.DeleteProviderRequest, _models_service_pb2.DeleteProviderResponse]
-    """Deletes the provider and its credentials. Agents that use its models
-    keep their handle; their next step is MODEL_UNKNOWN. A BASE provider is
-    FAILED_PRECONDITION. A repeat succeeds.
+    """Deletes the provider and its credentials. Agents that use its models keep their handle; their next step fails with
+    MODEL_UNKNOWN. Idempotent. Errors: FAILED_PRECONDITION for a BASE provider.
     """
     RefreshProvider: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.RefreshProviderRequest, _models_service_pb2.RefreshProviderResponse]
-    """Reads the models of a provider anew. PROVIDER_AUTH, PROVIDER_UNAVAILABLE,
-    PROVIDER_TIMEOUT, PROVIDER_BAD_ANSWER.
+    """Reads the models of a provider again. Errors: NOT_FOUND, PROVIDER_AUTH, PROVIDER_UNAVAILABLE, PROVIDER_TIMEOUT,
+    PROVIDER_BAD_ANSWER.
     """
     CheckProvider: _grpc.UnaryUnaryMultiCallable[_models_service_pb2.CheckProviderRequest, _models_service_pb2.CheckProviderResponse]
-    """Contacts a provider, registered or not, and stores nothing.
-    PROVIDER_AUTH, PROVIDER_PAYMENT_REQUIRED, PROVIDER_RATE_LIMITED,
-    PROVIDER_UNAVAILABLE, PROVIDER_TIMEOUT, PROVIDER_BAD_ANSWER.
+    """Contacts a registered or unregistered provider and stores nothing. Errors: PROVIDER_AUTH,
+    PROVIDER_PAYMENT_REQUIRED, PROVIDER_RATE_LIMITED, PROVIDER_UNAVAILABLE, PROVIDER_TIMEOUT, PROVIDER_BAD_ANSWER.
     """
 
 @_typing.type_check_only
 class ModelServiceAsyncStub(ModelServiceStub):
-    """Models, embedders, and the providers that serve them.
+    """Language models, embedding models, and the providers that serve them.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListModels: _aio.UnaryUnaryMultiCallable[_models_service_pb2.ListModelsRequest, _models_service_pb2.ListModelsResponse]  # type: ignore[assignment]
-    """As the providers were last read; none is contacted. Order UNSPECIFIED is
-    ascending. after_id and before_id are handles.
+    """Lists the models that were last read from the providers. Contacts no provider. The default order is ascending.
+    after_id and before_id are handles.
     """
     GetModel: _aio.UnaryUnaryMultiCallable[_models_service_pb2.GetModelRequest, _models_service_pb2.GetModelResponse]  # type: ignore[assignment]
-    """An empty handle means the model that a new agent gets where it names none.
-    MODEL_UNKNOWN.
-    """
+    """Returns one model. An empty handle means the default model of new agents. Errors: MODEL_UNKNOWN."""
     UpdateModel: _aio.UnaryUnaryMultiCallable[_models_service_pb2.UpdateModelRequest, _models_service_pb2.UpdateModelResponse]  # type: ignore[assignment]
-    """Sets figures of a model for the organization, over what is known of it.
-    Agents without settings of their own follow at their next turn.
-    MODEL_UNKNOWN.
+    """Overrides figures of a model for the organization. Agents without their own settings use them from the next turn.
+    Errors: MODEL_UNKNOWN.
     """
     ListEmbeddingModels: _aio.UnaryUnaryMultiCallable[_models_service_pb2.ListEmbeddingModelsRequest, _models_service_pb2.ListEmbeddingModelsResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is ascending. after_id and before_id are handles."""
+    """Lists embedding models. The default order is ascending. after_id and before_id are handles."""
     CreateProvider: _aio.UnaryUnaryMultiCallable[_models_service_pb2.CreateProviderRequest, _models_service_pb2.CreateProviderResponse]  # type: ignore[assignment]
-    """Registers a provider with the organization's own key and reads its
-    models. It succeeds although the provider cannot be reached:
-    last_refresh_error says so. ALREADY_EXISTS (name).
+    """Registers a provider with the organization's key and reads its models. The call succeeds even if the provider is
+    unreachable; last_refresh_error then states the cause. Errors: ALREADY_EXISTS (name).
     """
     GetProvider: _aio.UnaryUnaryMultiCallable[_models_service_pb2.GetProviderRequest, _models_service_pb2.GetProviderResponse]  # type: ignore[assignment]
+    """Returns one provider. Errors: NOT_FOUND."""
     ListProviders: _aio.UnaryUnaryMultiCallable[_models_service_pb2.ListProvidersRequest, _models_service_pb2.ListProvidersResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is ascending."""
+    """Lists providers. The default order is ascending."""
     UpdateProvider: _aio.UnaryUnaryMultiCallable[_models_service_pb2.UpdateProviderRequest, _models_service_pb2.UpdateProviderResponse]  # type: ignore[assignment]
-    """Changes the fields in the mask, and the credentials given. Where it is
-    reached otherwise by that, its models are read as by CreateProvider. A
-    BASE provider is FAILED_PRECONDITION.
+    """Updates the fields in update_mask and the given credentials. If the address or credentials change, the models are
+    read again, as by CreateProvider. Errors: NOT_FOUND, FAILED_PRECONDITION for a BASE provider.
     """
     DeleteProvider: _aio.UnaryUnaryMultiCallable[_models_service_pb2.DeleteProviderRequest, _models_service_pb2.DeleteProviderResponse]  # type: ignore[assignment]
-    """Deletes the provider and its credentials. Agents that use its models
-    keep their handle; their next step is MODEL_UNKNOWN. A BASE provider is
-    FAILED_PRECONDITION. A repeat succeeds.
+    """Deletes the provider and its credentials. Agents that use its models keep their handle; their next step fails with
+    MODEL_UNKNOWN. Idempotent. Errors: FAILED_PRECONDITION for a BASE provider.
     """
     RefreshProvider: _aio.UnaryUnaryMultiCallable[_models_service_pb2.RefreshProviderRequest, _models_service_pb2.RefreshProviderResponse]  # type: ignore[assignment]
-    """Reads the models of a provider anew. PROVIDER_AUTH, PROVIDER_UNAVAILABLE,
-    PROVIDER_TIMEOUT, PROVIDER_BAD_ANSWER.
+    """Reads the models of a provider again. Errors: NOT_FOUND, PROVIDER_AUTH, PROVIDER_UNAVAILABLE, PROVIDER_TIMEOUT,
+    PROVIDER_BAD_ANSWER.
     """
     CheckProvider: _aio.UnaryUnaryMultiCallable[_models_service_pb2.CheckProviderRequest, _models_service_pb2.CheckProviderResponse]  # type: ignore[assignment]
-    """Contacts a provider, registered or not, and stores nothing.
-    PROVIDER_AUTH, PROVIDER_PAYMENT_REQUIRED, PROVIDER_RATE_LIMITED,
-    PROVIDER_UNAVAILABLE, PROVIDER_TIMEOUT, PROVIDER_BAD_ANSWER.
+    """Contacts a registered or unregistered provider and stores nothing. Errors: PROVIDER_AUTH,
+    PROVIDER_PAYMENT_REQUIRED, PROVIDER_RATE_LIMITED, PROVIDER_UNAVAILABLE, PROVIDER_TIMEOUT, PROVIDER_BAD_ANSWER.
     """
 
 class ModelServiceServicer:
-    """Models, embedders, and the providers that serve them.
+    """Language models, embedding models, and the providers that serve them.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def ListModels(
@@ -147,8 +132,8 @@ class ModelServiceServicer:
         request: _models_service_pb2.ListModelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_models_service_pb2.ListModelsResponse, _abc.Awaitable[_models_service_pb2.ListModelsResponse]]:
-        """As the providers were last read; none is contacted. Order UNSPECIFIED is
-        ascending. after_id and before_id are handles.
+        """Lists the models that were last read from the providers. Contacts no provider. The default order is ascending.
+        after_id and before_id are handles.
         """
 
     def GetModel(
@@ -156,18 +141,15 @@ class ModelServiceServicer:
         request: _models_service_pb2.GetModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_models_service_pb2.GetModelResponse, _abc.Awaitable[_models_service_pb2.GetModelResponse]]:
-        """An empty handle means the model that a new agent gets where it names none.
-        MODEL_UNKNOWN.
-        """
+        """Returns one model. An empty handle means the default model of new agents. Errors: MODEL_UNKNOWN."""
 
     def UpdateModel(
         self,
         request: _models_service_pb2.UpdateModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_models_service_pb2.UpdateModelResponse, _abc.Awaitable[_models_service_pb2.UpdateModelResponse]]:
-        """Sets figures of a model for the organization, over what is known of it.
-        Agents without settings of their own follow at their next turn.
-        MODEL_UNKNOWN.
+        """Overrides figures of a model for the organization. Agents without their own settings use them from the next turn.
+        Errors: MODEL_UNKNOWN.
         """
 
     def ListEmbeddingModels(
@@ -175,39 +157,38 @@ class ModelServiceServicer:
         request: _models_service_pb2.ListEmbeddingModelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_models_service_pb2.ListEmbeddingModelsResponse, _abc.Awaitable[_models_service_pb2.ListEmbeddingModelsResponse]]:
-        """Order UNSPECIFIED is ascending. after_id and before_id are handles."""
+        """Lists embedding models. The default order is ascending. after_id and before_id are handles."""
 
     def CreateProvider(
         self,
         request: _models_service_pb2.CreateProviderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_models_service_pb2.CreateProviderResponse, _abc.Awaitable[_models_service_pb2.CreateProviderResponse]]:
-        """Registers a provider with the organization's own key and reads its
-        models. It succeeds although the provider cannot be reached:
-        last_refresh_error says so. ALREADY_EXISTS (name).
+        """Registers a provider with the organization's key and reads its models. The call succeeds even if the provider is
+        unreachable; last_refresh_error then states the cause. Errors: ALREADY_EXISTS (name).
         """
 
     def GetProvider(
         self,
         request: _models_service_pb2.GetProviderRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_models_service_pb2.GetProviderResponse, _abc.Awaitable[_models_service_pb2.GetProviderResponse]]: ...
+    ) -> _typing.Union[_models_service_pb2.GetProviderResponse, _abc.Awaitable[_models_service_pb2.GetProviderResponse]]:
+        """Returns one provider. Errors: NOT_FOUND."""
 
     def ListProviders(
         self,
         request: _models_service_pb2.ListProvidersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_models_service_pb2.ListProvidersResponse, _abc.Awaitable[_models_service_pb2.ListProvidersResponse]]:
-        """Order UNSPECIFIED is ascending."""
+        """Lists providers. The default order is ascending."""
 
     def UpdateProvider(
         self,
         request: _models_service_pb2.UpdateProviderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_models_service_pb2.UpdateProviderResponse, _abc.Awaitable[_models_service_pb2.UpdateProviderResponse]]:
-        """Changes the fields in the mask, and the credentials given. Where it is
-        reached otherwise by that, its models are read as by CreateProvider. A
-        BASE provider is FAILED_PRECONDITION.
+        """Updates the fields in update_mask and the given credentials. If the address or credentials change, the models are
+        read again, as by CreateProvider. Errors: NOT_FOUND, FAILED_PRECONDITION for a BASE provider.
         """
 
     def DeleteProvider(
@@ -215,9 +196,8 @@ class ModelServiceServicer:
         request: _models_service_pb2.DeleteProviderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_models_service_pb2.DeleteProviderResponse, _abc.Awaitable[_models_service_pb2.DeleteProviderResponse]]:
-        """Deletes the provider and its credentials. Agents that use its models
-        keep their handle; their next step is MODEL_UNKNOWN. A BASE provider is
-        FAILED_PRECONDITION. A repeat succeeds.
+        """Deletes the provider and its credentials. Agents that use its models keep their handle; their next step fails with
+        MODEL_UNKNOWN. Idempotent. Errors: FAILED_PRECONDITION for a BASE provider.
         """
 
     def RefreshProvider(
@@ -225,8 +205,8 @@ class ModelServiceServicer:
         request: _models_service_pb2.RefreshProviderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_models_service_pb2.RefreshProviderResponse, _abc.Awaitable[_models_service_pb2.RefreshProviderResponse]]:
-        """Reads the models of a provider anew. PROVIDER_AUTH, PROVIDER_UNAVAILABLE,
-        PROVIDER_TIMEOUT, PROVIDER_BAD_ANSWER.
+        """Reads the models of a provider again. Errors: NOT_FOUND, PROVIDER_AUTH, PROVIDER_UNAVAILABLE, PROVIDER_TIMEOUT,
+        PROVIDER_BAD_ANSWER.
         """
 
     def CheckProvider(
@@ -234,9 +214,8 @@ class ModelServiceServicer:
         request: _models_service_pb2.CheckProviderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_models_service_pb2.CheckProviderResponse, _abc.Awaitable[_models_service_pb2.CheckProviderResponse]]:
-        """Contacts a provider, registered or not, and stores nothing.
-        PROVIDER_AUTH, PROVIDER_PAYMENT_REQUIRED, PROVIDER_RATE_LIMITED,
-        PROVIDER_UNAVAILABLE, PROVIDER_TIMEOUT, PROVIDER_BAD_ANSWER.
+        """Contacts a registered or unregistered provider and stores nothing. Errors: PROVIDER_AUTH,
+        PROVIDER_PAYMENT_REQUIRED, PROVIDER_RATE_LIMITED, PROVIDER_UNAVAILABLE, PROVIDER_TIMEOUT, PROVIDER_BAD_ANSWER.
         """
 
 def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

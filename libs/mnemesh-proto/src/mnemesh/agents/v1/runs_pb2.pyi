@@ -30,29 +30,25 @@ class _OnBusy:
 class _OnBusyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnBusy.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ON_BUSY_UNSPECIFIED: _OnBusy.ValueType  # 0
-    """The same as WAIT."""
+    """Same as WAIT."""
     ON_BUSY_WAIT: _OnBusy.ValueType  # 1
-    """First in, first out. A change of a window waits until the deadline of its
-    call. A run is stored and waits as long as it takes, whatever becomes of
-    the call, unless CancelRuns takes it out of the queue.
+    """Waits in first-in-first-out order. A change of a window waits until the deadline of its call. A run is stored and
+    waits without a limit, even if its call ends, unless CancelRuns removes it from the queue.
     """
     ON_BUSY_REJECT: _OnBusy.ValueType  # 2
-    """CONVERSATION_BUSY, with the id of the run that is ahead."""
+    """Fails with CONVERSATION_BUSY and the id of the run that is ahead."""
 
 class OnBusy(_OnBusy, metaclass=_OnBusyEnumTypeWrapper):
-    """What to do where another run, or a change of its window, holds the
-    conversation.
-    """
+    """What to do if another run, or a change of the window, holds the conversation."""
 
 ON_BUSY_UNSPECIFIED: OnBusy.ValueType  # 0
-"""The same as WAIT."""
+"""Same as WAIT."""
 ON_BUSY_WAIT: OnBusy.ValueType  # 1
-"""First in, first out. A change of a window waits until the deadline of its
-call. A run is stored and waits as long as it takes, whatever becomes of
-the call, unless CancelRuns takes it out of the queue.
+"""Waits in first-in-first-out order. A change of a window waits until the deadline of its call. A run is stored and
+waits without a limit, even if its call ends, unless CancelRuns removes it from the queue.
 """
 ON_BUSY_REJECT: OnBusy.ValueType  # 2
-"""CONVERSATION_BUSY, with the id of the run that is ahead."""
+"""Fails with CONVERSATION_BUSY and the id of the run that is ahead."""
 Global___OnBusy: _TypeAlias = OnBusy  # noqa: Y015
 
 class _EventKind:
@@ -75,9 +71,7 @@ class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.V
     EVENT_KIND_COMPACTION: _EventKind.ValueType  # 11
 
 class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
-    """The kinds of event that a client may choose from. Stop, usage and error
-    always come.
-    """
+    """The kinds of events that a client can select. Stop, usage and error events are always sent."""
 
 EVENT_KIND_UNSPECIFIED: EventKind.ValueType  # 0
 EVENT_KIND_SYSTEM_MESSAGE: EventKind.ValueType  # 1
@@ -101,7 +95,7 @@ class _RunStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunStatus.V
     DESCRIPTOR: _descriptor.EnumDescriptor
     RUN_STATUS_UNSPECIFIED: _RunStatus.ValueType  # 0
     RUN_STATUS_CREATED: _RunStatus.ValueType  # 1
-    """Stored, waiting for its turn."""
+    """Stored and waiting in the queue."""
     RUN_STATUS_RUNNING: _RunStatus.ValueType  # 2
     RUN_STATUS_COMPLETED: _RunStatus.ValueType  # 3
     RUN_STATUS_FAILED: _RunStatus.ValueType  # 4
@@ -111,7 +105,7 @@ class RunStatus(_RunStatus, metaclass=_RunStatusEnumTypeWrapper): ...
 
 RUN_STATUS_UNSPECIFIED: RunStatus.ValueType  # 0
 RUN_STATUS_CREATED: RunStatus.ValueType  # 1
-"""Stored, waiting for its turn."""
+"""Stored and waiting in the queue."""
 RUN_STATUS_RUNNING: RunStatus.ValueType  # 2
 RUN_STATUS_COMPLETED: RunStatus.ValueType  # 3
 RUN_STATUS_FAILED: RunStatus.ValueType  # 4
@@ -126,7 +120,7 @@ class _StepStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepStatus
     DESCRIPTOR: _descriptor.EnumDescriptor
     STEP_STATUS_UNSPECIFIED: _StepStatus.ValueType  # 0
     STEP_STATUS_PENDING: _StepStatus.ValueType  # 1
-    """The model is asked or its tools run."""
+    """The model is being called or its tools are running."""
     STEP_STATUS_SUCCESS: _StepStatus.ValueType  # 2
     STEP_STATUS_FAILED: _StepStatus.ValueType  # 3
     STEP_STATUS_CANCELLED: _StepStatus.ValueType  # 4
@@ -135,7 +129,7 @@ class StepStatus(_StepStatus, metaclass=_StepStatusEnumTypeWrapper): ...
 
 STEP_STATUS_UNSPECIFIED: StepStatus.ValueType  # 0
 STEP_STATUS_PENDING: StepStatus.ValueType  # 1
-"""The model is asked or its tools run."""
+"""The model is being called or its tools are running."""
 STEP_STATUS_SUCCESS: StepStatus.ValueType  # 2
 STEP_STATUS_FAILED: StepStatus.ValueType  # 3
 STEP_STATUS_CANCELLED: StepStatus.ValueType  # 4
@@ -143,7 +137,7 @@ Global___StepStatus: _TypeAlias = StepStatus  # noqa: Y015
 
 @_typing.final
 class InputMessage(_message.Message):
-    """What somebody sends to an agent."""
+    """A message sent to an agent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -157,11 +151,9 @@ class InputMessage(_message.Message):
     """USER, SYSTEM or ASSISTANT; UNSPECIFIED is USER."""
     name: _builtins.str
     otid: _builtins.str
-    """The client's own id. The same otid again is the same run, during it and
-    after it.
-    """
+    """Message id assigned by the client. Sending the same otid again returns the same run, during the run and after it."""
     sender_id: _builtins.str
-    """The identity or agent that sends."""
+    """Id of the identity or agent that sends the message."""
     group_id: _builtins.str
     @_builtins.property
     def content(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ContentPart]: ...
@@ -200,8 +192,8 @@ Global___InputMessage: _TypeAlias = InputMessage  # noqa: Y015
 
 @_typing.final
 class ClientTool(_message.Message):
-    """A tool that the client runs: the run stops for its return, as it does for
-    an approval. It shadows a server tool of the same name.
+    """A tool that the client runs. The run stops and waits for the return, as it does for an approval. A client tool hides
+    a server tool with the same name.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -232,9 +224,7 @@ Global___ClientTool: _TypeAlias = ClientTool  # noqa: Y015
 
 @_typing.final
 class RunConfig(_message.Message):
-    """How a run is to be carried out. Holds for the run, is stored with it, and
-    never changes the agent.
-    """
+    """Settings of a run. They are stored with the run and never change the agent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -256,35 +246,31 @@ class RunConfig(_message.Message):
     max_steps: _builtins.int
     """Absent means 50."""
     stream_tokens: _builtins.bool
-    """Stream tokens as they come, beside the whole messages."""
+    """Streams tokens as they arrive, in addition to the complete messages."""
     override_model: _builtins.str
     override_system: _builtins.str
     include_compaction_events: _builtins.bool
     assistant_messages: _builtins.bool
-    """false: send_message calls are shown as tool calls rather than as the
-    assistant's messages.
-    """
+    """If false, send_message calls are returned as tool calls instead of assistant messages."""
     assistant_tool_name: _builtins.str
-    """Another tool, and argument of it, that speaks to the user."""
+    """Name and argument of another tool that sends messages to the user."""
     assistant_tool_argument: _builtins.str
     on_busy: Global___OnBusy.ValueType
     metadata: _builtins.str
     """A JSON object as text."""
     callback_url: _builtins.str
-    """Called when the run ends."""
+    """URL that is called when the run ends."""
     keepalive_seconds: _builtins.int
-    """Seconds of silence after which a stream says that it lives; absent
-    means 30.
-    """
+    """Interval of keepalive events on an idle stream, in seconds. Absent means 30."""
     @_builtins.property
     def include_events(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
-        """Empty means all but compaction."""
+        """Empty selects all kinds except compaction."""
 
     @_builtins.property
     def client_tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClientTool]: ...
     @_builtins.property
     def response_format(self) -> _agents_pb2.ResponseFormat:
-        """In the place of the agent's."""
+        """Replaces the agent's response format."""
 
     def __init__(
         self,
@@ -354,7 +340,7 @@ Global___RunConfig: _TypeAlias = RunConfig  # noqa: Y015
 
 @_typing.final
 class Run(_message.Message):
-    """One turn of an agent: from an input to a stop."""
+    """One turn of an agent, from an input to a stop."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -383,7 +369,7 @@ class Run(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     COMPLETION_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"run-" and a version-4 UUID."""
+    """Format: "run-" followed by a version-4 UUID."""
     agent_id: _builtins.str
     conversation_id: _builtins.str
     status: Global___RunStatus.ValueType
@@ -391,11 +377,11 @@ class Run(_message.Message):
     background: _builtins.bool
     step_count: _builtins.int
     last_sequence: _builtins.int
-    """The newest event's number."""
+    """Sequence number of the newest event."""
     group_id: _builtins.str
     turn_id: _builtins.str
     retry_of_run_id: _builtins.str
-    """The run that this one takes up again."""
+    """The run whose input this run retries."""
     callback_status: _builtins.int
     callback_error: _builtins.str
     @_builtins.property
@@ -404,7 +390,7 @@ class Run(_message.Message):
     def usage(self) -> _message_pb2.Usage: ...
     @_builtins.property
     def error(self) -> Global___RunError:
-        """Why it failed."""
+        """The error of a failed run."""
 
     @_builtins.property
     def input(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputMessage]: ...
@@ -416,7 +402,7 @@ class Run(_message.Message):
     def callback_sent_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def child_run_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Runs that it started, as of sleeping agents."""
+        """Runs that this run started, such as those of sleeptime agents."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -552,7 +538,7 @@ Global___RunError: _TypeAlias = RunError  # noqa: Y015
 
 @_typing.final
 class Step(_message.Message):
-    """One question to the model and what followed from its answer."""
+    """One model call and the tool calls that follow from its answer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -579,23 +565,23 @@ class Step(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     COMPLETION_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"step-" and a version-4 UUID."""
+    """Format: "step-" followed by a version-4 UUID."""
     run_id: _builtins.str
     agent_id: _builtins.str
     conversation_id: _builtins.str
     number: _builtins.int
-    """1-based within the run."""
+    """1-based number within the run."""
     status: Global___StepStatus.ValueType
     stop_reason: _agents_pb2.StopReason.ValueType
     provider: _builtins.str
     model: _builtins.str
-    """Handle as "provider/model"."""
+    """Model handle, as "provider/model"."""
     endpoint: _builtins.str
     context_window_limit: _builtins.int
     feedback: _builtins.str
     trace_id: _builtins.str
     attempts: _builtins.int
-    """How often the model was asked for this step."""
+    """Number of model calls of this step."""
     origin: _builtins.str
     @_builtins.property
     def usage(self) -> _message_pb2.Usage: ...
@@ -682,12 +668,11 @@ Global___Step: _TypeAlias = Step  # noqa: Y015
 
 @_typing.final
 class RunEvent(_message.Message):
-    """What happens in a run, in order.
+    """An event of a run, in order.
 
-    Durable events have contiguous numbers from 1, are stored, and can be
-    replayed by StreamRun. Live ones (accepted, step_started, delta, keepalive)
-    have none. A stream ends with stop, then usage; where the run failed, with
-    error, stop, usage.
+    Durable events have contiguous sequence numbers starting at 1; they are stored and can be replayed with StreamRun.
+    Live events (accepted, step_started, delta, keepalive) have no sequence number. A stream ends with stop, then usage;
+    if the run failed, with error, stop, usage.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -713,7 +698,7 @@ class RunEvent(_message.Message):
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def accepted(self) -> Global___RunAccepted:
-        """First on every stream."""
+        """The first event of every stream."""
 
     @_builtins.property
     def step_started(self) -> Global___StepStarted: ...
@@ -723,8 +708,8 @@ class RunEvent(_message.Message):
     def keepalive(self) -> Global___Keepalive: ...
     @_builtins.property
     def message(self) -> Global___MessageEvent:
-        """One stored message becomes several of these, which share its id and
-        differ in otid: its reasoning, its words, its calls, in that order.
+        """One stored message produces several of these events with the same message id and different otids: reasoning,
+        text and tool calls, in that order.
         """
 
     @_builtins.property
@@ -782,9 +767,9 @@ class RunAccepted(_message.Message):
     agent_id: _builtins.str
     conversation_id: _builtins.str
     replayed: _builtins.bool
-    """The run had been started before under the same request_id or otid."""
+    """True if the run was started before with the same request_id or otid."""
     last_sequence: _builtins.int
-    """Highest number stored when the stream began."""
+    """Highest sequence number that was stored when the stream started."""
     def __init__(
         self,
         *,
@@ -803,9 +788,7 @@ Global___RunAccepted: _TypeAlias = RunAccepted  # noqa: Y015
 
 @_typing.final
 class StepStarted(_message.Message):
-    """The model is asked. A higher attempt of the same step replaces the deltas
-    of the lower.
-    """
+    """A model call starts. A higher attempt of the same step replaces the deltas of the lower one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -829,7 +812,7 @@ Global___StepStarted: _TypeAlias = StepStarted  # noqa: Y015
 
 @_typing.final
 class Delta(_message.Message):
-    """A piece of what the model is saying, ahead of the whole message."""
+    """A part of the model's answer, sent before the complete message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -842,7 +825,7 @@ class Delta(_message.Message):
     message_id: _builtins.str
     otid: _builtins.str
     offset: _builtins.int
-    """Characters of this otid already sent in this attempt."""
+    """Number of characters of this otid that were already sent in this attempt."""
     assistant_text: _builtins.str
     reasoning_text: _builtins.str
     @_builtins.property
@@ -877,7 +860,7 @@ class ToolCallDelta(_message.Message):
     tool_call_id: _builtins.str
     name: _builtins.str
     arguments: _builtins.str
-    """A further piece of the arguments' JSON text."""
+    """The next part of the JSON text of the arguments."""
     def __init__(
         self,
         *,
@@ -910,7 +893,7 @@ Global___Keepalive: _TypeAlias = Keepalive  # noqa: Y015
 
 @_typing.final
 class MessageEvent(_message.Message):
-    """A message as a client sees it."""
+    """A message in the form that clients display."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -933,7 +916,7 @@ class MessageEvent(_message.Message):
     message_id: _builtins.str
     """Id of the stored message."""
     otid: _builtins.str
-    """The message's UUID with its low 7 bits replaced by the part's index."""
+    """The UUID of the message with its low 7 bits replaced by the index of the part."""
     name: _builtins.str
     sender_id: _builtins.str
     is_err: _builtins.bool
@@ -1043,7 +1026,7 @@ Global___UserMessage: _TypeAlias = UserMessage  # noqa: Y015
 
 @_typing.final
 class AssistantMessage(_message.Message):
-    """What the agent says to the user, by whatever way its type speaks."""
+    """Text from the agent to the user, in plain text or sent with a tool, depending on the agent type."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1072,7 +1055,7 @@ class ReasoningMessage(_message.Message):
     SIGNATURE_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     is_native: _builtins.bool
-    """From the provider's own reasoning channel."""
+    """True if the text comes from the provider's reasoning channel."""
     signature: _builtins.str
     def __init__(
         self,
@@ -1098,7 +1081,7 @@ class HiddenReasoningMessage(_message.Message):
     REDACTED_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     redacted: _builtins.bool
-    """Redacted rather than left out."""
+    """True if the reasoning was redacted; false if it was omitted."""
     data: _builtins.str
     def __init__(
         self,

@@ -85,11 +85,11 @@ class SendMessageRequest(_message.Message):
     GROUP_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     agent_id: _builtins.str
-    """May be empty where conversation_id names a conversation."""
+    """May be empty if conversation_id names a conversation."""
     conversation_id: _builtins.str
-    """Absent, "default" or the agent's id: its default conversation."""
+    """Absent, "default" or the agent id mean the default conversation."""
     group_id: _builtins.str
-    """Sends to a group by its manager; agent_id is then empty."""
+    """Sends to a group through its manager. agent_id must be empty."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_runs_pb2.InputMessage]:
         """At least one."""
@@ -219,12 +219,12 @@ class AnswerApprovalRequest(_message.Message):
     agent_id: _builtins.str
     conversation_id: _builtins.str
     approval_request_id: _builtins.str
-    """Absent: the pending one."""
+    """Absent means the pending approval."""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ApprovalDecision]: ...
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_runs_pb2.InputMessage]:
-        """Further input, taken up after the tools."""
+        """Further input, processed after the tools."""
 
     @_builtins.property
     def config(self) -> _runs_pb2.RunConfig: ...
@@ -328,7 +328,7 @@ class RunFilter(_message.Message):
     stop_reason: _agents_pb2.StopReason.ValueType
     conversation_id: _builtins.str
     active: _builtins.bool
-    """Created or running."""
+    """Runs that are created or running."""
     group_id: _builtins.str
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
@@ -518,7 +518,7 @@ class CancelRunsResponse(_message.Message):
     OUTCOMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def outcomes(self) -> _containers.ScalarMap[_builtins.str, Global___CancelOutcome.ValueType]:
-        """Run id to what became of it."""
+        """Outcome by run id."""
 
     def __init__(
         self,
@@ -622,11 +622,11 @@ class StreamRunRequest(_message.Message):
     KEEPALIVE_SECONDS_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     starting_after: _builtins.int
-    """The newest number that the caller has; N gives N+1 first."""
+    """The newest sequence number that the caller has. N returns events from N+1."""
     include_deltas: _builtins.bool
-    """Also the stored deltas of a background run."""
+    """Also replays the stored deltas of a background run."""
     keepalive_seconds: _builtins.int
-    """Seconds between signs of life; absent means 30."""
+    """Interval of keepalive events in seconds. Absent means 30."""
     def __init__(
         self,
         *,
@@ -877,7 +877,7 @@ class StepTrace(_message.Message):
     request: _builtins.str
     """JSON text."""
     response: _builtins.str
-    """JSON text; of a streamed answer, what it came to."""
+    """JSON text. For a streamed response, the assembled result."""
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration: ...
     def __init__(
@@ -907,7 +907,7 @@ class SetStepFeedbackRequest(_message.Message):
     request_id: _builtins.str
     step_id: _builtins.str
     feedback: _builtins.str
-    """"positive", "negative" or absent to clear."""
+    """"positive", "negative", or absent to clear the feedback."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(

@@ -26,12 +26,11 @@ if _version_not_supported:
 
 
 class RunServiceStub:
-    """Turns of agents.
+    """Runs: the turns of agents.
 
-    A run, its input and its request_id are stored before the model is asked.
-    Losing a stream never cancels a run: StreamRun takes it up again. After a
-    crash a run goes on by itself; what was answered is not asked again, and
-    what was done is not done again.
+    A run, its input and its request_id are stored before the first model call. Losing a stream never cancels a run;
+    StreamRun attaches to it again. After a crash a run resumes automatically: stored model answers are not requested
+    again, and completed tool calls are not run again.
     """
 
     def __init__(self, channel):
@@ -108,104 +107,105 @@ class RunServiceStub:
 
 
 class RunServiceServicer:
-    """Turns of agents.
+    """Runs: the turns of agents.
 
-    A run, its input and its request_id are stored before the model is asked.
-    Losing a stream never cancels a run: StreamRun takes it up again. After a
-    crash a run goes on by itself; what was answered is not asked again, and
-    what was done is not done again.
+    A run, its input and its request_id are stored before the first model call. Losing a stream never cancels a run;
+    StreamRun attaches to it again. After a crash a run resumes automatically: stored model answers are not requested
+    again, and completed tool calls are not run again.
     """
 
     def SendMessage(self, request, context):
-        """Sends input to an agent and streams the turn to its end. Within a
-        conversation runs are served one after another.
-        NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN.
+        """Sends input to an agent and streams the turn until it ends. Runs of a conversation are processed in order.
+
+        Idempotent: a repeated call with the same request_id, or with a message with the same otid, streams the same run.
+        Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StartRun(self, request, context):
-        """The same in the background; follow it with StreamRun.
+        """Same as SendMessage, in the background. Use StreamRun to follow the run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AnswerApproval(self, request, context):
-        """Answers a pending approval and streams the turn on. Answering one that
-        was answered before is a success that repeats that run.
-        NO_PENDING_APPROVAL, APPROVAL_MISMATCH.
+        """Answers a pending approval and streams the rest of the turn.
+
+        Idempotent: repeating the same answer streams the same run. Errors: NO_PENDING_APPROVAL, APPROVAL_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetRun(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns one run. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRuns(self, request, context):
-        """Order UNSPECIFIED is descending.
+        """Lists runs. The default order is descending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelRuns(self, request, context):
-        """Cancels what is under way and what waits. A run that has ended is left
-        as it is.
+        """Cancels running and queued runs. Runs that have ended do not change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RetryRun(self, request, context):
-        """Takes the input of a failed run up again as a new run.
+        """Starts a background run with the input of a run that failed or was cancelled. Input that a step already committed is
+        not sent again. Errors: NOT_FOUND, RUN_ENDED if the run completed, FAILED_PRECONDITION if it has not ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteRun(self, request, context):
-        """Deletes the record of an ended run; its messages stay.
+        """Deletes the record of an ended run. Its messages are kept. Errors: FAILED_PRECONDITION if the run has not ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamRun(self, request, context):
-        """Replays the events behind a number, then follows the run to its end.
+        """Replays the stored events after a sequence number, then follows the run until it ends. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSteps(self, request, context):
-        """Order UNSPECIFIED is ascending.
+        """Lists steps. The default order is ascending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStep(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns one step. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStepTrace(self, request, context):
-        """The provider's request and answer as they went over the wire, without
-        keys.
+        """Returns the provider request and response of a step, without credentials. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetStepFeedback(self, request, context):
-        """A verdict on a step, for those who collect them.
+        """Stores user feedback on a step. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -288,12 +288,11 @@ def add_RunServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RunService:
-    """Turns of agents.
+    """Runs: the turns of agents.
 
-    A run, its input and its request_id are stored before the model is asked.
-    Losing a stream never cancels a run: StreamRun takes it up again. After a
-    crash a run goes on by itself; what was answered is not asked again, and
-    what was done is not done again.
+    A run, its input and its request_id are stored before the first model call. Losing a stream never cancels a run;
+    StreamRun attaches to it again. After a crash a run resumes automatically: stored model answers are not requested
+    again, and completed tool calls are not run again.
     """
 
     @staticmethod

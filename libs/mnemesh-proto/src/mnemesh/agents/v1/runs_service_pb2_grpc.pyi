@@ -27,12 +27,11 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class RunServiceStub:
-    """Turns of agents.
+    """Runs: the turns of agents.
 
-    A run, its input and its request_id are stored before the model is asked.
-    Losing a stream never cancels a run: StreamRun takes it up again. After a
-    crash a run goes on by itself; what was answered is not asked again, and
-    what was done is not done again.
+    A run, its input and its request_id are stored before the first model call. Losing a stream never cancels a run;
+    StreamRun attaches to it again. After a crash a run resumes automatically: stored model answers are not requested
+    again, and completed tool calls are not run again.
     """
 
     @_typing.overload
@@ -40,93 +39,93 @@ class RunServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RunServiceAsyncStub: ...
     SendMessage: _grpc.UnaryStreamMultiCallable[_runs_service_pb2.SendMessageRequest, _runs_service_pb2.SendMessageResponse]
-    """Sends input to an agent and streams the turn to its end. Within a
-    conversation runs are served one after another.
-    NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN.
+    """Sends input to an agent and streams the turn until it ends. Runs of a conversation are processed in order.
+
+    Idempotent: a repeated call with the same request_id, or with a message with the same otid, streams the same run.
+    Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN.
     """
     StartRun: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.StartRunRequest, _runs_service_pb2.StartRunResponse]
-    """The same in the background; follow it with StreamRun."""
+    """Same as SendMessage, in the background. Use StreamRun to follow the run."""
     AnswerApproval: _grpc.UnaryStreamMultiCallable[_runs_service_pb2.AnswerApprovalRequest, _runs_service_pb2.AnswerApprovalResponse]
-    """Answers a pending approval and streams the turn on. Answering one that
-    was answered before is a success that repeats that run.
-    NO_PENDING_APPROVAL, APPROVAL_MISMATCH.
+    """Answers a pending approval and streams the rest of the turn.
+
+    Idempotent: repeating the same answer streams the same run. Errors: NO_PENDING_APPROVAL, APPROVAL_MISMATCH.
     """
     GetRun: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.GetRunRequest, _runs_service_pb2.GetRunResponse]
+    """Returns one run. Errors: NOT_FOUND."""
     ListRuns: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.ListRunsRequest, _runs_service_pb2.ListRunsResponse]
-    """Order UNSPECIFIED is descending."""
+    """Lists runs. The default order is descending."""
     CancelRuns: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.CancelRunsRequest, _runs_service_pb2.CancelRunsResponse]
-    """Cancels what is under way and what waits. A run that has ended is left
-    as it is.
-    """
+    """Cancels running and queued runs. Runs that have ended do not change."""
     RetryRun: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.RetryRunRequest, _runs_service_pb2.RetryRunResponse]
-    """Takes the input of a failed run up again as a new run."""
-    DeleteRun: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.DeleteRunRequest, _runs_service_pb2.DeleteRunResponse]
-    """Deletes the record of an ended run; its messages stay."""
-    StreamRun: _grpc.UnaryStreamMultiCallable[_runs_service_pb2.StreamRunRequest, _runs_service_pb2.StreamRunResponse]
-    """Replays the events behind a number, then follows the run to its end."""
-    ListSteps: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.ListStepsRequest, _runs_service_pb2.ListStepsResponse]
-    """Order UNSPECIFIED is ascending."""
-    GetStep: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.GetStepRequest, _runs_service_pb2.GetStepResponse]
-    GetStepTrace: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.GetStepTraceRequest, _runs_service_pb2.GetStepTraceResponse]
-    """The provider's request and answer as they went over the wire, without
-    keys.
+    """Starts a background run with the input of a run that failed or was cancelled. Input that a step already committed is
+    not sent again. Errors: NOT_FOUND, RUN_ENDED if the run completed, FAILED_PRECONDITION if it has not ended.
     """
+    DeleteRun: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.DeleteRunRequest, _runs_service_pb2.DeleteRunResponse]
+    """Deletes the record of an ended run. Its messages are kept. Errors: FAILED_PRECONDITION if the run has not ended."""
+    StreamRun: _grpc.UnaryStreamMultiCallable[_runs_service_pb2.StreamRunRequest, _runs_service_pb2.StreamRunResponse]
+    """Replays the stored events after a sequence number, then follows the run until it ends. Errors: NOT_FOUND."""
+    ListSteps: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.ListStepsRequest, _runs_service_pb2.ListStepsResponse]
+    """Lists steps. The default order is ascending."""
+    GetStep: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.GetStepRequest, _runs_service_pb2.GetStepResponse]
+    """Returns one step. Errors: NOT_FOUND."""
+    GetStepTrace: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.GetStepTraceRequest, _runs_service_pb2.GetStepTraceResponse]
+    """Returns the provider request and response of a step, without credentials. Errors: NOT_FOUND."""
     SetStepFeedback: _grpc.UnaryUnaryMultiCallable[_runs_service_pb2.SetStepFeedbackRequest, _runs_service_pb2.SetStepFeedbackResponse]
-    """A verdict on a step, for those who collect them."""
+    """Stores user feedback on a step. Errors: NOT_FOUND."""
 
 @_typing.type_check_only
 class RunServiceAsyncStub(RunServiceStub):
-    """Turns of agents.
+    """Runs: the turns of agents.
 
-    A run, its input and its request_id are stored before the model is asked.
-    Losing a stream never cancels a run: StreamRun takes it up again. After a
-    crash a run goes on by itself; what was answered is not asked again, and
-    what was done is not done again.
+    A run, its input and its request_id are stored before the first model call. Losing a stream never cancels a run;
+    StreamRun attaches to it again. After a crash a run resumes automatically: stored model answers are not requested
+    again, and completed tool calls are not run again.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     SendMessage: _aio.UnaryStreamMultiCallable[_runs_service_pb2.SendMessageRequest, _runs_service_pb2.SendMessageResponse]  # type: ignore[assignment]
-    """Sends input to an agent and streams the turn to its end. Within a
-    conversation runs are served one after another.
-    NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN.
+    """Sends input to an agent and streams the turn until it ends. Runs of a conversation are processed in order.
+
+    Idempotent: a repeated call with the same request_id, or with a message with the same otid, streams the same run.
+    Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN.
     """
     StartRun: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.StartRunRequest, _runs_service_pb2.StartRunResponse]  # type: ignore[assignment]
-    """The same in the background; follow it with StreamRun."""
+    """Same as SendMessage, in the background. Use StreamRun to follow the run."""
     AnswerApproval: _aio.UnaryStreamMultiCallable[_runs_service_pb2.AnswerApprovalRequest, _runs_service_pb2.AnswerApprovalResponse]  # type: ignore[assignment]
-    """Answers a pending approval and streams the turn on. Answering one that
-    was answered before is a success that repeats that run.
-    NO_PENDING_APPROVAL, APPROVAL_MISMATCH.
+    """Answers a pending approval and streams the rest of the turn.
+
+    Idempotent: repeating the same answer streams the same run. Errors: NO_PENDING_APPROVAL, APPROVAL_MISMATCH.
     """
     GetRun: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.GetRunRequest, _runs_service_pb2.GetRunResponse]  # type: ignore[assignment]
+    """Returns one run. Errors: NOT_FOUND."""
     ListRuns: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.ListRunsRequest, _runs_service_pb2.ListRunsResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is descending."""
+    """Lists runs. The default order is descending."""
     CancelRuns: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.CancelRunsRequest, _runs_service_pb2.CancelRunsResponse]  # type: ignore[assignment]
-    """Cancels what is under way and what waits. A run that has ended is left
-    as it is.
-    """
+    """Cancels running and queued runs. Runs that have ended do not change."""
     RetryRun: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.RetryRunRequest, _runs_service_pb2.RetryRunResponse]  # type: ignore[assignment]
-    """Takes the input of a failed run up again as a new run."""
-    DeleteRun: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.DeleteRunRequest, _runs_service_pb2.DeleteRunResponse]  # type: ignore[assignment]
-    """Deletes the record of an ended run; its messages stay."""
-    StreamRun: _aio.UnaryStreamMultiCallable[_runs_service_pb2.StreamRunRequest, _runs_service_pb2.StreamRunResponse]  # type: ignore[assignment]
-    """Replays the events behind a number, then follows the run to its end."""
-    ListSteps: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.ListStepsRequest, _runs_service_pb2.ListStepsResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is ascending."""
-    GetStep: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.GetStepRequest, _runs_service_pb2.GetStepResponse]  # type: ignore[assignment]
-    GetStepTrace: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.GetStepTraceRequest, _runs_service_pb2.GetStepTraceResponse]  # type: ignore[assignment]
-    """The provider's request and answer as they went over the wire, without
-    keys.
+    """Starts a background run with the input of a run that failed or was cancelled. Input that a step already committed is
+    not sent again. Errors: NOT_FOUND, RUN_ENDED if the run completed, FAILED_PRECONDITION if it has not ended.
     """
+    DeleteRun: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.DeleteRunRequest, _runs_service_pb2.DeleteRunResponse]  # type: ignore[assignment]
+    """Deletes the record of an ended run. Its messages are kept. Errors: FAILED_PRECONDITION if the run has not ended."""
+    StreamRun: _aio.UnaryStreamMultiCallable[_runs_service_pb2.StreamRunRequest, _runs_service_pb2.StreamRunResponse]  # type: ignore[assignment]
+    """Replays the stored events after a sequence number, then follows the run until it ends. Errors: NOT_FOUND."""
+    ListSteps: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.ListStepsRequest, _runs_service_pb2.ListStepsResponse]  # type: ignore[assignment]
+    """Lists steps. The default order is ascending."""
+    GetStep: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.GetStepRequest, _runs_service_pb2.GetStepResponse]  # type: ignore[assignment]
+    """Returns one step. Errors: NOT_FOUND."""
+    GetStepTrace: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.GetStepTraceRequest, _runs_service_pb2.GetStepTraceResponse]  # type: ignore[assignment]
+    """Returns the provider request and response of a step, without credentials. Errors: NOT_FOUND."""
     SetStepFeedback: _aio.UnaryUnaryMultiCallable[_runs_service_pb2.SetStepFeedbackRequest, _runs_service_pb2.SetStepFeedbackResponse]  # type: ignore[assignment]
-    """A verdict on a step, for those who collect them."""
+    """Stores user feedback on a step. Errors: NOT_FOUND."""
 
 class RunServiceServicer:
-    """Turns of agents.
+    """Runs: the turns of agents.
 
-    A run, its input and its request_id are stored before the model is asked.
-    Losing a stream never cancels a run: StreamRun takes it up again. After a
-    crash a run goes on by itself; what was answered is not asked again, and
-    what was done is not done again.
+    A run, its input and its request_id are stored before the first model call. Losing a stream never cancels a run;
+    StreamRun attaches to it again. After a crash a run resumes automatically: stored model answers are not requested
+    again, and completed tool calls are not run again.
     """
 
     def SendMessage(
@@ -134,9 +133,10 @@ class RunServiceServicer:
         request: _runs_service_pb2.SendMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_runs_service_pb2.SendMessageResponse], _abc.AsyncIterator[_runs_service_pb2.SendMessageResponse]]:
-        """Sends input to an agent and streams the turn to its end. Within a
-        conversation runs are served one after another.
-        NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN.
+        """Sends input to an agent and streams the turn until it ends. Runs of a conversation are processed in order.
+
+        Idempotent: a repeated call with the same request_id, or with a message with the same otid, streams the same run.
+        Errors: NOT_FOUND, CONVERSATION_BUSY, PENDING_APPROVAL, MODEL_UNKNOWN.
         """
 
     def StartRun(
@@ -144,88 +144,88 @@ class RunServiceServicer:
         request: _runs_service_pb2.StartRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.StartRunResponse, _abc.Awaitable[_runs_service_pb2.StartRunResponse]]:
-        """The same in the background; follow it with StreamRun."""
+        """Same as SendMessage, in the background. Use StreamRun to follow the run."""
 
     def AnswerApproval(
         self,
         request: _runs_service_pb2.AnswerApprovalRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_runs_service_pb2.AnswerApprovalResponse], _abc.AsyncIterator[_runs_service_pb2.AnswerApprovalResponse]]:
-        """Answers a pending approval and streams the turn on. Answering one that
-        was answered before is a success that repeats that run.
-        NO_PENDING_APPROVAL, APPROVAL_MISMATCH.
+        """Answers a pending approval and streams the rest of the turn.
+
+        Idempotent: repeating the same answer streams the same run. Errors: NO_PENDING_APPROVAL, APPROVAL_MISMATCH.
         """
 
     def GetRun(
         self,
         request: _runs_service_pb2.GetRunRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runs_service_pb2.GetRunResponse, _abc.Awaitable[_runs_service_pb2.GetRunResponse]]: ...
+    ) -> _typing.Union[_runs_service_pb2.GetRunResponse, _abc.Awaitable[_runs_service_pb2.GetRunResponse]]:
+        """Returns one run. Errors: NOT_FOUND."""
 
     def ListRuns(
         self,
         request: _runs_service_pb2.ListRunsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.ListRunsResponse, _abc.Awaitable[_runs_service_pb2.ListRunsResponse]]:
-        """Order UNSPECIFIED is descending."""
+        """Lists runs. The default order is descending."""
 
     def CancelRuns(
         self,
         request: _runs_service_pb2.CancelRunsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.CancelRunsResponse, _abc.Awaitable[_runs_service_pb2.CancelRunsResponse]]:
-        """Cancels what is under way and what waits. A run that has ended is left
-        as it is.
-        """
+        """Cancels running and queued runs. Runs that have ended do not change."""
 
     def RetryRun(
         self,
         request: _runs_service_pb2.RetryRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.RetryRunResponse, _abc.Awaitable[_runs_service_pb2.RetryRunResponse]]:
-        """Takes the input of a failed run up again as a new run."""
+        """Starts a background run with the input of a run that failed or was cancelled. Input that a step already committed is
+        not sent again. Errors: NOT_FOUND, RUN_ENDED if the run completed, FAILED_PRECONDITION if it has not ended.
+        """
 
     def DeleteRun(
         self,
         request: _runs_service_pb2.DeleteRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.DeleteRunResponse, _abc.Awaitable[_runs_service_pb2.DeleteRunResponse]]:
-        """Deletes the record of an ended run; its messages stay."""
+        """Deletes the record of an ended run. Its messages are kept. Errors: FAILED_PRECONDITION if the run has not ended."""
 
     def StreamRun(
         self,
         request: _runs_service_pb2.StreamRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_runs_service_pb2.StreamRunResponse], _abc.AsyncIterator[_runs_service_pb2.StreamRunResponse]]:
-        """Replays the events behind a number, then follows the run to its end."""
+        """Replays the stored events after a sequence number, then follows the run until it ends. Errors: NOT_FOUND."""
 
     def ListSteps(
         self,
         request: _runs_service_pb2.ListStepsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.ListStepsResponse, _abc.Awaitable[_runs_service_pb2.ListStepsResponse]]:
-        """Order UNSPECIFIED is ascending."""
+        """Lists steps. The default order is ascending."""
 
     def GetStep(
         self,
         request: _runs_service_pb2.GetStepRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runs_service_pb2.GetStepResponse, _abc.Awaitable[_runs_service_pb2.GetStepResponse]]: ...
+    ) -> _typing.Union[_runs_service_pb2.GetStepResponse, _abc.Awaitable[_runs_service_pb2.GetStepResponse]]:
+        """Returns one step. Errors: NOT_FOUND."""
 
     def GetStepTrace(
         self,
         request: _runs_service_pb2.GetStepTraceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.GetStepTraceResponse, _abc.Awaitable[_runs_service_pb2.GetStepTraceResponse]]:
-        """The provider's request and answer as they went over the wire, without
-        keys.
-        """
+        """Returns the provider request and response of a step, without credentials. Errors: NOT_FOUND."""
 
     def SetStepFeedback(
         self,
         request: _runs_service_pb2.SetStepFeedbackRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_runs_service_pb2.SetStepFeedbackResponse, _abc.Awaitable[_runs_service_pb2.SetStepFeedbackResponse]]:
-        """A verdict on a step, for those who collect them."""
+        """Stores user feedback on a step. Errors: NOT_FOUND."""
 
 def add_RunServiceServicer_to_server(servicer: RunServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

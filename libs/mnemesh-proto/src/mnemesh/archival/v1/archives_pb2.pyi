@@ -34,7 +34,7 @@ class _PassageSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Passage
     PASSAGE_SOURCE_OWNER: _PassageSource.ValueType  # 4
 
 class PassageSource(_PassageSource, metaclass=_PassageSourceEnumTypeWrapper):
-    """Where a passage came from."""
+    """The origin of a passage."""
 
 PASSAGE_SOURCE_UNSPECIFIED: PassageSource.ValueType  # 0
 PASSAGE_SOURCE_AGENT: PassageSource.ValueType  # 1
@@ -45,7 +45,7 @@ Global___PassageSource: _TypeAlias = PassageSource  # noqa: Y015
 
 @_typing.final
 class Archive(_message.Message):
-    """A named store of passages that one or several agents hold."""
+    """A named collection of passages. One or more agents can hold it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -62,22 +62,20 @@ class Archive(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"archive-" and a version-4 UUID."""
+    """Format: "archive-" followed by a version-4 UUID."""
     name: _builtins.str
     description: _builtins.str
     embedder: _builtins.str
-    """Handle of the embedder as "provider/model"; empty at creation means the
-    service's default.
-    """
+    """Embedder handle, as "provider/model". Empty at creation selects the service default."""
     dimension: _builtins.int
-    """Length of its vectors. Output only."""
+    """Number of dimensions of the vectors. Output only."""
     metadata: _builtins.str
     """A JSON object as text."""
     passage_count: _builtins.int
-    """Passages in it. Output only."""
+    """Number of passages. Output only."""
     deduplicate: _builtins.bool
-    """Refuse no insert, but answer a text that the archive holds already with
-    the passage that holds it.
+    """If true, inserting a text that the archive already contains returns the existing passage instead of storing
+    another.
     """
     @_builtins.property
     def reembedding(self) -> Global___ReembeddingState: ...
@@ -120,7 +118,7 @@ Global___Archive: _TypeAlias = Archive  # noqa: Y015
 
 @_typing.final
 class ReembeddingState(_message.Message):
-    """A change of embedder in progress; the old vectors serve meanwhile."""
+    """Progress of a change of embedder. The old vectors are used until it completes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -147,7 +145,7 @@ Global___ReembeddingState: _TypeAlias = ReembeddingState  # noqa: Y015
 
 @_typing.final
 class Passage(_message.Message):
-    """A piece of long-term memory."""
+    """A text in long-term memory."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -166,7 +164,7 @@ class Passage(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"passage-" and a version-4 UUID."""
+    """Format: "passage-" followed by a version-4 UUID."""
     archive_id: _builtins.str
     text: _builtins.str
     """At most 1 MB of UTF-8, not blank, without NUL characters."""
@@ -174,24 +172,24 @@ class Passage(_message.Message):
     """A JSON object as text."""
     source: Global___PassageSource.ValueType
     agent_id: _builtins.str
-    """The agent that wrote it, where one did."""
+    """Id of the agent that wrote the passage, if an agent did."""
     file_id: _builtins.str
-    """Of passages of files."""
+    """Set on passages of files."""
     folder_id: _builtins.str
     file_name: _builtins.str
     chunk_index: _builtins.int
-    """Position within the file."""
+    """Position of the passage within the file."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Without duplicates, in the order given."""
+        """Without duplicates, in the order of the request."""
 
     @_builtins.property
     def embedding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Only in views that ask for it."""
+        """Returned only by requests that ask for it."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
-        """The client may give it, to date a memory; absent means now."""
+        """Clients may set it to date a memory. Absent means now."""
 
     @_builtins.property
     def update_time(self) -> _timestamp_pb2.Timestamp: ...

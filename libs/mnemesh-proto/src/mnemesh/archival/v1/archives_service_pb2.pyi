@@ -68,7 +68,7 @@ class CreateArchiveRequest(_message.Message):
 
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Agents that hold it from the start."""
+        """Agents to which the archive is attached at creation."""
 
     def __init__(
         self,

@@ -26,7 +26,10 @@ if _version_not_supported:
 
 
 class ArchiveServiceStub:
-    """The registry of archives, and which agent holds which.
+    """Manages archives and the agents that hold them.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel):
@@ -83,68 +86,73 @@ class ArchiveServiceStub:
 
 
 class ArchiveServiceServicer:
-    """The registry of archives, and which agent holds which.
+    """Manages archives and the agents that hold them.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def CreateArchive(self, request, context):
-        """EMBEDDER_UNKNOWN.
+        """Creates an archive. Errors: EMBEDDER_UNKNOWN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetArchive(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns one archive. Errors: ARCHIVE_NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListArchives(self, request, context):
-        """Order UNSPECIFIED is descending.
+        """Lists archives. The default order is descending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountArchives(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns the number of archives that match a filter.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateArchive(self, request, context):
-        """A changed embedder re-embeds in the background while the old vectors
-        serve.
+        """Updates the fields in update_mask. If the embedder changes, passages are embedded again in the background; the old
+        vectors are used until that completes. Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNKNOWN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteArchive(self, request, context):
-        """Deletes the archive with its passages and detaches it everywhere. A
-        repeat succeeds.
+        """Deletes the archive with its passages and detaches it from all agents. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AttachArchive(self, request, context):
-        """Gives an archive to an agent. One that it holds already is a success.
+        """Attaches an archive to an agent. Attaching an attached archive succeeds and changes nothing. Errors:
+        ARCHIVE_NOT_FOUND, ERASED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetachArchive(self, request, context):
-        """Takes it away; the archive stays. ARCHIVE_NOT_FOUND where the agent does
-        not hold it.
+        """Detaches an archive from an agent. The archive is kept. Errors: ARCHIVE_NOT_FOUND if the agent does not hold it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListArchiveAgents(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists the ids of the agents that hold an archive.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -206,7 +214,10 @@ def add_ArchiveServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ArchiveService:
-    """The registry of archives, and which agent holds which.
+    """Manages archives and the agents that hold them.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @staticmethod

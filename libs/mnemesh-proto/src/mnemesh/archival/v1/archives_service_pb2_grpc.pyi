@@ -27,97 +27,113 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ArchiveServiceStub:
-    """The registry of archives, and which agent holds which."""
+    """Manages archives and the agents that hold them.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ArchiveServiceAsyncStub: ...
     CreateArchive: _grpc.UnaryUnaryMultiCallable[_archives_service_pb2.CreateArchiveRequest, _archives_service_pb2.CreateArchiveResponse]
-    """EMBEDDER_UNKNOWN."""
+    """Creates an archive. Errors: EMBEDDER_UNKNOWN."""
     GetArchive: _grpc.UnaryUnaryMultiCallable[_archives_service_pb2.GetArchiveRequest, _archives_service_pb2.GetArchiveResponse]
+    """Returns one archive. Errors: ARCHIVE_NOT_FOUND."""
     ListArchives: _grpc.UnaryUnaryMultiCallable[_archives_service_pb2.ListArchivesRequest, _archives_service_pb2.ListArchivesResponse]
-    """Order UNSPECIFIED is descending."""
+    """Lists archives. The default order is descending."""
     CountArchives: _grpc.UnaryUnaryMultiCallable[_archives_service_pb2.CountArchivesRequest, _archives_service_pb2.CountArchivesResponse]
+    """Returns the number of archives that match a filter."""
     UpdateArchive: _grpc.UnaryUnaryMultiCallable[_archives_service_pb2.UpdateArchiveRequest, _archives_service_pb2.UpdateArchiveResponse]
-    """A changed embedder re-embeds in the background while the old vectors
-    serve.
+    """Updates the fields in update_mask. If the embedder changes, passages are embedded again in the background; the old
+    vectors are used until that completes. Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNKNOWN.
     """
     DeleteArchive: _grpc.UnaryUnaryMultiCallable[_archives_service_pb2.DeleteArchiveRequest, _archives_service_pb2.DeleteArchiveResponse]
-    """Deletes the archive with its passages and detaches it everywhere. A
-    repeat succeeds.
-    """
+    """Deletes the archive with its passages and detaches it from all agents. Idempotent."""
     AttachArchive: _grpc.UnaryUnaryMultiCallable[_archives_service_pb2.AttachArchiveRequest, _archives_service_pb2.AttachArchiveResponse]
-    """Gives an archive to an agent. One that it holds already is a success."""
-    DetachArchive: _grpc.UnaryUnaryMultiCallable[_archives_service_pb2.DetachArchiveRequest, _archives_service_pb2.DetachArchiveResponse]
-    """Takes it away; the archive stays. ARCHIVE_NOT_FOUND where the agent does
-    not hold it.
+    """Attaches an archive to an agent. Attaching an attached archive succeeds and changes nothing. Errors:
+    ARCHIVE_NOT_FOUND, ERASED.
     """
+    DetachArchive: _grpc.UnaryUnaryMultiCallable[_archives_service_pb2.DetachArchiveRequest, _archives_service_pb2.DetachArchiveResponse]
+    """Detaches an archive from an agent. The archive is kept. Errors: ARCHIVE_NOT_FOUND if the agent does not hold it."""
     ListArchiveAgents: _grpc.UnaryUnaryMultiCallable[_archives_service_pb2.ListArchiveAgentsRequest, _archives_service_pb2.ListArchiveAgentsResponse]
+    """Lists the ids of the agents that hold an archive."""
 
 @_typing.type_check_only
 class ArchiveServiceAsyncStub(ArchiveServiceStub):
-    """The registry of archives, and which agent holds which."""
+    """Manages archives and the agents that hold them.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateArchive: _aio.UnaryUnaryMultiCallable[_archives_service_pb2.CreateArchiveRequest, _archives_service_pb2.CreateArchiveResponse]  # type: ignore[assignment]
-    """EMBEDDER_UNKNOWN."""
+    """Creates an archive. Errors: EMBEDDER_UNKNOWN."""
     GetArchive: _aio.UnaryUnaryMultiCallable[_archives_service_pb2.GetArchiveRequest, _archives_service_pb2.GetArchiveResponse]  # type: ignore[assignment]
+    """Returns one archive. Errors: ARCHIVE_NOT_FOUND."""
     ListArchives: _aio.UnaryUnaryMultiCallable[_archives_service_pb2.ListArchivesRequest, _archives_service_pb2.ListArchivesResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is descending."""
+    """Lists archives. The default order is descending."""
     CountArchives: _aio.UnaryUnaryMultiCallable[_archives_service_pb2.CountArchivesRequest, _archives_service_pb2.CountArchivesResponse]  # type: ignore[assignment]
+    """Returns the number of archives that match a filter."""
     UpdateArchive: _aio.UnaryUnaryMultiCallable[_archives_service_pb2.UpdateArchiveRequest, _archives_service_pb2.UpdateArchiveResponse]  # type: ignore[assignment]
-    """A changed embedder re-embeds in the background while the old vectors
-    serve.
+    """Updates the fields in update_mask. If the embedder changes, passages are embedded again in the background; the old
+    vectors are used until that completes. Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNKNOWN.
     """
     DeleteArchive: _aio.UnaryUnaryMultiCallable[_archives_service_pb2.DeleteArchiveRequest, _archives_service_pb2.DeleteArchiveResponse]  # type: ignore[assignment]
-    """Deletes the archive with its passages and detaches it everywhere. A
-    repeat succeeds.
-    """
+    """Deletes the archive with its passages and detaches it from all agents. Idempotent."""
     AttachArchive: _aio.UnaryUnaryMultiCallable[_archives_service_pb2.AttachArchiveRequest, _archives_service_pb2.AttachArchiveResponse]  # type: ignore[assignment]
-    """Gives an archive to an agent. One that it holds already is a success."""
-    DetachArchive: _aio.UnaryUnaryMultiCallable[_archives_service_pb2.DetachArchiveRequest, _archives_service_pb2.DetachArchiveResponse]  # type: ignore[assignment]
-    """Takes it away; the archive stays. ARCHIVE_NOT_FOUND where the agent does
-    not hold it.
+    """Attaches an archive to an agent. Attaching an attached archive succeeds and changes nothing. Errors:
+    ARCHIVE_NOT_FOUND, ERASED.
     """
+    DetachArchive: _aio.UnaryUnaryMultiCallable[_archives_service_pb2.DetachArchiveRequest, _archives_service_pb2.DetachArchiveResponse]  # type: ignore[assignment]
+    """Detaches an archive from an agent. The archive is kept. Errors: ARCHIVE_NOT_FOUND if the agent does not hold it."""
     ListArchiveAgents: _aio.UnaryUnaryMultiCallable[_archives_service_pb2.ListArchiveAgentsRequest, _archives_service_pb2.ListArchiveAgentsResponse]  # type: ignore[assignment]
+    """Lists the ids of the agents that hold an archive."""
 
 class ArchiveServiceServicer:
-    """The registry of archives, and which agent holds which."""
+    """Manages archives and the agents that hold them.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
+    """
 
     def CreateArchive(
         self,
         request: _archives_service_pb2.CreateArchiveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_archives_service_pb2.CreateArchiveResponse, _abc.Awaitable[_archives_service_pb2.CreateArchiveResponse]]:
-        """EMBEDDER_UNKNOWN."""
+        """Creates an archive. Errors: EMBEDDER_UNKNOWN."""
 
     def GetArchive(
         self,
         request: _archives_service_pb2.GetArchiveRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_archives_service_pb2.GetArchiveResponse, _abc.Awaitable[_archives_service_pb2.GetArchiveResponse]]: ...
+    ) -> _typing.Union[_archives_service_pb2.GetArchiveResponse, _abc.Awaitable[_archives_service_pb2.GetArchiveResponse]]:
+        """Returns one archive. Errors: ARCHIVE_NOT_FOUND."""
 
     def ListArchives(
         self,
         request: _archives_service_pb2.ListArchivesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_archives_service_pb2.ListArchivesResponse, _abc.Awaitable[_archives_service_pb2.ListArchivesResponse]]:
-        """Order UNSPECIFIED is descending."""
+        """Lists archives. The default order is descending."""
 
     def CountArchives(
         self,
         request: _archives_service_pb2.CountArchivesRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_archives_service_pb2.CountArchivesResponse, _abc.Awaitable[_archives_service_pb2.CountArchivesResponse]]: ...
+    ) -> _typing.Union[_archives_service_pb2.CountArchivesResponse, _abc.Awaitable[_archives_service_pb2.CountArchivesResponse]]:
+        """Returns the number of archives that match a filter."""
 
     def UpdateArchive(
         self,
         request: _archives_service_pb2.UpdateArchiveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_archives_service_pb2.UpdateArchiveResponse, _abc.Awaitable[_archives_service_pb2.UpdateArchiveResponse]]:
-        """A changed embedder re-embeds in the background while the old vectors
-        serve.
+        """Updates the fields in update_mask. If the embedder changes, passages are embedded again in the background; the old
+        vectors are used until that completes. Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNKNOWN.
         """
 
     def DeleteArchive(
@@ -125,30 +141,29 @@ class ArchiveServiceServicer:
         request: _archives_service_pb2.DeleteArchiveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_archives_service_pb2.DeleteArchiveResponse, _abc.Awaitable[_archives_service_pb2.DeleteArchiveResponse]]:
-        """Deletes the archive with its passages and detaches it everywhere. A
-        repeat succeeds.
-        """
+        """Deletes the archive with its passages and detaches it from all agents. Idempotent."""
 
     def AttachArchive(
         self,
         request: _archives_service_pb2.AttachArchiveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_archives_service_pb2.AttachArchiveResponse, _abc.Awaitable[_archives_service_pb2.AttachArchiveResponse]]:
-        """Gives an archive to an agent. One that it holds already is a success."""
+        """Attaches an archive to an agent. Attaching an attached archive succeeds and changes nothing. Errors:
+        ARCHIVE_NOT_FOUND, ERASED.
+        """
 
     def DetachArchive(
         self,
         request: _archives_service_pb2.DetachArchiveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_archives_service_pb2.DetachArchiveResponse, _abc.Awaitable[_archives_service_pb2.DetachArchiveResponse]]:
-        """Takes it away; the archive stays. ARCHIVE_NOT_FOUND where the agent does
-        not hold it.
-        """
+        """Detaches an archive from an agent. The archive is kept. Errors: ARCHIVE_NOT_FOUND if the agent does not hold it."""
 
     def ListArchiveAgents(
         self,
         request: _archives_service_pb2.ListArchiveAgentsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_archives_service_pb2.ListArchiveAgentsResponse, _abc.Awaitable[_archives_service_pb2.ListArchiveAgentsResponse]]: ...
+    ) -> _typing.Union[_archives_service_pb2.ListArchiveAgentsResponse, _abc.Awaitable[_archives_service_pb2.ListArchiveAgentsResponse]]:
+        """Lists the ids of the agents that hold an archive."""
 
 def add_ArchiveServiceServicer_to_server(servicer: ArchiveServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -45,14 +45,14 @@ class _TagMatch:
 class _TagMatchEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TagMatch.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TAG_MATCH_UNSPECIFIED: _TagMatch.ValueType  # 0
-    """The same as ANY."""
+    """Same as ANY."""
     TAG_MATCH_ANY: _TagMatch.ValueType  # 1
     TAG_MATCH_ALL: _TagMatch.ValueType  # 2
 
 class TagMatch(_TagMatch, metaclass=_TagMatchEnumTypeWrapper): ...
 
 TAG_MATCH_UNSPECIFIED: TagMatch.ValueType  # 0
-"""The same as ANY."""
+"""Same as ANY."""
 TAG_MATCH_ANY: TagMatch.ValueType  # 1
 TAG_MATCH_ALL: TagMatch.ValueType  # 2
 Global___TagMatch: _TypeAlias = TagMatch  # noqa: Y015
@@ -65,7 +65,7 @@ class _PassageSearchModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Pas
     DESCRIPTOR: _descriptor.EnumDescriptor
     PASSAGE_SEARCH_MODE_UNSPECIFIED: _PassageSearchMode.ValueType  # 0
     PASSAGE_SEARCH_MODE_HYBRID: _PassageSearchMode.ValueType  # 1
-    """Both lists, fused by reciprocal rank. The default."""
+    """Full-text and vector results, fused by reciprocal rank. The default."""
     PASSAGE_SEARCH_MODE_TEXT: _PassageSearchMode.ValueType  # 2
     PASSAGE_SEARCH_MODE_VECTOR: _PassageSearchMode.ValueType  # 3
 
@@ -73,7 +73,7 @@ class PassageSearchMode(_PassageSearchMode, metaclass=_PassageSearchModeEnumType
 
 PASSAGE_SEARCH_MODE_UNSPECIFIED: PassageSearchMode.ValueType  # 0
 PASSAGE_SEARCH_MODE_HYBRID: PassageSearchMode.ValueType  # 1
-"""Both lists, fused by reciprocal rank. The default."""
+"""Full-text and vector results, fused by reciprocal rank. The default."""
 PASSAGE_SEARCH_MODE_TEXT: PassageSearchMode.ValueType  # 2
 PASSAGE_SEARCH_MODE_VECTOR: PassageSearchMode.ValueType  # 3
 Global___PassageSearchMode: _TypeAlias = PassageSearchMode  # noqa: Y015
@@ -91,8 +91,8 @@ class InsertPassagesRequest(_message.Message):
     agent_id: _builtins.str
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[_archives_pb2.Passage]:
-        """text, tags, metadata, source, file fields and create_time are read. An id
-        may be given by an importer; otherwise it is made.
+        """The service reads text, tags, metadata, source, the file fields and create_time. An importer may set id; otherwise
+        the service assigns one.
         """
 
     def __init__(
@@ -120,7 +120,7 @@ class InsertPassagesResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___InsertResult]:
-        """One per passage, in order."""
+        """One result per passage, in request order."""
 
     def __init__(
         self,
@@ -144,11 +144,9 @@ class InsertResult(_message.Message):
     DUPLICATE_FIELD_NUMBER: _builtins.int
     DELETED_FIELD_NUMBER: _builtins.int
     duplicate: _builtins.bool
-    """The archive held the text already (deduplicate)."""
+    """True if the archive already contained the text (see Archive.deduplicate)."""
     deleted: _builtins.bool
-    """Stored before under this request_id and deleted since: passage then has
-    only its ids.
-    """
+    """True if the passage was stored under this request_id and has been deleted since. passage then contains only ids."""
     @_builtins.property
     def passage(self) -> _archives_pb2.Passage: ...
     @_builtins.property
@@ -251,19 +249,18 @@ class PassageFilter(_message.Message):
     TIME_ZONE_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """An agent's archives, one archive, or (neither) the organization."""
+    """The archives of an agent, one archive, or (if both are absent) the whole organization."""
     archive_id: _builtins.str
     tag_match: Global___TagMatch.ValueType
     file_id: _builtins.str
     folder_id: _builtins.str
     start_date: _builtins.str
-    """"YYYY-MM-DD" or "YYYY-MM-DDTHH:MM[:SS][offset]", by create time. Without
-    an offset the bound is in time_zone; a bare end date reaches to the end of
-    that day.
+    """Range of create_time. Format: "YYYY-MM-DD" or "YYYY-MM-DDTHH:MM[:SS][offset]". Without an offset the time is in
+    time_zone. An end date without a time includes that whole day.
     """
     end_date: _builtins.str
     time_zone: _builtins.str
-    """IANA name; absent means UTC."""
+    """IANA time zone name. Absent means UTC."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -495,7 +492,7 @@ class SearchPassagesRequest(_message.Message):
     """At most 10,000 characters."""
     mode: Global___PassageSearchMode.ValueType
     limit: _builtins.int
-    """At most this many hits; 0 means 10, more than 100 is INVALID_ARGUMENT."""
+    """Maximum number of hits. 0 means 10; more than 100 is INVALID_ARGUMENT."""
     include_embedding: _builtins.bool
     @_builtins.property
     def filter(self) -> Global___PassageFilter: ...
@@ -523,7 +520,7 @@ class SearchPassagesResponse(_message.Message):
     HITS_FIELD_NUMBER: _builtins.int
     DEGRADED_FIELD_NUMBER: _builtins.int
     degraded: _builtins.bool
-    """Meaning could not be searched (the embedder is away): words alone."""
+    """True if the embedder was unreachable and only full-text search was used."""
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassageHit]: ...
     def __init__(
@@ -549,9 +546,9 @@ class PassageHit(_message.Message):
     VECTOR_RANK_FIELD_NUMBER: _builtins.int
     TEXT_RANK_FIELD_NUMBER: _builtins.int
     score: _builtins.float
-    """Higher is better; comparable within one answer only."""
+    """Higher is better. Scores are comparable within one response only."""
     vector_rank: _builtins.int
-    """1-based rank in each list; absent where the list does not hold it."""
+    """1-based ranks in the two result lists. Absent if the list does not contain the passage."""
     text_rank: _builtins.int
     @_builtins.property
     def passage(self) -> _archives_pb2.Passage: ...
@@ -616,7 +613,7 @@ class GetArchivalSummaryResponse(_message.Message):
     passage_count: _builtins.int
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Every tag in use, by the alphabet; at most 100."""
+        """All tags in use, in alphabetical order; at most 100."""
 
     @_builtins.property
     def update_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -649,7 +646,7 @@ class EraseAgentRequest(_message.Message):
     request_id: _builtins.str
     agent_id: _builtins.str
     delete_shared_passages: _builtins.bool
-    """Also delete what it wrote into archives that others hold."""
+    """Also deletes the passages that the agent wrote to archives that other agents hold."""
     def __init__(
         self,
         *,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class PassageServiceStub:
-    """The passages of archives.
+    """Stores and searches the passages of archives.
     """
 
     def __init__(self, channel):
@@ -78,71 +78,76 @@ class PassageServiceStub:
 
 
 class PassageServiceServicer:
-    """The passages of archives.
+    """Stores and searches the passages of archives.
     """
 
     def InsertPassages(self, request, context):
-        """Stores up to 1000 passages. A repeat under the same request_id gives the
-        first result; it neither reverts a later update nor brings back what was
-        deleted since. Where a part of the batch cannot be stored, the others are,
-        and results tell which; where none can, the call fails.
-        ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, ERASED.
+        """Stores up to 1000 passages.
+
+        Idempotent: a repeated call with the same request_id returns the first result. It neither reverts a later update
+        nor restores a deleted passage. If some passages cannot be stored, the others are, and results reports each
+        outcome; if none can be stored, the call fails.
+
+        Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, ERASED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPassage(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns one passage. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPassages(self, request, context):
-        """Order UNSPECIFIED is descending.
+        """Lists passages. The default order is descending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePassage(self, request, context):
-        """Changes the fields in the mask; a changed text is embedded anew.
+        """Updates the fields in update_mask. A changed text is embedded again. Errors: NOT_FOUND, EMBEDDER_UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeletePassage(self, request, context):
-        """A repeat succeeds.
+        """Deletes a passage. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SearchPassages(self, request, context):
-        """By words, by meaning, or both fused by reciprocal rank. An agent that
-        holds several archives searches them as one. A blank query lists the
-        newest. EMBEDDER_UNAVAILABLE for VECTOR; HYBRID goes on with words alone.
-        A word counts less for the two passages before and the two after its
-        holder, by insertion, of the same archive, writer and file, created within
-        six hours of it: they may be hits, and have a text_rank, without the word.
+        """Searches by full text, by vector similarity, or both, fused by reciprocal rank. The archives of an agent are
+        searched as one. A blank query lists the newest passages.
+
+        Full-text search also scores neighbours with a lower weight: the two passages before and the two after a match in
+        insertion order, if they belong to the same archive, writer and file and were created within six hours of it. Such
+        a passage can be a hit with a text_rank although it does not contain the word.
+
+        Errors: EMBEDDER_UNAVAILABLE for mode VECTOR. HYBRID falls back to full-text search and sets degraded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetArchivalSummary(self, request, context):
-        """How much an agent has in its archives, from counters: what the prompt's
-        memory_metadata says. With if_revision, not_modified where it holds.
+        """Returns counts of an agent's archives and passages, as the memory_metadata section of the prompt shows them. Reads
+        counters only. If if_revision equals the current revision, the response has not_modified set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EraseAgent(self, request, context):
-        """Forgets an agent: detaches its archives, deletes those that no other
-        agent holds, and the passages that it wrote into those that others hold
-        where asked to. Late writes for the agent are refused with ERASED.
+        """Erases an agent: detaches its archives and deletes those that no other agent holds. With delete_shared_passages,
+        also deletes the passages that the agent wrote to archives that other agents hold. Later writes for the agent fail
+        with ERASED. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -200,7 +205,7 @@ def add_PassageServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PassageService:
-    """The passages of archives.
+    """Stores and searches the passages of archives.
     """
 
     @staticmethod

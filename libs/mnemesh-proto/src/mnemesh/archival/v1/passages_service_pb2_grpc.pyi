@@ -27,134 +27,149 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PassageServiceStub:
-    """The passages of archives."""
+    """Stores and searches the passages of archives."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PassageServiceAsyncStub: ...
     InsertPassages: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.InsertPassagesRequest, _passages_service_pb2.InsertPassagesResponse]
-    """Stores up to 1000 passages. A repeat under the same request_id gives the
-    first result; it neither reverts a later update nor brings back what was
-    deleted since. Where a part of the batch cannot be stored, the others are,
-    and results tell which; where none can, the call fails.
-    ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, ERASED.
+    """Stores up to 1000 passages.
+
+    Idempotent: a repeated call with the same request_id returns the first result. It neither reverts a later update
+    nor restores a deleted passage. If some passages cannot be stored, the others are, and results reports each
+    outcome; if none can be stored, the call fails.
+
+    Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, ERASED.
     """
     GetPassage: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.GetPassageRequest, _passages_service_pb2.GetPassageResponse]
+    """Returns one passage. Errors: NOT_FOUND."""
     ListPassages: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.ListPassagesRequest, _passages_service_pb2.ListPassagesResponse]
-    """Order UNSPECIFIED is descending."""
+    """Lists passages. The default order is descending."""
     UpdatePassage: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.UpdatePassageRequest, _passages_service_pb2.UpdatePassageResponse]
-    """Changes the fields in the mask; a changed text is embedded anew."""
+    """Updates the fields in update_mask. A changed text is embedded again. Errors: NOT_FOUND, EMBEDDER_UNAVAILABLE."""
     DeletePassage: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.DeletePassageRequest, _passages_service_pb2.DeletePassageResponse]
-    """A repeat succeeds."""
+    """Deletes a passage. Idempotent."""
     SearchPassages: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.SearchPassagesRequest, _passages_service_pb2.SearchPassagesResponse]
-    """By words, by meaning, or both fused by reciprocal rank. An agent that
-    holds several archives searches them as one. A blank query lists the
-    newest. EMBEDDER_UNAVAILABLE for VECTOR; HYBRID goes on with words alone.
-    A word counts less for the two passages before and the two after its
-    holder, by insertion, of the same archive, writer and file, created within
-    six hours of it: they may be hits, and have a text_rank, without the word.
+    """Searches by full text, by vector similarity, or both, fused by reciprocal rank. The archives of an agent are
+    searched as one. A blank query lists the newest passages.
+
+    Full-text search also scores neighbours with a lower weight: the two passages before and the two after a match in
+    insertion order, if they belong to the same archive, writer and file and were created within six hours of it. Such
+    a passage can be a hit with a text_rank although it does not contain the word.
+
+    Errors: EMBEDDER_UNAVAILABLE for mode VECTOR. HYBRID falls back to full-text search and sets degraded.
     """
     GetArchivalSummary: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.GetArchivalSummaryRequest, _passages_service_pb2.GetArchivalSummaryResponse]
-    """How much an agent has in its archives, from counters: what the prompt's
-    memory_metadata says. With if_revision, not_modified where it holds.
+    """Returns counts of an agent's archives and passages, as the memory_metadata section of the prompt shows them. Reads
+    counters only. If if_revision equals the current revision, the response has not_modified set.
     """
     EraseAgent: _grpc.UnaryUnaryMultiCallable[_passages_service_pb2.EraseAgentRequest, _passages_service_pb2.EraseAgentResponse]
-    """Forgets an agent: detaches its archives, deletes those that no other
-    agent holds, and the passages that it wrote into those that others hold
-    where asked to. Late writes for the agent are refused with ERASED.
+    """Erases an agent: detaches its archives and deletes those that no other agent holds. With delete_shared_passages,
+    also deletes the passages that the agent wrote to archives that other agents hold. Later writes for the agent fail
+    with ERASED. Idempotent.
     """
 
 @_typing.type_check_only
 class PassageServiceAsyncStub(PassageServiceStub):
-    """The passages of archives."""
+    """Stores and searches the passages of archives."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     InsertPassages: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.InsertPassagesRequest, _passages_service_pb2.InsertPassagesResponse]  # type: ignore[assignment]
-    """Stores up to 1000 passages. A repeat under the same request_id gives the
-    first result; it neither reverts a later update nor brings back what was
-    deleted since. Where a part of the batch cannot be stored, the others are,
-    and results tell which; where none can, the call fails.
-    ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, ERASED.
+    """Stores up to 1000 passages.
+
+    Idempotent: a repeated call with the same request_id returns the first result. It neither reverts a later update
+    nor restores a deleted passage. If some passages cannot be stored, the others are, and results reports each
+    outcome; if none can be stored, the call fails.
+
+    Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, ERASED.
     """
     GetPassage: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.GetPassageRequest, _passages_service_pb2.GetPassageResponse]  # type: ignore[assignment]
+    """Returns one passage. Errors: NOT_FOUND."""
     ListPassages: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.ListPassagesRequest, _passages_service_pb2.ListPassagesResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is descending."""
+    """Lists passages. The default order is descending."""
     UpdatePassage: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.UpdatePassageRequest, _passages_service_pb2.UpdatePassageResponse]  # type: ignore[assignment]
-    """Changes the fields in the mask; a changed text is embedded anew."""
+    """Updates the fields in update_mask. A changed text is embedded again. Errors: NOT_FOUND, EMBEDDER_UNAVAILABLE."""
     DeletePassage: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.DeletePassageRequest, _passages_service_pb2.DeletePassageResponse]  # type: ignore[assignment]
-    """A repeat succeeds."""
+    """Deletes a passage. Idempotent."""
     SearchPassages: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.SearchPassagesRequest, _passages_service_pb2.SearchPassagesResponse]  # type: ignore[assignment]
-    """By words, by meaning, or both fused by reciprocal rank. An agent that
-    holds several archives searches them as one. A blank query lists the
-    newest. EMBEDDER_UNAVAILABLE for VECTOR; HYBRID goes on with words alone.
-    A word counts less for the two passages before and the two after its
-    holder, by insertion, of the same archive, writer and file, created within
-    six hours of it: they may be hits, and have a text_rank, without the word.
+    """Searches by full text, by vector similarity, or both, fused by reciprocal rank. The archives of an agent are
+    searched as one. A blank query lists the newest passages.
+
+    Full-text search also scores neighbours with a lower weight: the two passages before and the two after a match in
+    insertion order, if they belong to the same archive, writer and file and were created within six hours of it. Such
+    a passage can be a hit with a text_rank although it does not contain the word.
+
+    Errors: EMBEDDER_UNAVAILABLE for mode VECTOR. HYBRID falls back to full-text search and sets degraded.
     """
     GetArchivalSummary: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.GetArchivalSummaryRequest, _passages_service_pb2.GetArchivalSummaryResponse]  # type: ignore[assignment]
-    """How much an agent has in its archives, from counters: what the prompt's
-    memory_metadata says. With if_revision, not_modified where it holds.
+    """Returns counts of an agent's archives and passages, as the memory_metadata section of the prompt shows them. Reads
+    counters only. If if_revision equals the current revision, the response has not_modified set.
     """
     EraseAgent: _aio.UnaryUnaryMultiCallable[_passages_service_pb2.EraseAgentRequest, _passages_service_pb2.EraseAgentResponse]  # type: ignore[assignment]
-    """Forgets an agent: detaches its archives, deletes those that no other
-    agent holds, and the passages that it wrote into those that others hold
-    where asked to. Late writes for the agent are refused with ERASED.
+    """Erases an agent: detaches its archives and deletes those that no other agent holds. With delete_shared_passages,
+    also deletes the passages that the agent wrote to archives that other agents hold. Later writes for the agent fail
+    with ERASED. Idempotent.
     """
 
 class PassageServiceServicer:
-    """The passages of archives."""
+    """Stores and searches the passages of archives."""
 
     def InsertPassages(
         self,
         request: _passages_service_pb2.InsertPassagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_passages_service_pb2.InsertPassagesResponse, _abc.Awaitable[_passages_service_pb2.InsertPassagesResponse]]:
-        """Stores up to 1000 passages. A repeat under the same request_id gives the
-        first result; it neither reverts a later update nor brings back what was
-        deleted since. Where a part of the batch cannot be stored, the others are,
-        and results tell which; where none can, the call fails.
-        ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, ERASED.
+        """Stores up to 1000 passages.
+
+        Idempotent: a repeated call with the same request_id returns the first result. It neither reverts a later update
+        nor restores a deleted passage. If some passages cannot be stored, the others are, and results reports each
+        outcome; if none can be stored, the call fails.
+
+        Errors: ARCHIVE_NOT_FOUND, EMBEDDER_UNAVAILABLE, ERASED.
         """
 
     def GetPassage(
         self,
         request: _passages_service_pb2.GetPassageRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_passages_service_pb2.GetPassageResponse, _abc.Awaitable[_passages_service_pb2.GetPassageResponse]]: ...
+    ) -> _typing.Union[_passages_service_pb2.GetPassageResponse, _abc.Awaitable[_passages_service_pb2.GetPassageResponse]]:
+        """Returns one passage. Errors: NOT_FOUND."""
 
     def ListPassages(
         self,
         request: _passages_service_pb2.ListPassagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_passages_service_pb2.ListPassagesResponse, _abc.Awaitable[_passages_service_pb2.ListPassagesResponse]]:
-        """Order UNSPECIFIED is descending."""
+        """Lists passages. The default order is descending."""
 
     def UpdatePassage(
         self,
         request: _passages_service_pb2.UpdatePassageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_passages_service_pb2.UpdatePassageResponse, _abc.Awaitable[_passages_service_pb2.UpdatePassageResponse]]:
-        """Changes the fields in the mask; a changed text is embedded anew."""
+        """Updates the fields in update_mask. A changed text is embedded again. Errors: NOT_FOUND, EMBEDDER_UNAVAILABLE."""
 
     def DeletePassage(
         self,
         request: _passages_service_pb2.DeletePassageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_passages_service_pb2.DeletePassageResponse, _abc.Awaitable[_passages_service_pb2.DeletePassageResponse]]:
-        """A repeat succeeds."""
+        """Deletes a passage. Idempotent."""
 
     def SearchPassages(
         self,
         request: _passages_service_pb2.SearchPassagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_passages_service_pb2.SearchPassagesResponse, _abc.Awaitable[_passages_service_pb2.SearchPassagesResponse]]:
-        """By words, by meaning, or both fused by reciprocal rank. An agent that
-        holds several archives searches them as one. A blank query lists the
-        newest. EMBEDDER_UNAVAILABLE for VECTOR; HYBRID goes on with words alone.
-        A word counts less for the two passages before and the two after its
-        holder, by insertion, of the same archive, writer and file, created within
-        six hours of it: they may be hits, and have a text_rank, without the word.
+        """Searches by full text, by vector similarity, or both, fused by reciprocal rank. The archives of an agent are
+        searched as one. A blank query lists the newest passages.
+
+        Full-text search also scores neighbours with a lower weight: the two passages before and the two after a match in
+        insertion order, if they belong to the same archive, writer and file and were created within six hours of it. Such
+        a passage can be a hit with a text_rank although it does not contain the word.
+
+        Errors: EMBEDDER_UNAVAILABLE for mode VECTOR. HYBRID falls back to full-text search and sets degraded.
         """
 
     def GetArchivalSummary(
@@ -162,8 +177,8 @@ class PassageServiceServicer:
         request: _passages_service_pb2.GetArchivalSummaryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_passages_service_pb2.GetArchivalSummaryResponse, _abc.Awaitable[_passages_service_pb2.GetArchivalSummaryResponse]]:
-        """How much an agent has in its archives, from counters: what the prompt's
-        memory_metadata says. With if_revision, not_modified where it holds.
+        """Returns counts of an agent's archives and passages, as the memory_metadata section of the prompt shows them. Reads
+        counters only. If if_revision equals the current revision, the response has not_modified set.
         """
 
     def EraseAgent(
@@ -171,9 +186,9 @@ class PassageServiceServicer:
         request: _passages_service_pb2.EraseAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_passages_service_pb2.EraseAgentResponse, _abc.Awaitable[_passages_service_pb2.EraseAgentResponse]]:
-        """Forgets an agent: detaches its archives, deletes those that no other
-        agent holds, and the passages that it wrote into those that others hold
-        where asked to. Late writes for the agent are refused with ERASED.
+        """Erases an agent: detaches its archives and deletes those that no other agent holds. With delete_shared_passages,
+        also deletes the passages that the agent wrote to archives that other agents hold. Later writes for the agent fail
+        with ERASED. Idempotent.
         """
 
 def add_PassageServiceServicer_to_server(servicer: PassageServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -41,7 +41,7 @@ class _BlockOperationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BlockO
     BLOCK_OPERATION_REDO: _BlockOperation.ValueType  # 11
 
 class BlockOperation(_BlockOperation, metaclass=_BlockOperationEnumTypeWrapper):
-    """What a change did."""
+    """The kind of a change."""
 
 BLOCK_OPERATION_UNSPECIFIED: BlockOperation.ValueType  # 0
 BLOCK_OPERATION_CREATE: BlockOperation.ValueType  # 1
@@ -59,8 +59,8 @@ Global___BlockOperation: _TypeAlias = BlockOperation  # noqa: Y015
 
 @_typing.final
 class Block(_message.Message):
-    """A labelled piece of core memory: text that stands in the prompt of every
-    agent that holds it, and that those agents edit with tools.
+    """A labelled text of core memory. It is part of the prompt of every agent that holds it, and those agents edit it with
+    tools.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -84,24 +84,20 @@ class Block(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"block-" and a version-4 UUID."""
+    """Format: "block-" followed by a version-4 UUID."""
     label: _builtins.str
-    """Unique among the blocks of each agent that holds it; 1 to 100 of
-    letters, digits, "_", "-", "." and "/".
-    """
+    """Unique among the blocks of each agent that holds it. 1 to 100 characters: letters, digits, "_", "-", "." and "/"."""
     description: _builtins.str
-    """Tells the agent what the block is for. The labels "human" and "persona"
-    have a default text.
-    """
+    """Describes the purpose of the block to the agent. The labels "human" and "persona" have a default description."""
     value: _builtins.str
     limit: _builtins.int
-    """The most characters (Unicode code points) that value may have."""
+    """Maximum length of value in characters (Unicode code points)."""
     read_only: _builtins.bool
-    """Agents may not edit it; its owner may."""
+    """If true, agents cannot edit the block; its owner can."""
     revision: _builtins.int
-    """1 at creation and one more at every change of any field."""
+    """Starts at 1 and increases by 1 with every change of any field."""
     name: _builtins.str
-    """A display name, of blocks that are kept as templates."""
+    """Display name of a block that is kept as a template."""
     metadata: _builtins.str
     """A JSON object as text."""
     hidden: _builtins.bool
@@ -165,9 +161,7 @@ Global___Block: _TypeAlias = Block  # noqa: Y015
 
 @_typing.final
 class CoreMemory(_message.Message):
-    """The core memory of one agent: the blocks it holds, in the order in which
-    they were attached.
-    """
+    """The core memory of one agent: the blocks it holds, in the order of attachment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -177,12 +171,12 @@ class CoreMemory(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     revision: _builtins.int
-    """One more whenever any held block, or the set of them, changes."""
+    """Increases whenever a held block or the set of held blocks changes."""
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Block]: ...
     @_builtins.property
     def update_time(self) -> _timestamp_pb2.Timestamp:
-        """When any of it last changed."""
+        """Time of the last change."""
 
     def __init__(
         self,
@@ -204,9 +198,7 @@ Global___CoreMemory: _TypeAlias = CoreMemory  # noqa: Y015
 
 @_typing.final
 class Author(_message.Message):
-    """Who makes a change: an agent by a tool, or an owner by the API. Owners may
-    write read-only blocks.
-    """
+    """The author of a change: an agent, through a tool, or an owner, through the API. Owners may write read-only blocks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -216,7 +208,7 @@ class Author(_message.Message):
     def agent(self) -> Global___AgentAuthor: ...
     @_builtins.property
     def owner(self) -> Global___OwnerAuthor:
-        """The calling principal; its subject is recorded."""
+        """The calling principal. Its subject is recorded."""
 
     def __init__(
         self,
@@ -288,7 +280,7 @@ Global___OwnerAuthor: _TypeAlias = OwnerAuthor  # noqa: Y015
 
 @_typing.final
 class BlockRevision(_message.Message):
-    """One change of a block, kept for ever unless the block is erased."""
+    """One change of a block. Revisions are kept until the block is erased."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -312,7 +304,7 @@ class BlockRevision(_message.Message):
     limit: _builtins.int
     read_only: _builtins.bool
     diff: _builtins.str
-    """Unified diff against the revision before; only where asked for."""
+    """Unified diff against the previous revision. Returned only by requests that ask for it."""
     @_builtins.property
     def author(self) -> Global___Author: ...
     @_builtins.property

@@ -82,13 +82,11 @@ class CreateBlockRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def block(self) -> _blocks_pb2.Block:
-        """label is required; id, revision, times and authorship are ignored. limit
-        absent (0) means 20000 characters.
-        """
+        """label is required. id, revision, times and authorship are ignored. A limit of 0 selects 20000 characters."""
 
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Agents that hold it from the start."""
+        """Agents to which the block is attached at creation."""
 
     def __init__(
         self,
@@ -134,7 +132,7 @@ class GetBlockRequest(_message.Message):
     block_id: _builtins.str
     @_builtins.property
     def as_of_time(self) -> _timestamp_pb2.Timestamp:
-        """What it said at that time; NOT_FOUND before its creation."""
+        """Returns the value at that time. NOT_FOUND if the block was created later."""
 
     def __init__(
         self,
@@ -174,7 +172,7 @@ Global___GetBlockResponse: _TypeAlias = GetBlockResponse  # noqa: Y015
 
 @_typing.final
 class BlockFilter(_message.Message):
-    """Filters of lists and counts; all that are given must hold."""
+    """Filters of lists and counts. All conditions must match."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -198,7 +196,7 @@ class BlockFilter(_message.Message):
     label: _builtins.str
     name: _builtins.str
     label_search: _builtins.str
-    """Case-insensitive substrings."""
+    """Case-insensitive substring."""
     description_search: _builtins.str
     value_search: _builtins.str
     is_template: _builtins.bool
@@ -206,7 +204,7 @@ class BlockFilter(_message.Message):
     identity_id: _builtins.str
     agent_id: _builtins.str
     agents_more_than: _builtins.int
-    """Number of agents that hold it."""
+    """Number of agents that hold the block."""
     agents_fewer_than: _builtins.int
     agents_exactly: _builtins.int
     project_id: _builtins.str
@@ -420,14 +418,13 @@ class UpdateBlockRequest(_message.Message):
     base_revision: _builtins.int
     @_builtins.property
     def block(self) -> _blocks_pb2.Block:
-        """id names the block."""
+        """block.id identifies the block."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Paths of Block: label, description, value, limit, read_only, name, tags,
-        metadata, hidden, is_template, template_name, preserve_on_migration,
-        identity_ids, provenance.project_id and its fellows. A path whose field
-        is absent clears it.
+        """Paths of Block: label, description, value, limit, read_only, name, tags, metadata, hidden, is_template,
+        template_name, preserve_on_migration, identity_ids, and provenance.project_id and the other provenance fields. A
+        path whose field is absent clears the field.
         """
 
     def __init__(
@@ -536,7 +533,7 @@ class AttachBlockResponse(_message.Message):
 
     CORE_MEMORY_REVISION_FIELD_NUMBER: _builtins.int
     core_memory_revision: _builtins.int
-    """Revision of the agent's core memory."""
+    """Revision of the agent's core memory after the call."""
     def __init__(
         self,
         *,
@@ -678,13 +675,10 @@ class GetCoreMemoryRequest(_message.Message):
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     if_revision: _builtins.int
-    """The revision that the caller has: where it still holds, the answer is
-    not_modified and carries no blocks.
-    """
+    """The revision that the caller knows. If it is current, the response has not_modified set and carries no blocks."""
     conversation_id: _builtins.str
-    """Shows the blocks that this conversation of the agent has for itself in
-    the place of the agent's of the same labels. The revision then counts the
-    changes of both.
+    """Returns the blocks that belong to this conversation instead of the agent's blocks with the same labels. The
+    revision then covers the changes of both.
     """
     def __init__(
         self,
@@ -717,7 +711,7 @@ class GetCoreMemoryResponse(_message.Message):
     not_modified: _builtins.bool
     @_builtins.property
     def core_memory(self) -> _blocks_pb2.CoreMemory:
-        """Absent where not_modified."""
+        """Absent if not_modified is set."""
 
     def __init__(
         self,
@@ -792,9 +786,7 @@ class EditBlockRequest(_message.Message):
     agent_id: _builtins.str
     label: _builtins.str
     conversation_id: _builtins.str
-    """Edits the block that this conversation of the agent has for itself under
-    the label, if it has one.
-    """
+    """Edits the conversation's own block with this label, if it has one."""
     @_builtins.property
     def author(self) -> _blocks_pb2.Author: ...
     @_builtins.property
@@ -841,7 +833,7 @@ Global___EditBlockRequest: _TypeAlias = EditBlockRequest  # noqa: Y015
 
 @_typing.final
 class AppendEdit(_message.Message):
-    """Adds text on a new line at the end; an empty block gets the text alone."""
+    """Appends text on a new line. An empty block receives the text alone."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -862,7 +854,7 @@ Global___AppendEdit: _TypeAlias = AppendEdit  # noqa: Y015
 
 @_typing.final
 class ReplaceAllEdit(_message.Message):
-    """Replaces every occurrence, of which there must be one at least."""
+    """Replaces every occurrence; there must be at least one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -910,7 +902,7 @@ Global___ReplaceUniqueEdit: _TypeAlias = ReplaceUniqueEdit  # noqa: Y015
 
 @_typing.final
 class InsertLineEdit(_message.Message):
-    """Inserts lines behind the given one: 0 is the beginning, -1 the end."""
+    """Inserts lines after the given line: 0 is the beginning, -1 the end."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -920,7 +912,7 @@ class InsertLineEdit(_message.Message):
     line: _builtins.int
     text: _builtins.str
     base_revision: _builtins.int
-    """The block revision that the author saw; absent skips the check."""
+    """The block revision that the author saw. Absent skips the check."""
     def __init__(
         self,
         *,
@@ -940,7 +932,7 @@ Global___InsertLineEdit: _TypeAlias = InsertLineEdit  # noqa: Y015
 
 @_typing.final
 class RethinkEdit(_message.Message):
-    """Writes the whole value anew."""
+    """Replaces the whole value."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -966,8 +958,8 @@ Global___RethinkEdit: _TypeAlias = RethinkEdit  # noqa: Y015
 
 @_typing.final
 class PatchEdit(_message.Message):
-    """Applies hunks of a unified diff by their context; line numbers in hunk
-    headers are ignored, and a hunk that only adds goes to the end.
+    """Applies the hunks of a unified diff by their context. Line numbers in hunk headers are ignored. A hunk that only
+    adds lines is applied at the end.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -996,7 +988,7 @@ class EditBlockResponse(_message.Message):
     core_memory_revision: _builtins.int
     @_builtins.property
     def block(self) -> _blocks_pb2.Block:
-        """After the edit."""
+        """The block after the edit."""
 
     def __init__(
         self,
@@ -1097,7 +1089,7 @@ class RevertBlockRequest(_message.Message):
     block_id: _builtins.str
     revision: _builtins.int
     base_revision: _builtins.int
-    """The revision that the author saw; absent skips the check."""
+    """The revision that the author saw. Absent skips the check."""
     @_builtins.property
     def author(self) -> _blocks_pb2.Author: ...
     @_builtins.property
@@ -1193,7 +1185,7 @@ class IsolateBlocksRequest(_message.Message):
     agent_id: _builtins.str
     conversation_id: _builtins.str
     source_conversation_id: _builtins.str
-    """Copies what this conversation shows rather than what the agent holds."""
+    """Copies the blocks of this conversation instead of the agent's."""
     @_builtins.property
     def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """At least one."""
@@ -1224,9 +1216,7 @@ class IsolateBlocksResponse(_message.Message):
     BLOCKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_blocks_pb2.Block]:
-        """All that the conversation has for itself now, in the order of their
-        isolation. They are hidden from lists that ask for what is not hidden.
-        """
+        """All blocks of the conversation, in the order of isolation. Lists that exclude hidden blocks do not return them."""
 
     def __init__(
         self,
@@ -1295,7 +1285,7 @@ class EraseAgentRequest(_message.Message):
     request_id: _builtins.str
     agent_id: _builtins.str
     delete_unshared_blocks: _builtins.bool
-    """Also delete the blocks that no other agent holds."""
+    """Also deletes the blocks that no other agent holds."""
     def __init__(
         self,
         *,

@@ -26,13 +26,11 @@ if _version_not_supported:
 
 
 class BlockServiceStub:
-    """Core memory. Every rule of a block (limit, read-only, unique label,
-    uniqueness of the replaced text, refusal of line-number prefixes) is kept
-    here, whoever calls.
+    """Core memory. The service enforces all rules of blocks for every caller: limit, read-only, unique label, unique match
+    of replaced text, and refusal of line-number prefixes.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel):
@@ -129,147 +127,140 @@ class BlockServiceStub:
 
 
 class BlockServiceServicer:
-    """Core memory. Every rule of a block (limit, read-only, unique label,
-    uniqueness of the replaced text, refusal of line-number prefixes) is kept
-    here, whoever calls.
+    """Core memory. The service enforces all rules of blocks for every caller: limit, read-only, unique label, unique match
+    of replaced text, and refusal of line-number prefixes.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def CreateBlock(self, request, context):
-        """Creates a block, and attaches it where agent_ids name holders.
-        BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN.
+        """Creates a block and attaches it to the agents in agent_ids. Errors: BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetBlock(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns one block, or its value at as_of_time. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListBlocks(self, request, context):
-        """Order UNSPECIFIED is ascending.
+        """Lists blocks. The default order is ascending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountBlocks(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns the number of blocks that match a filter.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateBlock(self, request, context):
-        """Changes the fields in the mask, as the owner. A renamed label holds for
-        every holder, and is BLOCK_LABEL_TAKEN where one holds another block so
-        named. With base_revision, BLOCK_REVISION_MISMATCH where it moved.
+        """Updates the fields in update_mask, as the owner. A new label applies to every agent that holds the block. Errors:
+        NOT_FOUND; BLOCK_LABEL_TAKEN if one of these agents holds another block with that label; BLOCK_LIMIT_EXCEEDED;
+        BLOCK_REVISION_MISMATCH if base_revision is not the current revision.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteBlock(self, request, context):
-        """Deletes the block and detaches it everywhere. A repeat succeeds.
+        """Deletes the block and detaches it from all agents. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AttachBlock(self, request, context):
-        """Gives the block to an agent under its label. Attaching a block that the
-        agent holds is a success that changes nothing; another block under the
-        same label is BLOCK_LABEL_TAKEN.
+        """Attaches the block to an agent under its label. Attaching a block that the agent holds succeeds and changes
+        nothing. Errors: NOT_FOUND; BLOCK_LABEL_TAKEN if the agent holds another block with that label; ERASED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetachBlock(self, request, context):
-        """Takes the block from an agent; the block stays. Detaching one that the
-        agent does not hold is NOT_FOUND.
+        """Detaches the block from an agent. The block is kept. Errors: NOT_FOUND if the agent does not hold the block.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListBlockAgents(self, request, context):
-        """The agents that hold a block, by agent id.
+        """Lists the agents that hold a block, ordered by agent id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetCoreMemory(self, request, context):
-        """All blocks of an agent as one consistent read with one revision. An agent
-        that never held a block has revision 0 and no blocks.
+        """Returns all blocks of an agent as one consistent read with one revision. An agent that never held a block has
+        revision 0 and no blocks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BatchGetCoreMemory(self, request, context):
-        """The same for up to 1000 agents, in the order asked for.
+        """Same as GetCoreMemory for up to 1000 agents, in the requested order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EditBlock(self, request, context):
-        """One atomic edit of the block that an agent holds under a label. Append,
-        replace and patch apply to whatever the block says at that moment;
-        insert and rethink carry the revision that their author saw.
-        BLOCK_LABEL_NOT_FOUND, BLOCK_READ_ONLY, BLOCK_LIMIT_EXCEEDED,
-        BLOCK_TEXT_NOT_FOUND, BLOCK_TEXT_AMBIGUOUS, BLOCK_LINE_NUMBER_PREFIX,
-        BLOCK_LINE_OUT_OF_RANGE, BLOCK_PATCH_FAILED, BLOCK_REVISION_MISMATCH.
+        """Applies one atomic edit to the block that an agent holds under a label. Append, replace and patch apply to the
+        current value. Insert and rethink carry the revision that the author saw, and fail if the block has changed since.
+
+        Errors: BLOCK_LABEL_NOT_FOUND, BLOCK_READ_ONLY, BLOCK_LIMIT_EXCEEDED, BLOCK_TEXT_NOT_FOUND, BLOCK_TEXT_AMBIGUOUS,
+        BLOCK_LINE_NUMBER_PREFIX, BLOCK_LINE_OUT_OF_RANGE, BLOCK_PATCH_FAILED, BLOCK_REVISION_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListBlockRevisions(self, request, context):
-        """Newest first where order is UNSPECIFIED; after_id and before_id are
-        revision numbers in decimal.
+        """Lists the revisions of a block. The default order is newest first. after_id and before_id are decimal revision
+        numbers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevertBlock(self, request, context):
-        """Writes an older value as a new revision: to a given one, or one step
-        back (undo) or forth (redo). BLOCK_NO_HISTORY, BLOCK_REVISION_MISMATCH.
+        """Writes an earlier value as a new revision: a given revision, the previous one (undo) or the next one (redo).
+        Errors: NOT_FOUND, BLOCK_NO_HISTORY, BLOCK_REVISION_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def IsolateBlocks(self, request, context):
-        """Gives a conversation blocks of its own: copies of what its agent holds
-        under these labels, which take the place of the agent's blocks wherever
-        the conversation is named. A label that it has a block of already stays
-        as it is. BLOCK_LABEL_NOT_FOUND; NOT_FOUND where the conversation has
-        blocks of another agent; ERASED.
+        """Creates blocks that belong to one conversation: copies of the agent's blocks with the given labels. They replace
+        the agent's blocks in every request that names the conversation. Labels that are already isolated keep their
+        block. Errors: BLOCK_LABEL_NOT_FOUND; NOT_FOUND if the conversation has blocks of another agent; ERASED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseBlocks(self, request, context):
-        """Deletes the blocks that a conversation has for itself, and refuses late
-        writes to them. A conversation that has none is a success.
+        """Deletes the blocks of a conversation and refuses later writes to them. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EraseAgent(self, request, context):
-        """Forgets an agent: detaches everything, deletes blocks that no other agent
-        holds when asked to, and refuses late writes for the agent with ERASED.
+        """Erases an agent: detaches all its blocks and, with delete_unshared_blocks, deletes the blocks that no other agent
+        holds. Later writes for the agent fail with ERASED. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -372,13 +363,11 @@ def add_BlockServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class BlockService:
-    """Core memory. Every rule of a block (limit, read-only, unique label,
-    uniqueness of the replaced text, refusal of line-number prefixes) is kept
-    here, whoever calls.
+    """Core memory. The service enforces all rules of blocks for every caller: limit, read-only, unique label, unique match
+    of replaced text, and refusal of line-number prefixes.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @staticmethod

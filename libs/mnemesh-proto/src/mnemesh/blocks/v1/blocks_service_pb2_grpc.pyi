@@ -27,13 +27,11 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class BlockServiceStub:
-    """Core memory. Every rule of a block (limit, read-only, unique label,
-    uniqueness of the replaced text, refusal of line-number prefixes) is kept
-    here, whoever calls.
+    """Core memory. The service enforces all rules of blocks for every caller: limit, read-only, unique label, unique match
+    of replaced text, and refusal of line-number prefixes.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @_typing.overload
@@ -41,153 +39,133 @@ class BlockServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> BlockServiceAsyncStub: ...
     CreateBlock: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.CreateBlockRequest, _blocks_service_pb2.CreateBlockResponse]
-    """Creates a block, and attaches it where agent_ids name holders.
-    BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN.
-    """
+    """Creates a block and attaches it to the agents in agent_ids. Errors: BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN."""
     GetBlock: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.GetBlockRequest, _blocks_service_pb2.GetBlockResponse]
+    """Returns one block, or its value at as_of_time. Errors: NOT_FOUND."""
     ListBlocks: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.ListBlocksRequest, _blocks_service_pb2.ListBlocksResponse]
-    """Order UNSPECIFIED is ascending."""
+    """Lists blocks. The default order is ascending."""
     CountBlocks: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.CountBlocksRequest, _blocks_service_pb2.CountBlocksResponse]
+    """Returns the number of blocks that match a filter."""
     UpdateBlock: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.UpdateBlockRequest, _blocks_service_pb2.UpdateBlockResponse]
-    """Changes the fields in the mask, as the owner. A renamed label holds for
-    every holder, and is BLOCK_LABEL_TAKEN where one holds another block so
-    named. With base_revision, BLOCK_REVISION_MISMATCH where it moved.
+    """Updates the fields in update_mask, as the owner. A new label applies to every agent that holds the block. Errors:
+    NOT_FOUND; BLOCK_LABEL_TAKEN if one of these agents holds another block with that label; BLOCK_LIMIT_EXCEEDED;
+    BLOCK_REVISION_MISMATCH if base_revision is not the current revision.
     """
     DeleteBlock: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.DeleteBlockRequest, _blocks_service_pb2.DeleteBlockResponse]
-    """Deletes the block and detaches it everywhere. A repeat succeeds."""
+    """Deletes the block and detaches it from all agents. Idempotent."""
     AttachBlock: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.AttachBlockRequest, _blocks_service_pb2.AttachBlockResponse]
-    """Gives the block to an agent under its label. Attaching a block that the
-    agent holds is a success that changes nothing; another block under the
-    same label is BLOCK_LABEL_TAKEN.
+    """Attaches the block to an agent under its label. Attaching a block that the agent holds succeeds and changes
+    nothing. Errors: NOT_FOUND; BLOCK_LABEL_TAKEN if the agent holds another block with that label; ERASED.
     """
     DetachBlock: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.DetachBlockRequest, _blocks_service_pb2.DetachBlockResponse]
-    """Takes the block from an agent; the block stays. Detaching one that the
-    agent does not hold is NOT_FOUND.
-    """
+    """Detaches the block from an agent. The block is kept. Errors: NOT_FOUND if the agent does not hold the block."""
     ListBlockAgents: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.ListBlockAgentsRequest, _blocks_service_pb2.ListBlockAgentsResponse]
-    """The agents that hold a block, by agent id."""
+    """Lists the agents that hold a block, ordered by agent id."""
     GetCoreMemory: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.GetCoreMemoryRequest, _blocks_service_pb2.GetCoreMemoryResponse]
-    """All blocks of an agent as one consistent read with one revision. An agent
-    that never held a block has revision 0 and no blocks.
+    """Returns all blocks of an agent as one consistent read with one revision. An agent that never held a block has
+    revision 0 and no blocks.
     """
     BatchGetCoreMemory: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.BatchGetCoreMemoryRequest, _blocks_service_pb2.BatchGetCoreMemoryResponse]
-    """The same for up to 1000 agents, in the order asked for."""
+    """Same as GetCoreMemory for up to 1000 agents, in the requested order."""
     EditBlock: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.EditBlockRequest, _blocks_service_pb2.EditBlockResponse]
-    """One atomic edit of the block that an agent holds under a label. Append,
-    replace and patch apply to whatever the block says at that moment;
-    insert and rethink carry the revision that their author saw.
-    BLOCK_LABEL_NOT_FOUND, BLOCK_READ_ONLY, BLOCK_LIMIT_EXCEEDED,
-    BLOCK_TEXT_NOT_FOUND, BLOCK_TEXT_AMBIGUOUS, BLOCK_LINE_NUMBER_PREFIX,
-    BLOCK_LINE_OUT_OF_RANGE, BLOCK_PATCH_FAILED, BLOCK_REVISION_MISMATCH.
+    """Applies one atomic edit to the block that an agent holds under a label. Append, replace and patch apply to the
+    current value. Insert and rethink carry the revision that the author saw, and fail if the block has changed since.
+
+    Errors: BLOCK_LABEL_NOT_FOUND, BLOCK_READ_ONLY, BLOCK_LIMIT_EXCEEDED, BLOCK_TEXT_NOT_FOUND, BLOCK_TEXT_AMBIGUOUS,
+    BLOCK_LINE_NUMBER_PREFIX, BLOCK_LINE_OUT_OF_RANGE, BLOCK_PATCH_FAILED, BLOCK_REVISION_MISMATCH.
     """
     ListBlockRevisions: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.ListBlockRevisionsRequest, _blocks_service_pb2.ListBlockRevisionsResponse]
-    """Newest first where order is UNSPECIFIED; after_id and before_id are
-    revision numbers in decimal.
+    """Lists the revisions of a block. The default order is newest first. after_id and before_id are decimal revision
+    numbers.
     """
     RevertBlock: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.RevertBlockRequest, _blocks_service_pb2.RevertBlockResponse]
-    """Writes an older value as a new revision: to a given one, or one step
-    back (undo) or forth (redo). BLOCK_NO_HISTORY, BLOCK_REVISION_MISMATCH.
+    """Writes an earlier value as a new revision: a given revision, the previous one (undo) or the next one (redo).
+    Errors: NOT_FOUND, BLOCK_NO_HISTORY, BLOCK_REVISION_MISMATCH.
     """
     IsolateBlocks: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.IsolateBlocksRequest, _blocks_service_pb2.IsolateBlocksResponse]
-    """Gives a conversation blocks of its own: copies of what its agent holds
-    under these labels, which take the place of the agent's blocks wherever
-    the conversation is named. A label that it has a block of already stays
-    as it is. BLOCK_LABEL_NOT_FOUND; NOT_FOUND where the conversation has
-    blocks of another agent; ERASED.
+    """Creates blocks that belong to one conversation: copies of the agent's blocks with the given labels. They replace
+    the agent's blocks in every request that names the conversation. Labels that are already isolated keep their
+    block. Errors: BLOCK_LABEL_NOT_FOUND; NOT_FOUND if the conversation has blocks of another agent; ERASED.
     """
     ReleaseBlocks: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.ReleaseBlocksRequest, _blocks_service_pb2.ReleaseBlocksResponse]
-    """Deletes the blocks that a conversation has for itself, and refuses late
-    writes to them. A conversation that has none is a success.
-    """
+    """Deletes the blocks of a conversation and refuses later writes to them. Idempotent."""
     EraseAgent: _grpc.UnaryUnaryMultiCallable[_blocks_service_pb2.EraseAgentRequest, _blocks_service_pb2.EraseAgentResponse]
-    """Forgets an agent: detaches everything, deletes blocks that no other agent
-    holds when asked to, and refuses late writes for the agent with ERASED.
+    """Erases an agent: detaches all its blocks and, with delete_unshared_blocks, deletes the blocks that no other agent
+    holds. Later writes for the agent fail with ERASED. Idempotent.
     """
 
 @_typing.type_check_only
 class BlockServiceAsyncStub(BlockServiceStub):
-    """Core memory. Every rule of a block (limit, read-only, unique label,
-    uniqueness of the replaced text, refusal of line-number prefixes) is kept
-    here, whoever calls.
+    """Core memory. The service enforces all rules of blocks for every caller: limit, read-only, unique label, unique match
+    of replaced text, and refusal of line-number prefixes.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateBlock: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.CreateBlockRequest, _blocks_service_pb2.CreateBlockResponse]  # type: ignore[assignment]
-    """Creates a block, and attaches it where agent_ids name holders.
-    BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN.
-    """
+    """Creates a block and attaches it to the agents in agent_ids. Errors: BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN."""
     GetBlock: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.GetBlockRequest, _blocks_service_pb2.GetBlockResponse]  # type: ignore[assignment]
+    """Returns one block, or its value at as_of_time. Errors: NOT_FOUND."""
     ListBlocks: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.ListBlocksRequest, _blocks_service_pb2.ListBlocksResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is ascending."""
+    """Lists blocks. The default order is ascending."""
     CountBlocks: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.CountBlocksRequest, _blocks_service_pb2.CountBlocksResponse]  # type: ignore[assignment]
+    """Returns the number of blocks that match a filter."""
     UpdateBlock: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.UpdateBlockRequest, _blocks_service_pb2.UpdateBlockResponse]  # type: ignore[assignment]
-    """Changes the fields in the mask, as the owner. A renamed label holds for
-    every holder, and is BLOCK_LABEL_TAKEN where one holds another block so
-    named. With base_revision, BLOCK_REVISION_MISMATCH where it moved.
+    """Updates the fields in update_mask, as the owner. A new label applies to every agent that holds the block. Errors:
+    NOT_FOUND; BLOCK_LABEL_TAKEN if one of these agents holds another block with that label; BLOCK_LIMIT_EXCEEDED;
+    BLOCK_REVISION_MISMATCH if base_revision is not the current revision.
     """
     DeleteBlock: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.DeleteBlockRequest, _blocks_service_pb2.DeleteBlockResponse]  # type: ignore[assignment]
-    """Deletes the block and detaches it everywhere. A repeat succeeds."""
+    """Deletes the block and detaches it from all agents. Idempotent."""
     AttachBlock: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.AttachBlockRequest, _blocks_service_pb2.AttachBlockResponse]  # type: ignore[assignment]
-    """Gives the block to an agent under its label. Attaching a block that the
-    agent holds is a success that changes nothing; another block under the
-    same label is BLOCK_LABEL_TAKEN.
+    """Attaches the block to an agent under its label. Attaching a block that the agent holds succeeds and changes
+    nothing. Errors: NOT_FOUND; BLOCK_LABEL_TAKEN if the agent holds another block with that label; ERASED.
     """
     DetachBlock: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.DetachBlockRequest, _blocks_service_pb2.DetachBlockResponse]  # type: ignore[assignment]
-    """Takes the block from an agent; the block stays. Detaching one that the
-    agent does not hold is NOT_FOUND.
-    """
+    """Detaches the block from an agent. The block is kept. Errors: NOT_FOUND if the agent does not hold the block."""
     ListBlockAgents: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.ListBlockAgentsRequest, _blocks_service_pb2.ListBlockAgentsResponse]  # type: ignore[assignment]
-    """The agents that hold a block, by agent id."""
+    """Lists the agents that hold a block, ordered by agent id."""
     GetCoreMemory: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.GetCoreMemoryRequest, _blocks_service_pb2.GetCoreMemoryResponse]  # type: ignore[assignment]
-    """All blocks of an agent as one consistent read with one revision. An agent
-    that never held a block has revision 0 and no blocks.
+    """Returns all blocks of an agent as one consistent read with one revision. An agent that never held a block has
+    revision 0 and no blocks.
     """
     BatchGetCoreMemory: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.BatchGetCoreMemoryRequest, _blocks_service_pb2.BatchGetCoreMemoryResponse]  # type: ignore[assignment]
-    """The same for up to 1000 agents, in the order asked for."""
+    """Same as GetCoreMemory for up to 1000 agents, in the requested order."""
     EditBlock: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.EditBlockRequest, _blocks_service_pb2.EditBlockResponse]  # type: ignore[assignment]
-    """One atomic edit of the block that an agent holds under a label. Append,
-    replace and patch apply to whatever the block says at that moment;
-    insert and rethink carry the revision that their author saw.
-    BLOCK_LABEL_NOT_FOUND, BLOCK_READ_ONLY, BLOCK_LIMIT_EXCEEDED,
-    BLOCK_TEXT_NOT_FOUND, BLOCK_TEXT_AMBIGUOUS, BLOCK_LINE_NUMBER_PREFIX,
-    BLOCK_LINE_OUT_OF_RANGE, BLOCK_PATCH_FAILED, BLOCK_REVISION_MISMATCH.
+    """Applies one atomic edit to the block that an agent holds under a label. Append, replace and patch apply to the
+    current value. Insert and rethink carry the revision that the author saw, and fail if the block has changed since.
+
+    Errors: BLOCK_LABEL_NOT_FOUND, BLOCK_READ_ONLY, BLOCK_LIMIT_EXCEEDED, BLOCK_TEXT_NOT_FOUND, BLOCK_TEXT_AMBIGUOUS,
+    BLOCK_LINE_NUMBER_PREFIX, BLOCK_LINE_OUT_OF_RANGE, BLOCK_PATCH_FAILED, BLOCK_REVISION_MISMATCH.
     """
     ListBlockRevisions: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.ListBlockRevisionsRequest, _blocks_service_pb2.ListBlockRevisionsResponse]  # type: ignore[assignment]
-    """Newest first where order is UNSPECIFIED; after_id and before_id are
-    revision numbers in decimal.
+    """Lists the revisions of a block. The default order is newest first. after_id and before_id are decimal revision
+    numbers.
     """
     RevertBlock: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.RevertBlockRequest, _blocks_service_pb2.RevertBlockResponse]  # type: ignore[assignment]
-    """Writes an older value as a new revision: to a given one, or one step
-    back (undo) or forth (redo). BLOCK_NO_HISTORY, BLOCK_REVISION_MISMATCH.
+    """Writes an earlier value as a new revision: a given revision, the previous one (undo) or the next one (redo).
+    Errors: NOT_FOUND, BLOCK_NO_HISTORY, BLOCK_REVISION_MISMATCH.
     """
     IsolateBlocks: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.IsolateBlocksRequest, _blocks_service_pb2.IsolateBlocksResponse]  # type: ignore[assignment]
-    """Gives a conversation blocks of its own: copies of what its agent holds
-    under these labels, which take the place of the agent's blocks wherever
-    the conversation is named. A label that it has a block of already stays
-    as it is. BLOCK_LABEL_NOT_FOUND; NOT_FOUND where the conversation has
-    blocks of another agent; ERASED.
+    """Creates blocks that belong to one conversation: copies of the agent's blocks with the given labels. They replace
+    the agent's blocks in every request that names the conversation. Labels that are already isolated keep their
+    block. Errors: BLOCK_LABEL_NOT_FOUND; NOT_FOUND if the conversation has blocks of another agent; ERASED.
     """
     ReleaseBlocks: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.ReleaseBlocksRequest, _blocks_service_pb2.ReleaseBlocksResponse]  # type: ignore[assignment]
-    """Deletes the blocks that a conversation has for itself, and refuses late
-    writes to them. A conversation that has none is a success.
-    """
+    """Deletes the blocks of a conversation and refuses later writes to them. Idempotent."""
     EraseAgent: _aio.UnaryUnaryMultiCallable[_blocks_service_pb2.EraseAgentRequest, _blocks_service_pb2.EraseAgentResponse]  # type: ignore[assignment]
-    """Forgets an agent: detaches everything, deletes blocks that no other agent
-    holds when asked to, and refuses late writes for the agent with ERASED.
+    """Erases an agent: detaches all its blocks and, with delete_unshared_blocks, deletes the blocks that no other agent
+    holds. Later writes for the agent fail with ERASED. Idempotent.
     """
 
 class BlockServiceServicer:
-    """Core memory. Every rule of a block (limit, read-only, unique label,
-    uniqueness of the replaced text, refusal of line-number prefixes) is kept
-    here, whoever calls.
+    """Core memory. The service enforces all rules of blocks for every caller: limit, read-only, unique label, unique match
+    of replaced text, and refusal of line-number prefixes.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def CreateBlock(
@@ -195,37 +173,37 @@ class BlockServiceServicer:
         request: _blocks_service_pb2.CreateBlockRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.CreateBlockResponse, _abc.Awaitable[_blocks_service_pb2.CreateBlockResponse]]:
-        """Creates a block, and attaches it where agent_ids name holders.
-        BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN.
-        """
+        """Creates a block and attaches it to the agents in agent_ids. Errors: BLOCK_LIMIT_EXCEEDED, BLOCK_LABEL_TAKEN."""
 
     def GetBlock(
         self,
         request: _blocks_service_pb2.GetBlockRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_blocks_service_pb2.GetBlockResponse, _abc.Awaitable[_blocks_service_pb2.GetBlockResponse]]: ...
+    ) -> _typing.Union[_blocks_service_pb2.GetBlockResponse, _abc.Awaitable[_blocks_service_pb2.GetBlockResponse]]:
+        """Returns one block, or its value at as_of_time. Errors: NOT_FOUND."""
 
     def ListBlocks(
         self,
         request: _blocks_service_pb2.ListBlocksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.ListBlocksResponse, _abc.Awaitable[_blocks_service_pb2.ListBlocksResponse]]:
-        """Order UNSPECIFIED is ascending."""
+        """Lists blocks. The default order is ascending."""
 
     def CountBlocks(
         self,
         request: _blocks_service_pb2.CountBlocksRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_blocks_service_pb2.CountBlocksResponse, _abc.Awaitable[_blocks_service_pb2.CountBlocksResponse]]: ...
+    ) -> _typing.Union[_blocks_service_pb2.CountBlocksResponse, _abc.Awaitable[_blocks_service_pb2.CountBlocksResponse]]:
+        """Returns the number of blocks that match a filter."""
 
     def UpdateBlock(
         self,
         request: _blocks_service_pb2.UpdateBlockRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.UpdateBlockResponse, _abc.Awaitable[_blocks_service_pb2.UpdateBlockResponse]]:
-        """Changes the fields in the mask, as the owner. A renamed label holds for
-        every holder, and is BLOCK_LABEL_TAKEN where one holds another block so
-        named. With base_revision, BLOCK_REVISION_MISMATCH where it moved.
+        """Updates the fields in update_mask, as the owner. A new label applies to every agent that holds the block. Errors:
+        NOT_FOUND; BLOCK_LABEL_TAKEN if one of these agents holds another block with that label; BLOCK_LIMIT_EXCEEDED;
+        BLOCK_REVISION_MISMATCH if base_revision is not the current revision.
         """
 
     def DeleteBlock(
@@ -233,16 +211,15 @@ class BlockServiceServicer:
         request: _blocks_service_pb2.DeleteBlockRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.DeleteBlockResponse, _abc.Awaitable[_blocks_service_pb2.DeleteBlockResponse]]:
-        """Deletes the block and detaches it everywhere. A repeat succeeds."""
+        """Deletes the block and detaches it from all agents. Idempotent."""
 
     def AttachBlock(
         self,
         request: _blocks_service_pb2.AttachBlockRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.AttachBlockResponse, _abc.Awaitable[_blocks_service_pb2.AttachBlockResponse]]:
-        """Gives the block to an agent under its label. Attaching a block that the
-        agent holds is a success that changes nothing; another block under the
-        same label is BLOCK_LABEL_TAKEN.
+        """Attaches the block to an agent under its label. Attaching a block that the agent holds succeeds and changes
+        nothing. Errors: NOT_FOUND; BLOCK_LABEL_TAKEN if the agent holds another block with that label; ERASED.
         """
 
     def DetachBlock(
@@ -250,24 +227,22 @@ class BlockServiceServicer:
         request: _blocks_service_pb2.DetachBlockRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.DetachBlockResponse, _abc.Awaitable[_blocks_service_pb2.DetachBlockResponse]]:
-        """Takes the block from an agent; the block stays. Detaching one that the
-        agent does not hold is NOT_FOUND.
-        """
+        """Detaches the block from an agent. The block is kept. Errors: NOT_FOUND if the agent does not hold the block."""
 
     def ListBlockAgents(
         self,
         request: _blocks_service_pb2.ListBlockAgentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.ListBlockAgentsResponse, _abc.Awaitable[_blocks_service_pb2.ListBlockAgentsResponse]]:
-        """The agents that hold a block, by agent id."""
+        """Lists the agents that hold a block, ordered by agent id."""
 
     def GetCoreMemory(
         self,
         request: _blocks_service_pb2.GetCoreMemoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.GetCoreMemoryResponse, _abc.Awaitable[_blocks_service_pb2.GetCoreMemoryResponse]]:
-        """All blocks of an agent as one consistent read with one revision. An agent
-        that never held a block has revision 0 and no blocks.
+        """Returns all blocks of an agent as one consistent read with one revision. An agent that never held a block has
+        revision 0 and no blocks.
         """
 
     def BatchGetCoreMemory(
@@ -275,19 +250,18 @@ class BlockServiceServicer:
         request: _blocks_service_pb2.BatchGetCoreMemoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.BatchGetCoreMemoryResponse, _abc.Awaitable[_blocks_service_pb2.BatchGetCoreMemoryResponse]]:
-        """The same for up to 1000 agents, in the order asked for."""
+        """Same as GetCoreMemory for up to 1000 agents, in the requested order."""
 
     def EditBlock(
         self,
         request: _blocks_service_pb2.EditBlockRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.EditBlockResponse, _abc.Awaitable[_blocks_service_pb2.EditBlockResponse]]:
-        """One atomic edit of the block that an agent holds under a label. Append,
-        replace and patch apply to whatever the block says at that moment;
-        insert and rethink carry the revision that their author saw.
-        BLOCK_LABEL_NOT_FOUND, BLOCK_READ_ONLY, BLOCK_LIMIT_EXCEEDED,
-        BLOCK_TEXT_NOT_FOUND, BLOCK_TEXT_AMBIGUOUS, BLOCK_LINE_NUMBER_PREFIX,
-        BLOCK_LINE_OUT_OF_RANGE, BLOCK_PATCH_FAILED, BLOCK_REVISION_MISMATCH.
+        """Applies one atomic edit to the block that an agent holds under a label. Append, replace and patch apply to the
+        current value. Insert and rethink carry the revision that the author saw, and fail if the block has changed since.
+
+        Errors: BLOCK_LABEL_NOT_FOUND, BLOCK_READ_ONLY, BLOCK_LIMIT_EXCEEDED, BLOCK_TEXT_NOT_FOUND, BLOCK_TEXT_AMBIGUOUS,
+        BLOCK_LINE_NUMBER_PREFIX, BLOCK_LINE_OUT_OF_RANGE, BLOCK_PATCH_FAILED, BLOCK_REVISION_MISMATCH.
         """
 
     def ListBlockRevisions(
@@ -295,8 +269,8 @@ class BlockServiceServicer:
         request: _blocks_service_pb2.ListBlockRevisionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.ListBlockRevisionsResponse, _abc.Awaitable[_blocks_service_pb2.ListBlockRevisionsResponse]]:
-        """Newest first where order is UNSPECIFIED; after_id and before_id are
-        revision numbers in decimal.
+        """Lists the revisions of a block. The default order is newest first. after_id and before_id are decimal revision
+        numbers.
         """
 
     def RevertBlock(
@@ -304,8 +278,8 @@ class BlockServiceServicer:
         request: _blocks_service_pb2.RevertBlockRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.RevertBlockResponse, _abc.Awaitable[_blocks_service_pb2.RevertBlockResponse]]:
-        """Writes an older value as a new revision: to a given one, or one step
-        back (undo) or forth (redo). BLOCK_NO_HISTORY, BLOCK_REVISION_MISMATCH.
+        """Writes an earlier value as a new revision: a given revision, the previous one (undo) or the next one (redo).
+        Errors: NOT_FOUND, BLOCK_NO_HISTORY, BLOCK_REVISION_MISMATCH.
         """
 
     def IsolateBlocks(
@@ -313,11 +287,9 @@ class BlockServiceServicer:
         request: _blocks_service_pb2.IsolateBlocksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.IsolateBlocksResponse, _abc.Awaitable[_blocks_service_pb2.IsolateBlocksResponse]]:
-        """Gives a conversation blocks of its own: copies of what its agent holds
-        under these labels, which take the place of the agent's blocks wherever
-        the conversation is named. A label that it has a block of already stays
-        as it is. BLOCK_LABEL_NOT_FOUND; NOT_FOUND where the conversation has
-        blocks of another agent; ERASED.
+        """Creates blocks that belong to one conversation: copies of the agent's blocks with the given labels. They replace
+        the agent's blocks in every request that names the conversation. Labels that are already isolated keep their
+        block. Errors: BLOCK_LABEL_NOT_FOUND; NOT_FOUND if the conversation has blocks of another agent; ERASED.
         """
 
     def ReleaseBlocks(
@@ -325,17 +297,15 @@ class BlockServiceServicer:
         request: _blocks_service_pb2.ReleaseBlocksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.ReleaseBlocksResponse, _abc.Awaitable[_blocks_service_pb2.ReleaseBlocksResponse]]:
-        """Deletes the blocks that a conversation has for itself, and refuses late
-        writes to them. A conversation that has none is a success.
-        """
+        """Deletes the blocks of a conversation and refuses later writes to them. Idempotent."""
 
     def EraseAgent(
         self,
         request: _blocks_service_pb2.EraseAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blocks_service_pb2.EraseAgentResponse, _abc.Awaitable[_blocks_service_pb2.EraseAgentResponse]]:
-        """Forgets an agent: detaches everything, deletes blocks that no other agent
-        holds when asked to, and refuses late writes for the agent with ERASED.
+        """Erases an agent: detaches all its blocks and, with delete_unshared_blocks, deletes the blocks that no other agent
+        holds. Later writes for the agent fail with ERASED. Idempotent.
         """
 
 def add_BlockServiceServicer_to_server(servicer: BlockServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -29,14 +29,14 @@ class _AgentFolderOrderByEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Ag
     DESCRIPTOR: _descriptor.EnumDescriptor
     AGENT_FOLDER_ORDER_BY_UNSPECIFIED: _AgentFolderOrderBy.ValueType  # 0
     AGENT_FOLDER_ORDER_BY_ATTACH_TIME: _AgentFolderOrderBy.ValueType  # 1
-    """When the agent got it."""
+    """By time of attachment."""
     AGENT_FOLDER_ORDER_BY_NAME: _AgentFolderOrderBy.ValueType  # 2
 
 class AgentFolderOrderBy(_AgentFolderOrderBy, metaclass=_AgentFolderOrderByEnumTypeWrapper): ...
 
 AGENT_FOLDER_ORDER_BY_UNSPECIFIED: AgentFolderOrderBy.ValueType  # 0
 AGENT_FOLDER_ORDER_BY_ATTACH_TIME: AgentFolderOrderBy.ValueType  # 1
-"""When the agent got it."""
+"""By time of attachment."""
 AGENT_FOLDER_ORDER_BY_NAME: AgentFolderOrderBy.ValueType  # 2
 Global___AgentFolderOrderBy: _TypeAlias = AgentFolderOrderBy  # noqa: Y015
 
@@ -48,7 +48,7 @@ class _AgentFileOrderByEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Agen
     DESCRIPTOR: _descriptor.EnumDescriptor
     AGENT_FILE_ORDER_BY_UNSPECIFIED: _AgentFileOrderBy.ValueType  # 0
     AGENT_FILE_ORDER_BY_CREATE_TIME: _AgentFileOrderBy.ValueType  # 1
-    """When the agent got it."""
+    """By time of attachment."""
     AGENT_FILE_ORDER_BY_LAST_ACCESS_TIME: _AgentFileOrderBy.ValueType  # 2
     AGENT_FILE_ORDER_BY_NAME: _AgentFileOrderBy.ValueType  # 3
 
@@ -56,7 +56,7 @@ class AgentFileOrderBy(_AgentFileOrderBy, metaclass=_AgentFileOrderByEnumTypeWra
 
 AGENT_FILE_ORDER_BY_UNSPECIFIED: AgentFileOrderBy.ValueType  # 0
 AGENT_FILE_ORDER_BY_CREATE_TIME: AgentFileOrderBy.ValueType  # 1
-"""When the agent got it."""
+"""By time of attachment."""
 AGENT_FILE_ORDER_BY_LAST_ACCESS_TIME: AgentFileOrderBy.ValueType  # 2
 AGENT_FILE_ORDER_BY_NAME: AgentFileOrderBy.ValueType  # 3
 Global___AgentFileOrderBy: _TypeAlias = AgentFileOrderBy  # noqa: Y015
@@ -69,22 +69,22 @@ class _SkipCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SkipCause.V
     DESCRIPTOR: _descriptor.EnumDescriptor
     SKIP_CAUSE_UNSPECIFIED: _SkipCause.ValueType  # 0
     SKIP_CAUSE_FILE_TOO_LARGE: _SkipCause.ValueType  # 1
-    """More than 50 MB of text."""
+    """The file has more than 50 MB of text."""
     SKIP_CAUSE_TOTAL_TOO_LARGE: _SkipCause.ValueType  # 2
-    """200 MB were searched before."""
+    """The total limit of 200 MB was reached."""
     SKIP_CAUSE_NOT_READY: _SkipCause.ValueType  # 3
-    """Not parsed yet, or its processing failed."""
+    """The file is not parsed yet, or its processing failed."""
     SKIP_CAUSE_TIMEOUT: _SkipCause.ValueType  # 4
 
 class SkipCause(_SkipCause, metaclass=_SkipCauseEnumTypeWrapper): ...
 
 SKIP_CAUSE_UNSPECIFIED: SkipCause.ValueType  # 0
 SKIP_CAUSE_FILE_TOO_LARGE: SkipCause.ValueType  # 1
-"""More than 50 MB of text."""
+"""The file has more than 50 MB of text."""
 SKIP_CAUSE_TOTAL_TOO_LARGE: SkipCause.ValueType  # 2
-"""200 MB were searched before."""
+"""The total limit of 200 MB was reached."""
 SKIP_CAUSE_NOT_READY: SkipCause.ValueType  # 3
-"""Not parsed yet, or its processing failed."""
+"""The file is not parsed yet, or its processing failed."""
 SKIP_CAUSE_TIMEOUT: SkipCause.ValueType  # 4
 Global___SkipCause: _TypeAlias = SkipCause  # noqa: Y015
 
@@ -121,7 +121,7 @@ class AttachFolderResponse(_message.Message):
     FOLDER_COUNT_FIELD_NUMBER: _builtins.int
     DIRECTORIES_REVISION_FIELD_NUMBER: _builtins.int
     folder_count: _builtins.int
-    """Folders that the agent holds now: 1 means that it got its first."""
+    """Number of folders that the agent holds now. 1 means that this is its first."""
     directories_revision: _builtins.int
     @_builtins.property
     def folder(self) -> _files_pb2.Folder: ...
@@ -172,7 +172,7 @@ class DetachFolderResponse(_message.Message):
     FOLDER_COUNT_FIELD_NUMBER: _builtins.int
     DIRECTORIES_REVISION_FIELD_NUMBER: _builtins.int
     folder_count: _builtins.int
-    """Folders that the agent holds now: 0 means that it lost its last."""
+    """Number of folders that the agent holds now. 0 means that it holds none."""
     directories_revision: _builtins.int
     def __init__(
         self,
@@ -279,7 +279,7 @@ class ListAgentFilesRequest(_message.Message):
     folder_id: _builtins.str
     is_open: _builtins.bool
     include_content: _builtins.bool
-    """Fill visible_content of open files."""
+    """Fills visible_content of open files."""
     def __init__(
         self,
         *,
@@ -342,7 +342,7 @@ Global___ListAgentFilesResponse: _TypeAlias = ListAgentFilesResponse  # noqa: Y0
 
 @_typing.final
 class FileReference(_message.Message):
-    """Names a file of an agent."""
+    """Identifies a file of an agent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -350,9 +350,7 @@ class FileReference(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     file_id: _builtins.str
     name: _builtins.str
-    """As AgentFile.name; the file's own name suffices where only one of the
-    agent's files is so named.
-    """
+    """As in AgentFile.name. The file name alone is sufficient if only one file of the agent has it."""
     def __init__(
         self,
         *,
@@ -379,9 +377,9 @@ class FileRequest(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
-    """Lines to leave out at the beginning; absent means none."""
+    """Number of lines to skip at the beginning. Absent means none."""
     length: _builtins.int
-    """Lines to show, 1 at least; absent means to the end."""
+    """Number of lines to show, at least 1. Absent means to the end."""
     @_builtins.property
     def file(self) -> Global___FileReference: ...
     def __init__(
@@ -417,7 +415,7 @@ class OpenFilesRequest(_message.Message):
     request_id: _builtins.str
     agent_id: _builtins.str
     close_all_others: _builtins.bool
-    """Close every file that is not asked for."""
+    """Closes every file that is not requested."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileRequest]: ...
     def __init__(
@@ -447,17 +445,15 @@ class OpenFilesResponse(_message.Message):
     directories_revision: _builtins.int
     @_builtins.property
     def opened(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenedFile]:
-        """In the order asked for."""
+        """In request order."""
 
     @_builtins.property
     def closed_others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of files that close_all_others closed."""
+        """Names of the files that close_all_others closed."""
 
     @_builtins.property
     def evicted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of files that were closed to keep max_files_open, the least
-        recently used first.
-        """
+        """Names of the files that were closed to keep max_files_open, least recently used first."""
 
     def __init__(
         self,
@@ -483,11 +479,11 @@ class OpenedFile(_message.Message):
     PREVIOUS_VIEW_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def file(self) -> _files_pb2.AgentFile:
-        """visible_content is filled."""
+        """visible_content is set."""
 
     @_builtins.property
     def previous_view(self) -> _files_pb2.FileView:
-        """The window before; absent where the file was closed."""
+        """The previous window. Absent if the file was closed."""
 
     def __init__(
         self,
@@ -514,7 +510,7 @@ class CloseFilesRequest(_message.Message):
     request_id: _builtins.str
     agent_id: _builtins.str
     all: _builtins.bool
-    """Close all; files must be empty then."""
+    """Closes all files; files must be empty."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileReference]: ...
     def __init__(
@@ -542,7 +538,7 @@ class CloseFilesResponse(_message.Message):
     directories_revision: _builtins.int
     @_builtins.property
     def closed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of files that were open until now."""
+        """Names of the files that were open before the call."""
 
     def __init__(
         self,
@@ -570,21 +566,15 @@ class GrepFilesRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     pattern: _builtins.str
-    """A regular expression, in a syntax that is matched in linear time: no
-    lookaround, no backreferences.
-    """
+    """A regular expression in a syntax with linear matching time: no lookaround and no backreferences."""
     include: _builtins.str
-    """Only files whose name fits: a glob as "*.py", else a regular expression."""
+    """Restricts the search to files whose name matches: a glob such as "*.py", or a regular expression."""
     context_lines: _builtins.int
-    """Lines shown before and after each match; absent means 1, more than 20 is
-    INVALID_ARGUMENT.
-    """
+    """Number of lines before and after each match. Absent means 1; more than 20 is INVALID_ARGUMENT."""
     offset: _builtins.int
-    """Matches to leave out at the beginning."""
+    """Number of matches to skip."""
     limit: _builtins.int
-    """At most this many matches; 0 means 20, more than 100 is
-    INVALID_ARGUMENT.
-    """
+    """Maximum number of matches. 0 means 20; more than 100 is INVALID_ARGUMENT."""
     def __init__(
         self,
         *,
@@ -623,21 +613,21 @@ class GrepFilesResponse(_message.Message):
     TIMED_OUT_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     total_matches: _builtins.int
-    """In all files, whatever offset and limit; 1000 at most."""
+    """Number of matches in all files, regardless of offset and limit; at most 1000."""
     files_searched: _builtins.int
     capped: _builtins.bool
-    """There are more matches than total_matches says."""
+    """True if there are more matches than total_matches."""
     timed_out: _builtins.bool
-    """The time ran out before all files were searched."""
+    """True if the time limit was reached before all files were searched."""
     next_offset: _builtins.int
-    """The offset to go on with; absent at the end."""
+    """The offset of the next page. Absent on the last page."""
     @_builtins.property
     def matches(self) -> _containers.RepeatedCompositeFieldContainer[Global___GrepMatch]:
-        """By file name, then by line."""
+        """Ordered by file name, then by line."""
 
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileMatchCount]:
-        """Those with matches, most matches first."""
+        """Files with matches, most matches first."""
 
     @_builtins.property
     def skipped(self) -> _containers.RepeatedCompositeFieldContainer[Global___SkippedFile]: ...
@@ -675,9 +665,9 @@ class GrepMatch(_message.Message):
     LINES_AFTER_FIELD_NUMBER: _builtins.int
     file_id: _builtins.str
     file_name: _builtins.str
-    """As AgentFile.name."""
+    """As in AgentFile.name."""
     line: _builtins.int
-    """1-based, as windows count."""
+    """1-based, like the lines of windows."""
     text: _builtins.str
     @_builtins.property
     def lines_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
@@ -762,10 +752,10 @@ class SearchFilesRequest(_message.Message):
     agent_id: _builtins.str
     query: _builtins.str
     limit: _builtins.int
-    """At most this many hits; 0 means 5, more than 50 is INVALID_ARGUMENT."""
+    """Maximum number of hits. 0 means 5; more than 50 is INVALID_ARGUMENT."""
     @_builtins.property
     def file_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Only these files; empty means all of the agent's."""
+        """Searches only these files. Empty means all files of the agent."""
 
     def __init__(
         self,
@@ -791,14 +781,14 @@ class SearchFilesResponse(_message.Message):
     SKIPPED_FIELD_NUMBER: _builtins.int
     DEGRADED_FIELD_NUMBER: _builtins.int
     degraded: _builtins.bool
-    """Meaning could not be searched (the embedder is away): words alone."""
+    """True if the embedder was unreachable and only full-text search was used."""
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileHit]:
-        """Best first."""
+        """Best match first."""
 
     @_builtins.property
     def skipped(self) -> _containers.RepeatedCompositeFieldContainer[Global___SkippedFile]:
-        """Files of the agent that are not searchable yet."""
+        """Files of the agent that cannot be searched yet."""
 
     def __init__(
         self,
@@ -828,13 +818,13 @@ class FileHit(_message.Message):
     END_LINE_FIELD_NUMBER: _builtins.int
     file_id: _builtins.str
     file_name: _builtins.str
-    """As AgentFile.name."""
+    """As in AgentFile.name."""
     passage_id: _builtins.str
     text: _builtins.str
     score: _builtins.float
-    """Higher is better; comparable within one answer only."""
+    """Higher is better. Scores are comparable within one response only."""
     start_line: _builtins.int
-    """Where the passage stands in the text; absent where it is not known."""
+    """First line of the passage in the text. Absent if unknown."""
     end_line: _builtins.int
     def __init__(
         self,
@@ -870,8 +860,8 @@ class GetDirectoriesRequest(_message.Message):
     IF_REVISION_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     if_revision: _builtins.int
-    """The revision that the caller has: where it still holds, the answer is
-    not_modified and carries no directories.
+    """The revision that the caller knows. If it is current, the response has not_modified set and carries no
+    directories.
     """
     def __init__(
         self,
@@ -898,7 +888,7 @@ class GetDirectoriesResponse(_message.Message):
     not_modified: _builtins.bool
     @_builtins.property
     def directories(self) -> _files_pb2.Directories:
-        """Absent where not_modified."""
+        """Absent if not_modified is set."""
 
     def __init__(
         self,
@@ -965,7 +955,7 @@ class SetFileLimitsRequest(_message.Message):
     agent_id: _builtins.str
     @_builtins.property
     def limits(self) -> _files_pb2.FileLimits:
-        """Both 1 at least; absent takes the agent's own limits away."""
+        """Both values must be at least 1. Absent removes the agent's own limits."""
 
     def __init__(
         self,
@@ -992,11 +982,11 @@ class SetFileLimitsResponse(_message.Message):
     directories_revision: _builtins.int
     @_builtins.property
     def limits(self) -> _files_pb2.FileLimits:
-        """Those that hold now."""
+        """The limits in effect."""
 
     @_builtins.property
     def evicted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of files that were closed."""
+        """Names of the files that were closed."""
 
     def __init__(
         self,

@@ -26,13 +26,11 @@ if _version_not_supported:
 
 
 class AgentFileServiceStub:
-    """What agents hold and see of files. The rules of the open windows (how many
-    files, how many characters, the least recently used is closed first) are
-    kept here, whoever calls.
+    """Manages the files that agents hold and the windows into them. The service enforces the limits on open files and
+    shown characters for every caller; if a limit is exceeded, the least recently used files are closed first.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel):
@@ -104,113 +102,109 @@ class AgentFileServiceStub:
 
 
 class AgentFileServiceServicer:
-    """What agents hold and see of files. The rules of the open windows (how many
-    files, how many characters, the least recently used is closed first) are
-    kept here, whoever calls.
+    """Manages the files that agents hold and the windows into them. The service enforces the limits on open files and
+    shown characters for every caller; if a limit is exceeded, the least recently used files are closed first.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def AttachFolder(self, request, context):
-        """Gives a folder and all its files, present and to come, to an agent.
-        Attaching one that the agent holds is a success that changes nothing.
+        """Attaches a folder, with its present and future files, to an agent. Attaching an attached folder succeeds and
+        changes nothing. Errors: NOT_FOUND, ERASED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetachFolder(self, request, context):
-        """Takes a folder and its files from an agent; the folder stays. Detaching
-        one that the agent does not hold is NOT_FOUND.
+        """Detaches a folder and its files from an agent. The folder is kept. Errors: NOT_FOUND if the agent does not hold
+        it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAgentFolders(self, request, context):
-        """In the order of attachment where order is UNSPECIFIED.
+        """Lists the folders of an agent. The default order is the order of attachment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAgentFiles(self, request, context):
-        """Order UNSPECIFIED is ascending. after_id and before_id are file ids.
+        """Lists the files of an agent. The default order is ascending. after_id and before_id are file ids.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def OpenFiles(self, request, context):
-        """Opens windows into files, all or none. Files that are open and not asked
-        for stay so, until max_files_open would be passed: then the least
-        recently used close. NOT_FOUND where the agent has no such file (metadata:
-        file_name, file_names of those it has), INVALID_ARGUMENT (no requests,
-        more requests than max_files_open (metadata: limit), a window that is no
-        window), FAILED_PRECONDITION before a file is parsed (metadata:
-        file_name, status).
+        """Opens windows into files, all or none. Other open files stay open unless max_files_open would be exceeded; then
+        the least recently used files are closed.
+
+        Errors: NOT_FOUND if the agent does not hold a file (metadata: file_name, file_names of its files);
+        INVALID_ARGUMENT for an empty request, more requests than max_files_open (metadata: limit) or an invalid window;
+        FAILED_PRECONDITION before a file is parsed (metadata: file_name, status).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseFiles(self, request, context):
-        """Closes files. One that is closed already stays so; one that the agent
-        does not hold is NOT_FOUND.
+        """Closes files. Closing a closed file succeeds and changes nothing. Errors: NOT_FOUND for a file that the agent does
+        not hold.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GrepFiles(self, request, context):
-        """Finds lines by a pattern in all files of the agent, open or not, without
-        regard to case. Files with matches count as used; a repeat does nothing
-        more. INVALID_ARGUMENT (the pattern or include cannot be read, the
-        pattern has more than 1000 characters). Where a bound is reached, the
-        answer says so and has what was found until then.
+        """Finds the lines that match a pattern in all files of the agent, open or not, ignoring case. Files with matches
+        count as used; repeating the call does not change that again. If a bound is reached, the response contains the
+        matches found so far and says so.
+
+        Errors: INVALID_ARGUMENT if the pattern or include is invalid, or the pattern has more than 1000 characters.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SearchFiles(self, request, context):
-        """Finds passages by meaning and words in all files of the agent. Files with
-        matches count as used; a repeat does nothing more. Where the embedder is
-        away it goes on with words alone.
+        """Finds passages by similarity and words in all files of the agent. Files with matches count as used; repeating the
+        call does not change that again. If the embedder is unreachable, only full-text search is used and degraded is
+        set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDirectories(self, request, context):
-        """All that stands in the prompt as one consistent read with one revision.
-        An agent that never held a folder has revision 0 and no directories.
+        """Returns the files section of the prompt as one consistent read with one revision. An agent that never held a
+        folder has revision 0 and no directories.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BatchGetDirectories(self, request, context):
-        """The same for up to 1000 agents, in the order asked for.
+        """Same as GetDirectories for up to 1000 agents, in the requested order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetFileLimits(self, request, context):
-        """Sets how much an agent may see at once. Where more is open than that,
-        the least recently used close. An agent without limits of its own has 5
-        files and 50000 characters.
+        """Sets how many files and characters an agent may see at once. If more is open, the least recently used files are
+        closed. Agents without their own limits have 5 files and 50000 characters.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EraseAgent(self, request, context):
-        """Forgets an agent: detaches everything and refuses late writes for the
-        agent with ERASED. The folders stay.
+        """Erases an agent: detaches all folders. The folders are kept. Later writes for the agent fail with ERASED.
+        Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -288,13 +282,11 @@ def add_AgentFileServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AgentFileService:
-    """What agents hold and see of files. The rules of the open windows (how many
-    files, how many characters, the least recently used is closed first) are
-    kept here, whoever calls.
+    """Manages the files that agents hold and the windows into them. The service enforces the limits on open files and
+    shown characters for every caller; if a limit is exceeded, the least recently used files are closed first.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @staticmethod

@@ -27,13 +27,11 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AgentFileServiceStub:
-    """What agents hold and see of files. The rules of the open windows (how many
-    files, how many characters, the least recently used is closed first) are
-    kept here, whoever calls.
+    """Manages the files that agents hold and the windows into them. The service enforces the limits on open files and
+    shown characters for every caller; if a limit is exceeded, the least recently used files are closed first.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @_typing.overload
@@ -41,131 +39,123 @@ class AgentFileServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AgentFileServiceAsyncStub: ...
     AttachFolder: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.AttachFolderRequest, _agent_files_service_pb2.AttachFolderResponse]
-    """Gives a folder and all its files, present and to come, to an agent.
-    Attaching one that the agent holds is a success that changes nothing.
+    """Attaches a folder, with its present and future files, to an agent. Attaching an attached folder succeeds and
+    changes nothing. Errors: NOT_FOUND, ERASED.
     """
     DetachFolder: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.DetachFolderRequest, _agent_files_service_pb2.DetachFolderResponse]
-    """Takes a folder and its files from an agent; the folder stays. Detaching
-    one that the agent does not hold is NOT_FOUND.
+    """Detaches a folder and its files from an agent. The folder is kept. Errors: NOT_FOUND if the agent does not hold
+    it.
     """
     ListAgentFolders: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.ListAgentFoldersRequest, _agent_files_service_pb2.ListAgentFoldersResponse]
-    """In the order of attachment where order is UNSPECIFIED."""
+    """Lists the folders of an agent. The default order is the order of attachment."""
     ListAgentFiles: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.ListAgentFilesRequest, _agent_files_service_pb2.ListAgentFilesResponse]
-    """Order UNSPECIFIED is ascending. after_id and before_id are file ids."""
+    """Lists the files of an agent. The default order is ascending. after_id and before_id are file ids."""
     OpenFiles: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.OpenFilesRequest, _agent_files_service_pb2.OpenFilesResponse]
-    """Opens windows into files, all or none. Files that are open and not asked
-    for stay so, until max_files_open would be passed: then the least
-    recently used close. NOT_FOUND where the agent has no such file (metadata:
-    file_name, file_names of those it has), INVALID_ARGUMENT (no requests,
-    more requests than max_files_open (metadata: limit), a window that is no
-    window), FAILED_PRECONDITION before a file is parsed (metadata:
-    file_name, status).
+    """Opens windows into files, all or none. Other open files stay open unless max_files_open would be exceeded; then
+    the least recently used files are closed.
+
+    Errors: NOT_FOUND if the agent does not hold a file (metadata: file_name, file_names of its files);
+    INVALID_ARGUMENT for an empty request, more requests than max_files_open (metadata: limit) or an invalid window;
+    FAILED_PRECONDITION before a file is parsed (metadata: file_name, status).
     """
     CloseFiles: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.CloseFilesRequest, _agent_files_service_pb2.CloseFilesResponse]
-    """Closes files. One that is closed already stays so; one that the agent
-    does not hold is NOT_FOUND.
+    """Closes files. Closing a closed file succeeds and changes nothing. Errors: NOT_FOUND for a file that the agent does
+    not hold.
     """
     GrepFiles: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.GrepFilesRequest, _agent_files_service_pb2.GrepFilesResponse]
-    """Finds lines by a pattern in all files of the agent, open or not, without
-    regard to case. Files with matches count as used; a repeat does nothing
-    more. INVALID_ARGUMENT (the pattern or include cannot be read, the
-    pattern has more than 1000 characters). Where a bound is reached, the
-    answer says so and has what was found until then.
+    """Finds the lines that match a pattern in all files of the agent, open or not, ignoring case. Files with matches
+    count as used; repeating the call does not change that again. If a bound is reached, the response contains the
+    matches found so far and says so.
+
+    Errors: INVALID_ARGUMENT if the pattern or include is invalid, or the pattern has more than 1000 characters.
     """
     SearchFiles: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.SearchFilesRequest, _agent_files_service_pb2.SearchFilesResponse]
-    """Finds passages by meaning and words in all files of the agent. Files with
-    matches count as used; a repeat does nothing more. Where the embedder is
-    away it goes on with words alone.
+    """Finds passages by similarity and words in all files of the agent. Files with matches count as used; repeating the
+    call does not change that again. If the embedder is unreachable, only full-text search is used and degraded is
+    set.
     """
     GetDirectories: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.GetDirectoriesRequest, _agent_files_service_pb2.GetDirectoriesResponse]
-    """All that stands in the prompt as one consistent read with one revision.
-    An agent that never held a folder has revision 0 and no directories.
+    """Returns the files section of the prompt as one consistent read with one revision. An agent that never held a
+    folder has revision 0 and no directories.
     """
     BatchGetDirectories: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.BatchGetDirectoriesRequest, _agent_files_service_pb2.BatchGetDirectoriesResponse]
-    """The same for up to 1000 agents, in the order asked for."""
+    """Same as GetDirectories for up to 1000 agents, in the requested order."""
     SetFileLimits: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.SetFileLimitsRequest, _agent_files_service_pb2.SetFileLimitsResponse]
-    """Sets how much an agent may see at once. Where more is open than that,
-    the least recently used close. An agent without limits of its own has 5
-    files and 50000 characters.
+    """Sets how many files and characters an agent may see at once. If more is open, the least recently used files are
+    closed. Agents without their own limits have 5 files and 50000 characters.
     """
     EraseAgent: _grpc.UnaryUnaryMultiCallable[_agent_files_service_pb2.EraseAgentRequest, _agent_files_service_pb2.EraseAgentResponse]
-    """Forgets an agent: detaches everything and refuses late writes for the
-    agent with ERASED. The folders stay.
+    """Erases an agent: detaches all folders. The folders are kept. Later writes for the agent fail with ERASED.
+    Idempotent.
     """
 
 @_typing.type_check_only
 class AgentFileServiceAsyncStub(AgentFileServiceStub):
-    """What agents hold and see of files. The rules of the open windows (how many
-    files, how many characters, the least recently used is closed first) are
-    kept here, whoever calls.
+    """Manages the files that agents hold and the windows into them. The service enforces the limits on open files and
+    shown characters for every caller; if a limit is exceeded, the least recently used files are closed first.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     AttachFolder: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.AttachFolderRequest, _agent_files_service_pb2.AttachFolderResponse]  # type: ignore[assignment]
-    """Gives a folder and all its files, present and to come, to an agent.
-    Attaching one that the agent holds is a success that changes nothing.
+    """Attaches a folder, with its present and future files, to an agent. Attaching an attached folder succeeds and
+    changes nothing. Errors: NOT_FOUND, ERASED.
     """
     DetachFolder: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.DetachFolderRequest, _agent_files_service_pb2.DetachFolderResponse]  # type: ignore[assignment]
-    """Takes a folder and its files from an agent; the folder stays. Detaching
-    one that the agent does not hold is NOT_FOUND.
+    """Detaches a folder and its files from an agent. The folder is kept. Errors: NOT_FOUND if the agent does not hold
+    it.
     """
     ListAgentFolders: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.ListAgentFoldersRequest, _agent_files_service_pb2.ListAgentFoldersResponse]  # type: ignore[assignment]
-    """In the order of attachment where order is UNSPECIFIED."""
+    """Lists the folders of an agent. The default order is the order of attachment."""
     ListAgentFiles: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.ListAgentFilesRequest, _agent_files_service_pb2.ListAgentFilesResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is ascending. after_id and before_id are file ids."""
+    """Lists the files of an agent. The default order is ascending. after_id and before_id are file ids."""
     OpenFiles: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.OpenFilesRequest, _agent_files_service_pb2.OpenFilesResponse]  # type: ignore[assignment]
-    """Opens windows into files, all or none. Files that are open and not asked
-    for stay so, until max_files_open would be passed: then the least
-    recently used close. NOT_FOUND where the agent has no such file (metadata:
-    file_name, file_names of those it has), INVALID_ARGUMENT (no requests,
-    more requests than max_files_open (metadata: limit), a window that is no
-    window), FAILED_PRECONDITION before a file is parsed (metadata:
-    file_name, status).
+    """Opens windows into files, all or none. Other open files stay open unless max_files_open would be exceeded; then
+    the least recently used files are closed.
+
+    Errors: NOT_FOUND if the agent does not hold a file (metadata: file_name, file_names of its files);
+    INVALID_ARGUMENT for an empty request, more requests than max_files_open (metadata: limit) or an invalid window;
+    FAILED_PRECONDITION before a file is parsed (metadata: file_name, status).
     """
     CloseFiles: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.CloseFilesRequest, _agent_files_service_pb2.CloseFilesResponse]  # type: ignore[assignment]
-    """Closes files. One that is closed already stays so; one that the agent
-    does not hold is NOT_FOUND.
+    """Closes files. Closing a closed file succeeds and changes nothing. Errors: NOT_FOUND for a file that the agent does
+    not hold.
     """
     GrepFiles: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.GrepFilesRequest, _agent_files_service_pb2.GrepFilesResponse]  # type: ignore[assignment]
-    """Finds lines by a pattern in all files of the agent, open or not, without
-    regard to case. Files with matches count as used; a repeat does nothing
-    more. INVALID_ARGUMENT (the pattern or include cannot be read, the
-    pattern has more than 1000 characters). Where a bound is reached, the
-    answer says so and has what was found until then.
+    """Finds the lines that match a pattern in all files of the agent, open or not, ignoring case. Files with matches
+    count as used; repeating the call does not change that again. If a bound is reached, the response contains the
+    matches found so far and says so.
+
+    Errors: INVALID_ARGUMENT if the pattern or include is invalid, or the pattern has more than 1000 characters.
     """
     SearchFiles: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.SearchFilesRequest, _agent_files_service_pb2.SearchFilesResponse]  # type: ignore[assignment]
-    """Finds passages by meaning and words in all files of the agent. Files with
-    matches count as used; a repeat does nothing more. Where the embedder is
-    away it goes on with words alone.
+    """Finds passages by similarity and words in all files of the agent. Files with matches count as used; repeating the
+    call does not change that again. If the embedder is unreachable, only full-text search is used and degraded is
+    set.
     """
     GetDirectories: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.GetDirectoriesRequest, _agent_files_service_pb2.GetDirectoriesResponse]  # type: ignore[assignment]
-    """All that stands in the prompt as one consistent read with one revision.
-    An agent that never held a folder has revision 0 and no directories.
+    """Returns the files section of the prompt as one consistent read with one revision. An agent that never held a
+    folder has revision 0 and no directories.
     """
     BatchGetDirectories: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.BatchGetDirectoriesRequest, _agent_files_service_pb2.BatchGetDirectoriesResponse]  # type: ignore[assignment]
-    """The same for up to 1000 agents, in the order asked for."""
+    """Same as GetDirectories for up to 1000 agents, in the requested order."""
     SetFileLimits: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.SetFileLimitsRequest, _agent_files_service_pb2.SetFileLimitsResponse]  # type: ignore[assignment]
-    """Sets how much an agent may see at once. Where more is open than that,
-    the least recently used close. An agent without limits of its own has 5
-    files and 50000 characters.
+    """Sets how many files and characters an agent may see at once. If more is open, the least recently used files are
+    closed. Agents without their own limits have 5 files and 50000 characters.
     """
     EraseAgent: _aio.UnaryUnaryMultiCallable[_agent_files_service_pb2.EraseAgentRequest, _agent_files_service_pb2.EraseAgentResponse]  # type: ignore[assignment]
-    """Forgets an agent: detaches everything and refuses late writes for the
-    agent with ERASED. The folders stay.
+    """Erases an agent: detaches all folders. The folders are kept. Later writes for the agent fail with ERASED.
+    Idempotent.
     """
 
 class AgentFileServiceServicer:
-    """What agents hold and see of files. The rules of the open windows (how many
-    files, how many characters, the least recently used is closed first) are
-    kept here, whoever calls.
+    """Manages the files that agents hold and the windows into them. The service enforces the limits on open files and
+    shown characters for every caller; if a limit is exceeded, the least recently used files are closed first.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def AttachFolder(
@@ -173,8 +163,8 @@ class AgentFileServiceServicer:
         request: _agent_files_service_pb2.AttachFolderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_files_service_pb2.AttachFolderResponse, _abc.Awaitable[_agent_files_service_pb2.AttachFolderResponse]]:
-        """Gives a folder and all its files, present and to come, to an agent.
-        Attaching one that the agent holds is a success that changes nothing.
+        """Attaches a folder, with its present and future files, to an agent. Attaching an attached folder succeeds and
+        changes nothing. Errors: NOT_FOUND, ERASED.
         """
 
     def DetachFolder(
@@ -182,8 +172,8 @@ class AgentFileServiceServicer:
         request: _agent_files_service_pb2.DetachFolderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_files_service_pb2.DetachFolderResponse, _abc.Awaitable[_agent_files_service_pb2.DetachFolderResponse]]:
-        """Takes a folder and its files from an agent; the folder stays. Detaching
-        one that the agent does not hold is NOT_FOUND.
+        """Detaches a folder and its files from an agent. The folder is kept. Errors: NOT_FOUND if the agent does not hold
+        it.
         """
 
     def ListAgentFolders(
@@ -191,27 +181,26 @@ class AgentFileServiceServicer:
         request: _agent_files_service_pb2.ListAgentFoldersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_files_service_pb2.ListAgentFoldersResponse, _abc.Awaitable[_agent_files_service_pb2.ListAgentFoldersResponse]]:
-        """In the order of attachment where order is UNSPECIFIED."""
+        """Lists the folders of an agent. The default order is the order of attachment."""
 
     def ListAgentFiles(
         self,
         request: _agent_files_service_pb2.ListAgentFilesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_files_service_pb2.ListAgentFilesResponse, _abc.Awaitable[_agent_files_service_pb2.ListAgentFilesResponse]]:
-        """Order UNSPECIFIED is ascending. after_id and before_id are file ids."""
+        """Lists the files of an agent. The default order is ascending. after_id and before_id are file ids."""
 
     def OpenFiles(
         self,
         request: _agent_files_service_pb2.OpenFilesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_files_service_pb2.OpenFilesResponse, _abc.Awaitable[_agent_files_service_pb2.OpenFilesResponse]]:
-        """Opens windows into files, all or none. Files that are open and not asked
-        for stay so, until max_files_open would be passed: then the least
-        recently used close. NOT_FOUND where the agent has no such file (metadata:
-        file_name, file_names of those it has), INVALID_ARGUMENT (no requests,
-        more requests than max_files_open (metadata: limit), a window that is no
-        window), FAILED_PRECONDITION before a file is parsed (metadata:
-        file_name, status).
+        """Opens windows into files, all or none. Other open files stay open unless max_files_open would be exceeded; then
+        the least recently used files are closed.
+
+        Errors: NOT_FOUND if the agent does not hold a file (metadata: file_name, file_names of its files);
+        INVALID_ARGUMENT for an empty request, more requests than max_files_open (metadata: limit) or an invalid window;
+        FAILED_PRECONDITION before a file is parsed (metadata: file_name, status).
         """
 
     def CloseFiles(
@@ -219,8 +208,8 @@ class AgentFileServiceServicer:
         request: _agent_files_service_pb2.CloseFilesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_files_service_pb2.CloseFilesResponse, _abc.Awaitable[_agent_files_service_pb2.CloseFilesResponse]]:
-        """Closes files. One that is closed already stays so; one that the agent
-        does not hold is NOT_FOUND.
+        """Closes files. Closing a closed file succeeds and changes nothing. Errors: NOT_FOUND for a file that the agent does
+        not hold.
         """
 
     def GrepFiles(
@@ -228,11 +217,11 @@ class AgentFileServiceServicer:
         request: _agent_files_service_pb2.GrepFilesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_files_service_pb2.GrepFilesResponse, _abc.Awaitable[_agent_files_service_pb2.GrepFilesResponse]]:
-        """Finds lines by a pattern in all files of the agent, open or not, without
-        regard to case. Files with matches count as used; a repeat does nothing
-        more. INVALID_ARGUMENT (the pattern or include cannot be read, the
-        pattern has more than 1000 characters). Where a bound is reached, the
-        answer says so and has what was found until then.
+        """Finds the lines that match a pattern in all files of the agent, open or not, ignoring case. Files with matches
+        count as used; repeating the call does not change that again. If a bound is reached, the response contains the
+        matches found so far and says so.
+
+        Errors: INVALID_ARGUMENT if the pattern or include is invalid, or the pattern has more than 1000 characters.
         """
 
     def SearchFiles(
@@ -240,9 +229,9 @@ class AgentFileServiceServicer:
         request: _agent_files_service_pb2.SearchFilesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_files_service_pb2.SearchFilesResponse, _abc.Awaitable[_agent_files_service_pb2.SearchFilesResponse]]:
-        """Finds passages by meaning and words in all files of the agent. Files with
-        matches count as used; a repeat does nothing more. Where the embedder is
-        away it goes on with words alone.
+        """Finds passages by similarity and words in all files of the agent. Files with matches count as used; repeating the
+        call does not change that again. If the embedder is unreachable, only full-text search is used and degraded is
+        set.
         """
 
     def GetDirectories(
@@ -250,8 +239,8 @@ class AgentFileServiceServicer:
         request: _agent_files_service_pb2.GetDirectoriesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_files_service_pb2.GetDirectoriesResponse, _abc.Awaitable[_agent_files_service_pb2.GetDirectoriesResponse]]:
-        """All that stands in the prompt as one consistent read with one revision.
-        An agent that never held a folder has revision 0 and no directories.
+        """Returns the files section of the prompt as one consistent read with one revision. An agent that never held a
+        folder has revision 0 and no directories.
         """
 
     def BatchGetDirectories(
@@ -259,16 +248,15 @@ class AgentFileServiceServicer:
         request: _agent_files_service_pb2.BatchGetDirectoriesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_files_service_pb2.BatchGetDirectoriesResponse, _abc.Awaitable[_agent_files_service_pb2.BatchGetDirectoriesResponse]]:
-        """The same for up to 1000 agents, in the order asked for."""
+        """Same as GetDirectories for up to 1000 agents, in the requested order."""
 
     def SetFileLimits(
         self,
         request: _agent_files_service_pb2.SetFileLimitsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_files_service_pb2.SetFileLimitsResponse, _abc.Awaitable[_agent_files_service_pb2.SetFileLimitsResponse]]:
-        """Sets how much an agent may see at once. Where more is open than that,
-        the least recently used close. An agent without limits of its own has 5
-        files and 50000 characters.
+        """Sets how many files and characters an agent may see at once. If more is open, the least recently used files are
+        closed. Agents without their own limits have 5 files and 50000 characters.
         """
 
     def EraseAgent(
@@ -276,8 +264,8 @@ class AgentFileServiceServicer:
         request: _agent_files_service_pb2.EraseAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_files_service_pb2.EraseAgentResponse, _abc.Awaitable[_agent_files_service_pb2.EraseAgentResponse]]:
-        """Forgets an agent: detaches everything and refuses late writes for the
-        agent with ERASED. The folders stay.
+        """Erases an agent: detaches all folders. The folders are kept. Later writes for the agent fail with ERASED.
+        Idempotent.
         """
 
 def add_AgentFileServiceServicer_to_server(servicer: AgentFileServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

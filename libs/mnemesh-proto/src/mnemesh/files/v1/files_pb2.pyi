@@ -29,32 +29,30 @@ class _FileStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FileStatus
     DESCRIPTOR: _descriptor.EnumDescriptor
     FILE_STATUS_UNSPECIFIED: _FileStatus.ValueType  # 0
     FILE_STATUS_PENDING: _FileStatus.ValueType  # 1
-    """Stored, and waiting for its turn."""
+    """Stored and waiting for processing."""
     FILE_STATUS_PARSING: _FileStatus.ValueType  # 2
     FILE_STATUS_EMBEDDING: _FileStatus.ValueType  # 3
     FILE_STATUS_COMPLETED: _FileStatus.ValueType  # 4
     FILE_STATUS_ERROR: _FileStatus.ValueType  # 5
-    """It stays until RetryFile or DeleteFile; error_message says why."""
+    """Processing failed; error_message states the cause. The status stays until RetryFile or DeleteFile."""
 
 class FileStatus(_FileStatus, metaclass=_FileStatusEnumTypeWrapper):
-    """How far a file has come. A file can be opened from EMBEDDING on, and is
-    found by SearchFiles from COMPLETED on.
-    """
+    """Processing status of a file. A file can be opened from EMBEDDING on and is found by SearchFiles from COMPLETED on."""
 
 FILE_STATUS_UNSPECIFIED: FileStatus.ValueType  # 0
 FILE_STATUS_PENDING: FileStatus.ValueType  # 1
-"""Stored, and waiting for its turn."""
+"""Stored and waiting for processing."""
 FILE_STATUS_PARSING: FileStatus.ValueType  # 2
 FILE_STATUS_EMBEDDING: FileStatus.ValueType  # 3
 FILE_STATUS_COMPLETED: FileStatus.ValueType  # 4
 FILE_STATUS_ERROR: FileStatus.ValueType  # 5
-"""It stays until RetryFile or DeleteFile; error_message says why."""
+"""Processing failed; error_message states the cause. The status stays until RetryFile or DeleteFile."""
 Global___FileStatus: _TypeAlias = FileStatus  # noqa: Y015
 
 @_typing.final
 class Folder(_message.Message):
-    """A named collection of files that agents can be given. Its passages stand in
-    an archive of its own, in the archival service.
+    """A named collection of files that can be attached to agents. Its passages are stored in its own archive in the
+    archival service.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -73,27 +71,27 @@ class Folder(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"source-" and a version-4 UUID."""
+    """Format: "source-" followed by a version-4 UUID."""
     name: _builtins.str
     """Unique in the organization; 1 to 255 characters without "/"."""
     description: _builtins.str
-    """Tells agents what the folder holds; stands in their prompt."""
+    """Describes the contents of the folder to agents; part of their prompt."""
     instructions: _builtins.str
-    """Tells agents how to use it; stands in their prompt."""
+    """Tells agents how to use the folder; part of their prompt."""
     metadata: _builtins.str
     """A JSON object as text."""
     embedder: _builtins.str
-    """Handle of the embedder of its passages, as "provider/model". Fixed at
-    creation; the archive re-embeds where it is to change.
+    """Embedder handle of its passages, as "provider/model". Fixed at creation; the archive is embedded again to change
+    it.
     """
     chunk_size: _builtins.int
-    """The most tokens of one passage, as the embedder counts them roughly."""
+    """Maximum number of tokens of a passage, as the embedder approximates them."""
     archive_id: _builtins.str
-    """The archive that holds the passages. Output only."""
+    """Id of the archive that holds the passages. Output only."""
     file_count: _builtins.int
     """Output only."""
     size_bytes: _builtins.int
-    """Bytes of its files as uploaded. Output only."""
+    """Total size of its files in bytes, as uploaded. Output only."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -162,36 +160,36 @@ class File(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"file-" and a version-4 UUID."""
+    """Format: "file-" followed by a version-4 UUID."""
     folder_id: _builtins.str
     name: _builtins.str
-    """Unique in the folder; may differ from original_name by a suffix."""
+    """Unique in the folder. May differ from original_name by a suffix."""
     original_name: _builtins.str
-    """As the uploader called it."""
+    """The name given at upload."""
     media_type: _builtins.str
-    """As "text/markdown"."""
+    """For example "text/markdown"."""
     size_bytes: _builtins.int
     sha256: _builtins.str
-    """SHA-256 of the bytes, in lower hex."""
+    """SHA-256 of the content, in lower-case hexadecimal."""
     status: Global___FileStatus.ValueType
     error_message: _builtins.str
-    """Why the status is ERROR."""
+    """The cause of the status ERROR."""
     total_chunks: _builtins.int
-    """Passages to embed; absent before it is parsed."""
+    """Number of passages. Absent before the file is parsed."""
     chunks_embedded: _builtins.int
     total_lines: _builtins.int
-    """Lines of the parsed text; absent before it is parsed."""
+    """Number of lines of the parsed text. Absent before the file is parsed."""
     total_chars: _builtins.int
-    """Characters (Unicode code points) of the parsed text."""
+    """Number of characters (Unicode code points) of the parsed text."""
     path: _builtins.str
-    """Where it lay on the uploader's side."""
+    """Path of the file on the client."""
     metadata: _builtins.str
     """A JSON object as text."""
     revision: _builtins.int
-    """1 at upload, and one more at every replacement of the content."""
+    """Starts at 1 and increases with every replacement of the content."""
     @_builtins.property
     def original_create_time(self) -> _timestamp_pb2.Timestamp:
-        """The uploader's times of the file itself."""
+        """Times of the original file, given by the client."""
 
     @_builtins.property
     def original_update_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -271,9 +269,7 @@ Global___File: _TypeAlias = File  # noqa: Y015
 
 @_typing.final
 class FileView(_message.Message):
-    """What an agent sees, or saw, of a file. Lines are 1-based lines of the
-    parsed text, both ends included.
-    """
+    """The visible part of a file. Lines are 1-based lines of the parsed text; both ends are inclusive."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -281,9 +277,9 @@ class FileView(_message.Message):
     END_LINE_FIELD_NUMBER: _builtins.int
     TOTAL_LINES_FIELD_NUMBER: _builtins.int
     start_line: _builtins.int
-    """Absent: from the beginning."""
+    """Absent means from the beginning."""
     end_line: _builtins.int
-    """Absent: to the end."""
+    """Absent means to the end."""
     total_lines: _builtins.int
     def __init__(
         self,
@@ -329,30 +325,26 @@ class AgentFile(_message.Message):
     file_id: _builtins.str
     folder_id: _builtins.str
     name: _builtins.str
-    """The name under which the agent knows it: the folder's name, "/", and the
-    file's. Unique among the files of the agent.
-    """
+    """The name under which the agent knows the file: folder name, "/", file name. Unique among the files of the agent."""
     is_open: _builtins.bool
     visible_content: _builtins.str
-    """The text in the window, cut at the agent's limit; only where asked for,
-    and absent where closed.
+    """Text in the window, truncated at the agent's limit. Returned only by requests that ask for it; absent if the file
+    is closed.
     """
     truncated: _builtins.bool
-    """The window says more than fits the limit."""
+    """True if the window contains more text than the limit allows."""
     status: Global___FileStatus.ValueType
     @_builtins.property
     def view(self) -> Global___FileView:
-        """The window last opened; absent where it never was."""
+        """The window that was last opened. Absent if none was opened."""
 
     @_builtins.property
     def last_access_time(self) -> _timestamp_pb2.Timestamp:
-        """By opening, or by a match of grep or search; the least recent is closed
-        first.
-        """
+        """Time of the last opening, or of the last match of a grep or search. The least recent file is closed first."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
-        """When the agent got it."""
+        """Time of attachment to the agent."""
 
     @_builtins.property
     def update_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -389,7 +381,7 @@ Global___AgentFile: _TypeAlias = AgentFile  # noqa: Y015
 
 @_typing.final
 class FileLimits(_message.Message):
-    """How much of its files an agent may see at once."""
+    """The amount of file content that an agent may see at once."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -397,7 +389,7 @@ class FileLimits(_message.Message):
     PER_FILE_VIEW_WINDOW_CHAR_LIMIT_FIELD_NUMBER: _builtins.int
     max_files_open: _builtins.int
     per_file_view_window_char_limit: _builtins.int
-    """The most characters (Unicode code points) shown of one file."""
+    """Maximum number of characters (Unicode code points) shown of one file."""
     def __init__(
         self,
         *,
@@ -414,9 +406,7 @@ Global___FileLimits: _TypeAlias = FileLimits  # noqa: Y015
 
 @_typing.final
 class Directories(_message.Message):
-    """Everything of an agent's files that stands in its prompt, in one consistent
-    read.
-    """
+    """The files section of an agent's prompt, as one consistent read."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -428,17 +418,17 @@ class Directories(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     revision: _builtins.int
-    """One more whenever any of the below changes."""
+    """Increases whenever any of the fields below changes."""
     open_files: _builtins.int
     @_builtins.property
     def directories(self) -> _containers.RepeatedCompositeFieldContainer[Global___Directory]:
-        """In the order in which they were attached."""
+        """In the order of attachment."""
 
     @_builtins.property
     def limits(self) -> Global___FileLimits: ...
     @_builtins.property
     def update_time(self) -> _timestamp_pb2.Timestamp:
-        """When any of it last changed."""
+        """Time of the last change."""
 
     def __init__(
         self,
@@ -462,7 +452,7 @@ Global___Directories: _TypeAlias = Directories  # noqa: Y015
 
 @_typing.final
 class Directory(_message.Message):
-    """A folder as it stands in the prompt."""
+    """A folder in the prompt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -477,7 +467,7 @@ class Directory(_message.Message):
     instructions: _builtins.str
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___DirectoryFile]:
-        """By name."""
+        """Ordered by name."""
 
     def __init__(
         self,
@@ -505,7 +495,7 @@ Global___Directory: _TypeAlias = Directory  # noqa: Y015
 
 @_typing.final
 class DirectoryFile(_message.Message):
-    """A file as it stands in the prompt."""
+    """A file in the prompt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -518,14 +508,14 @@ class DirectoryFile(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     file_id: _builtins.str
     name: _builtins.str
-    """As AgentFile.name."""
+    """As in AgentFile.name."""
     is_open: _builtins.bool
     value: _builtins.str
-    """Lines as they are shown, headed by the window's extent; empty where
-    closed. At most limits.per_file_view_window_char_limit characters.
+    """The visible lines after a header with the range of the window. Empty if the file is closed. At most
+    limits.per_file_view_window_char_limit characters.
     """
     truncated: _builtins.bool
-    """More lines were in the window than fit."""
+    """True if the window contains more lines than were returned."""
     status: Global___FileStatus.ValueType
     @_builtins.property
     def view(self) -> Global___FileView: ...

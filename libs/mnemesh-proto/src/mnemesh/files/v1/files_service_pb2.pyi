@@ -29,30 +29,30 @@ class _DuplicateHandling:
 class _DuplicateHandlingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DuplicateHandling.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     DUPLICATE_HANDLING_UNSPECIFIED: _DuplicateHandling.ValueType  # 0
-    """SUFFIX."""
+    """Same as SUFFIX."""
     DUPLICATE_HANDLING_SKIP: _DuplicateHandling.ValueType  # 1
-    """The upload is dropped and the answer carries the present file."""
+    """Discards the upload and returns the existing file."""
     DUPLICATE_HANDLING_ERROR: _DuplicateHandling.ValueType  # 2
     DUPLICATE_HANDLING_SUFFIX: _DuplicateHandling.ValueType  # 3
-    """The new one is named "name_(1).txt", counting up."""
+    """Names the new file "name_(1).txt", with an increasing number."""
     DUPLICATE_HANDLING_REPLACE: _DuplicateHandling.ValueType  # 4
-    """The present file keeps its id and gets the new content; agents that have
-    it open see the new content from its beginning.
+    """The existing file keeps its id and receives the new content. Agents that have it open see the new content from its
+    beginning.
     """
 
 class DuplicateHandling(_DuplicateHandling, metaclass=_DuplicateHandlingEnumTypeWrapper):
-    """What to do where the folder has a file of that name."""
+    """What to do if the folder contains a file with the same name."""
 
 DUPLICATE_HANDLING_UNSPECIFIED: DuplicateHandling.ValueType  # 0
-"""SUFFIX."""
+"""Same as SUFFIX."""
 DUPLICATE_HANDLING_SKIP: DuplicateHandling.ValueType  # 1
-"""The upload is dropped and the answer carries the present file."""
+"""Discards the upload and returns the existing file."""
 DUPLICATE_HANDLING_ERROR: DuplicateHandling.ValueType  # 2
 DUPLICATE_HANDLING_SUFFIX: DuplicateHandling.ValueType  # 3
-"""The new one is named "name_(1).txt", counting up."""
+"""Names the new file "name_(1).txt", with an increasing number."""
 DUPLICATE_HANDLING_REPLACE: DuplicateHandling.ValueType  # 4
-"""The present file keeps its id and gets the new content; agents that have
-it open see the new content from its beginning.
+"""The existing file keeps its id and receives the new content. Agents that have it open see the new content from its
+beginning.
 """
 Global___DuplicateHandling: _TypeAlias = DuplicateHandling  # noqa: Y015
 
@@ -102,7 +102,7 @@ class UploadFileRequest(_message.Message):
     HEADER_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """In the first message only. The bytes belong to the fingerprint."""
+    """In the first message only. The data is part of the content that the request_id covers."""
     data: _builtins.bytes
     @_builtins.property
     def header(self) -> Global___UploadFileHeader: ...
@@ -140,16 +140,16 @@ class UploadFileHeader(_message.Message):
     METADATA_FIELD_NUMBER: _builtins.int
     folder_id: _builtins.str
     original_name: _builtins.str
-    """As the uploader calls it; 1 to 255 characters. Directories are cut off."""
+    """The client's name of the file; 1 to 255 characters. Directories are removed."""
     name: _builtins.str
-    """Absent: original_name."""
+    """Absent means original_name."""
     media_type: _builtins.str
-    """Absent: told by name and content."""
+    """Absent means detected from name and content."""
     duplicate_handling: Global___DuplicateHandling.ValueType
     size_bytes: _builtins.int
-    """Checked where given."""
+    """Verified if present."""
     sha256: _builtins.str
-    """In lower hex; checked where given."""
+    """Lower-case hexadecimal. Verified if present."""
     path: _builtins.str
     metadata: _builtins.str
     """A JSON object as text."""
@@ -275,7 +275,7 @@ Global___GetFileResponse: _TypeAlias = GetFileResponse  # noqa: Y015
 
 @_typing.final
 class FileFilter(_message.Message):
-    """Filters of lists and counts; all that are given must hold."""
+    """Filters of lists and counts. All conditions must match."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -290,7 +290,7 @@ class FileFilter(_message.Message):
     name_search: _builtins.str
     """Case-insensitive substring of name or original_name."""
     agent_id: _builtins.str
-    """Held by that agent."""
+    """Files that this agent holds."""
     @_builtins.property
     def file_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -480,9 +480,7 @@ class GetFileContentRequest(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     file_id: _builtins.str
     offset: _builtins.int
-    """Bytes to leave out at the beginning, to go on with a cut download. The
-    revision of the file tells whether it is still the same.
-    """
+    """Number of bytes to skip, to resume a download. Compare the revision of the file to detect a change."""
     def __init__(
         self,
         *,
@@ -507,7 +505,7 @@ class GetFileContentResponse(_message.Message):
     """At most 1 MB each."""
     @_builtins.property
     def file(self) -> _files_pb2.File:
-        """Once, as the first message."""
+        """Sent once, in the first message."""
 
     def __init__(
         self,
@@ -534,9 +532,9 @@ class GetFileTextRequest(_message.Message):
     LENGTH_FIELD_NUMBER: _builtins.int
     file_id: _builtins.str
     offset: _builtins.int
-    """Lines to leave out at the beginning; absent means none."""
+    """Number of lines to skip at the beginning. Absent means none."""
     length: _builtins.int
-    """Absent: to the end. With neither, the whole text as it was parsed."""
+    """Absent means to the end. If offset and length are both absent, the whole parsed text is returned."""
     def __init__(
         self,
         *,
@@ -567,9 +565,9 @@ class GetFileTextResponse(_message.Message):
     VIEW_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Without line numbers; ends where 1 MB of UTF-8 would be passed."""
+    """Text without line numbers, limited to 1 MB of UTF-8."""
     next_offset: _builtins.int
-    """The offset to go on with; absent at the end."""
+    """The offset of the next part. Absent on the last part."""
     @_builtins.property
     def view(self) -> _files_pb2.FileView: ...
     def __init__(

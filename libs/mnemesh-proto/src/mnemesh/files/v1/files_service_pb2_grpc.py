@@ -26,12 +26,11 @@ if _version_not_supported:
 
 
 class FileServiceStub:
-    """Files: upload, processing in the background, and their content. Passages of
-    a file are read in the archival service, by its archive and file ids.
+    """Upload, background processing and content of files. The passages of a file are read from the archival service, by
+    archive id and file id.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel):
@@ -83,72 +82,71 @@ class FileServiceStub:
 
 
 class FileServiceServicer:
-    """Files: upload, processing in the background, and their content. Passages of
-    a file are read in the archival service, by its archive and file ids.
+    """Upload, background processing and content of files. The passages of a file are read from the archival service, by
+    archive id and file id.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def UploadFile(self, request_iterator, context):
-        """Stores a file and queues it for processing; every agent that holds the
-        folder holds the file from then on. The first message carries the header,
-        all others data, at most 1 MB each; a stream that ends without its header,
-        or is cut, stores nothing. ALREADY_EXISTS (name, where duplicates are an
-        error), INVALID_ARGUMENT (also where the bytes differ from the header's
-        size or hash), RESOURCE_EXHAUSTED (the server's bound of a file).
+        """Stores a file and queues it for processing. Every agent that holds the folder holds the file from then on. The
+        first message carries the header, all others carry at most 1 MB of data each. A stream that ends without a header,
+        or is cut off, stores nothing.
+
+        Errors: ALREADY_EXISTS (name, if duplicates are an error); INVALID_ARGUMENT, also if the size or hash does not
+        match the header; RESOURCE_EXHAUSTED (the server's size limit).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetFile(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns one file. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListFiles(self, request, context):
-        """Order UNSPECIFIED is ascending.
+        """Lists files. The default order is ascending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountFiles(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns the number of files that match a filter.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteFile(self, request, context):
-        """Deletes the file and its passages, and takes it from every agent. A
-        repeat succeeds.
+        """Deletes the file and its passages and detaches it from all agents. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetFileContent(self, request, context):
-        """The bytes as uploaded: the file first, then data in order.
+        """Streams the content as uploaded: first the file, then the data in order. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetFileText(self, request, context):
-        """The parsed text, whole or some lines. FAILED_PRECONDITION before it is
-        parsed; metadata: status.
+        """Returns the parsed text, all of it or a range of lines. Errors: NOT_FOUND; FAILED_PRECONDITION before the file is
+        parsed (metadata: status).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RetryFile(self, request, context):
-        """Processes a file anew from its stored bytes. From COMPLETED it parses and
-        embeds again while the old text serves; while it is processed already, it
-        changes nothing.
+        """Processes a file again from its stored content. From COMPLETED, the file is parsed and embedded again while the
+        old text is used. While the file is being processed, the call changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -206,12 +204,11 @@ def add_FileServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class FileService:
-    """Files: upload, processing in the background, and their content. Passages of
-    a file are read in the archival service, by its archive and file ids.
+    """Upload, background processing and content of files. The passages of a file are read from the archival service, by
+    archive id and file id.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @staticmethod

@@ -27,12 +27,11 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class FileServiceStub:
-    """Files: upload, processing in the background, and their content. Passages of
-    a file are read in the archival service, by its archive and file ids.
+    """Upload, background processing and content of files. The passages of a file are read from the archival service, by
+    archive id and file id.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @_typing.overload
@@ -40,79 +39,75 @@ class FileServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> FileServiceAsyncStub: ...
     UploadFile: _grpc.StreamUnaryMultiCallable[_files_service_pb2.UploadFileRequest, _files_service_pb2.UploadFileResponse]
-    """Stores a file and queues it for processing; every agent that holds the
-    folder holds the file from then on. The first message carries the header,
-    all others data, at most 1 MB each; a stream that ends without its header,
-    or is cut, stores nothing. ALREADY_EXISTS (name, where duplicates are an
-    error), INVALID_ARGUMENT (also where the bytes differ from the header's
-    size or hash), RESOURCE_EXHAUSTED (the server's bound of a file).
+    """Stores a file and queues it for processing. Every agent that holds the folder holds the file from then on. The
+    first message carries the header, all others carry at most 1 MB of data each. A stream that ends without a header,
+    or is cut off, stores nothing.
+
+    Errors: ALREADY_EXISTS (name, if duplicates are an error); INVALID_ARGUMENT, also if the size or hash does not
+    match the header; RESOURCE_EXHAUSTED (the server's size limit).
     """
     GetFile: _grpc.UnaryUnaryMultiCallable[_files_service_pb2.GetFileRequest, _files_service_pb2.GetFileResponse]
+    """Returns one file. Errors: NOT_FOUND."""
     ListFiles: _grpc.UnaryUnaryMultiCallable[_files_service_pb2.ListFilesRequest, _files_service_pb2.ListFilesResponse]
-    """Order UNSPECIFIED is ascending."""
+    """Lists files. The default order is ascending."""
     CountFiles: _grpc.UnaryUnaryMultiCallable[_files_service_pb2.CountFilesRequest, _files_service_pb2.CountFilesResponse]
+    """Returns the number of files that match a filter."""
     DeleteFile: _grpc.UnaryUnaryMultiCallable[_files_service_pb2.DeleteFileRequest, _files_service_pb2.DeleteFileResponse]
-    """Deletes the file and its passages, and takes it from every agent. A
-    repeat succeeds.
-    """
+    """Deletes the file and its passages and detaches it from all agents. Idempotent."""
     GetFileContent: _grpc.UnaryStreamMultiCallable[_files_service_pb2.GetFileContentRequest, _files_service_pb2.GetFileContentResponse]
-    """The bytes as uploaded: the file first, then data in order."""
+    """Streams the content as uploaded: first the file, then the data in order. Errors: NOT_FOUND."""
     GetFileText: _grpc.UnaryUnaryMultiCallable[_files_service_pb2.GetFileTextRequest, _files_service_pb2.GetFileTextResponse]
-    """The parsed text, whole or some lines. FAILED_PRECONDITION before it is
-    parsed; metadata: status.
+    """Returns the parsed text, all of it or a range of lines. Errors: NOT_FOUND; FAILED_PRECONDITION before the file is
+    parsed (metadata: status).
     """
     RetryFile: _grpc.UnaryUnaryMultiCallable[_files_service_pb2.RetryFileRequest, _files_service_pb2.RetryFileResponse]
-    """Processes a file anew from its stored bytes. From COMPLETED it parses and
-    embeds again while the old text serves; while it is processed already, it
-    changes nothing.
+    """Processes a file again from its stored content. From COMPLETED, the file is parsed and embedded again while the
+    old text is used. While the file is being processed, the call changes nothing.
     """
 
 @_typing.type_check_only
 class FileServiceAsyncStub(FileServiceStub):
-    """Files: upload, processing in the background, and their content. Passages of
-    a file are read in the archival service, by its archive and file ids.
+    """Upload, background processing and content of files. The passages of a file are read from the archival service, by
+    archive id and file id.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     UploadFile: _aio.StreamUnaryMultiCallable[_files_service_pb2.UploadFileRequest, _files_service_pb2.UploadFileResponse]  # type: ignore[assignment]
-    """Stores a file and queues it for processing; every agent that holds the
-    folder holds the file from then on. The first message carries the header,
-    all others data, at most 1 MB each; a stream that ends without its header,
-    or is cut, stores nothing. ALREADY_EXISTS (name, where duplicates are an
-    error), INVALID_ARGUMENT (also where the bytes differ from the header's
-    size or hash), RESOURCE_EXHAUSTED (the server's bound of a file).
+    """Stores a file and queues it for processing. Every agent that holds the folder holds the file from then on. The
+    first message carries the header, all others carry at most 1 MB of data each. A stream that ends without a header,
+    or is cut off, stores nothing.
+
+    Errors: ALREADY_EXISTS (name, if duplicates are an error); INVALID_ARGUMENT, also if the size or hash does not
+    match the header; RESOURCE_EXHAUSTED (the server's size limit).
     """
     GetFile: _aio.UnaryUnaryMultiCallable[_files_service_pb2.GetFileRequest, _files_service_pb2.GetFileResponse]  # type: ignore[assignment]
+    """Returns one file. Errors: NOT_FOUND."""
     ListFiles: _aio.UnaryUnaryMultiCallable[_files_service_pb2.ListFilesRequest, _files_service_pb2.ListFilesResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is ascending."""
+    """Lists files. The default order is ascending."""
     CountFiles: _aio.UnaryUnaryMultiCallable[_files_service_pb2.CountFilesRequest, _files_service_pb2.CountFilesResponse]  # type: ignore[assignment]
+    """Returns the number of files that match a filter."""
     DeleteFile: _aio.UnaryUnaryMultiCallable[_files_service_pb2.DeleteFileRequest, _files_service_pb2.DeleteFileResponse]  # type: ignore[assignment]
-    """Deletes the file and its passages, and takes it from every agent. A
-    repeat succeeds.
-    """
+    """Deletes the file and its passages and detaches it from all agents. Idempotent."""
     GetFileContent: _aio.UnaryStreamMultiCallable[_files_service_pb2.GetFileContentRequest, _files_service_pb2.GetFileContentResponse]  # type: ignore[assignment]
-    """The bytes as uploaded: the file first, then data in order."""
+    """Streams the content as uploaded: first the file, then the data in order. Errors: NOT_FOUND."""
     GetFileText: _aio.UnaryUnaryMultiCallable[_files_service_pb2.GetFileTextRequest, _files_service_pb2.GetFileTextResponse]  # type: ignore[assignment]
-    """The parsed text, whole or some lines. FAILED_PRECONDITION before it is
-    parsed; metadata: status.
+    """Returns the parsed text, all of it or a range of lines. Errors: NOT_FOUND; FAILED_PRECONDITION before the file is
+    parsed (metadata: status).
     """
     RetryFile: _aio.UnaryUnaryMultiCallable[_files_service_pb2.RetryFileRequest, _files_service_pb2.RetryFileResponse]  # type: ignore[assignment]
-    """Processes a file anew from its stored bytes. From COMPLETED it parses and
-    embeds again while the old text serves; while it is processed already, it
-    changes nothing.
+    """Processes a file again from its stored content. From COMPLETED, the file is parsed and embedded again while the
+    old text is used. While the file is being processed, the call changes nothing.
     """
 
 class FileServiceServicer:
-    """Files: upload, processing in the background, and their content. Passages of
-    a file are read in the archival service, by its archive and file ids.
+    """Upload, background processing and content of files. The passages of a file are read from the archival service, by
+    archive id and file id.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def UploadFile(
@@ -120,56 +115,56 @@ class FileServiceServicer:
         request_iterator: _MaybeAsyncIterator[_files_service_pb2.UploadFileRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_files_service_pb2.UploadFileResponse, _abc.Awaitable[_files_service_pb2.UploadFileResponse]]:
-        """Stores a file and queues it for processing; every agent that holds the
-        folder holds the file from then on. The first message carries the header,
-        all others data, at most 1 MB each; a stream that ends without its header,
-        or is cut, stores nothing. ALREADY_EXISTS (name, where duplicates are an
-        error), INVALID_ARGUMENT (also where the bytes differ from the header's
-        size or hash), RESOURCE_EXHAUSTED (the server's bound of a file).
+        """Stores a file and queues it for processing. Every agent that holds the folder holds the file from then on. The
+        first message carries the header, all others carry at most 1 MB of data each. A stream that ends without a header,
+        or is cut off, stores nothing.
+
+        Errors: ALREADY_EXISTS (name, if duplicates are an error); INVALID_ARGUMENT, also if the size or hash does not
+        match the header; RESOURCE_EXHAUSTED (the server's size limit).
         """
 
     def GetFile(
         self,
         request: _files_service_pb2.GetFileRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_files_service_pb2.GetFileResponse, _abc.Awaitable[_files_service_pb2.GetFileResponse]]: ...
+    ) -> _typing.Union[_files_service_pb2.GetFileResponse, _abc.Awaitable[_files_service_pb2.GetFileResponse]]:
+        """Returns one file. Errors: NOT_FOUND."""
 
     def ListFiles(
         self,
         request: _files_service_pb2.ListFilesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_files_service_pb2.ListFilesResponse, _abc.Awaitable[_files_service_pb2.ListFilesResponse]]:
-        """Order UNSPECIFIED is ascending."""
+        """Lists files. The default order is ascending."""
 
     def CountFiles(
         self,
         request: _files_service_pb2.CountFilesRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_files_service_pb2.CountFilesResponse, _abc.Awaitable[_files_service_pb2.CountFilesResponse]]: ...
+    ) -> _typing.Union[_files_service_pb2.CountFilesResponse, _abc.Awaitable[_files_service_pb2.CountFilesResponse]]:
+        """Returns the number of files that match a filter."""
 
     def DeleteFile(
         self,
         request: _files_service_pb2.DeleteFileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_files_service_pb2.DeleteFileResponse, _abc.Awaitable[_files_service_pb2.DeleteFileResponse]]:
-        """Deletes the file and its passages, and takes it from every agent. A
-        repeat succeeds.
-        """
+        """Deletes the file and its passages and detaches it from all agents. Idempotent."""
 
     def GetFileContent(
         self,
         request: _files_service_pb2.GetFileContentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_files_service_pb2.GetFileContentResponse], _abc.AsyncIterator[_files_service_pb2.GetFileContentResponse]]:
-        """The bytes as uploaded: the file first, then data in order."""
+        """Streams the content as uploaded: first the file, then the data in order. Errors: NOT_FOUND."""
 
     def GetFileText(
         self,
         request: _files_service_pb2.GetFileTextRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_files_service_pb2.GetFileTextResponse, _abc.Awaitable[_files_service_pb2.GetFileTextResponse]]:
-        """The parsed text, whole or some lines. FAILED_PRECONDITION before it is
-        parsed; metadata: status.
+        """Returns the parsed text, all of it or a range of lines. Errors: NOT_FOUND; FAILED_PRECONDITION before the file is
+        parsed (metadata: status).
         """
 
     def RetryFile(
@@ -177,9 +172,8 @@ class FileServiceServicer:
         request: _files_service_pb2.RetryFileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_files_service_pb2.RetryFileResponse, _abc.Awaitable[_files_service_pb2.RetryFileResponse]]:
-        """Processes a file anew from its stored bytes. From COMPLETED it parses and
-        embeds again while the old text serves; while it is processed already, it
-        changes nothing.
+        """Processes a file again from its stored content. From COMPLETED, the file is parsed and embedded again while the
+        old text is used. While the file is being processed, the call changes nothing.
         """
 
 def add_FileServiceServicer_to_server(servicer: FileServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -65,9 +65,8 @@ class CreateFolderRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def folder(self) -> _files_pb2.Folder:
-        """name is required; id, archive_id, counts, times and authorship are
-        ignored. embedder empty means the server's default, chunk_size absent (0)
-        means 300.
+        """name is required. id, archive_id, counts, times and authorship are ignored. An empty embedder selects the server
+        default; a chunk_size of 0 means 300.
         """
 
     def __init__(
@@ -145,7 +144,7 @@ Global___GetFolderResponse: _TypeAlias = GetFolderResponse  # noqa: Y015
 
 @_typing.final
 class FolderFilter(_message.Message):
-    """Filters of lists and counts; all that are given must hold."""
+    """Filters of lists and counts. All conditions must match."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -159,7 +158,7 @@ class FolderFilter(_message.Message):
     name_search: _builtins.str
     """Case-insensitive substring."""
     agent_id: _builtins.str
-    """Held by that agent."""
+    """Folders that this agent holds."""
     project_id: _builtins.str
     template_id: _builtins.str
     @_builtins.property
@@ -318,13 +317,12 @@ class UpdateFolderRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def folder(self) -> _files_pb2.Folder:
-        """id names the folder."""
+        """folder.id identifies the folder."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Paths of Folder: name, description, instructions, metadata,
-        provenance.project_id and its fellows. A path whose field is absent
-        clears it.
+        """Paths of Folder: name, description, instructions, metadata, provenance.project_id and the other provenance fields.
+        A path whose field is absent clears the field.
         """
 
     def __init__(

@@ -26,11 +26,10 @@ if _version_not_supported:
 
 
 class FolderServiceStub:
-    """Folders. Which agent holds a folder is AgentFileService's.
+    """Manages folders. AgentFileService manages which agents hold them.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel):
@@ -77,58 +76,57 @@ class FolderServiceStub:
 
 
 class FolderServiceServicer:
-    """Folders. Which agent holds a folder is AgentFileService's.
+    """Manages folders. AgentFileService manages which agents hold them.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def CreateFolder(self, request, context):
-        """Creates a folder and the archive of its passages. ALREADY_EXISTS (name),
-        EMBEDDER_UNKNOWN.
+        """Creates a folder and the archive of its passages. Errors: ALREADY_EXISTS (name), EMBEDDER_UNKNOWN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetFolder(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns one folder. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListFolders(self, request, context):
-        """Order UNSPECIFIED is ascending.
+        """Lists folders. The default order is ascending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountFolders(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns the number of folders that match a filter.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateFolder(self, request, context):
-        """Changes the fields in the mask. A new name holds at once for every agent
-        that has the folder. ALREADY_EXISTS (name).
+        """Updates the fields in update_mask. A new name applies at once to every agent that holds the folder. Errors:
+        NOT_FOUND, ALREADY_EXISTS (name).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteFolder(self, request, context):
-        """Deletes the folder with its files and their passages, and detaches it
-        everywhere. A repeat succeeds.
+        """Deletes the folder with its files and their passages and detaches it from all agents. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListFolderAgents(self, request, context):
-        """The agents that hold a folder, by agent id.
+        """Lists the agents that hold a folder, ordered by agent id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -181,11 +179,10 @@ def add_FolderServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class FolderService:
-    """Folders. Which agent holds a folder is AgentFileService's.
+    """Manages folders. AgentFileService manages which agents hold them.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @staticmethod

@@ -27,11 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class FolderServiceStub:
-    """Folders. Which agent holds a folder is AgentFileService's.
+    """Manages folders. AgentFileService manages which agents hold them.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @_typing.overload
@@ -39,59 +38,53 @@ class FolderServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> FolderServiceAsyncStub: ...
     CreateFolder: _grpc.UnaryUnaryMultiCallable[_folders_service_pb2.CreateFolderRequest, _folders_service_pb2.CreateFolderResponse]
-    """Creates a folder and the archive of its passages. ALREADY_EXISTS (name),
-    EMBEDDER_UNKNOWN.
-    """
+    """Creates a folder and the archive of its passages. Errors: ALREADY_EXISTS (name), EMBEDDER_UNKNOWN."""
     GetFolder: _grpc.UnaryUnaryMultiCallable[_folders_service_pb2.GetFolderRequest, _folders_service_pb2.GetFolderResponse]
+    """Returns one folder. Errors: NOT_FOUND."""
     ListFolders: _grpc.UnaryUnaryMultiCallable[_folders_service_pb2.ListFoldersRequest, _folders_service_pb2.ListFoldersResponse]
-    """Order UNSPECIFIED is ascending."""
+    """Lists folders. The default order is ascending."""
     CountFolders: _grpc.UnaryUnaryMultiCallable[_folders_service_pb2.CountFoldersRequest, _folders_service_pb2.CountFoldersResponse]
+    """Returns the number of folders that match a filter."""
     UpdateFolder: _grpc.UnaryUnaryMultiCallable[_folders_service_pb2.UpdateFolderRequest, _folders_service_pb2.UpdateFolderResponse]
-    """Changes the fields in the mask. A new name holds at once for every agent
-    that has the folder. ALREADY_EXISTS (name).
+    """Updates the fields in update_mask. A new name applies at once to every agent that holds the folder. Errors:
+    NOT_FOUND, ALREADY_EXISTS (name).
     """
     DeleteFolder: _grpc.UnaryUnaryMultiCallable[_folders_service_pb2.DeleteFolderRequest, _folders_service_pb2.DeleteFolderResponse]
-    """Deletes the folder with its files and their passages, and detaches it
-    everywhere. A repeat succeeds.
-    """
+    """Deletes the folder with its files and their passages and detaches it from all agents. Idempotent."""
     ListFolderAgents: _grpc.UnaryUnaryMultiCallable[_folders_service_pb2.ListFolderAgentsRequest, _folders_service_pb2.ListFolderAgentsResponse]
-    """The agents that hold a folder, by agent id."""
+    """Lists the agents that hold a folder, ordered by agent id."""
 
 @_typing.type_check_only
 class FolderServiceAsyncStub(FolderServiceStub):
-    """Folders. Which agent holds a folder is AgentFileService's.
+    """Manages folders. AgentFileService manages which agents hold them.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateFolder: _aio.UnaryUnaryMultiCallable[_folders_service_pb2.CreateFolderRequest, _folders_service_pb2.CreateFolderResponse]  # type: ignore[assignment]
-    """Creates a folder and the archive of its passages. ALREADY_EXISTS (name),
-    EMBEDDER_UNKNOWN.
-    """
+    """Creates a folder and the archive of its passages. Errors: ALREADY_EXISTS (name), EMBEDDER_UNKNOWN."""
     GetFolder: _aio.UnaryUnaryMultiCallable[_folders_service_pb2.GetFolderRequest, _folders_service_pb2.GetFolderResponse]  # type: ignore[assignment]
+    """Returns one folder. Errors: NOT_FOUND."""
     ListFolders: _aio.UnaryUnaryMultiCallable[_folders_service_pb2.ListFoldersRequest, _folders_service_pb2.ListFoldersResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is ascending."""
+    """Lists folders. The default order is ascending."""
     CountFolders: _aio.UnaryUnaryMultiCallable[_folders_service_pb2.CountFoldersRequest, _folders_service_pb2.CountFoldersResponse]  # type: ignore[assignment]
+    """Returns the number of folders that match a filter."""
     UpdateFolder: _aio.UnaryUnaryMultiCallable[_folders_service_pb2.UpdateFolderRequest, _folders_service_pb2.UpdateFolderResponse]  # type: ignore[assignment]
-    """Changes the fields in the mask. A new name holds at once for every agent
-    that has the folder. ALREADY_EXISTS (name).
+    """Updates the fields in update_mask. A new name applies at once to every agent that holds the folder. Errors:
+    NOT_FOUND, ALREADY_EXISTS (name).
     """
     DeleteFolder: _aio.UnaryUnaryMultiCallable[_folders_service_pb2.DeleteFolderRequest, _folders_service_pb2.DeleteFolderResponse]  # type: ignore[assignment]
-    """Deletes the folder with its files and their passages, and detaches it
-    everywhere. A repeat succeeds.
-    """
+    """Deletes the folder with its files and their passages and detaches it from all agents. Idempotent."""
     ListFolderAgents: _aio.UnaryUnaryMultiCallable[_folders_service_pb2.ListFolderAgentsRequest, _folders_service_pb2.ListFolderAgentsResponse]  # type: ignore[assignment]
-    """The agents that hold a folder, by agent id."""
+    """Lists the agents that hold a folder, ordered by agent id."""
 
 class FolderServiceServicer:
-    """Folders. Which agent holds a folder is AgentFileService's.
+    """Manages folders. AgentFileService manages which agents hold them.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def CreateFolder(
@@ -99,36 +92,36 @@ class FolderServiceServicer:
         request: _folders_service_pb2.CreateFolderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_folders_service_pb2.CreateFolderResponse, _abc.Awaitable[_folders_service_pb2.CreateFolderResponse]]:
-        """Creates a folder and the archive of its passages. ALREADY_EXISTS (name),
-        EMBEDDER_UNKNOWN.
-        """
+        """Creates a folder and the archive of its passages. Errors: ALREADY_EXISTS (name), EMBEDDER_UNKNOWN."""
 
     def GetFolder(
         self,
         request: _folders_service_pb2.GetFolderRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_folders_service_pb2.GetFolderResponse, _abc.Awaitable[_folders_service_pb2.GetFolderResponse]]: ...
+    ) -> _typing.Union[_folders_service_pb2.GetFolderResponse, _abc.Awaitable[_folders_service_pb2.GetFolderResponse]]:
+        """Returns one folder. Errors: NOT_FOUND."""
 
     def ListFolders(
         self,
         request: _folders_service_pb2.ListFoldersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_folders_service_pb2.ListFoldersResponse, _abc.Awaitable[_folders_service_pb2.ListFoldersResponse]]:
-        """Order UNSPECIFIED is ascending."""
+        """Lists folders. The default order is ascending."""
 
     def CountFolders(
         self,
         request: _folders_service_pb2.CountFoldersRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_folders_service_pb2.CountFoldersResponse, _abc.Awaitable[_folders_service_pb2.CountFoldersResponse]]: ...
+    ) -> _typing.Union[_folders_service_pb2.CountFoldersResponse, _abc.Awaitable[_folders_service_pb2.CountFoldersResponse]]:
+        """Returns the number of folders that match a filter."""
 
     def UpdateFolder(
         self,
         request: _folders_service_pb2.UpdateFolderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_folders_service_pb2.UpdateFolderResponse, _abc.Awaitable[_folders_service_pb2.UpdateFolderResponse]]:
-        """Changes the fields in the mask. A new name holds at once for every agent
-        that has the folder. ALREADY_EXISTS (name).
+        """Updates the fields in update_mask. A new name applies at once to every agent that holds the folder. Errors:
+        NOT_FOUND, ALREADY_EXISTS (name).
         """
 
     def DeleteFolder(
@@ -136,15 +129,13 @@ class FolderServiceServicer:
         request: _folders_service_pb2.DeleteFolderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_folders_service_pb2.DeleteFolderResponse, _abc.Awaitable[_folders_service_pb2.DeleteFolderResponse]]:
-        """Deletes the folder with its files and their passages, and detaches it
-        everywhere. A repeat succeeds.
-        """
+        """Deletes the folder with its files and their passages and detaches it from all agents. Idempotent."""
 
     def ListFolderAgents(
         self,
         request: _folders_service_pb2.ListFolderAgentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_folders_service_pb2.ListFolderAgentsResponse, _abc.Awaitable[_folders_service_pb2.ListFolderAgentsResponse]]:
-        """The agents that hold a folder, by agent id."""
+        """Lists the agents that hold a folder, ordered by agent id."""
 
 def add_FolderServiceServicer_to_server(servicer: FolderServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

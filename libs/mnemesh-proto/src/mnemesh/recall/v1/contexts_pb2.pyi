@@ -22,8 +22,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Context(_message.Message):
-    """The context window of one conversation: its own system message, then the
-    messages that the model sees, in order. Rows that left it stay in recall.
+    """The context window of one conversation: its system message followed by the messages that the model sees, in order.
+    Messages that left the window stay in recall.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -38,18 +38,18 @@ class Context(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     LAST_MESSAGE_TIME_FIELD_NUMBER: _builtins.int
     conversation_id: _builtins.str
-    """"conv-" and a version-4 UUID."""
+    """Format: "conv-" followed by a version-4 UUID."""
     agent_id: _builtins.str
     version: _builtins.int
-    """One more at every change of the window or of its system message."""
+    """Increases with every change of the window or of its system message."""
     epoch: _builtins.int
-    """The highest epoch of a lease that wrote here."""
+    """The highest lease epoch that has written this window."""
     agent_message_count: _builtins.int
-    """Rows of the agent in all conversations, in the window or not."""
+    """Number of messages of the agent in all conversations, in a window or not."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """The system message first. Message.sequence_id need not be increasing
-        here: a summary stands where it was put.
+        """The first message is the system message. Sequence ids are not necessarily increasing, because a summary has a
+        later sequence id than the messages after it.
         """
 
     @_builtins.property
@@ -58,7 +58,7 @@ class Context(_message.Message):
     def update_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def last_message_time(self) -> _timestamp_pb2.Timestamp:
-        """When the last message was added."""
+        """Time at which the last message was added."""
 
     def __init__(
         self,
@@ -85,8 +85,8 @@ Global___Context: _TypeAlias = Context  # noqa: Y015
 
 @_typing.final
 class WriterLease(_message.Message):
-    """The right to write a conversation: which holder of its lease writes, for
-    which run. A lower epoch than the highest seen is LEASE_LOST.
+    """The right to write a conversation: the run and the epoch of the lease holder. An epoch lower than the highest known
+    one fails with LEASE_LOST.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -21,9 +21,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class MemoryScope(_message.Message):
-    """Whom a memory concerns. What is kept under one scope is never found under
-    another unless both are asked for.
-    """
+    """The subject of a memory. Memories of one scope are visible in another scope only if a request names both."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -38,9 +36,7 @@ class MemoryScope(_message.Message):
     """A person, across agents."""
     group_id: _builtins.str
     name: _builtins.str
-    """A name of the organization's choosing, as "team/support"; 1 to 255
-    characters.
-    """
+    """A name chosen by the organization, such as "team/support"; 1 to 255 characters."""
     def __init__(
         self,
         *,
@@ -62,7 +58,7 @@ Global___MemoryScope: _TypeAlias = MemoryScope  # noqa: Y015
 
 @_typing.final
 class MemorySource(_message.Message):
-    """Where a memory was learned."""
+    """The origin of a memory."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -76,14 +72,12 @@ class MemorySource(_message.Message):
     conversation_id: _builtins.str
     run_id: _builtins.str
     episode_id: _builtins.str
-    """Of a fact: the episode that it was drawn from."""
+    """Set on a fact: the episode from which it was extracted."""
     model: _builtins.str
-    """Handle of the model that drew it, as "provider/model"."""
+    """Handle of the model that extracted it, as "provider/model"."""
     @_builtins.property
     def message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The messages that it rests on, in their order. They may have been deleted
-        since.
-        """
+        """Ids of the messages that support the memory, in order. They may have been deleted since."""
 
     def __init__(
         self,
@@ -124,7 +118,7 @@ Global___MemorySource: _TypeAlias = MemorySource  # noqa: Y015
 
 @_typing.final
 class Episode(_message.Message):
-    """A summary of some turns, written when they left the window."""
+    """A summary of turns, written when they left the context window."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -142,8 +136,8 @@ class Episode(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"episode-" and a version-4 UUID; of an imported line derived from the
-    agent and the line's own id, which ExportTraces gives out again.
+    """Format: "episode-" followed by a version-4 UUID. The id of an imported episode is derived from the agent and the
+    id of the imported line, which ExportTraces returns.
     """
     summary: _builtins.str
     salience: _builtins.float
@@ -151,7 +145,7 @@ class Episode(_message.Message):
     metadata: _builtins.str
     """A JSON object as text."""
     extra: _builtins.str
-    """A JSON object as text: fields of an imported line that are none of these."""
+    """A JSON object as text: fields of an imported line that have no field here."""
     @_builtins.property
     def scope(self) -> Global___MemoryScope: ...
     @_builtins.property
@@ -162,7 +156,7 @@ class Episode(_message.Message):
     def source(self) -> Global___MemorySource: ...
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """When it happened: from the first to the last of its messages."""
+        """Time range of the event, from the first to the last of its messages."""
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -216,9 +210,8 @@ Global___Episode: _TypeAlias = Episode  # noqa: Y015
 
 @_typing.final
 class Fact(_message.Message):
-    """Something held to be true: a preference, a constraint, a decision. A fact
-    that no longer holds is closed, not deleted: what was true then, and what
-    was believed then, can still be asked.
+    """A statement that is held to be true: a preference, a constraint or a decision. A fact that no longer holds is
+    closed, not deleted, so queries can ask for what was true or what was known at an earlier time.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -242,8 +235,8 @@ class Fact(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"fact-" and a version-4 UUID; of an imported line derived from the agent
-    and the line's own id, which ExportTraces gives out again.
+    """Format: "fact-" followed by a version-4 UUID. The id of an imported fact is derived from the agent and the id of
+    the imported line, which ExportTraces returns.
     """
     text: _builtins.str
     """One statement."""
@@ -254,40 +247,36 @@ class Fact(_message.Message):
     metadata: _builtins.str
     """A JSON object as text."""
     extra: _builtins.str
-    """A JSON object as text: fields of an imported line that are none of these."""
+    """A JSON object as text: fields of an imported line that have no field here."""
     superseded_by_id: _builtins.str
     supersedes_id: _builtins.str
     invalid_reason: _builtins.str
-    """Why it was invalidated."""
+    """Reason for the invalidation."""
     @_builtins.property
     def scope(self) -> Global___MemoryScope: ...
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def source(self) -> Global___MemorySource:
-        """What it rests on; more with every confirmation."""
+        """The supporting evidence. Each confirmation extends it."""
 
     @_builtins.property
     def valid_from_time(self) -> _timestamp_pb2.Timestamp:
-        """It holds in the world from valid_from_time, included, to invalid_time,
-        not included; absent means always, and until further notice.
-        """
+        """The fact is valid from valid_from_time (inclusive) to invalid_time (exclusive). An absent bound is unbounded."""
 
     @_builtins.property
     def invalid_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def close_time(self) -> _timestamp_pb2.Timestamp:
-        """When it was closed, by being superseded or invalidated. Output only, as
-        the two ids below.
-        """
+        """Time at which the fact was closed, by being superseded or invalidated. Output only, like the two ids below."""
 
     @_builtins.property
     def invalid_source(self) -> Global___MemorySource:
-        """What showed that it no longer holds."""
+        """Evidence for the invalidation."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
-        """When it was learned."""
+        """Time at which the fact was learned."""
 
     @_builtins.property
     def update_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -362,9 +351,7 @@ Global___Fact: _TypeAlias = Fact  # noqa: Y015
 
 @_typing.final
 class EpisodeCommit(_message.Message):
-    """What is to be remembered of messages that leave a window: an episode, and
-    what it does to facts, as CommitEpisode takes them.
-    """
+    """Memories of messages that leave a window: an episode, and operations on facts. See CommitEpisode."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -373,11 +360,11 @@ class EpisodeCommit(_message.Message):
     OPERATIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def scope(self) -> Global___MemoryScope:
-        """Of what is committed, where it names none itself."""
+        """Default scope of the episode and the facts."""
 
     @_builtins.property
     def episode(self) -> Global___Episode:
-        """id and times are ignored. Absent where there are only operations."""
+        """id and times are ignored. Absent if there are only operations."""
 
     @_builtins.property
     def operations(self) -> _containers.RepeatedCompositeFieldContainer[Global___FactOperation]: ...
@@ -398,7 +385,7 @@ Global___EpisodeCommit: _TypeAlias = EpisodeCommit  # noqa: Y015
 
 @_typing.final
 class FactOperation(_message.Message):
-    """What is done to the facts when a stretch of conversation is taken in."""
+    """An operation on facts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -408,7 +395,7 @@ class FactOperation(_message.Message):
     CONFIRM_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def add(self) -> Global___Fact:
-        """id, close_time and links are ignored; scope absent means the episode's."""
+        """id, close_time and links are ignored. An absent scope is the scope of the episode."""
 
     @_builtins.property
     def supersede(self) -> Global___SupersedeOperation: ...
@@ -436,9 +423,7 @@ Global___FactOperation: _TypeAlias = FactOperation  # noqa: Y015
 
 @_typing.final
 class SupersedeOperation(_message.Message):
-    """Closes a fact and puts another in its place, which holds from its
-    valid_from_time on, or from now.
-    """
+    """Closes a fact and replaces it with another, which is valid from its valid_from_time or from now."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -447,9 +432,7 @@ class SupersedeOperation(_message.Message):
     fact_id: _builtins.str
     @_builtins.property
     def fact(self) -> Global___Fact:
-        """Fields that are absent are taken from the old one, but for text, source
-        and the validity.
-        """
+        """Absent fields are copied from the old fact, except text, source and the validity range."""
 
     def __init__(
         self,
@@ -467,7 +450,7 @@ Global___SupersedeOperation: _TypeAlias = SupersedeOperation  # noqa: Y015
 
 @_typing.final
 class InvalidateOperation(_message.Message):
-    """Closes a fact without another."""
+    """Closes a fact without a replacement."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -483,7 +466,7 @@ class InvalidateOperation(_message.Message):
 
     @_builtins.property
     def source(self) -> Global___MemorySource:
-        """What shows it."""
+        """Evidence for the invalidation."""
 
     def __init__(
         self,
@@ -510,7 +493,7 @@ Global___InvalidateOperation: _TypeAlias = InvalidateOperation  # noqa: Y015
 
 @_typing.final
 class ConfirmOperation(_message.Message):
-    """Says that a fact still holds."""
+    """Confirms that a fact is still valid."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -521,7 +504,7 @@ class ConfirmOperation(_message.Message):
     confidence: _builtins.float
     @_builtins.property
     def source(self) -> Global___MemorySource:
-        """Added to the fact's."""
+        """Added to the evidence of the fact."""
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ class _EpisodeOrderByEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Episod
     EPISODE_ORDER_BY_UNSPECIFIED: _EpisodeOrderBy.ValueType  # 0
     EPISODE_ORDER_BY_CREATE_TIME: _EpisodeOrderBy.ValueType  # 1
     EPISODE_ORDER_BY_START_TIME: _EpisodeOrderBy.ValueType  # 2
-    """When it happened; those without a time last."""
+    """By the time of the event; episodes without a time are last."""
     EPISODE_ORDER_BY_SALIENCE: _EpisodeOrderBy.ValueType  # 3
 
 class EpisodeOrderBy(_EpisodeOrderBy, metaclass=_EpisodeOrderByEnumTypeWrapper): ...
@@ -42,7 +42,7 @@ class EpisodeOrderBy(_EpisodeOrderBy, metaclass=_EpisodeOrderByEnumTypeWrapper):
 EPISODE_ORDER_BY_UNSPECIFIED: EpisodeOrderBy.ValueType  # 0
 EPISODE_ORDER_BY_CREATE_TIME: EpisodeOrderBy.ValueType  # 1
 EPISODE_ORDER_BY_START_TIME: EpisodeOrderBy.ValueType  # 2
-"""When it happened; those without a time last."""
+"""By the time of the event; episodes without a time are last."""
 EPISODE_ORDER_BY_SALIENCE: EpisodeOrderBy.ValueType  # 3
 Global___EpisodeOrderBy: _TypeAlias = EpisodeOrderBy  # noqa: Y015
 
@@ -55,7 +55,7 @@ class _FactOrderByEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FactOrder
     FACT_ORDER_BY_UNSPECIFIED: _FactOrderBy.ValueType  # 0
     FACT_ORDER_BY_CREATE_TIME: _FactOrderBy.ValueType  # 1
     FACT_ORDER_BY_VALID_FROM_TIME: _FactOrderBy.ValueType  # 2
-    """Those without come first."""
+    """By valid_from_time; facts without one are first."""
     FACT_ORDER_BY_CONFIDENCE: _FactOrderBy.ValueType  # 3
     FACT_ORDER_BY_SALIENCE: _FactOrderBy.ValueType  # 4
 
@@ -64,7 +64,7 @@ class FactOrderBy(_FactOrderBy, metaclass=_FactOrderByEnumTypeWrapper): ...
 FACT_ORDER_BY_UNSPECIFIED: FactOrderBy.ValueType  # 0
 FACT_ORDER_BY_CREATE_TIME: FactOrderBy.ValueType  # 1
 FACT_ORDER_BY_VALID_FROM_TIME: FactOrderBy.ValueType  # 2
-"""Those without come first."""
+"""By valid_from_time; facts without one are first."""
 FACT_ORDER_BY_CONFIDENCE: FactOrderBy.ValueType  # 3
 FACT_ORDER_BY_SALIENCE: FactOrderBy.ValueType  # 4
 Global___FactOrderBy: _TypeAlias = FactOrderBy  # noqa: Y015
@@ -111,16 +111,14 @@ class CommitEpisodeRequest(_message.Message):
     LEASE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     conversation_id: _builtins.str
-    """The conversation that was looked back on, and the right to write it;
-    absent where an owner acts outside of a run.
-    """
+    """The conversation that the memories come from, and the lease on it. Absent if an owner acts outside a run."""
     @_builtins.property
     def scope(self) -> _episodes_pb2.MemoryScope:
-        """Of what is committed, where it names none itself."""
+        """Default scope of the episode and the facts."""
 
     @_builtins.property
     def episode(self) -> _episodes_pb2.Episode:
-        """id and times are ignored. Absent where there are only operations."""
+        """id and times are ignored. Absent if there are only operations."""
 
     @_builtins.property
     def operations(self) -> _containers.RepeatedCompositeFieldContainer[_episodes_pb2.FactOperation]: ...
@@ -154,13 +152,11 @@ class CommitEpisodeResponse(_message.Message):
     FACTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def episode(self) -> _episodes_pb2.Episode:
-        """Absent where none was given."""
+        """Absent if the request contained no episode."""
 
     @_builtins.property
     def facts(self) -> _containers.RepeatedCompositeFieldContainer[_episodes_pb2.Fact]:
-        """The facts that the operations added, closed or confirmed, one for each in
-        their order; of a supersede, the new one.
-        """
+        """The added, closed or confirmed facts, one per operation in order. For a supersede operation, the new fact."""
 
     def __init__(
         self,
@@ -217,7 +213,7 @@ Global___GetEpisodeResponse: _TypeAlias = GetEpisodeResponse  # noqa: Y015
 
 @_typing.final
 class EpisodeFilter(_message.Message):
-    """All that are given must hold."""
+    """All conditions must match."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -229,13 +225,13 @@ class EpisodeFilter(_message.Message):
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
     KNOWN_AT_TIME_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """Covers that turn of that agent."""
+    """Covers this turn of this agent."""
     turn_id: _builtins.str
     message_id: _builtins.str
-    """Rests on that message."""
+    """Supported by this message."""
     @_builtins.property
     def scopes(self) -> _containers.RepeatedCompositeFieldContainer[_episodes_pb2.MemoryScope]:
-        """Any of them; empty means the whole organization."""
+        """Matches any of the scopes. Empty means the whole organization."""
 
     @_builtins.property
     def tags_any(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
@@ -243,7 +239,7 @@ class EpisodeFilter(_message.Message):
     def tags_all(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def known_at_time(self) -> _timestamp_pb2.Timestamp:
-        """What had been learned by then."""
+        """Selects what had been learned by this time."""
 
     def __init__(
         self,
@@ -362,15 +358,14 @@ class SearchEpisodesRequest(_message.Message):
     """At most 10,000 characters."""
     mode: _messages_service_pb2.SearchMode.ValueType
     limit: _builtins.int
-    """At most this many hits; 0 means 10, more than 100 is INVALID_ARGUMENT."""
+    """Maximum number of hits. 0 means 10; more than 100 is INVALID_ARGUMENT."""
     start_date: _builtins.str
-    """When it happened, at least in part: "YYYY-MM-DD" or
-    "YYYY-MM-DDTHH:MM[:SS][offset]". Without an offset the bound is in
-    time_zone; a bare end date reaches to the end of that day.
+    """Overlaps this range of event times. Format: "YYYY-MM-DD" or "YYYY-MM-DDTHH:MM[:SS][offset]". Without an offset the
+    time is in time_zone. An end date without a time includes that whole day.
     """
     end_date: _builtins.str
     time_zone: _builtins.str
-    """IANA name; absent means UTC."""
+    """IANA time zone name. Absent means UTC."""
     @_builtins.property
     def filter(self) -> Global___EpisodeFilter: ...
     def __init__(
@@ -410,7 +405,7 @@ class SearchEpisodesResponse(_message.Message):
     HITS_FIELD_NUMBER: _builtins.int
     DEGRADED_FIELD_NUMBER: _builtins.int
     degraded: _builtins.bool
-    """Meaning could not be searched (the embedder is away): words alone."""
+    """True if the embedder was unreachable and only full-text search was used."""
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpisodeHit]: ...
     def __init__(
@@ -434,7 +429,7 @@ class EpisodeHit(_message.Message):
     EPISODE_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     score: _builtins.float
-    """Higher is better; comparable within one answer only."""
+    """Higher is better. Scores are comparable within one response only."""
     @_builtins.property
     def episode(self) -> _episodes_pb2.Episode: ...
     def __init__(
@@ -461,7 +456,7 @@ class UpdateEpisodeRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def episode(self) -> _episodes_pb2.Episode:
-        """id names the episode."""
+        """episode.id identifies the episode."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
@@ -550,7 +545,7 @@ class CreateFactRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def fact(self) -> _episodes_pb2.Fact:
-        """scope and text are required; id, close_time, links and times are ignored."""
+        """scope and text are required. id, close_time, links and times are ignored."""
 
     def __init__(
         self,
@@ -573,7 +568,7 @@ class CreateFactResponse(_message.Message):
     FACT_FIELD_NUMBER: _builtins.int
     ALREADY_HELD_FIELD_NUMBER: _builtins.int
     already_held: _builtins.bool
-    """It was there, and was confirmed."""
+    """True if the fact existed and was confirmed."""
     @_builtins.property
     def fact(self) -> _episodes_pb2.Fact: ...
     def __init__(
@@ -616,7 +611,7 @@ class GetFactResponse(_message.Message):
     FACT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def fact(self) -> _episodes_pb2.Fact:
-        """Closed or not."""
+        """Returned whether or not the fact is closed."""
 
     def __init__(
         self,
@@ -633,7 +628,7 @@ Global___GetFactResponse: _TypeAlias = GetFactResponse  # noqa: Y015
 
 @_typing.final
 class FactFilter(_message.Message):
-    """All that are given must hold."""
+    """All conditions must match."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -648,14 +643,14 @@ class FactFilter(_message.Message):
     INCLUDE_INVALID_FIELD_NUMBER: _builtins.int
     min_confidence: _builtins.float
     episode_id: _builtins.str
-    """Drawn from that episode."""
+    """Extracted from this episode."""
     message_id: _builtins.str
-    """Rests on that message."""
+    """Supported by this message."""
     include_invalid: _builtins.bool
-    """Also those that do not hold at valid_at_time, and those closed."""
+    """Also returns facts that are not valid at valid_at_time, and closed facts."""
     @_builtins.property
     def scopes(self) -> _containers.RepeatedCompositeFieldContainer[_episodes_pb2.MemoryScope]:
-        """Any of them; empty means the whole organization."""
+        """Matches any of the scopes. Empty means the whole organization."""
 
     @_builtins.property
     def tags_any(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
@@ -785,7 +780,7 @@ class SearchFactsRequest(_message.Message):
     """At most 10,000 characters."""
     mode: _messages_service_pb2.SearchMode.ValueType
     limit: _builtins.int
-    """At most this many hits; 0 means 20, more than 100 is INVALID_ARGUMENT."""
+    """Maximum number of hits. 0 means 20; more than 100 is INVALID_ARGUMENT."""
     @_builtins.property
     def filter(self) -> Global___FactFilter: ...
     def __init__(
@@ -811,7 +806,7 @@ class SearchFactsResponse(_message.Message):
     HITS_FIELD_NUMBER: _builtins.int
     DEGRADED_FIELD_NUMBER: _builtins.int
     degraded: _builtins.bool
-    """Meaning could not be searched (the embedder is away): words alone."""
+    """True if the embedder was unreachable and only full-text search was used."""
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___FactHit]: ...
     def __init__(
@@ -835,7 +830,7 @@ class FactHit(_message.Message):
     FACT_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     score: _builtins.float
-    """Higher is better; comparable within one answer only."""
+    """Higher is better. Scores are comparable within one response only."""
     @_builtins.property
     def fact(self) -> _episodes_pb2.Fact: ...
     def __init__(
@@ -862,7 +857,7 @@ class UpdateFactRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def fact(self) -> _episodes_pb2.Fact:
-        """id names the fact."""
+        """fact.id identifies the fact."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
@@ -936,7 +931,7 @@ class SupersedeFactResponse(_message.Message):
     SUPERSEDED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def fact(self) -> _episodes_pb2.Fact:
-        """The new one."""
+        """The new fact."""
 
     @_builtins.property
     def superseded(self) -> _episodes_pb2.Fact: ...
@@ -1116,7 +1111,7 @@ class GetMemoryBundleRequest(_message.Message):
     """Absent means 20."""
     @_builtins.property
     def scopes(self) -> _containers.RepeatedCompositeFieldContainer[_episodes_pb2.MemoryScope]:
-        """Any of them; one at least."""
+        """Matches any of the scopes; at least one is required."""
 
     @_builtins.property
     def valid_at_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -1162,11 +1157,11 @@ class GetMemoryBundleResponse(_message.Message):
     FACTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def episodes(self) -> _containers.RepeatedCompositeFieldContainer[_episodes_pb2.Episode]:
-        """The newest ones, oldest first."""
+        """The newest episodes, oldest first."""
 
     @_builtins.property
     def facts(self) -> _containers.RepeatedCompositeFieldContainer[_episodes_pb2.Fact]:
-        """The most salient ones, newer before older where equal; oldest first."""
+        """The most salient facts (newer facts first among equals), returned oldest first."""
 
     def __init__(
         self,
@@ -1200,7 +1195,7 @@ class ListMemoryScopesRequest(_message.Message):
     order: _paging_pb2.SortOrder.ValueType
     order_by: Global___MemoryScopeOrderBy.ValueType
     name_prefix: _builtins.str
-    """Only named scopes, where the name begins so."""
+    """Only named scopes whose name has this prefix."""
     def __init__(
         self,
         *,
@@ -1264,12 +1259,12 @@ class MemoryScopeSummary(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     episode_count: _builtins.int
     fact_count: _builtins.int
-    """Facts that hold now."""
+    """Number of facts that are valid now."""
     @_builtins.property
     def scope(self) -> _episodes_pb2.MemoryScope: ...
     @_builtins.property
     def update_time(self) -> _timestamp_pb2.Timestamp:
-        """When any of it last changed."""
+        """Time of the last change in the scope."""
 
     def __init__(
         self,

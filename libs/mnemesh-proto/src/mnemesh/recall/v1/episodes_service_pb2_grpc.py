@@ -26,18 +26,15 @@ if _version_not_supported:
 
 
 class EpisodeServiceStub:
-    """Episodes and facts: what remains of messages that left the window. The
-    messages themselves stay in recall. MessageService.EraseAgent erases those
-    under an agent's scope as well.
+    """Episodes and facts: memories of messages that left a context window. The messages themselves stay in recall.
+    MessageService.EraseAgent also erases the episodes and facts of the agent's scope.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
 
-    Everywhere, valid_at_time asks what was true in the world at that moment,
-    and known_at_time by what had been learned by that moment: a fact that was
-    closed later still ends as it was first written, one that was closed by then
-    ends where it was closed. Absent means now, for both.
+    In all RPCs, valid_at_time selects what was true at that time, and known_at_time selects what had been learned by
+    that time: a fact that was closed after known_at_time has the validity range with which it was written. Both default
+    to now.
     """
 
     def __init__(self, channel):
@@ -139,155 +136,148 @@ class EpisodeServiceStub:
 
 
 class EpisodeServiceServicer:
-    """Episodes and facts: what remains of messages that left the window. The
-    messages themselves stay in recall. MessageService.EraseAgent erases those
-    under an agent's scope as well.
+    """Episodes and facts: memories of messages that left a context window. The messages themselves stay in recall.
+    MessageService.EraseAgent also erases the episodes and facts of the agent's scope.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
 
-    Everywhere, valid_at_time asks what was true in the world at that moment,
-    and known_at_time by what had been learned by that moment: a fact that was
-    closed later still ends as it was first written, one that was closed by then
-    ends where it was closed. Absent means now, for both.
+    In all RPCs, valid_at_time selects what was true at that time, and known_at_time selects what had been learned by
+    that time: a fact that was closed after known_at_time has the validity range with which it was written. Both default
+    to now.
     """
 
     def CommitEpisode(self, request, context):
-        """Takes in what a compaction, or any other look back, brought to light: an
-        episode and operations on facts, in their order, all or none. The turns
-        are marked as covered by the episode; the window is not touched.
-        NOT_FOUND, LEASE_LOST, FAILED_PRECONDITION (a fact that is closed;
-        metadata: fact_id, superseded_by_id where there is one).
+        """Stores an episode and applies operations on facts in order, all or none. The turns are marked as covered by the
+        episode; the window does not change.
+
+        Errors: NOT_FOUND, LEASE_LOST, FACT_CLOSED (metadata: fact_id, and superseded_by_id if there is one).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetEpisode(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns one episode. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEpisodes(self, request, context):
-        """Order UNSPECIFIED is ascending.
+        """Lists episodes. The default order is ascending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SearchEpisodes(self, request, context):
-        """Best first; a blank query gives the newest. EMBEDDER_UNAVAILABLE for
-        VECTOR; HYBRID goes on with words alone.
+        """Searches episodes; best match first. A blank query lists the newest. Errors: EMBEDDER_UNAVAILABLE for mode VECTOR.
+        HYBRID falls back to full-text search and sets degraded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateEpisode(self, request, context):
-        """Changes the fields in the mask.
+        """Updates the fields in update_mask. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteEpisode(self, request, context):
-        """Erases an episode; the facts drawn from it stay. A repeat succeeds.
+        """Erases an episode. The facts extracted from it are kept. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateFact(self, request, context):
-        """Adds one fact. Where the scope has the same text as a fact that holds, in
-        disregard of case and spaces, that one is confirmed and returned.
+        """Adds a fact. If the scope contains a valid fact with the same text (ignoring case and white space), that fact is
+        confirmed and returned instead.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetFact(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns one fact, closed or not. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListFacts(self, request, context):
-        """Facts that hold at the times asked for. Order UNSPECIFIED is ascending.
+        """Lists the facts that are valid at the requested times. The default order is ascending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SearchFacts(self, request, context):
-        """Best first, among the facts that ListFacts would give; a blank query
-        gives the newest. EMBEDDER_UNAVAILABLE for VECTOR; HYBRID goes on with
-        words alone.
+        """Searches the facts that ListFacts would return; best match first. A blank query lists the newest. Errors:
+        EMBEDDER_UNAVAILABLE for mode VECTOR. HYBRID falls back to full-text search and sets degraded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateFact(self, request, context):
-        """Changes the fields in the mask. What a fact says is not changed but
-        superseded.
+        """Updates the fields in update_mask. The text of a fact cannot be updated; use SupersedeFact. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SupersedeFact(self, request, context):
-        """Closes a fact in favour of a new one. FAILED_PRECONDITION where it is
-        closed (metadata: superseded_by_id where there is one).
+        """Closes a fact and creates its replacement. Errors: NOT_FOUND, FACT_CLOSED (metadata: superseded_by_id if there is
+        one).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def InvalidateFact(self, request, context):
-        """Closes a fact. One that is closed already, for the same time, stays as it
-        is and is a success; for another it is FAILED_PRECONDITION.
+        """Closes a fact. Closing a closed fact with the same invalid_time succeeds and changes nothing; with a different
+        time it fails with FACT_CLOSED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteFact(self, request, context):
-        """Erases a fact as if it had never been learned; its neighbours in the
-        chain stay. A repeat succeeds.
+        """Erases a fact. The facts before and after it in its chain are kept. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListFactHistory(self, request, context):
-        """The chain of facts that superseded one another, the given one anywhere in
-        it. Oldest first where order is UNSPECIFIED.
+        """Lists the chain of facts that superseded one another and that contains the given fact. The default order is oldest
+        first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMemoryBundle(self, request, context):
-        """The newest episodes and the facts that hold, for the head of a compacted
-        window.
+        """Returns the newest episodes and the valid facts, for the start of a compacted window.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListMemoryScopes(self, request, context):
-        """The scopes that hold anything. By kind of scope, then by its id or name.
-        after_id and before_id are that id or name.
+        """Lists the scopes that contain memories, ordered by kind of scope, then by id or name. after_id and before_id take
+        that id or name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EraseMemoryScope(self, request, context):
-        """Erases every episode and fact of a scope. A repeat succeeds; what is
-        written later is kept.
+        """Erases all episodes and facts of a scope. Memories written later are kept. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -395,18 +385,15 @@ def add_EpisodeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EpisodeService:
-    """Episodes and facts: what remains of messages that left the window. The
-    messages themselves stay in recall. MessageService.EraseAgent erases those
-    under an agent's scope as well.
+    """Episodes and facts: memories of messages that left a context window. The messages themselves stay in recall.
+    MessageService.EraseAgent also erases the episodes and facts of the agent's scope.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
 
-    Everywhere, valid_at_time asks what was true in the world at that moment,
-    and known_at_time by what had been learned by that moment: a fact that was
-    closed later still ends as it was first written, one that was closed by then
-    ends where it was closed. Absent means now, for both.
+    In all RPCs, valid_at_time selects what was true at that time, and known_at_time selects what had been learned by
+    that time: a fact that was closed after known_at_time has the validity range with which it was written. Both default
+    to now.
     """
 
     @staticmethod

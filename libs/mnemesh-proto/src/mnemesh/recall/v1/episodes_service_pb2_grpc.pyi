@@ -27,18 +27,15 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class EpisodeServiceStub:
-    """Episodes and facts: what remains of messages that left the window. The
-    messages themselves stay in recall. MessageService.EraseAgent erases those
-    under an agent's scope as well.
+    """Episodes and facts: memories of messages that left a context window. The messages themselves stay in recall.
+    MessageService.EraseAgent also erases the episodes and facts of the agent's scope.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
 
-    Everywhere, valid_at_time asks what was true in the world at that moment,
-    and known_at_time by what had been learned by that moment: a fact that was
-    closed later still ends as it was first written, one that was closed by then
-    ends where it was closed. Absent means now, for both.
+    In all RPCs, valid_at_time selects what was true at that time, and known_at_time selects what had been learned by
+    that time: a fact that was closed after known_at_time has the validity range with which it was written. Both default
+    to now.
     """
 
     @_typing.overload
@@ -46,161 +43,139 @@ class EpisodeServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> EpisodeServiceAsyncStub: ...
     CommitEpisode: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.CommitEpisodeRequest, _episodes_service_pb2.CommitEpisodeResponse]
-    """Takes in what a compaction, or any other look back, brought to light: an
-    episode and operations on facts, in their order, all or none. The turns
-    are marked as covered by the episode; the window is not touched.
-    NOT_FOUND, LEASE_LOST, FAILED_PRECONDITION (a fact that is closed;
-    metadata: fact_id, superseded_by_id where there is one).
+    """Stores an episode and applies operations on facts in order, all or none. The turns are marked as covered by the
+    episode; the window does not change.
+
+    Errors: NOT_FOUND, LEASE_LOST, FACT_CLOSED (metadata: fact_id, and superseded_by_id if there is one).
     """
     GetEpisode: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.GetEpisodeRequest, _episodes_service_pb2.GetEpisodeResponse]
+    """Returns one episode. Errors: NOT_FOUND."""
     ListEpisodes: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.ListEpisodesRequest, _episodes_service_pb2.ListEpisodesResponse]
-    """Order UNSPECIFIED is ascending."""
+    """Lists episodes. The default order is ascending."""
     SearchEpisodes: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.SearchEpisodesRequest, _episodes_service_pb2.SearchEpisodesResponse]
-    """Best first; a blank query gives the newest. EMBEDDER_UNAVAILABLE for
-    VECTOR; HYBRID goes on with words alone.
+    """Searches episodes; best match first. A blank query lists the newest. Errors: EMBEDDER_UNAVAILABLE for mode VECTOR.
+    HYBRID falls back to full-text search and sets degraded.
     """
     UpdateEpisode: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.UpdateEpisodeRequest, _episodes_service_pb2.UpdateEpisodeResponse]
-    """Changes the fields in the mask."""
+    """Updates the fields in update_mask. Errors: NOT_FOUND."""
     DeleteEpisode: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.DeleteEpisodeRequest, _episodes_service_pb2.DeleteEpisodeResponse]
-    """Erases an episode; the facts drawn from it stay. A repeat succeeds."""
+    """Erases an episode. The facts extracted from it are kept. Idempotent."""
     CreateFact: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.CreateFactRequest, _episodes_service_pb2.CreateFactResponse]
-    """Adds one fact. Where the scope has the same text as a fact that holds, in
-    disregard of case and spaces, that one is confirmed and returned.
+    """Adds a fact. If the scope contains a valid fact with the same text (ignoring case and white space), that fact is
+    confirmed and returned instead.
     """
     GetFact: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.GetFactRequest, _episodes_service_pb2.GetFactResponse]
+    """Returns one fact, closed or not. Errors: NOT_FOUND."""
     ListFacts: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.ListFactsRequest, _episodes_service_pb2.ListFactsResponse]
-    """Facts that hold at the times asked for. Order UNSPECIFIED is ascending."""
+    """Lists the facts that are valid at the requested times. The default order is ascending."""
     SearchFacts: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.SearchFactsRequest, _episodes_service_pb2.SearchFactsResponse]
-    """Best first, among the facts that ListFacts would give; a blank query
-    gives the newest. EMBEDDER_UNAVAILABLE for VECTOR; HYBRID goes on with
-    words alone.
+    """Searches the facts that ListFacts would return; best match first. A blank query lists the newest. Errors:
+    EMBEDDER_UNAVAILABLE for mode VECTOR. HYBRID falls back to full-text search and sets degraded.
     """
     UpdateFact: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.UpdateFactRequest, _episodes_service_pb2.UpdateFactResponse]
-    """Changes the fields in the mask. What a fact says is not changed but
-    superseded.
-    """
+    """Updates the fields in update_mask. The text of a fact cannot be updated; use SupersedeFact. Errors: NOT_FOUND."""
     SupersedeFact: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.SupersedeFactRequest, _episodes_service_pb2.SupersedeFactResponse]
-    """Closes a fact in favour of a new one. FAILED_PRECONDITION where it is
-    closed (metadata: superseded_by_id where there is one).
+    """Closes a fact and creates its replacement. Errors: NOT_FOUND, FACT_CLOSED (metadata: superseded_by_id if there is
+    one).
     """
     InvalidateFact: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.InvalidateFactRequest, _episodes_service_pb2.InvalidateFactResponse]
-    """Closes a fact. One that is closed already, for the same time, stays as it
-    is and is a success; for another it is FAILED_PRECONDITION.
+    """Closes a fact. Closing a closed fact with the same invalid_time succeeds and changes nothing; with a different
+    time it fails with FACT_CLOSED.
     """
     DeleteFact: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.DeleteFactRequest, _episodes_service_pb2.DeleteFactResponse]
-    """Erases a fact as if it had never been learned; its neighbours in the
-    chain stay. A repeat succeeds.
-    """
+    """Erases a fact. The facts before and after it in its chain are kept. Idempotent."""
     ListFactHistory: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.ListFactHistoryRequest, _episodes_service_pb2.ListFactHistoryResponse]
-    """The chain of facts that superseded one another, the given one anywhere in
-    it. Oldest first where order is UNSPECIFIED.
+    """Lists the chain of facts that superseded one another and that contains the given fact. The default order is oldest
+    first.
     """
     GetMemoryBundle: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.GetMemoryBundleRequest, _episodes_service_pb2.GetMemoryBundleResponse]
-    """The newest episodes and the facts that hold, for the head of a compacted
-    window.
-    """
+    """Returns the newest episodes and the valid facts, for the start of a compacted window."""
     ListMemoryScopes: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.ListMemoryScopesRequest, _episodes_service_pb2.ListMemoryScopesResponse]
-    """The scopes that hold anything. By kind of scope, then by its id or name.
-    after_id and before_id are that id or name.
+    """Lists the scopes that contain memories, ordered by kind of scope, then by id or name. after_id and before_id take
+    that id or name.
     """
     EraseMemoryScope: _grpc.UnaryUnaryMultiCallable[_episodes_service_pb2.EraseMemoryScopeRequest, _episodes_service_pb2.EraseMemoryScopeResponse]
-    """Erases every episode and fact of a scope. A repeat succeeds; what is
-    written later is kept.
-    """
+    """Erases all episodes and facts of a scope. Memories written later are kept. Idempotent."""
 
 @_typing.type_check_only
 class EpisodeServiceAsyncStub(EpisodeServiceStub):
-    """Episodes and facts: what remains of messages that left the window. The
-    messages themselves stay in recall. MessageService.EraseAgent erases those
-    under an agent's scope as well.
+    """Episodes and facts: memories of messages that left a context window. The messages themselves stay in recall.
+    MessageService.EraseAgent also erases the episodes and facts of the agent's scope.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
 
-    Everywhere, valid_at_time asks what was true in the world at that moment,
-    and known_at_time by what had been learned by that moment: a fact that was
-    closed later still ends as it was first written, one that was closed by then
-    ends where it was closed. Absent means now, for both.
+    In all RPCs, valid_at_time selects what was true at that time, and known_at_time selects what had been learned by
+    that time: a fact that was closed after known_at_time has the validity range with which it was written. Both default
+    to now.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CommitEpisode: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.CommitEpisodeRequest, _episodes_service_pb2.CommitEpisodeResponse]  # type: ignore[assignment]
-    """Takes in what a compaction, or any other look back, brought to light: an
-    episode and operations on facts, in their order, all or none. The turns
-    are marked as covered by the episode; the window is not touched.
-    NOT_FOUND, LEASE_LOST, FAILED_PRECONDITION (a fact that is closed;
-    metadata: fact_id, superseded_by_id where there is one).
+    """Stores an episode and applies operations on facts in order, all or none. The turns are marked as covered by the
+    episode; the window does not change.
+
+    Errors: NOT_FOUND, LEASE_LOST, FACT_CLOSED (metadata: fact_id, and superseded_by_id if there is one).
     """
     GetEpisode: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.GetEpisodeRequest, _episodes_service_pb2.GetEpisodeResponse]  # type: ignore[assignment]
+    """Returns one episode. Errors: NOT_FOUND."""
     ListEpisodes: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.ListEpisodesRequest, _episodes_service_pb2.ListEpisodesResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is ascending."""
+    """Lists episodes. The default order is ascending."""
     SearchEpisodes: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.SearchEpisodesRequest, _episodes_service_pb2.SearchEpisodesResponse]  # type: ignore[assignment]
-    """Best first; a blank query gives the newest. EMBEDDER_UNAVAILABLE for
-    VECTOR; HYBRID goes on with words alone.
+    """Searches episodes; best match first. A blank query lists the newest. Errors: EMBEDDER_UNAVAILABLE for mode VECTOR.
+    HYBRID falls back to full-text search and sets degraded.
     """
     UpdateEpisode: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.UpdateEpisodeRequest, _episodes_service_pb2.UpdateEpisodeResponse]  # type: ignore[assignment]
-    """Changes the fields in the mask."""
+    """Updates the fields in update_mask. Errors: NOT_FOUND."""
     DeleteEpisode: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.DeleteEpisodeRequest, _episodes_service_pb2.DeleteEpisodeResponse]  # type: ignore[assignment]
-    """Erases an episode; the facts drawn from it stay. A repeat succeeds."""
+    """Erases an episode. The facts extracted from it are kept. Idempotent."""
     CreateFact: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.CreateFactRequest, _episodes_service_pb2.CreateFactResponse]  # type: ignore[assignment]
-    """Adds one fact. Where the scope has the same text as a fact that holds, in
-    disregard of case and spaces, that one is confirmed and returned.
+    """Adds a fact. If the scope contains a valid fact with the same text (ignoring case and white space), that fact is
+    confirmed and returned instead.
     """
     GetFact: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.GetFactRequest, _episodes_service_pb2.GetFactResponse]  # type: ignore[assignment]
+    """Returns one fact, closed or not. Errors: NOT_FOUND."""
     ListFacts: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.ListFactsRequest, _episodes_service_pb2.ListFactsResponse]  # type: ignore[assignment]
-    """Facts that hold at the times asked for. Order UNSPECIFIED is ascending."""
+    """Lists the facts that are valid at the requested times. The default order is ascending."""
     SearchFacts: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.SearchFactsRequest, _episodes_service_pb2.SearchFactsResponse]  # type: ignore[assignment]
-    """Best first, among the facts that ListFacts would give; a blank query
-    gives the newest. EMBEDDER_UNAVAILABLE for VECTOR; HYBRID goes on with
-    words alone.
+    """Searches the facts that ListFacts would return; best match first. A blank query lists the newest. Errors:
+    EMBEDDER_UNAVAILABLE for mode VECTOR. HYBRID falls back to full-text search and sets degraded.
     """
     UpdateFact: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.UpdateFactRequest, _episodes_service_pb2.UpdateFactResponse]  # type: ignore[assignment]
-    """Changes the fields in the mask. What a fact says is not changed but
-    superseded.
-    """
+    """Updates the fields in update_mask. The text of a fact cannot be updated; use SupersedeFact. Errors: NOT_FOUND."""
     SupersedeFact: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.SupersedeFactRequest, _episodes_service_pb2.SupersedeFactResponse]  # type: ignore[assignment]
-    """Closes a fact in favour of a new one. FAILED_PRECONDITION where it is
-    closed (metadata: superseded_by_id where there is one).
+    """Closes a fact and creates its replacement. Errors: NOT_FOUND, FACT_CLOSED (metadata: superseded_by_id if there is
+    one).
     """
     InvalidateFact: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.InvalidateFactRequest, _episodes_service_pb2.InvalidateFactResponse]  # type: ignore[assignment]
-    """Closes a fact. One that is closed already, for the same time, stays as it
-    is and is a success; for another it is FAILED_PRECONDITION.
+    """Closes a fact. Closing a closed fact with the same invalid_time succeeds and changes nothing; with a different
+    time it fails with FACT_CLOSED.
     """
     DeleteFact: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.DeleteFactRequest, _episodes_service_pb2.DeleteFactResponse]  # type: ignore[assignment]
-    """Erases a fact as if it had never been learned; its neighbours in the
-    chain stay. A repeat succeeds.
-    """
+    """Erases a fact. The facts before and after it in its chain are kept. Idempotent."""
     ListFactHistory: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.ListFactHistoryRequest, _episodes_service_pb2.ListFactHistoryResponse]  # type: ignore[assignment]
-    """The chain of facts that superseded one another, the given one anywhere in
-    it. Oldest first where order is UNSPECIFIED.
+    """Lists the chain of facts that superseded one another and that contains the given fact. The default order is oldest
+    first.
     """
     GetMemoryBundle: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.GetMemoryBundleRequest, _episodes_service_pb2.GetMemoryBundleResponse]  # type: ignore[assignment]
-    """The newest episodes and the facts that hold, for the head of a compacted
-    window.
-    """
+    """Returns the newest episodes and the valid facts, for the start of a compacted window."""
     ListMemoryScopes: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.ListMemoryScopesRequest, _episodes_service_pb2.ListMemoryScopesResponse]  # type: ignore[assignment]
-    """The scopes that hold anything. By kind of scope, then by its id or name.
-    after_id and before_id are that id or name.
+    """Lists the scopes that contain memories, ordered by kind of scope, then by id or name. after_id and before_id take
+    that id or name.
     """
     EraseMemoryScope: _aio.UnaryUnaryMultiCallable[_episodes_service_pb2.EraseMemoryScopeRequest, _episodes_service_pb2.EraseMemoryScopeResponse]  # type: ignore[assignment]
-    """Erases every episode and fact of a scope. A repeat succeeds; what is
-    written later is kept.
-    """
+    """Erases all episodes and facts of a scope. Memories written later are kept. Idempotent."""
 
 class EpisodeServiceServicer:
-    """Episodes and facts: what remains of messages that left the window. The
-    messages themselves stay in recall. MessageService.EraseAgent erases those
-    under an agent's scope as well.
+    """Episodes and facts: memories of messages that left a context window. The messages themselves stay in recall.
+    MessageService.EraseAgent also erases the episodes and facts of the agent's scope.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
 
-    Everywhere, valid_at_time asks what was true in the world at that moment,
-    and known_at_time by what had been learned by that moment: a fact that was
-    closed later still ends as it was first written, one that was closed by then
-    ends where it was closed. Absent means now, for both.
+    In all RPCs, valid_at_time selects what was true at that time, and known_at_time selects what had been learned by
+    that time: a fact that was closed after known_at_time has the validity range with which it was written. Both default
+    to now.
     """
 
     def CommitEpisode(
@@ -208,33 +183,33 @@ class EpisodeServiceServicer:
         request: _episodes_service_pb2.CommitEpisodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.CommitEpisodeResponse, _abc.Awaitable[_episodes_service_pb2.CommitEpisodeResponse]]:
-        """Takes in what a compaction, or any other look back, brought to light: an
-        episode and operations on facts, in their order, all or none. The turns
-        are marked as covered by the episode; the window is not touched.
-        NOT_FOUND, LEASE_LOST, FAILED_PRECONDITION (a fact that is closed;
-        metadata: fact_id, superseded_by_id where there is one).
+        """Stores an episode and applies operations on facts in order, all or none. The turns are marked as covered by the
+        episode; the window does not change.
+
+        Errors: NOT_FOUND, LEASE_LOST, FACT_CLOSED (metadata: fact_id, and superseded_by_id if there is one).
         """
 
     def GetEpisode(
         self,
         request: _episodes_service_pb2.GetEpisodeRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_episodes_service_pb2.GetEpisodeResponse, _abc.Awaitable[_episodes_service_pb2.GetEpisodeResponse]]: ...
+    ) -> _typing.Union[_episodes_service_pb2.GetEpisodeResponse, _abc.Awaitable[_episodes_service_pb2.GetEpisodeResponse]]:
+        """Returns one episode. Errors: NOT_FOUND."""
 
     def ListEpisodes(
         self,
         request: _episodes_service_pb2.ListEpisodesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.ListEpisodesResponse, _abc.Awaitable[_episodes_service_pb2.ListEpisodesResponse]]:
-        """Order UNSPECIFIED is ascending."""
+        """Lists episodes. The default order is ascending."""
 
     def SearchEpisodes(
         self,
         request: _episodes_service_pb2.SearchEpisodesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.SearchEpisodesResponse, _abc.Awaitable[_episodes_service_pb2.SearchEpisodesResponse]]:
-        """Best first; a blank query gives the newest. EMBEDDER_UNAVAILABLE for
-        VECTOR; HYBRID goes on with words alone.
+        """Searches episodes; best match first. A blank query lists the newest. Errors: EMBEDDER_UNAVAILABLE for mode VECTOR.
+        HYBRID falls back to full-text search and sets degraded.
         """
 
     def UpdateEpisode(
@@ -242,45 +217,45 @@ class EpisodeServiceServicer:
         request: _episodes_service_pb2.UpdateEpisodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.UpdateEpisodeResponse, _abc.Awaitable[_episodes_service_pb2.UpdateEpisodeResponse]]:
-        """Changes the fields in the mask."""
+        """Updates the fields in update_mask. Errors: NOT_FOUND."""
 
     def DeleteEpisode(
         self,
         request: _episodes_service_pb2.DeleteEpisodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.DeleteEpisodeResponse, _abc.Awaitable[_episodes_service_pb2.DeleteEpisodeResponse]]:
-        """Erases an episode; the facts drawn from it stay. A repeat succeeds."""
+        """Erases an episode. The facts extracted from it are kept. Idempotent."""
 
     def CreateFact(
         self,
         request: _episodes_service_pb2.CreateFactRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.CreateFactResponse, _abc.Awaitable[_episodes_service_pb2.CreateFactResponse]]:
-        """Adds one fact. Where the scope has the same text as a fact that holds, in
-        disregard of case and spaces, that one is confirmed and returned.
+        """Adds a fact. If the scope contains a valid fact with the same text (ignoring case and white space), that fact is
+        confirmed and returned instead.
         """
 
     def GetFact(
         self,
         request: _episodes_service_pb2.GetFactRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_episodes_service_pb2.GetFactResponse, _abc.Awaitable[_episodes_service_pb2.GetFactResponse]]: ...
+    ) -> _typing.Union[_episodes_service_pb2.GetFactResponse, _abc.Awaitable[_episodes_service_pb2.GetFactResponse]]:
+        """Returns one fact, closed or not. Errors: NOT_FOUND."""
 
     def ListFacts(
         self,
         request: _episodes_service_pb2.ListFactsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.ListFactsResponse, _abc.Awaitable[_episodes_service_pb2.ListFactsResponse]]:
-        """Facts that hold at the times asked for. Order UNSPECIFIED is ascending."""
+        """Lists the facts that are valid at the requested times. The default order is ascending."""
 
     def SearchFacts(
         self,
         request: _episodes_service_pb2.SearchFactsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.SearchFactsResponse, _abc.Awaitable[_episodes_service_pb2.SearchFactsResponse]]:
-        """Best first, among the facts that ListFacts would give; a blank query
-        gives the newest. EMBEDDER_UNAVAILABLE for VECTOR; HYBRID goes on with
-        words alone.
+        """Searches the facts that ListFacts would return; best match first. A blank query lists the newest. Errors:
+        EMBEDDER_UNAVAILABLE for mode VECTOR. HYBRID falls back to full-text search and sets degraded.
         """
 
     def UpdateFact(
@@ -288,17 +263,15 @@ class EpisodeServiceServicer:
         request: _episodes_service_pb2.UpdateFactRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.UpdateFactResponse, _abc.Awaitable[_episodes_service_pb2.UpdateFactResponse]]:
-        """Changes the fields in the mask. What a fact says is not changed but
-        superseded.
-        """
+        """Updates the fields in update_mask. The text of a fact cannot be updated; use SupersedeFact. Errors: NOT_FOUND."""
 
     def SupersedeFact(
         self,
         request: _episodes_service_pb2.SupersedeFactRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.SupersedeFactResponse, _abc.Awaitable[_episodes_service_pb2.SupersedeFactResponse]]:
-        """Closes a fact in favour of a new one. FAILED_PRECONDITION where it is
-        closed (metadata: superseded_by_id where there is one).
+        """Closes a fact and creates its replacement. Errors: NOT_FOUND, FACT_CLOSED (metadata: superseded_by_id if there is
+        one).
         """
 
     def InvalidateFact(
@@ -306,8 +279,8 @@ class EpisodeServiceServicer:
         request: _episodes_service_pb2.InvalidateFactRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.InvalidateFactResponse, _abc.Awaitable[_episodes_service_pb2.InvalidateFactResponse]]:
-        """Closes a fact. One that is closed already, for the same time, stays as it
-        is and is a success; for another it is FAILED_PRECONDITION.
+        """Closes a fact. Closing a closed fact with the same invalid_time succeeds and changes nothing; with a different
+        time it fails with FACT_CLOSED.
         """
 
     def DeleteFact(
@@ -315,17 +288,15 @@ class EpisodeServiceServicer:
         request: _episodes_service_pb2.DeleteFactRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.DeleteFactResponse, _abc.Awaitable[_episodes_service_pb2.DeleteFactResponse]]:
-        """Erases a fact as if it had never been learned; its neighbours in the
-        chain stay. A repeat succeeds.
-        """
+        """Erases a fact. The facts before and after it in its chain are kept. Idempotent."""
 
     def ListFactHistory(
         self,
         request: _episodes_service_pb2.ListFactHistoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.ListFactHistoryResponse, _abc.Awaitable[_episodes_service_pb2.ListFactHistoryResponse]]:
-        """The chain of facts that superseded one another, the given one anywhere in
-        it. Oldest first where order is UNSPECIFIED.
+        """Lists the chain of facts that superseded one another and that contains the given fact. The default order is oldest
+        first.
         """
 
     def GetMemoryBundle(
@@ -333,17 +304,15 @@ class EpisodeServiceServicer:
         request: _episodes_service_pb2.GetMemoryBundleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.GetMemoryBundleResponse, _abc.Awaitable[_episodes_service_pb2.GetMemoryBundleResponse]]:
-        """The newest episodes and the facts that hold, for the head of a compacted
-        window.
-        """
+        """Returns the newest episodes and the valid facts, for the start of a compacted window."""
 
     def ListMemoryScopes(
         self,
         request: _episodes_service_pb2.ListMemoryScopesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.ListMemoryScopesResponse, _abc.Awaitable[_episodes_service_pb2.ListMemoryScopesResponse]]:
-        """The scopes that hold anything. By kind of scope, then by its id or name.
-        after_id and before_id are that id or name.
+        """Lists the scopes that contain memories, ordered by kind of scope, then by id or name. after_id and before_id take
+        that id or name.
         """
 
     def EraseMemoryScope(
@@ -351,8 +320,6 @@ class EpisodeServiceServicer:
         request: _episodes_service_pb2.EraseMemoryScopeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_episodes_service_pb2.EraseMemoryScopeResponse, _abc.Awaitable[_episodes_service_pb2.EraseMemoryScopeResponse]]:
-        """Erases every episode and fact of a scope. A repeat succeeds; what is
-        written later is kept.
-        """
+        """Erases all episodes and facts of a scope. Memories written later are kept. Idempotent."""
 
 def add_EpisodeServiceServicer_to_server(servicer: EpisodeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -33,13 +33,13 @@ class _MessageOrderByEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Messag
     DESCRIPTOR: _descriptor.EnumDescriptor
     MESSAGE_ORDER_BY_UNSPECIFIED: _MessageOrderBy.ValueType  # 0
     MESSAGE_ORDER_BY_SEQUENCE: _MessageOrderBy.ValueType  # 1
-    """Sequence id."""
+    """By sequence id."""
 
 class MessageOrderBy(_MessageOrderBy, metaclass=_MessageOrderByEnumTypeWrapper): ...
 
 MESSAGE_ORDER_BY_UNSPECIFIED: MessageOrderBy.ValueType  # 0
 MESSAGE_ORDER_BY_SEQUENCE: MessageOrderBy.ValueType  # 1
-"""Sequence id."""
+"""By sequence id."""
 Global___MessageOrderBy: _TypeAlias = MessageOrderBy  # noqa: Y015
 
 class _SearchMode:
@@ -50,7 +50,7 @@ class _SearchModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SearchMode
     DESCRIPTOR: _descriptor.EnumDescriptor
     SEARCH_MODE_UNSPECIFIED: _SearchMode.ValueType  # 0
     SEARCH_MODE_HYBRID: _SearchMode.ValueType  # 1
-    """Both lists, fused by reciprocal rank. The default."""
+    """Full-text and vector results, fused by reciprocal rank. The default."""
     SEARCH_MODE_TEXT: _SearchMode.ValueType  # 2
     SEARCH_MODE_VECTOR: _SearchMode.ValueType  # 3
 
@@ -58,7 +58,7 @@ class SearchMode(_SearchMode, metaclass=_SearchModeEnumTypeWrapper): ...
 
 SEARCH_MODE_UNSPECIFIED: SearchMode.ValueType  # 0
 SEARCH_MODE_HYBRID: SearchMode.ValueType  # 1
-"""Both lists, fused by reciprocal rank. The default."""
+"""Full-text and vector results, fused by reciprocal rank. The default."""
 SEARCH_MODE_TEXT: SearchMode.ValueType  # 2
 SEARCH_MODE_VECTOR: SearchMode.ValueType  # 3
 Global___SearchMode: _TypeAlias = SearchMode  # noqa: Y015
@@ -76,7 +76,7 @@ class CreateContextRequest(_message.Message):
     conversation_id: _builtins.str
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """The system message first, of role SYSTEM. Every message has its id."""
+        """The first message is the system message (role SYSTEM). Every message has an id."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class GetContextResponse(_message.Message):
     not_modified: _builtins.bool
     @_builtins.property
     def context(self) -> _contexts_pb2.Context:
-        """Where not_modified, without messages."""
+        """Carries no messages if not_modified is set."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class ContextIds(_message.Message):
     version: _builtins.int
     @_builtins.property
     def message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """In window order, the system message first."""
+        """In window order; the first is the system message."""
 
     def __init__(
         self,
@@ -251,20 +251,20 @@ class CommitStepRequest(_message.Message):
     agent_id: _builtins.str
     conversation_id: _builtins.str
     step_id: _builtins.str
-    """The key of the commit."""
+    """Idempotency key of the commit."""
     base_version: _builtins.int
-    """The version that the step was built on."""
+    """Version of the window that the step was based on."""
     system_text: _builtins.str
-    """A new text for the conversation's system message, whose id stays."""
+    """New text of the conversation's system message. The message keeps its id."""
     @_builtins.property
     def lease(self) -> _contexts_pb2.WriterLease: ...
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """New rows in window order, each with its id."""
+        """New messages in window order, each with an id."""
 
     @_builtins.property
     def hidden_messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """Rows that are stored but do not enter the window."""
+        """Messages that are stored but do not enter the window."""
 
     def __init__(
         self,
@@ -300,17 +300,17 @@ class CommitStepResponse(_message.Message):
     SEQUENCE_IDS_FIELD_NUMBER: _builtins.int
     AGENT_MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
     version: _builtins.int
-    """The window's version after the commit."""
+    """Version of the window after the commit."""
     rebased: _builtins.bool
-    """The version had moved: context is the whole current window."""
+    """True if the window had changed since base_version. context then contains the whole current window."""
     replayed: _builtins.bool
-    """The step had been committed before with the same content."""
+    """True if the step was committed before with the same content."""
     agent_message_count: _builtins.int
     @_builtins.property
     def context(self) -> _contexts_pb2.Context: ...
     @_builtins.property
     def sequence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Of messages and then hidden_messages, in order."""
+        """Sequence ids of messages, followed by those of hidden_messages."""
 
     def __init__(
         self,
@@ -352,20 +352,19 @@ class ReplaceContextRequest(_message.Message):
     system_text: _builtins.str
     @_builtins.property
     def lease(self) -> _contexts_pb2.WriterLease:
-        """Absent where an owner acts outside of a run."""
+        """Absent if an owner acts outside a run."""
 
     @_builtins.property
     def message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The whole new window by id, the system message first. Ids of new rows
-        stand in new_messages; those of error returns that the window shows for
-        calls without one (see GetContext) may be kept, and are stored.
+        """Ids of the whole new window; the first is the system message. New messages are listed in new_messages. Ids of
+        error returns that GetContext added may be kept; they are then stored.
         """
 
     @_builtins.property
     def new_messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]: ...
     @_builtins.property
     def memories(self) -> _containers.RepeatedCompositeFieldContainer[_episodes_pb2.EpisodeCommit]:
-        """Kept with the window, all of them or neither; at most 100."""
+        """Memories stored in the same transaction; at most 100."""
 
     def __init__(
         self,
@@ -423,10 +422,10 @@ class ForkContextRequest(_message.Message):
     source_conversation_id: _builtins.str
     conversation_id: _builtins.str
     until_message_id: _builtins.str
-    """Share only up to and including this message; absent shares all."""
+    """Id of the last message to share. Absent shares all messages."""
     @_builtins.property
     def system_message(self) -> _message_pb2.Message:
-        """The system message of the fork."""
+        """System message of the fork."""
 
     def __init__(
         self,
@@ -477,7 +476,7 @@ class DeleteContextRequest(_message.Message):
     request_id: _builtins.str
     conversation_id: _builtins.str
     delete_messages: _builtins.bool
-    """Also delete the messages that only this conversation shows or wrote."""
+    """Also deletes messages that only this conversation shows or wrote."""
     def __init__(
         self,
         *,
@@ -523,7 +522,7 @@ class AppendMessagesRequest(_message.Message):
     request_id: _builtins.str
     agent_id: _builtins.str
     conversation_id: _builtins.str
-    """Absent stores the rows in no window."""
+    """Absent stores the messages without adding them to a window."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]: ...
     def __init__(
@@ -551,7 +550,7 @@ class AppendMessagesResponse(_message.Message):
     SEQUENCE_IDS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     version: _builtins.int
-    """Present where a conversation was named."""
+    """Present if a conversation was named."""
     @_builtins.property
     def sequence_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -614,14 +613,14 @@ Global___GetMessagesResponse: _TypeAlias = GetMessagesResponse  # noqa: Y015
 
 @_typing.final
 class ConversationScope(_message.Message):
-    """Which conversations a list or search looks at."""
+    """Selects the conversations that a list or search covers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     DEFAULT_CONVERSATION_FIELD_NUMBER: _builtins.int
     conversation_id: _builtins.str
-    """One conversation's own rows."""
+    """Messages of one conversation."""
     @_builtins.property
     def default_conversation(self) -> Global___DefaultConversation:
         """Only the agent's default conversation."""
@@ -693,18 +692,18 @@ class ListMessagesRequest(_message.Message):
     otid: _builtins.str
     include_err: _builtins.bool
     tool_call_id: _builtins.str
-    """A row that carries the call or the return of this tool call."""
+    """Messages that contain the call or the return of this tool call."""
     text_search: _builtins.str
     """Case-insensitive substring of the searchable text."""
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """At least one of agent_ids, run_id, step_id, group_id or conversation is
-        common; none lists the organization.
+        """Usually at least one of agent_ids, run_id, step_id, group_id or conversation is set. Without any, the whole
+        organization is listed.
         """
 
     @_builtins.property
     def conversation(self) -> Global___ConversationScope:
-        """Absent: every conversation."""
+        """Absent covers every conversation."""
 
     @_builtins.property
     def roles(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Role.ValueType]: ...
@@ -823,7 +822,7 @@ class UpdateMessageRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def message(self) -> _message_pb2.Message:
-        """id names the message."""
+        """message.id identifies the message."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
@@ -919,25 +918,25 @@ class SearchMessagesRequest(_message.Message):
     """At most 10,000 characters."""
     mode: Global___SearchMode.ValueType
     limit: _builtins.int
-    """At most this many hits; 0 means 10, more than 100 is INVALID_ARGUMENT."""
+    """Maximum number of hits. 0 means 10; more than 100 is INVALID_ARGUMENT."""
     agent_id: _builtins.str
-    """Absent looks through the organization."""
+    """Absent searches the whole organization."""
     start_date: _builtins.str
-    """"YYYY-MM-DD" or "YYYY-MM-DDTHH:MM[:SS][offset]". Without an offset the
-    bound is in time_zone; a bare end date reaches to the end of that day.
+    """Format: "YYYY-MM-DD" or "YYYY-MM-DDTHH:MM[:SS][offset]". Without an offset the time is in time_zone. An end date
+    without a time includes that whole day.
     """
     end_date: _builtins.str
     time_zone: _builtins.str
-    """IANA name; absent means UTC."""
+    """IANA time zone name. Absent means UTC."""
     @_builtins.property
     def conversation(self) -> Global___ConversationScope: ...
     @_builtins.property
     def roles(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Role.ValueType]:
-        """USER, ASSISTANT and TOOL; empty means all of them."""
+        """USER, ASSISTANT and TOOL are allowed. Empty means all of them."""
 
     @_builtins.property
     def exclude_message_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Rows to leave out, such as those in the window."""
+        """Messages to exclude, such as those in the window."""
 
     def __init__(
         self,
@@ -1007,17 +1006,15 @@ class MessageHit(_message.Message):
     TEXT_RANK_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """The words that were searched: what was said, without packaging."""
+    """The searched text, without formatting around it."""
     score: _builtins.float
-    """Higher is better; comparable within one answer only."""
+    """Higher is better. Scores are comparable within one response only."""
     vector_rank: _builtins.int
-    """1-based rank in each list; absent where the list does not hold it."""
+    """1-based ranks in the two result lists. Absent if the list does not contain the message."""
     text_rank: _builtins.int
     mode: Global___SearchMode.ValueType
-    """What the search came to, the same for all hits of an answer: as asked, but
-    TEXT where HYBRID had to do without meaning because the embedder is away.
-    UNSPECIFIED where the query was blank and the newest are listed: those
-    have no score and no ranks.
+    """The mode that was applied, the same for all hits. It is the requested mode, except that HYBRID becomes TEXT if the
+    embedder is unreachable. UNSPECIFIED if the query was blank: such hits have no score and no ranks.
     """
     @_builtins.property
     def message(self) -> _message_pb2.Message: ...

@@ -26,19 +26,15 @@ if _version_not_supported:
 
 
 class MessageServiceStub:
-    """Recall memory: every message ever, and the context window of each
-    conversation.
+    """Recall memory: all messages of an agent, and the context window of each conversation.
 
-    Every agent has a default conversation, whose id is derived from the
-    agent's: "conv-" and the first 16 bytes of the SHA-256 of "conv", the byte
-    0x1f and the agent's id, written as a UUID whose version bits are set to 4
-    and whose variant bits to 10. It needs no registration, and has a window
-    once CreateContext made it one.
+    Every agent has a default conversation. Its id is derived from the agent id: "conv-" followed by the first 16 bytes
+    of the SHA-256 of "conv", the byte 0x1f and the agent id, formatted as a UUID with version bits 4 and variant bits
+    10. The default conversation needs no registration; it has a window after CreateContext.
 
-    Message ids are chosen by the writer; storing an id again with the same
-    content is a success that changes nothing, with other content it is
-    ALREADY_EXISTS. Sequence ids are given in the writing transaction, so that
-    their order is commit order.
+    The writer chooses message ids. Storing an existing id with the same content succeeds and changes nothing; with
+    different content it fails with ALREADY_EXISTS. Sequence ids are assigned in the writing transaction, so their order
+    is the commit order.
     """
 
     def __init__(self, channel):
@@ -120,155 +116,152 @@ class MessageServiceStub:
 
 
 class MessageServiceServicer:
-    """Recall memory: every message ever, and the context window of each
-    conversation.
+    """Recall memory: all messages of an agent, and the context window of each conversation.
 
-    Every agent has a default conversation, whose id is derived from the
-    agent's: "conv-" and the first 16 bytes of the SHA-256 of "conv", the byte
-    0x1f and the agent's id, written as a UUID whose version bits are set to 4
-    and whose variant bits to 10. It needs no registration, and has a window
-    once CreateContext made it one.
+    Every agent has a default conversation. Its id is derived from the agent id: "conv-" followed by the first 16 bytes
+    of the SHA-256 of "conv", the byte 0x1f and the agent id, formatted as a UUID with version bits 4 and variant bits
+    10. The default conversation needs no registration; it has a window after CreateContext.
 
-    Message ids are chosen by the writer; storing an id again with the same
-    content is a success that changes nothing, with other content it is
-    ALREADY_EXISTS. Sequence ids are given in the writing transaction, so that
-    their order is commit order.
+    The writer chooses message ids. Storing an existing id with the same content succeeds and changes nothing; with
+    different content it fails with ALREADY_EXISTS. Sequence ids are assigned in the writing transaction, so their order
+    is the commit order.
     """
 
     def CreateContext(self, request, context):
-        """Makes a conversation's window with its system message and first messages.
-        A repeat under the same request_id gives the first result; a conversation
-        that has a window otherwise is ALREADY_EXISTS.
+        """Creates the context window of a conversation with its system message and first messages.
+
+        Idempotent: a repeated call with the same request_id returns the first result. Errors: ALREADY_EXISTS if the
+        conversation already has a window.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetContext(self, request, context):
-        """The window as one consistent read. With if_version, not_modified where
-        the caller's version still holds.
+        """Returns the window as one consistent read. If if_version equals the current version, the response has not_modified
+        set and carries no messages.
 
-        Every window that is given out is one that a model can be asked with: a
-        tool call that the window holds no return for is followed by a tool
-        message with an error return. A call that waits for an approval is left
-        as it is. Such a message is no stored row: its id is derived from the call
-        message and its sequence_id is 0, GetMessages and lists do not know it,
-        and it goes when the return arrives or the call leaves. Where
-        ReplaceContext names it, it is stored.
+        The returned window is always valid as model input: a tool call without a return is followed by a tool message
+        with an error return. A call that waits for an approval is not changed. The added message is not stored: its id is
+        derived from the id of the calling message, its sequence_id is 0, and GetMessages and the list RPCs do not return
+        it. It disappears when the return arrives or the call leaves the window. ReplaceContext stores it if message_ids
+        contains its id.
+
+        Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BatchGetContextIds(self, request, context):
-        """Which stored messages up to 1000 windows hold, without the messages; in
-        the order asked for, unknown conversations left out.
+        """Returns the ids of the messages in up to 1000 windows, in the requested order. Unknown conversations are omitted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitStep(self, request, context):
-        """Commits one step in one transaction: stores its messages, rewrites the
-        conversation's system message where one is given, and extends the window.
-        Checked in this order: idempotency (the same step with the same content
-        gives the first result, with other content STEP_CONFLICT), epoch
-        (LEASE_LOST), version (where it moved the append is rebased onto the
-        current window, which comes back).
+        """Commits one step in one transaction: stores its messages, updates the conversation's system message if system_text
+        is set, and extends the window.
 
-        A step's content is its agent, its conversation and what its messages and
-        hidden messages say, each with its id: role, parts, calls, returns,
-        decisions, name, otid, model, and the ids of run, step and turn. Times,
-        system_text, the lease and base_version are no content: a holder that
-        takes the step over renders and stamps anew.
+        The checks run in this order. (1) Idempotency: the same step_id with the same content returns the first result;
+        with different content the call fails with STEP_CONFLICT. (2) Epoch: a lower epoch than the highest known one
+        fails with LEASE_LOST. (3) Version: if the window has changed since base_version, the step is appended to the
+        current window, and the response contains that window.
+
+        The content of a step is its agent, its conversation, and for each message and hidden message: id, role, parts,
+        calls, returns, decisions, name, otid, model, run id, step id and turn id. Times, system_text, the lease and
+        base_version are not content, because a new lease holder renders and timestamps the step again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReplaceContext(self, request, context):
-        """Replaces the window (compaction, reset), storing new messages, and what is
-        to be remembered of those that leave, in the same transaction. LEASE_LOST;
-        WINDOW_MOVED where the version is not the one named; then what
-        CommitEpisode refuses, as FACT_CLOSED. Messages that leave the window stay
-        in recall.
+        """Replaces the window (for a compaction or a reset) and stores new messages and memories in the same transaction.
+        Messages that leave the window stay in recall.
+
+        Errors: LEASE_LOST; WINDOW_MOVED if the current version differs from base_version; the errors of CommitEpisode,
+        such as FACT_CLOSED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ForkContext(self, request, context):
-        """Makes a new window that shares the messages of another, in their order,
-        under a system message of its own.
+        """Creates a window that shares the messages of another window, in the same order, under its own system message.
+
+        Errors: NOT_FOUND; ALREADY_EXISTS if the new conversation already has a window.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteContext(self, request, context):
-        """Deletes a window. Its messages stay in recall unless asked otherwise;
-        those that a fork shows stay always.
+        """Deletes a window. Its messages stay in recall unless delete_messages is set; messages that a fork shows are always
+        kept. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AppendMessages(self, request, context):
-        """Stores messages without putting them into a window, or at its end where a
-        conversation is named. At most 1000 at once, all or none.
+        """Stores up to 1000 messages, all or none. Without a conversation_id the messages enter no window; with one they are
+        appended to its window. Idempotent by message id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMessages(self, request, context):
-        """By id, in the order asked for. Unknown ids are left out.
+        """Returns messages by id, in the requested order. Unknown ids are omitted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListMessages(self, request, context):
-        """Truly in the order asked for; UNSPECIFIED is ascending. Of one agent by
-        sequence id; over several agents, whose sequence ids do not compare, in
-        the order of storing.
+        """Lists messages in the requested order; UNSPECIFIED means ascending. The messages of one agent are ordered by
+        sequence id. Across agents, whose sequence ids are not comparable, the order is the order of storage.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateMessage(self, request, context):
-        """Changes the content of a stored message.
+        """Updates the content of a stored message. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteMessage(self, request, context):
-        """Deletes a message everywhere. A repeat succeeds.
+        """Deletes a message from recall and from all windows. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SearchMessages(self, request, context):
-        """Searches messages by words, by meaning, or both. Heartbeats, tool noise
-        and the artefacts of earlier searches are left out before counting; the
-        text that an agent sent by send_message counts as its words. Text hits
-        are exact at once; meaning follows within moments. A blank query lists
-        the newest. Words are looked for in every message. By meaning, a service
-        without a Qdrant server looks at the newest 50,000 of an agent or a
-        conversation, and where neither is given at the newest 20,000, in blocks
-        of up to 64 of an agent, and at those that the words have found.
+        """Searches messages by full text, by vector similarity, or both.
+
+        Heartbeats, tool output without speech, and the results of earlier searches are excluded before the limit applies.
+        Text that an agent sent with send_message is searched as the agent's text. Full-text results include every
+        committed message; vectors follow within about a second. A blank query lists the newest messages.
+
+        Full-text search covers all messages. Without a Qdrant server, vector search covers the newest 50,000 messages of
+        an agent or a conversation (the newest 20,000 if neither is given), in groups of up to 64 messages of one agent,
+        and the messages that full-text search found.
+
+        Errors: INVALID_ARGUMENT; EMBEDDER_UNAVAILABLE for mode VECTOR.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EraseAgent(self, request, context):
-        """Forgets an agent: every window, message, turn, episode and fact of it,
-        out of sight at once, and out of the files after the next maintenance.
-        Late writes for the agent are refused with ERASED.
+        """Erases an agent: all its windows, messages, turns, episodes and facts. They are invisible at once; maintenance
+        removes the bytes from the files. Later writes for the agent fail with ERASED. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -356,19 +349,15 @@ def add_MessageServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MessageService:
-    """Recall memory: every message ever, and the context window of each
-    conversation.
+    """Recall memory: all messages of an agent, and the context window of each conversation.
 
-    Every agent has a default conversation, whose id is derived from the
-    agent's: "conv-" and the first 16 bytes of the SHA-256 of "conv", the byte
-    0x1f and the agent's id, written as a UUID whose version bits are set to 4
-    and whose variant bits to 10. It needs no registration, and has a window
-    once CreateContext made it one.
+    Every agent has a default conversation. Its id is derived from the agent id: "conv-" followed by the first 16 bytes
+    of the SHA-256 of "conv", the byte 0x1f and the agent id, formatted as a UUID with version bits 4 and variant bits
+    10. The default conversation needs no registration; it has a window after CreateContext.
 
-    Message ids are chosen by the writer; storing an id again with the same
-    content is a success that changes nothing, with other content it is
-    ALREADY_EXISTS. Sequence ids are given in the writing transaction, so that
-    their order is commit order.
+    The writer chooses message ids. Storing an existing id with the same content succeeds and changes nothing; with
+    different content it fails with ALREADY_EXISTS. Sequence ids are assigned in the writing transaction, so their order
+    is the commit order.
     """
 
     @staticmethod

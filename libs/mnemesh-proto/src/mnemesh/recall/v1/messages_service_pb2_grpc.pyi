@@ -27,19 +27,15 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class MessageServiceStub:
-    """Recall memory: every message ever, and the context window of each
-    conversation.
+    """Recall memory: all messages of an agent, and the context window of each conversation.
 
-    Every agent has a default conversation, whose id is derived from the
-    agent's: "conv-" and the first 16 bytes of the SHA-256 of "conv", the byte
-    0x1f and the agent's id, written as a UUID whose version bits are set to 4
-    and whose variant bits to 10. It needs no registration, and has a window
-    once CreateContext made it one.
+    Every agent has a default conversation. Its id is derived from the agent id: "conv-" followed by the first 16 bytes
+    of the SHA-256 of "conv", the byte 0x1f and the agent id, formatted as a UUID with version bits 4 and variant bits
+    10. The default conversation needs no registration; it has a window after CreateContext.
 
-    Message ids are chosen by the writer; storing an id again with the same
-    content is a success that changes nothing, with other content it is
-    ALREADY_EXISTS. Sequence ids are given in the writing transaction, so that
-    their order is commit order.
+    The writer chooses message ids. Storing an existing id with the same content succeeds and changes nothing; with
+    different content it fails with ALREADY_EXISTS. Sequence ids are assigned in the writing transaction, so their order
+    is the commit order.
     """
 
     @_typing.overload
@@ -47,199 +43,191 @@ class MessageServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> MessageServiceAsyncStub: ...
     CreateContext: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.CreateContextRequest, _messages_service_pb2.CreateContextResponse]
-    """Makes a conversation's window with its system message and first messages.
-    A repeat under the same request_id gives the first result; a conversation
-    that has a window otherwise is ALREADY_EXISTS.
+    """Creates the context window of a conversation with its system message and first messages.
+
+    Idempotent: a repeated call with the same request_id returns the first result. Errors: ALREADY_EXISTS if the
+    conversation already has a window.
     """
     GetContext: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.GetContextRequest, _messages_service_pb2.GetContextResponse]
-    """The window as one consistent read. With if_version, not_modified where
-    the caller's version still holds.
+    """Returns the window as one consistent read. If if_version equals the current version, the response has not_modified
+    set and carries no messages.
 
-    Every window that is given out is one that a model can be asked with: a
-    tool call that the window holds no return for is followed by a tool
-    message with an error return. A call that waits for an approval is left
-    as it is. Such a message is no stored row: its id is derived from the call
-    message and its sequence_id is 0, GetMessages and lists do not know it,
-    and it goes when the return arrives or the call leaves. Where
-    ReplaceContext names it, it is stored.
+    The returned window is always valid as model input: a tool call without a return is followed by a tool message
+    with an error return. A call that waits for an approval is not changed. The added message is not stored: its id is
+    derived from the id of the calling message, its sequence_id is 0, and GetMessages and the list RPCs do not return
+    it. It disappears when the return arrives or the call leaves the window. ReplaceContext stores it if message_ids
+    contains its id.
+
+    Errors: NOT_FOUND.
     """
     BatchGetContextIds: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.BatchGetContextIdsRequest, _messages_service_pb2.BatchGetContextIdsResponse]
-    """Which stored messages up to 1000 windows hold, without the messages; in
-    the order asked for, unknown conversations left out.
-    """
+    """Returns the ids of the messages in up to 1000 windows, in the requested order. Unknown conversations are omitted."""
     CommitStep: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.CommitStepRequest, _messages_service_pb2.CommitStepResponse]
-    """Commits one step in one transaction: stores its messages, rewrites the
-    conversation's system message where one is given, and extends the window.
-    Checked in this order: idempotency (the same step with the same content
-    gives the first result, with other content STEP_CONFLICT), epoch
-    (LEASE_LOST), version (where it moved the append is rebased onto the
-    current window, which comes back).
+    """Commits one step in one transaction: stores its messages, updates the conversation's system message if system_text
+    is set, and extends the window.
 
-    A step's content is its agent, its conversation and what its messages and
-    hidden messages say, each with its id: role, parts, calls, returns,
-    decisions, name, otid, model, and the ids of run, step and turn. Times,
-    system_text, the lease and base_version are no content: a holder that
-    takes the step over renders and stamps anew.
+    The checks run in this order. (1) Idempotency: the same step_id with the same content returns the first result;
+    with different content the call fails with STEP_CONFLICT. (2) Epoch: a lower epoch than the highest known one
+    fails with LEASE_LOST. (3) Version: if the window has changed since base_version, the step is appended to the
+    current window, and the response contains that window.
+
+    The content of a step is its agent, its conversation, and for each message and hidden message: id, role, parts,
+    calls, returns, decisions, name, otid, model, run id, step id and turn id. Times, system_text, the lease and
+    base_version are not content, because a new lease holder renders and timestamps the step again.
     """
     ReplaceContext: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.ReplaceContextRequest, _messages_service_pb2.ReplaceContextResponse]
-    """Replaces the window (compaction, reset), storing new messages, and what is
-    to be remembered of those that leave, in the same transaction. LEASE_LOST;
-    WINDOW_MOVED where the version is not the one named; then what
-    CommitEpisode refuses, as FACT_CLOSED. Messages that leave the window stay
-    in recall.
+    """Replaces the window (for a compaction or a reset) and stores new messages and memories in the same transaction.
+    Messages that leave the window stay in recall.
+
+    Errors: LEASE_LOST; WINDOW_MOVED if the current version differs from base_version; the errors of CommitEpisode,
+    such as FACT_CLOSED.
     """
     ForkContext: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.ForkContextRequest, _messages_service_pb2.ForkContextResponse]
-    """Makes a new window that shares the messages of another, in their order,
-    under a system message of its own.
+    """Creates a window that shares the messages of another window, in the same order, under its own system message.
+
+    Errors: NOT_FOUND; ALREADY_EXISTS if the new conversation already has a window.
     """
     DeleteContext: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.DeleteContextRequest, _messages_service_pb2.DeleteContextResponse]
-    """Deletes a window. Its messages stay in recall unless asked otherwise;
-    those that a fork shows stay always.
+    """Deletes a window. Its messages stay in recall unless delete_messages is set; messages that a fork shows are always
+    kept. Idempotent.
     """
     AppendMessages: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.AppendMessagesRequest, _messages_service_pb2.AppendMessagesResponse]
-    """Stores messages without putting them into a window, or at its end where a
-    conversation is named. At most 1000 at once, all or none.
+    """Stores up to 1000 messages, all or none. Without a conversation_id the messages enter no window; with one they are
+    appended to its window. Idempotent by message id.
     """
     GetMessages: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.GetMessagesRequest, _messages_service_pb2.GetMessagesResponse]
-    """By id, in the order asked for. Unknown ids are left out."""
+    """Returns messages by id, in the requested order. Unknown ids are omitted."""
     ListMessages: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.ListMessagesRequest, _messages_service_pb2.ListMessagesResponse]
-    """Truly in the order asked for; UNSPECIFIED is ascending. Of one agent by
-    sequence id; over several agents, whose sequence ids do not compare, in
-    the order of storing.
+    """Lists messages in the requested order; UNSPECIFIED means ascending. The messages of one agent are ordered by
+    sequence id. Across agents, whose sequence ids are not comparable, the order is the order of storage.
     """
     UpdateMessage: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.UpdateMessageRequest, _messages_service_pb2.UpdateMessageResponse]
-    """Changes the content of a stored message."""
+    """Updates the content of a stored message. Errors: NOT_FOUND."""
     DeleteMessage: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.DeleteMessageRequest, _messages_service_pb2.DeleteMessageResponse]
-    """Deletes a message everywhere. A repeat succeeds."""
+    """Deletes a message from recall and from all windows. Idempotent."""
     SearchMessages: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.SearchMessagesRequest, _messages_service_pb2.SearchMessagesResponse]
-    """Searches messages by words, by meaning, or both. Heartbeats, tool noise
-    and the artefacts of earlier searches are left out before counting; the
-    text that an agent sent by send_message counts as its words. Text hits
-    are exact at once; meaning follows within moments. A blank query lists
-    the newest. Words are looked for in every message. By meaning, a service
-    without a Qdrant server looks at the newest 50,000 of an agent or a
-    conversation, and where neither is given at the newest 20,000, in blocks
-    of up to 64 of an agent, and at those that the words have found.
+    """Searches messages by full text, by vector similarity, or both.
+
+    Heartbeats, tool output without speech, and the results of earlier searches are excluded before the limit applies.
+    Text that an agent sent with send_message is searched as the agent's text. Full-text results include every
+    committed message; vectors follow within about a second. A blank query lists the newest messages.
+
+    Full-text search covers all messages. Without a Qdrant server, vector search covers the newest 50,000 messages of
+    an agent or a conversation (the newest 20,000 if neither is given), in groups of up to 64 messages of one agent,
+    and the messages that full-text search found.
+
+    Errors: INVALID_ARGUMENT; EMBEDDER_UNAVAILABLE for mode VECTOR.
     """
     EraseAgent: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.EraseAgentRequest, _messages_service_pb2.EraseAgentResponse]
-    """Forgets an agent: every window, message, turn, episode and fact of it,
-    out of sight at once, and out of the files after the next maintenance.
-    Late writes for the agent are refused with ERASED.
+    """Erases an agent: all its windows, messages, turns, episodes and facts. They are invisible at once; maintenance
+    removes the bytes from the files. Later writes for the agent fail with ERASED. Idempotent.
     """
 
 @_typing.type_check_only
 class MessageServiceAsyncStub(MessageServiceStub):
-    """Recall memory: every message ever, and the context window of each
-    conversation.
+    """Recall memory: all messages of an agent, and the context window of each conversation.
 
-    Every agent has a default conversation, whose id is derived from the
-    agent's: "conv-" and the first 16 bytes of the SHA-256 of "conv", the byte
-    0x1f and the agent's id, written as a UUID whose version bits are set to 4
-    and whose variant bits to 10. It needs no registration, and has a window
-    once CreateContext made it one.
+    Every agent has a default conversation. Its id is derived from the agent id: "conv-" followed by the first 16 bytes
+    of the SHA-256 of "conv", the byte 0x1f and the agent id, formatted as a UUID with version bits 4 and variant bits
+    10. The default conversation needs no registration; it has a window after CreateContext.
 
-    Message ids are chosen by the writer; storing an id again with the same
-    content is a success that changes nothing, with other content it is
-    ALREADY_EXISTS. Sequence ids are given in the writing transaction, so that
-    their order is commit order.
+    The writer chooses message ids. Storing an existing id with the same content succeeds and changes nothing; with
+    different content it fails with ALREADY_EXISTS. Sequence ids are assigned in the writing transaction, so their order
+    is the commit order.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateContext: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.CreateContextRequest, _messages_service_pb2.CreateContextResponse]  # type: ignore[assignment]
-    """Makes a conversation's window with its system message and first messages.
-    A repeat under the same request_id gives the first result; a conversation
-    that has a window otherwise is ALREADY_EXISTS.
+    """Creates the context window of a conversation with its system message and first messages.
+
+    Idempotent: a repeated call with the same request_id returns the first result. Errors: ALREADY_EXISTS if the
+    conversation already has a window.
     """
     GetContext: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.GetContextRequest, _messages_service_pb2.GetContextResponse]  # type: ignore[assignment]
-    """The window as one consistent read. With if_version, not_modified where
-    the caller's version still holds.
+    """Returns the window as one consistent read. If if_version equals the current version, the response has not_modified
+    set and carries no messages.
 
-    Every window that is given out is one that a model can be asked with: a
-    tool call that the window holds no return for is followed by a tool
-    message with an error return. A call that waits for an approval is left
-    as it is. Such a message is no stored row: its id is derived from the call
-    message and its sequence_id is 0, GetMessages and lists do not know it,
-    and it goes when the return arrives or the call leaves. Where
-    ReplaceContext names it, it is stored.
+    The returned window is always valid as model input: a tool call without a return is followed by a tool message
+    with an error return. A call that waits for an approval is not changed. The added message is not stored: its id is
+    derived from the id of the calling message, its sequence_id is 0, and GetMessages and the list RPCs do not return
+    it. It disappears when the return arrives or the call leaves the window. ReplaceContext stores it if message_ids
+    contains its id.
+
+    Errors: NOT_FOUND.
     """
     BatchGetContextIds: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.BatchGetContextIdsRequest, _messages_service_pb2.BatchGetContextIdsResponse]  # type: ignore[assignment]
-    """Which stored messages up to 1000 windows hold, without the messages; in
-    the order asked for, unknown conversations left out.
-    """
+    """Returns the ids of the messages in up to 1000 windows, in the requested order. Unknown conversations are omitted."""
     CommitStep: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.CommitStepRequest, _messages_service_pb2.CommitStepResponse]  # type: ignore[assignment]
-    """Commits one step in one transaction: stores its messages, rewrites the
-    conversation's system message where one is given, and extends the window.
-    Checked in this order: idempotency (the same step with the same content
-    gives the first result, with other content STEP_CONFLICT), epoch
-    (LEASE_LOST), version (where it moved the append is rebased onto the
-    current window, which comes back).
+    """Commits one step in one transaction: stores its messages, updates the conversation's system message if system_text
+    is set, and extends the window.
 
-    A step's content is its agent, its conversation and what its messages and
-    hidden messages say, each with its id: role, parts, calls, returns,
-    decisions, name, otid, model, and the ids of run, step and turn. Times,
-    system_text, the lease and base_version are no content: a holder that
-    takes the step over renders and stamps anew.
+    The checks run in this order. (1) Idempotency: the same step_id with the same content returns the first result;
+    with different content the call fails with STEP_CONFLICT. (2) Epoch: a lower epoch than the highest known one
+    fails with LEASE_LOST. (3) Version: if the window has changed since base_version, the step is appended to the
+    current window, and the response contains that window.
+
+    The content of a step is its agent, its conversation, and for each message and hidden message: id, role, parts,
+    calls, returns, decisions, name, otid, model, run id, step id and turn id. Times, system_text, the lease and
+    base_version are not content, because a new lease holder renders and timestamps the step again.
     """
     ReplaceContext: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.ReplaceContextRequest, _messages_service_pb2.ReplaceContextResponse]  # type: ignore[assignment]
-    """Replaces the window (compaction, reset), storing new messages, and what is
-    to be remembered of those that leave, in the same transaction. LEASE_LOST;
-    WINDOW_MOVED where the version is not the one named; then what
-    CommitEpisode refuses, as FACT_CLOSED. Messages that leave the window stay
-    in recall.
+    """Replaces the window (for a compaction or a reset) and stores new messages and memories in the same transaction.
+    Messages that leave the window stay in recall.
+
+    Errors: LEASE_LOST; WINDOW_MOVED if the current version differs from base_version; the errors of CommitEpisode,
+    such as FACT_CLOSED.
     """
     ForkContext: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.ForkContextRequest, _messages_service_pb2.ForkContextResponse]  # type: ignore[assignment]
-    """Makes a new window that shares the messages of another, in their order,
-    under a system message of its own.
+    """Creates a window that shares the messages of another window, in the same order, under its own system message.
+
+    Errors: NOT_FOUND; ALREADY_EXISTS if the new conversation already has a window.
     """
     DeleteContext: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.DeleteContextRequest, _messages_service_pb2.DeleteContextResponse]  # type: ignore[assignment]
-    """Deletes a window. Its messages stay in recall unless asked otherwise;
-    those that a fork shows stay always.
+    """Deletes a window. Its messages stay in recall unless delete_messages is set; messages that a fork shows are always
+    kept. Idempotent.
     """
     AppendMessages: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.AppendMessagesRequest, _messages_service_pb2.AppendMessagesResponse]  # type: ignore[assignment]
-    """Stores messages without putting them into a window, or at its end where a
-    conversation is named. At most 1000 at once, all or none.
+    """Stores up to 1000 messages, all or none. Without a conversation_id the messages enter no window; with one they are
+    appended to its window. Idempotent by message id.
     """
     GetMessages: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.GetMessagesRequest, _messages_service_pb2.GetMessagesResponse]  # type: ignore[assignment]
-    """By id, in the order asked for. Unknown ids are left out."""
+    """Returns messages by id, in the requested order. Unknown ids are omitted."""
     ListMessages: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.ListMessagesRequest, _messages_service_pb2.ListMessagesResponse]  # type: ignore[assignment]
-    """Truly in the order asked for; UNSPECIFIED is ascending. Of one agent by
-    sequence id; over several agents, whose sequence ids do not compare, in
-    the order of storing.
+    """Lists messages in the requested order; UNSPECIFIED means ascending. The messages of one agent are ordered by
+    sequence id. Across agents, whose sequence ids are not comparable, the order is the order of storage.
     """
     UpdateMessage: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.UpdateMessageRequest, _messages_service_pb2.UpdateMessageResponse]  # type: ignore[assignment]
-    """Changes the content of a stored message."""
+    """Updates the content of a stored message. Errors: NOT_FOUND."""
     DeleteMessage: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.DeleteMessageRequest, _messages_service_pb2.DeleteMessageResponse]  # type: ignore[assignment]
-    """Deletes a message everywhere. A repeat succeeds."""
+    """Deletes a message from recall and from all windows. Idempotent."""
     SearchMessages: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.SearchMessagesRequest, _messages_service_pb2.SearchMessagesResponse]  # type: ignore[assignment]
-    """Searches messages by words, by meaning, or both. Heartbeats, tool noise
-    and the artefacts of earlier searches are left out before counting; the
-    text that an agent sent by send_message counts as its words. Text hits
-    are exact at once; meaning follows within moments. A blank query lists
-    the newest. Words are looked for in every message. By meaning, a service
-    without a Qdrant server looks at the newest 50,000 of an agent or a
-    conversation, and where neither is given at the newest 20,000, in blocks
-    of up to 64 of an agent, and at those that the words have found.
+    """Searches messages by full text, by vector similarity, or both.
+
+    Heartbeats, tool output without speech, and the results of earlier searches are excluded before the limit applies.
+    Text that an agent sent with send_message is searched as the agent's text. Full-text results include every
+    committed message; vectors follow within about a second. A blank query lists the newest messages.
+
+    Full-text search covers all messages. Without a Qdrant server, vector search covers the newest 50,000 messages of
+    an agent or a conversation (the newest 20,000 if neither is given), in groups of up to 64 messages of one agent,
+    and the messages that full-text search found.
+
+    Errors: INVALID_ARGUMENT; EMBEDDER_UNAVAILABLE for mode VECTOR.
     """
     EraseAgent: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.EraseAgentRequest, _messages_service_pb2.EraseAgentResponse]  # type: ignore[assignment]
-    """Forgets an agent: every window, message, turn, episode and fact of it,
-    out of sight at once, and out of the files after the next maintenance.
-    Late writes for the agent are refused with ERASED.
+    """Erases an agent: all its windows, messages, turns, episodes and facts. They are invisible at once; maintenance
+    removes the bytes from the files. Later writes for the agent fail with ERASED. Idempotent.
     """
 
 class MessageServiceServicer:
-    """Recall memory: every message ever, and the context window of each
-    conversation.
+    """Recall memory: all messages of an agent, and the context window of each conversation.
 
-    Every agent has a default conversation, whose id is derived from the
-    agent's: "conv-" and the first 16 bytes of the SHA-256 of "conv", the byte
-    0x1f and the agent's id, written as a UUID whose version bits are set to 4
-    and whose variant bits to 10. It needs no registration, and has a window
-    once CreateContext made it one.
+    Every agent has a default conversation. Its id is derived from the agent id: "conv-" followed by the first 16 bytes
+    of the SHA-256 of "conv", the byte 0x1f and the agent id, formatted as a UUID with version bits 4 and variant bits
+    10. The default conversation needs no registration; it has a window after CreateContext.
 
-    Message ids are chosen by the writer; storing an id again with the same
-    content is a success that changes nothing, with other content it is
-    ALREADY_EXISTS. Sequence ids are given in the writing transaction, so that
-    their order is commit order.
+    The writer chooses message ids. Storing an existing id with the same content succeeds and changes nothing; with
+    different content it fails with ALREADY_EXISTS. Sequence ids are assigned in the writing transaction, so their order
+    is the commit order.
     """
 
     def CreateContext(
@@ -247,9 +235,10 @@ class MessageServiceServicer:
         request: _messages_service_pb2.CreateContextRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.CreateContextResponse, _abc.Awaitable[_messages_service_pb2.CreateContextResponse]]:
-        """Makes a conversation's window with its system message and first messages.
-        A repeat under the same request_id gives the first result; a conversation
-        that has a window otherwise is ALREADY_EXISTS.
+        """Creates the context window of a conversation with its system message and first messages.
+
+        Idempotent: a repeated call with the same request_id returns the first result. Errors: ALREADY_EXISTS if the
+        conversation already has a window.
         """
 
     def GetContext(
@@ -257,16 +246,16 @@ class MessageServiceServicer:
         request: _messages_service_pb2.GetContextRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.GetContextResponse, _abc.Awaitable[_messages_service_pb2.GetContextResponse]]:
-        """The window as one consistent read. With if_version, not_modified where
-        the caller's version still holds.
+        """Returns the window as one consistent read. If if_version equals the current version, the response has not_modified
+        set and carries no messages.
 
-        Every window that is given out is one that a model can be asked with: a
-        tool call that the window holds no return for is followed by a tool
-        message with an error return. A call that waits for an approval is left
-        as it is. Such a message is no stored row: its id is derived from the call
-        message and its sequence_id is 0, GetMessages and lists do not know it,
-        and it goes when the return arrives or the call leaves. Where
-        ReplaceContext names it, it is stored.
+        The returned window is always valid as model input: a tool call without a return is followed by a tool message
+        with an error return. A call that waits for an approval is not changed. The added message is not stored: its id is
+        derived from the id of the calling message, its sequence_id is 0, and GetMessages and the list RPCs do not return
+        it. It disappears when the return arrives or the call leaves the window. ReplaceContext stores it if message_ids
+        contains its id.
+
+        Errors: NOT_FOUND.
         """
 
     def BatchGetContextIds(
@@ -274,27 +263,24 @@ class MessageServiceServicer:
         request: _messages_service_pb2.BatchGetContextIdsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.BatchGetContextIdsResponse, _abc.Awaitable[_messages_service_pb2.BatchGetContextIdsResponse]]:
-        """Which stored messages up to 1000 windows hold, without the messages; in
-        the order asked for, unknown conversations left out.
-        """
+        """Returns the ids of the messages in up to 1000 windows, in the requested order. Unknown conversations are omitted."""
 
     def CommitStep(
         self,
         request: _messages_service_pb2.CommitStepRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.CommitStepResponse, _abc.Awaitable[_messages_service_pb2.CommitStepResponse]]:
-        """Commits one step in one transaction: stores its messages, rewrites the
-        conversation's system message where one is given, and extends the window.
-        Checked in this order: idempotency (the same step with the same content
-        gives the first result, with other content STEP_CONFLICT), epoch
-        (LEASE_LOST), version (where it moved the append is rebased onto the
-        current window, which comes back).
+        """Commits one step in one transaction: stores its messages, updates the conversation's system message if system_text
+        is set, and extends the window.
 
-        A step's content is its agent, its conversation and what its messages and
-        hidden messages say, each with its id: role, parts, calls, returns,
-        decisions, name, otid, model, and the ids of run, step and turn. Times,
-        system_text, the lease and base_version are no content: a holder that
-        takes the step over renders and stamps anew.
+        The checks run in this order. (1) Idempotency: the same step_id with the same content returns the first result;
+        with different content the call fails with STEP_CONFLICT. (2) Epoch: a lower epoch than the highest known one
+        fails with LEASE_LOST. (3) Version: if the window has changed since base_version, the step is appended to the
+        current window, and the response contains that window.
+
+        The content of a step is its agent, its conversation, and for each message and hidden message: id, role, parts,
+        calls, returns, decisions, name, otid, model, run id, step id and turn id. Times, system_text, the lease and
+        base_version are not content, because a new lease holder renders and timestamps the step again.
         """
 
     def ReplaceContext(
@@ -302,11 +288,11 @@ class MessageServiceServicer:
         request: _messages_service_pb2.ReplaceContextRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.ReplaceContextResponse, _abc.Awaitable[_messages_service_pb2.ReplaceContextResponse]]:
-        """Replaces the window (compaction, reset), storing new messages, and what is
-        to be remembered of those that leave, in the same transaction. LEASE_LOST;
-        WINDOW_MOVED where the version is not the one named; then what
-        CommitEpisode refuses, as FACT_CLOSED. Messages that leave the window stay
-        in recall.
+        """Replaces the window (for a compaction or a reset) and stores new messages and memories in the same transaction.
+        Messages that leave the window stay in recall.
+
+        Errors: LEASE_LOST; WINDOW_MOVED if the current version differs from base_version; the errors of CommitEpisode,
+        such as FACT_CLOSED.
         """
 
     def ForkContext(
@@ -314,8 +300,9 @@ class MessageServiceServicer:
         request: _messages_service_pb2.ForkContextRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.ForkContextResponse, _abc.Awaitable[_messages_service_pb2.ForkContextResponse]]:
-        """Makes a new window that shares the messages of another, in their order,
-        under a system message of its own.
+        """Creates a window that shares the messages of another window, in the same order, under its own system message.
+
+        Errors: NOT_FOUND; ALREADY_EXISTS if the new conversation already has a window.
         """
 
     def DeleteContext(
@@ -323,8 +310,8 @@ class MessageServiceServicer:
         request: _messages_service_pb2.DeleteContextRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.DeleteContextResponse, _abc.Awaitable[_messages_service_pb2.DeleteContextResponse]]:
-        """Deletes a window. Its messages stay in recall unless asked otherwise;
-        those that a fork shows stay always.
+        """Deletes a window. Its messages stay in recall unless delete_messages is set; messages that a fork shows are always
+        kept. Idempotent.
         """
 
     def AppendMessages(
@@ -332,8 +319,8 @@ class MessageServiceServicer:
         request: _messages_service_pb2.AppendMessagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.AppendMessagesResponse, _abc.Awaitable[_messages_service_pb2.AppendMessagesResponse]]:
-        """Stores messages without putting them into a window, or at its end where a
-        conversation is named. At most 1000 at once, all or none.
+        """Stores up to 1000 messages, all or none. Without a conversation_id the messages enter no window; with one they are
+        appended to its window. Idempotent by message id.
         """
 
     def GetMessages(
@@ -341,16 +328,15 @@ class MessageServiceServicer:
         request: _messages_service_pb2.GetMessagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.GetMessagesResponse, _abc.Awaitable[_messages_service_pb2.GetMessagesResponse]]:
-        """By id, in the order asked for. Unknown ids are left out."""
+        """Returns messages by id, in the requested order. Unknown ids are omitted."""
 
     def ListMessages(
         self,
         request: _messages_service_pb2.ListMessagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.ListMessagesResponse, _abc.Awaitable[_messages_service_pb2.ListMessagesResponse]]:
-        """Truly in the order asked for; UNSPECIFIED is ascending. Of one agent by
-        sequence id; over several agents, whose sequence ids do not compare, in
-        the order of storing.
+        """Lists messages in the requested order; UNSPECIFIED means ascending. The messages of one agent are ordered by
+        sequence id. Across agents, whose sequence ids are not comparable, the order is the order of storage.
         """
 
     def UpdateMessage(
@@ -358,28 +344,31 @@ class MessageServiceServicer:
         request: _messages_service_pb2.UpdateMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.UpdateMessageResponse, _abc.Awaitable[_messages_service_pb2.UpdateMessageResponse]]:
-        """Changes the content of a stored message."""
+        """Updates the content of a stored message. Errors: NOT_FOUND."""
 
     def DeleteMessage(
         self,
         request: _messages_service_pb2.DeleteMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.DeleteMessageResponse, _abc.Awaitable[_messages_service_pb2.DeleteMessageResponse]]:
-        """Deletes a message everywhere. A repeat succeeds."""
+        """Deletes a message from recall and from all windows. Idempotent."""
 
     def SearchMessages(
         self,
         request: _messages_service_pb2.SearchMessagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.SearchMessagesResponse, _abc.Awaitable[_messages_service_pb2.SearchMessagesResponse]]:
-        """Searches messages by words, by meaning, or both. Heartbeats, tool noise
-        and the artefacts of earlier searches are left out before counting; the
-        text that an agent sent by send_message counts as its words. Text hits
-        are exact at once; meaning follows within moments. A blank query lists
-        the newest. Words are looked for in every message. By meaning, a service
-        without a Qdrant server looks at the newest 50,000 of an agent or a
-        conversation, and where neither is given at the newest 20,000, in blocks
-        of up to 64 of an agent, and at those that the words have found.
+        """Searches messages by full text, by vector similarity, or both.
+
+        Heartbeats, tool output without speech, and the results of earlier searches are excluded before the limit applies.
+        Text that an agent sent with send_message is searched as the agent's text. Full-text results include every
+        committed message; vectors follow within about a second. A blank query lists the newest messages.
+
+        Full-text search covers all messages. Without a Qdrant server, vector search covers the newest 50,000 messages of
+        an agent or a conversation (the newest 20,000 if neither is given), in groups of up to 64 messages of one agent,
+        and the messages that full-text search found.
+
+        Errors: INVALID_ARGUMENT; EMBEDDER_UNAVAILABLE for mode VECTOR.
         """
 
     def EraseAgent(
@@ -387,9 +376,8 @@ class MessageServiceServicer:
         request: _messages_service_pb2.EraseAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.EraseAgentResponse, _abc.Awaitable[_messages_service_pb2.EraseAgentResponse]]:
-        """Forgets an agent: every window, message, turn, episode and fact of it,
-        out of sight at once, and out of the files after the next maintenance.
-        Late writes for the agent are refused with ERASED.
+        """Erases an agent: all its windows, messages, turns, episodes and facts. They are invisible at once; maintenance
+        removes the bytes from the files. Later writes for the agent fail with ERASED. Idempotent.
         """
 
 def add_MessageServiceServicer_to_server(servicer: MessageServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

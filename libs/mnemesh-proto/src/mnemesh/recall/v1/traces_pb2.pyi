@@ -34,7 +34,7 @@ class _TraceTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TraceType.V
     TRACE_TYPE_TOOL_RESULT: _TraceType.ValueType  # 4
 
 class TraceType(_TraceType, metaclass=_TraceTypeEnumTypeWrapper):
-    """What a raw trace records."""
+    """The kind of event that a raw trace records."""
 
 TRACE_TYPE_UNSPECIFIED: TraceType.ValueType  # 0
 TRACE_TYPE_USER: TraceType.ValueType  # 1
@@ -51,7 +51,7 @@ class _ToolInteractionStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[
     DESCRIPTOR: _descriptor.EnumDescriptor
     TOOL_INTERACTION_STATUS_UNSPECIFIED: _ToolInteractionStatus.ValueType  # 0
     TOOL_INTERACTION_STATUS_PENDING: _ToolInteractionStatus.ValueType  # 1
-    """No result yet."""
+    """There is no result yet."""
     TOOL_INTERACTION_STATUS_SUCCESS: _ToolInteractionStatus.ValueType  # 2
     TOOL_INTERACTION_STATUS_ERROR: _ToolInteractionStatus.ValueType  # 3
 
@@ -59,15 +59,15 @@ class ToolInteractionStatus(_ToolInteractionStatus, metaclass=_ToolInteractionSt
 
 TOOL_INTERACTION_STATUS_UNSPECIFIED: ToolInteractionStatus.ValueType  # 0
 TOOL_INTERACTION_STATUS_PENDING: ToolInteractionStatus.ValueType  # 1
-"""No result yet."""
+"""There is no result yet."""
 TOOL_INTERACTION_STATUS_SUCCESS: ToolInteractionStatus.ValueType  # 2
 TOOL_INTERACTION_STATUS_ERROR: ToolInteractionStatus.ValueType  # 3
 Global___ToolInteractionStatus: _TypeAlias = ToolInteractionStatus  # noqa: Y015
 
 @_typing.final
 class RawTrace(_message.Message):
-    """One event of an agent's life, as a line of a trace file. Traces are a view
-    of the messages: one message with three tool calls is three traces.
+    """One event in the life of an agent, as a line of a trace file. Traces are a view of messages: a message with three
+    tool calls is three traces.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -95,15 +95,15 @@ class RawTrace(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     ARCHIVED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """As imported; else the message's id, "." and the ordinal within it."""
+    """The imported id, or the message id followed by "." and the ordinal of the trace within the message."""
     turn_id: _builtins.str
     seq: _builtins.int
-    """Order within the turn, from 1."""
+    """Order within the turn, starting at 1."""
     trace_type: Global___TraceType.ValueType
     content: _builtins.str
     """May be empty for tool events."""
     source_event: _builtins.str
-    """The name of the event that gave rise to it."""
+    """Name of the event that caused the trace."""
     tool_name: _builtins.str
     tool_call_id: _builtins.str
     tool_args: _builtins.str
@@ -113,18 +113,16 @@ class RawTrace(_message.Message):
     tool_error: _builtins.str
     correlation_id: _builtins.str
     tool_result_ref: _builtins.str
-    """Where a result that is too large to stand here is kept."""
+    """Reference to a result that is too large to be included."""
     extra: _builtins.str
-    """A JSON object as text: fields of an imported line that are none of the
-    above. They come out again as they came in.
-    """
+    """A JSON object as text: fields of an imported line that have no field here. Exports return them unchanged."""
     agent_id: _builtins.str
     conversation_id: _builtins.str
     message_id: _builtins.str
-    """The message that it is a view of. Output only."""
+    """The message that this trace is a view of. Output only."""
     run_id: _builtins.str
     archived: _builtins.bool
-    """Its turn has left the window: it stands in the archive file."""
+    """True if the turn has left the window. The trace is then part of the archive file."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -206,7 +204,7 @@ Global___RawTrace: _TypeAlias = RawTrace  # noqa: Y015
 
 @_typing.final
 class TraceMedia(_message.Message):
-    """URLs or file ids of what a trace carries beside text."""
+    """URLs or file ids of attached media."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -236,8 +234,8 @@ Global___TraceMedia: _TypeAlias = TraceMedia  # noqa: Y015
 
 @_typing.final
 class Turn(_message.Message):
-    """A user message and everything that came of it, until the next one. A tool
-    result belongs to the turn of its call, however late it arrives.
+    """A user message and all messages that follow it, up to the next user message. A tool return belongs to the turn of
+    its call, even if it arrives later.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -256,29 +254,27 @@ class Turn(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"turn_" and a count of four digits or more within the agent; imported ids
-    are kept.
-    """
+    """Format: "turn_" followed by a count of at least four digits within the agent. Imported ids are kept."""
     agent_id: _builtins.str
     conversation_id: _builtins.str
     index: _builtins.int
-    """Counts the agent's turns from 1, in the order of their start."""
+    """1-based number of the turn within the agent, in order of start."""
     first_message_id: _builtins.str
     last_message_id: _builtins.str
     message_count: _builtins.int
     tool_call_count: _builtins.int
     compacted: _builtins.bool
-    """It has left the window; episode_id is its summary, where there is one."""
+    """True if the turn has left the window. episode_id is its summary, if there is one."""
     episode_id: _builtins.str
     @_builtins.property
     def traces(self) -> _containers.RepeatedCompositeFieldContainer[Global___RawTrace]:
-        """By seq; only where asked for."""
+        """Ordered by seq. Returned only by requests that ask for it."""
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:
-        """Of its last message."""
+        """Time of the last message."""
 
     def __init__(
         self,
@@ -309,7 +305,7 @@ Global___Turn: _TypeAlias = Turn  # noqa: Y015
 
 @_typing.final
 class ToolInteraction(_message.Message):
-    """A tool call paired with its result. Not stored: a view of the messages."""
+    """A tool call with its result: a view of the messages, not stored."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -336,9 +332,9 @@ class ToolInteraction(_message.Message):
     """A JSON object as text."""
     status: Global___ToolInteractionStatus.ValueType
     result: _builtins.str
-    """The text of the result; absent unless SUCCESS."""
+    """Text of the result. Present only if the status is SUCCESS."""
     error: _builtins.str
-    """The text of the error; absent unless ERROR."""
+    """Text of the error. Present only if the status is ERROR."""
     conversation_id: _builtins.str
     run_id: _builtins.str
     step_id: _builtins.str
@@ -404,7 +400,7 @@ Global___ToolInteraction: _TypeAlias = ToolInteraction  # noqa: Y015
 
 @_typing.final
 class TraceSnapshot(_message.Message):
-    """The window of a conversation at a moment, as trace files carry it."""
+    """The window of a conversation at one time, as trace files contain it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -414,15 +410,15 @@ class TraceSnapshot(_message.Message):
     LAST_COMPACTION_TIME_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
     schema_version: _builtins.int
-    """1."""
+    """Always 1."""
     conversation_id: _builtins.str
     epoch_id: _builtins.int
-    """One more at every reset of the window; not the epoch of a lease."""
+    """Number of resets of the window. Not related to the epoch of a lease."""
     @_builtins.property
     def last_compaction_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """In order, the system message first."""
+        """In window order; the first is the system message."""
 
     def __init__(
         self,

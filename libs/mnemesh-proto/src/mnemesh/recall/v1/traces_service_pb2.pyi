@@ -100,15 +100,15 @@ class ListTurnsRequest(_message.Message):
     order_by: Global___TurnOrderBy.ValueType
     agent_id: _builtins.str
     conversation_id: _builtins.str
-    """Absent means all of the agent's."""
+    """Absent means all conversations of the agent."""
     compacted: _builtins.bool
     include_traces: _builtins.bool
-    """Fill traces."""
+    """Fills Turn.traces."""
     @_builtins.property
     def turn_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """That started in the interval: the start included, the end not."""
+        """Turns that started in this interval: start inclusive, end exclusive."""
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -294,18 +294,16 @@ class ExportTracesRequest(_message.Message):
     ARCHIVED_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     conversation_id: _builtins.str
-    """Absent means all of the agent's."""
+    """Absent means all conversations of the agent."""
     archived: _builtins.bool
-    """Only the traces in the archive, or only those that are not."""
+    """Only traces in the archive (true) or only the others (false)."""
     @_builtins.property
     def record_types(self) -> _containers.RepeatedScalarFieldContainer[Global___TraceRecordType.ValueType]:
         """Empty means all."""
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """Of traces, by their time; of episodes and facts, by their creation. The
-        start is included, the end not.
-        """
+        """For traces the time of the trace, for episodes and facts the creation time. Start inclusive, end exclusive."""
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -404,7 +402,7 @@ class ImportTracesRequest(_message.Message):
     HEADER_FIELD_NUMBER: _builtins.int
     RECORD_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """In the first message only. The records belong to the fingerprint."""
+    """In the first message only. The records are part of the content that the request_id covers."""
     @_builtins.property
     def header(self) -> Global___ImportTracesHeader: ...
     @_builtins.property
@@ -436,17 +434,14 @@ class ImportTracesHeader(_message.Message):
     RECORD_COUNT_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     conversation_id: _builtins.str
-    """Where traces without a conversation go, and those of conversations that
-    the agent does not have; absent means the agent's default conversation.
+    """Conversation for traces without one and for traces of conversations that the agent does not have. Absent means the
+    agent's default conversation.
     """
     extend_window: _builtins.bool
-    """Also put the traces that are not archived at the end of the window.
-    Without it the window stays as it is.
-    """
+    """Also appends the traces that are not archived to the window. By default the window does not change."""
     record_count: _builtins.int
-    """How many records follow. A stream that brings another number is refused
-    (field: header.record_count): the end of a stream alone does not tell
-    whether it was cut.
+    """Number of records that follow. A stream with a different number is refused (field: header.record_count), because
+    the end of a stream alone does not show whether it was cut off.
     """
     def __init__(
         self,
@@ -484,7 +479,7 @@ class ImportTracesResponse(_message.Message):
     imported_episodes: _builtins.int
     imported_facts: _builtins.int
     skipped_records: _builtins.int
-    """Records that were there already, and snapshots, which are derived anew."""
+    """Number of records that already existed, plus snapshots, which are derived data."""
     created_turns: _builtins.int
     def __init__(
         self,

@@ -26,12 +26,10 @@ if _version_not_supported:
 
 
 class TraceServiceStub:
-    """Turns, tool interactions and raw traces: views of the messages of an agent,
-    and their way out and in.
+    """Turns, tool interactions and raw traces (views of an agent's messages), and their export and import.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel):
@@ -63,44 +61,42 @@ class TraceServiceStub:
 
 
 class TraceServiceServicer:
-    """Turns, tool interactions and raw traces: views of the messages of an agent,
-    and their way out and in.
+    """Turns, tool interactions and raw traces (views of an agent's messages), and their export and import.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def ListTurns(self, request, context):
-        """Order UNSPECIFIED is ascending. after_id and before_id are turn ids.
+        """Lists turns. The default order is ascending. after_id and before_id are turn ids.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListToolInteractions(self, request, context):
-        """Order UNSPECIFIED is ascending. after_id and before_id are tool call ids.
+        """Lists tool calls with their results. The default order is ascending. after_id and before_id are tool call ids.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExportTraces(self, request, context):
-        """Everything asked for as of the call, each record once: traces by turn and
-        seq, then episodes and facts by their time of creation, then snapshots.
-        NOT_FOUND: recall knows no such agent, or no such conversation of it.
+        """Exports the requested records as of the time of the call, each record once: traces by turn and seq, then episodes
+        and facts by creation time, then snapshots. Errors: NOT_FOUND if recall does not know the agent, or the agent does
+        not have the conversation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ImportTraces(self, request_iterator, context):
-        """Writes what ExportTraces gave, or what trace files say, into an agent, in
-        one transaction: a stream that is cut writes nothing, where the header says
-        how many records follow. The first message carries the header. Ids, times, turns and tags are kept; a record that the
-        agent has under the same id with the same content is passed over, with
-        other content it is ALREADY_EXISTS (metadata: record_id). INVALID_ARGUMENT
-        (metadata: field, record: its 1-based place in the stream).
+        """Imports records into an agent in one transaction: the output of ExportTraces or the lines of trace files. The
+        first message carries the header. Ids, times, turns and tags are kept.
+
+        A record that the agent already has is skipped if its content is the same; otherwise the call fails with
+        ALREADY_EXISTS (metadata: record_id). If the header contains record_count, a stream that was cut off writes
+        nothing. Errors: INVALID_ARGUMENT (metadata: field, and record: the 1-based position in the stream).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,12 +134,10 @@ def add_TraceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TraceService:
-    """Turns, tool interactions and raw traces: views of the messages of an agent,
-    and their way out and in.
+    """Turns, tool interactions and raw traces (views of an agent's messages), and their export and import.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @staticmethod

@@ -27,12 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TraceServiceStub:
-    """Turns, tool interactions and raw traces: views of the messages of an agent,
-    and their way out and in.
+    """Turns, tool interactions and raw traces (views of an agent's messages), and their export and import.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @_typing.overload
@@ -40,59 +38,55 @@ class TraceServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TraceServiceAsyncStub: ...
     ListTurns: _grpc.UnaryUnaryMultiCallable[_traces_service_pb2.ListTurnsRequest, _traces_service_pb2.ListTurnsResponse]
-    """Order UNSPECIFIED is ascending. after_id and before_id are turn ids."""
+    """Lists turns. The default order is ascending. after_id and before_id are turn ids."""
     ListToolInteractions: _grpc.UnaryUnaryMultiCallable[_traces_service_pb2.ListToolInteractionsRequest, _traces_service_pb2.ListToolInteractionsResponse]
-    """Order UNSPECIFIED is ascending. after_id and before_id are tool call ids."""
+    """Lists tool calls with their results. The default order is ascending. after_id and before_id are tool call ids."""
     ExportTraces: _grpc.UnaryStreamMultiCallable[_traces_service_pb2.ExportTracesRequest, _traces_service_pb2.ExportTracesResponse]
-    """Everything asked for as of the call, each record once: traces by turn and
-    seq, then episodes and facts by their time of creation, then snapshots.
-    NOT_FOUND: recall knows no such agent, or no such conversation of it.
+    """Exports the requested records as of the time of the call, each record once: traces by turn and seq, then episodes
+    and facts by creation time, then snapshots. Errors: NOT_FOUND if recall does not know the agent, or the agent does
+    not have the conversation.
     """
     ImportTraces: _grpc.StreamUnaryMultiCallable[_traces_service_pb2.ImportTracesRequest, _traces_service_pb2.ImportTracesResponse]
-    """Writes what ExportTraces gave, or what trace files say, into an agent, in
-    one transaction: a stream that is cut writes nothing, where the header says
-    how many records follow. The first message carries the header. Ids, times, turns and tags are kept; a record that the
-    agent has under the same id with the same content is passed over, with
-    other content it is ALREADY_EXISTS (metadata: record_id). INVALID_ARGUMENT
-    (metadata: field, record: its 1-based place in the stream).
+    """Imports records into an agent in one transaction: the output of ExportTraces or the lines of trace files. The
+    first message carries the header. Ids, times, turns and tags are kept.
+
+    A record that the agent already has is skipped if its content is the same; otherwise the call fails with
+    ALREADY_EXISTS (metadata: record_id). If the header contains record_count, a stream that was cut off writes
+    nothing. Errors: INVALID_ARGUMENT (metadata: field, and record: the 1-based position in the stream).
     """
 
 @_typing.type_check_only
 class TraceServiceAsyncStub(TraceServiceStub):
-    """Turns, tool interactions and raw traces: views of the messages of an agent,
-    and their way out and in.
+    """Turns, tool interactions and raw traces (views of an agent's messages), and their export and import.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListTurns: _aio.UnaryUnaryMultiCallable[_traces_service_pb2.ListTurnsRequest, _traces_service_pb2.ListTurnsResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is ascending. after_id and before_id are turn ids."""
+    """Lists turns. The default order is ascending. after_id and before_id are turn ids."""
     ListToolInteractions: _aio.UnaryUnaryMultiCallable[_traces_service_pb2.ListToolInteractionsRequest, _traces_service_pb2.ListToolInteractionsResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is ascending. after_id and before_id are tool call ids."""
+    """Lists tool calls with their results. The default order is ascending. after_id and before_id are tool call ids."""
     ExportTraces: _aio.UnaryStreamMultiCallable[_traces_service_pb2.ExportTracesRequest, _traces_service_pb2.ExportTracesResponse]  # type: ignore[assignment]
-    """Everything asked for as of the call, each record once: traces by turn and
-    seq, then episodes and facts by their time of creation, then snapshots.
-    NOT_FOUND: recall knows no such agent, or no such conversation of it.
+    """Exports the requested records as of the time of the call, each record once: traces by turn and seq, then episodes
+    and facts by creation time, then snapshots. Errors: NOT_FOUND if recall does not know the agent, or the agent does
+    not have the conversation.
     """
     ImportTraces: _aio.StreamUnaryMultiCallable[_traces_service_pb2.ImportTracesRequest, _traces_service_pb2.ImportTracesResponse]  # type: ignore[assignment]
-    """Writes what ExportTraces gave, or what trace files say, into an agent, in
-    one transaction: a stream that is cut writes nothing, where the header says
-    how many records follow. The first message carries the header. Ids, times, turns and tags are kept; a record that the
-    agent has under the same id with the same content is passed over, with
-    other content it is ALREADY_EXISTS (metadata: record_id). INVALID_ARGUMENT
-    (metadata: field, record: its 1-based place in the stream).
+    """Imports records into an agent in one transaction: the output of ExportTraces or the lines of trace files. The
+    first message carries the header. Ids, times, turns and tags are kept.
+
+    A record that the agent already has is skipped if its content is the same; otherwise the call fails with
+    ALREADY_EXISTS (metadata: record_id). If the header contains record_count, a stream that was cut off writes
+    nothing. Errors: INVALID_ARGUMENT (metadata: field, and record: the 1-based position in the stream).
     """
 
 class TraceServiceServicer:
-    """Turns, tool interactions and raw traces: views of the messages of an agent,
-    and their way out and in.
+    """Turns, tool interactions and raw traces (views of an agent's messages), and their export and import.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def ListTurns(
@@ -100,23 +94,23 @@ class TraceServiceServicer:
         request: _traces_service_pb2.ListTurnsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_traces_service_pb2.ListTurnsResponse, _abc.Awaitable[_traces_service_pb2.ListTurnsResponse]]:
-        """Order UNSPECIFIED is ascending. after_id and before_id are turn ids."""
+        """Lists turns. The default order is ascending. after_id and before_id are turn ids."""
 
     def ListToolInteractions(
         self,
         request: _traces_service_pb2.ListToolInteractionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_traces_service_pb2.ListToolInteractionsResponse, _abc.Awaitable[_traces_service_pb2.ListToolInteractionsResponse]]:
-        """Order UNSPECIFIED is ascending. after_id and before_id are tool call ids."""
+        """Lists tool calls with their results. The default order is ascending. after_id and before_id are tool call ids."""
 
     def ExportTraces(
         self,
         request: _traces_service_pb2.ExportTracesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_traces_service_pb2.ExportTracesResponse], _abc.AsyncIterator[_traces_service_pb2.ExportTracesResponse]]:
-        """Everything asked for as of the call, each record once: traces by turn and
-        seq, then episodes and facts by their time of creation, then snapshots.
-        NOT_FOUND: recall knows no such agent, or no such conversation of it.
+        """Exports the requested records as of the time of the call, each record once: traces by turn and seq, then episodes
+        and facts by creation time, then snapshots. Errors: NOT_FOUND if recall does not know the agent, or the agent does
+        not have the conversation.
         """
 
     def ImportTraces(
@@ -124,12 +118,12 @@ class TraceServiceServicer:
         request_iterator: _MaybeAsyncIterator[_traces_service_pb2.ImportTracesRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_traces_service_pb2.ImportTracesResponse, _abc.Awaitable[_traces_service_pb2.ImportTracesResponse]]:
-        """Writes what ExportTraces gave, or what trace files say, into an agent, in
-        one transaction: a stream that is cut writes nothing, where the header says
-        how many records follow. The first message carries the header. Ids, times, turns and tags are kept; a record that the
-        agent has under the same id with the same content is passed over, with
-        other content it is ALREADY_EXISTS (metadata: record_id). INVALID_ARGUMENT
-        (metadata: field, record: its 1-based place in the stream).
+        """Imports records into an agent in one transaction: the output of ExportTraces or the lines of trace files. The
+        first message carries the header. Ids, times, turns and tags are kept.
+
+        A record that the agent already has is skipped if its content is the same; otherwise the call fails with
+        ALREADY_EXISTS (metadata: record_id). If the header contains record_count, a stream that was cut off writes
+        nothing. Errors: INVALID_ARGUMENT (metadata: field, and record: the 1-based position in the stream).
         """
 
 def add_TraceServiceServicer_to_server(servicer: TraceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -30,20 +30,20 @@ class _ExecutionStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Execu
     EXECUTION_STATUS_UNSPECIFIED: _ExecutionStatus.ValueType  # 0
     EXECUTION_STATUS_SUCCESS: _ExecutionStatus.ValueType  # 1
     EXECUTION_STATUS_ERROR: _ExecutionStatus.ValueType  # 2
-    """The tool raised, or returned what cannot be carried."""
+    """The tool raised an exception or returned an unsupported value."""
     EXECUTION_STATUS_TIMED_OUT: _ExecutionStatus.ValueType  # 3
     EXECUTION_STATUS_KILLED: _ExecutionStatus.ValueType  # 4
-    """Stopped by a limit of memory, CPU, processes or output."""
+    """The tool was killed by a limit on memory, CPU time, processes or output."""
 
 class ExecutionStatus(_ExecutionStatus, metaclass=_ExecutionStatusEnumTypeWrapper): ...
 
 EXECUTION_STATUS_UNSPECIFIED: ExecutionStatus.ValueType  # 0
 EXECUTION_STATUS_SUCCESS: ExecutionStatus.ValueType  # 1
 EXECUTION_STATUS_ERROR: ExecutionStatus.ValueType  # 2
-"""The tool raised, or returned what cannot be carried."""
+"""The tool raised an exception or returned an unsupported value."""
 EXECUTION_STATUS_TIMED_OUT: ExecutionStatus.ValueType  # 3
 EXECUTION_STATUS_KILLED: ExecutionStatus.ValueType  # 4
-"""Stopped by a limit of memory, CPU, processes or output."""
+"""The tool was killed by a limit on memory, CPU time, processes or output."""
 Global___ExecutionStatus: _TypeAlias = ExecutionStatus  # noqa: Y015
 
 @_typing.final
@@ -78,30 +78,28 @@ class ExecuteToolRequest(_message.Message):
     AGENT_STATE_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
     execution_id: _builtins.str
-    """Named in the log. Not a request_id: what a tool does to the world cannot
-    be made to happen once by asking under the same name.
+    """Appears in the log. It is not an idempotency key, because the effects of a tool outside mnemesh cannot be made
+    idempotent.
     """
     tool_id: _builtins.str
     """A stored tool."""
     arguments: _builtins.str
-    """A JSON object as text; values are coerced to the declared types, and
-    never evaluated as code.
-    """
+    """A JSON object as text. Values are converted to the declared types and never evaluated as code."""
     @_builtins.property
     def ad_hoc(self) -> Global___AdHocTool:
-        """A tool that is not stored, for trying out."""
+        """A tool that is not stored, for trials."""
 
     @_builtins.property
     def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """The whole environment of the tool. Values are never logged."""
+        """The complete environment of the tool. Values are never logged."""
 
     @_builtins.property
     def agent_state(self) -> Global___AgentState:
-        """Visible to the tool as agent_state, where its signature asks for it."""
+        """Passed to the tool as agent_state, if its signature contains that parameter."""
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Overrides the tool's own, downwards only."""
+        """Overrides the tool's timeout; it can only shorten it."""
 
     def __init__(
         self,
@@ -147,7 +145,7 @@ class AdHocTool(_message.Message):
     source_code: _builtins.str
     source_type: _tools_pb2.SourceType.ValueType
     name: _builtins.str
-    """The function to call; absent means the last one."""
+    """The function to call. Absent means the last function."""
     args_json_schema: _builtins.str
     allow_network: _builtins.bool
     @_builtins.property
@@ -182,7 +180,7 @@ Global___AdHocTool: _TypeAlias = AdHocTool  # noqa: Y015
 
 @_typing.final
 class AgentState(_message.Message):
-    """What a tool may see of its agent, and change: the values of its blocks."""
+    """The part of an agent that a tool can read and change: the values of its blocks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -213,7 +211,7 @@ class AgentState(_message.Message):
     name: _builtins.str
     @_builtins.property
     def blocks(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Label to value."""
+        """Block values by label."""
 
     def __init__(
         self,
@@ -263,14 +261,12 @@ class ExecuteToolResponse(_message.Message):
     CHANGED_BLOCKS_FIELD_NUMBER: _builtins.int
     status: Global___ExecutionStatus.ValueType
     result: _builtins.str
-    """What the function returned, as text: a string as it is, None as "None",
-    anything else as JSON; or the error in words.
-    """
+    """The return value as text: a string unchanged, None as "None", other values as JSON. For an error, the error text."""
     stdout: _builtins.str
-    """At most 1 MB together, cut with a note."""
+    """stdout and stderr together are limited to 1 MB; truncation is marked."""
     stderr: _builtins.str
     truncated: _builtins.bool
-    """The result was cut to return_char_limit."""
+    """True if the result was truncated to return_char_limit."""
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration: ...
     @_builtins.property

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ExecutionServiceStub:
-    """Runs user-written tools in the sandbox.
+    """Runs custom tools in the sandbox.
     """
 
     def __init__(self, channel):
@@ -43,17 +43,17 @@ class ExecutionServiceStub:
 
 
 class ExecutionServiceServicer:
-    """Runs user-written tools in the sandbox.
+    """Runs custom tools in the sandbox.
     """
 
     def ExecuteTool(self, request, context):
-        """Runs a tool once, as a subprocess of its own user with bounded CPU,
-        memory, processes, output and disk, an environment of its own and no
-        network unless granted; it is killed with all its descendants at the
-        timeout, at its end, and when the caller goes away. A tool that fails is
-        a result with status ERROR, not an error of the call. Never retried by
-        mnemesh: the caller decides what an interrupted execution means.
-        TOOL_ARGUMENTS_INVALID, TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE.
+        """Runs a tool once in its own subprocess: under its own user id, with limits on CPU time, memory, processes, output
+        and disk, its own environment, and no network unless granted. The process and all its descendants are killed at
+        the timeout, when the tool ends, and when the caller disconnects.
+
+        A failing tool is a result with status ERROR, not an error of the call. Not idempotent, and never retried by
+        mnemesh: the caller decides how to handle an interrupted execution. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
+        TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -76,7 +76,7 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ExecutionService:
-    """Runs user-written tools in the sandbox.
+    """Runs custom tools in the sandbox.
     """
 
     @staticmethod

@@ -27,52 +27,52 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ExecutionServiceStub:
-    """Runs user-written tools in the sandbox."""
+    """Runs custom tools in the sandbox."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ExecutionServiceAsyncStub: ...
     ExecuteTool: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.ExecuteToolRequest, _execution_service_pb2.ExecuteToolResponse]
-    """Runs a tool once, as a subprocess of its own user with bounded CPU,
-    memory, processes, output and disk, an environment of its own and no
-    network unless granted; it is killed with all its descendants at the
-    timeout, at its end, and when the caller goes away. A tool that fails is
-    a result with status ERROR, not an error of the call. Never retried by
-    mnemesh: the caller decides what an interrupted execution means.
-    TOOL_ARGUMENTS_INVALID, TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE.
+    """Runs a tool once in its own subprocess: under its own user id, with limits on CPU time, memory, processes, output
+    and disk, its own environment, and no network unless granted. The process and all its descendants are killed at
+    the timeout, when the tool ends, and when the caller disconnects.
+
+    A failing tool is a result with status ERROR, not an error of the call. Not idempotent, and never retried by
+    mnemesh: the caller decides how to handle an interrupted execution. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
+    TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE.
     """
 
 @_typing.type_check_only
 class ExecutionServiceAsyncStub(ExecutionServiceStub):
-    """Runs user-written tools in the sandbox."""
+    """Runs custom tools in the sandbox."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ExecuteTool: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.ExecuteToolRequest, _execution_service_pb2.ExecuteToolResponse]  # type: ignore[assignment]
-    """Runs a tool once, as a subprocess of its own user with bounded CPU,
-    memory, processes, output and disk, an environment of its own and no
-    network unless granted; it is killed with all its descendants at the
-    timeout, at its end, and when the caller goes away. A tool that fails is
-    a result with status ERROR, not an error of the call. Never retried by
-    mnemesh: the caller decides what an interrupted execution means.
-    TOOL_ARGUMENTS_INVALID, TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE.
+    """Runs a tool once in its own subprocess: under its own user id, with limits on CPU time, memory, processes, output
+    and disk, its own environment, and no network unless granted. The process and all its descendants are killed at
+    the timeout, when the tool ends, and when the caller disconnects.
+
+    A failing tool is a result with status ERROR, not an error of the call. Not idempotent, and never retried by
+    mnemesh: the caller decides how to handle an interrupted execution. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
+    TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE.
     """
 
 class ExecutionServiceServicer:
-    """Runs user-written tools in the sandbox."""
+    """Runs custom tools in the sandbox."""
 
     def ExecuteTool(
         self,
         request: _execution_service_pb2.ExecuteToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_execution_service_pb2.ExecuteToolResponse, _abc.Awaitable[_execution_service_pb2.ExecuteToolResponse]]:
-        """Runs a tool once, as a subprocess of its own user with bounded CPU,
-        memory, processes, output and disk, an environment of its own and no
-        network unless granted; it is killed with all its descendants at the
-        timeout, at its end, and when the caller goes away. A tool that fails is
-        a result with status ERROR, not an error of the call. Never retried by
-        mnemesh: the caller decides what an interrupted execution means.
-        TOOL_ARGUMENTS_INVALID, TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE.
+        """Runs a tool once in its own subprocess: under its own user id, with limits on CPU time, memory, processes, output
+        and disk, its own environment, and no network unless granted. The process and all its descendants are killed at
+        the timeout, when the tool ends, and when the caller disconnects.
+
+        A failing tool is a result with status ERROR, not an error of the call. Not idempotent, and never retried by
+        mnemesh: the caller decides how to handle an interrupted execution. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
+        TOOL_REQUIREMENTS_UNMET, SANDBOX_UNAVAILABLE.
         """
 
 def add_ExecutionServiceServicer_to_server(servicer: ExecutionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

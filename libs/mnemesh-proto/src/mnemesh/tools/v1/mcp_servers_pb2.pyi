@@ -29,21 +29,21 @@ class _McpServerStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_McpSe
     DESCRIPTOR: _descriptor.EnumDescriptor
     MCP_SERVER_STATUS_UNSPECIFIED: _McpServerStatus.ValueType  # 0
     MCP_SERVER_STATUS_UNKNOWN: _McpServerStatus.ValueType  # 1
-    """Never contacted since it was created or changed."""
+    """Not contacted since it was created or changed."""
     MCP_SERVER_STATUS_REACHABLE: _McpServerStatus.ValueType  # 2
     MCP_SERVER_STATUS_UNREACHABLE: _McpServerStatus.ValueType  # 3
     MCP_SERVER_STATUS_DISABLED: _McpServerStatus.ValueType  # 4
-    """Its transport is switched off at this mnemesh server."""
+    """The transport is disabled on this mnemesh server."""
 
 class McpServerStatus(_McpServerStatus, metaclass=_McpServerStatusEnumTypeWrapper): ...
 
 MCP_SERVER_STATUS_UNSPECIFIED: McpServerStatus.ValueType  # 0
 MCP_SERVER_STATUS_UNKNOWN: McpServerStatus.ValueType  # 1
-"""Never contacted since it was created or changed."""
+"""Not contacted since it was created or changed."""
 MCP_SERVER_STATUS_REACHABLE: McpServerStatus.ValueType  # 2
 MCP_SERVER_STATUS_UNREACHABLE: McpServerStatus.ValueType  # 3
 MCP_SERVER_STATUS_DISABLED: McpServerStatus.ValueType  # 4
-"""Its transport is switched off at this mnemesh server."""
+"""The transport is disabled on this mnemesh server."""
 Global___McpServerStatus: _TypeAlias = McpServerStatus  # noqa: Y015
 
 class _McpSchemaStatus:
@@ -54,27 +54,27 @@ class _McpSchemaStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_McpSc
     DESCRIPTOR: _descriptor.EnumDescriptor
     MCP_SCHEMA_STATUS_UNSPECIFIED: _McpSchemaStatus.ValueType  # 0
     MCP_SCHEMA_STATUS_STRICT: _McpSchemaStatus.ValueType  # 1
-    """Providers can hold the model to it."""
+    """Providers can enforce the schema."""
     MCP_SCHEMA_STATUS_NON_STRICT: _McpSchemaStatus.ValueType  # 2
-    """Usable; providers cannot enforce it."""
+    """Usable, but providers cannot enforce it."""
     MCP_SCHEMA_STATUS_INVALID: _McpSchemaStatus.ValueType  # 3
-    """Not offered to models."""
+    """The tool is not offered to models."""
 
 class McpSchemaStatus(_McpSchemaStatus, metaclass=_McpSchemaStatusEnumTypeWrapper):
-    """How well a schema serves the models."""
+    """Suitability of a schema for models."""
 
 MCP_SCHEMA_STATUS_UNSPECIFIED: McpSchemaStatus.ValueType  # 0
 MCP_SCHEMA_STATUS_STRICT: McpSchemaStatus.ValueType  # 1
-"""Providers can hold the model to it."""
+"""Providers can enforce the schema."""
 MCP_SCHEMA_STATUS_NON_STRICT: McpSchemaStatus.ValueType  # 2
-"""Usable; providers cannot enforce it."""
+"""Usable, but providers cannot enforce it."""
 MCP_SCHEMA_STATUS_INVALID: McpSchemaStatus.ValueType  # 3
-"""Not offered to models."""
+"""The tool is not offered to models."""
 Global___McpSchemaStatus: _TypeAlias = McpSchemaStatus  # noqa: Y015
 
 @_typing.final
 class McpServer(_message.Message):
-    """A server of the Model Context Protocol whose tools agents can be given."""
+    """A Model Context Protocol server whose tools can be attached to agents."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -95,20 +95,20 @@ class McpServer(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"mcp_server-" and a version-4 UUID."""
+    """Format: "mcp_server-" followed by a version-4 UUID."""
     name: _builtins.str
     """Unique in the organization; 1 to 100 characters."""
     metadata: _builtins.str
     """A JSON object as text."""
     status: Global___McpServerStatus.ValueType
-    """What the last contact came to. Output only, as all below."""
+    """Result of the last contact. Output only, like all fields below."""
     status_message: _builtins.str
-    """Why status is UNREACHABLE, without secrets."""
+    """Cause of the status UNREACHABLE, without secrets."""
     tool_count: _builtins.int
     protocol_version: _builtins.str
-    """The protocol version that it spoke."""
+    """Protocol version of the last contact."""
     revision: _builtins.int
-    """1 at creation and one more at every change by a client."""
+    """Starts at 1 and increases with every change by a client."""
     @_builtins.property
     def stdio(self) -> Global___StdioTransport: ...
     @_builtins.property
@@ -117,11 +117,11 @@ class McpServer(_message.Message):
     def streamable_http(self) -> Global___StreamableHttpTransport: ...
     @_builtins.property
     def last_contact_time(self) -> _timestamp_pb2.Timestamp:
-        """The last contact that succeeded."""
+        """Time of the last successful contact."""
 
     @_builtins.property
     def last_refresh_time(self) -> _timestamp_pb2.Timestamp:
-        """The last time its tools were read."""
+        """Time at which its tools were last read."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -182,7 +182,7 @@ Global___McpServer: _TypeAlias = McpServer  # noqa: Y015
 
 @_typing.final
 class StdioTransport(_message.Message):
-    """A program that the tools service starts. Operators may switch it off."""
+    """A program that the tools service starts. Operators can disable this transport."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -194,7 +194,7 @@ class StdioTransport(_message.Message):
     def args(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def env(self) -> _containers.RepeatedCompositeFieldContainer[Global___McpSecret]:
-        """Its whole environment; nothing is inherited."""
+        """The complete environment of the program; nothing is inherited."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ Global___StdioTransport: _TypeAlias = StdioTransport  # noqa: Y015
 
 @_typing.final
 class SseTransport(_message.Message):
-    """The older HTTP transport, with server-sent events."""
+    """The older HTTP transport with server-sent events."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -271,9 +271,8 @@ Global___StreamableHttpTransport: _TypeAlias = StreamableHttpTransport  # noqa: 
 
 @_typing.final
 class HttpAuth(_message.Message):
-    """A token in a header of each request. Where the header is Authorization and
-    the token names no scheme, "Bearer " is put before it. A header of the same
-    name in headers wins.
+    """A token in a header of each request. If the header is Authorization and the token contains no scheme, "Bearer " is
+    added. A header with the same name in headers takes precedence.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -302,8 +301,8 @@ Global___HttpAuth: _TypeAlias = HttpAuth  # noqa: Y015
 
 @_typing.final
 class McpSecret(_message.Message):
-    """A value that may be secret: stored encrypted, never returned. It may hold
-    variables of the calling agent as "{{ NAME }}", or "{{ NAME | default }}".
+    """A value that may be secret. It is stored encrypted and never returned. It may contain variables of the calling
+    agent, as "{{ NAME }}" or "{{ NAME | default }}".
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -312,13 +311,13 @@ class McpSecret(_message.Message):
     VALUE_FIELD_NUMBER: _builtins.int
     HAS_VALUE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Of the header or environment variable; empty in a token."""
+    """Name of the header or environment variable; empty for a token."""
     value: _builtins.str
-    """Input only, but for a value that is nothing but variables without
-    defaults. On an update, absent keeps the value stored under that name.
+    """Input only, except for a value that consists of variables without defaults. In an update, an absent value keeps
+    the value stored under the name.
     """
     has_value: _builtins.bool
-    """A value is stored. Output only."""
+    """True if a value is stored. Output only."""
     def __init__(
         self,
         *,
@@ -345,7 +344,7 @@ class McpSchemaHealth(_message.Message):
     status: Global___McpSchemaStatus.ValueType
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What stands in the way of STRICT, one line each."""
+        """Reasons why the schema is not STRICT, one per line."""
 
     def __init__(
         self,
@@ -379,28 +378,28 @@ class McpTool(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     tool_id: _builtins.str
-    """Id of the tool by which agents hold it: "tool-" and a version-4 UUID. It
-    stays over refreshes, as long as the server offers the name.
+    """Id of the tool when attached to agents. Format: "tool-" followed by a version-4 UUID. It does not change while the
+    server offers the name.
     """
     mcp_server_id: _builtins.str
     name: _builtins.str
-    """As the server calls it; unique within the server."""
+    """Name on the server; unique within the server."""
     description: _builtins.str
     input_schema: _builtins.str
-    """A JSON schema as text, as the server gave it."""
+    """A JSON schema as text, as the server reported it."""
     json_schema: _builtins.str
-    """A JSON schema as text, as models are offered it; absent where INVALID."""
+    """A JSON schema as text, as sent to models. Absent if the status is INVALID."""
     output_schema: _builtins.str
-    """A JSON schema as text, of structured results."""
+    """A JSON schema of structured results, as text."""
     annotations: _builtins.str
-    """A JSON object as text: the server's hints, not to be trusted."""
+    """A JSON object as text: untrusted hints of the server."""
     @_builtins.property
     def schema_health(self) -> Global___McpSchemaHealth: ...
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def update_time(self) -> _timestamp_pb2.Timestamp:
-        """When what the server says of it last changed."""
+        """Time at which the server's description of the tool last changed."""
 
     def __init__(
         self,

@@ -88,9 +88,7 @@ class CreateMcpServerRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def mcp_server(self) -> _mcp_servers_pb2.McpServer:
-        """name and transport are required; id, status, revision, times and
-        authorship are ignored.
-        """
+        """name and transport are required. id, status, revision, times and authorship are ignored."""
 
     def __init__(
         self,
@@ -254,18 +252,16 @@ class UpdateMcpServerRequest(_message.Message):
     BASE_REVISION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     base_revision: _builtins.int
-    """ABORTED where the server is at another revision; absent skips the check."""
+    """The call fails with ABORTED if the server has a different revision. Absent skips the check."""
     @_builtins.property
     def mcp_server(self) -> _mcp_servers_pb2.McpServer:
-        """id names the server."""
+        """mcp_server.id identifies the server."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Paths of McpServer: name, metadata, stdio, sse or streamable_http (the
-        transport as a whole), or fields below the transport that it has:
-        stdio.command, stdio.args, stdio.env, sse.url, sse.auth, sse.headers and
-        the like. A path whose field is absent clears it; a secret without a
-        value keeps the one stored under its name.
+        """Paths of McpServer: name, metadata, stdio, sse or streamable_http (the whole transport), or fields of the current
+        transport: stdio.command, stdio.args, stdio.env, sse.url, sse.auth, sse.headers and so on. A path whose field is
+        absent clears the field; a secret without a value keeps the value stored under its name.
         """
 
     def __init__(
@@ -416,7 +412,7 @@ Global___ListMcpServerToolsResponse: _TypeAlias = ListMcpServerToolsResponse  # 
 
 @_typing.final
 class McpToolReference(_message.Message):
-    """Names a tool of an MCP server."""
+    """Identifies a tool of an MCP server."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -494,7 +490,7 @@ class RefreshMcpServerRequest(_message.Message):
     mcp_server_id: _builtins.str
     @_builtins.property
     def caller(self) -> Global___McpCaller:
-        """Whose variables fill the settings."""
+        """The agent whose variables are used in the settings."""
 
     def __init__(
         self,
@@ -525,11 +521,11 @@ class RefreshMcpServerResponse(_message.Message):
     def added(self) -> _containers.RepeatedCompositeFieldContainer[_mcp_servers_pb2.McpTool]: ...
     @_builtins.property
     def updated(self) -> _containers.RepeatedCompositeFieldContainer[_mcp_servers_pb2.McpTool]:
-        """Those whose description or schema changed."""
+        """Tools whose description or schema changed."""
 
     @_builtins.property
     def removed(self) -> _containers.RepeatedCompositeFieldContainer[_mcp_servers_pb2.McpTool]:
-        """Those that the server no longer offers."""
+        """Tools that the server no longer offers."""
 
     def __init__(
         self,
@@ -576,10 +572,10 @@ class McpCaller(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """Sent along to HTTP servers, in the header x-agent-id."""
+    """Sent to HTTP servers in the header x-agent-id."""
     @_builtins.property
     def variables(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Values of variables in the server's settings. Neither stored nor logged."""
+        """Values of variables in the server's settings. They are neither stored nor logged."""
 
     def __init__(
         self,
@@ -680,9 +676,7 @@ class TestMcpServerRequest(_message.Message):
     mcp_server_id: _builtins.str
     @_builtins.property
     def mcp_server(self) -> _mcp_servers_pb2.McpServer:
-        """As for CreateMcpServer; name may be empty. Where id is given, a secret
-        without a value is taken from the stored server.
-        """
+        """As for CreateMcpServer; name may be empty. If id is present, a secret without a value uses the stored value."""
 
     @_builtins.property
     def caller(self) -> Global___McpCaller: ...
@@ -713,11 +707,11 @@ class TestMcpServerResponse(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     status: _mcp_servers_pb2.McpServerStatus.ValueType
     status_message: _builtins.str
-    """Why it cannot be reached, without secrets."""
+    """Cause of the failure, without secrets."""
     protocol_version: _builtins.str
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_mcp_servers_pb2.McpTool]:
-        """What it offers; tool_id is empty for tools that are not stored."""
+        """The tools that the server offers. tool_id is empty for tools that are not stored."""
 
     def __init__(
         self,

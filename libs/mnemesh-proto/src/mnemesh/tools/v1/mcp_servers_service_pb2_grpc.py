@@ -26,12 +26,11 @@ if _version_not_supported:
 
 
 class McpServerServiceStub:
-    """Servers of the Model Context Protocol and their tools. Tokens, header
-    values and environment values go in and never come out.
+    """Manages Model Context Protocol servers and their tools. Tokens, header values and environment values are never
+    returned.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel):
@@ -93,90 +92,87 @@ class McpServerServiceStub:
 
 
 class McpServerServiceServicer:
-    """Servers of the Model Context Protocol and their tools. Tokens, header
-    values and environment values go in and never come out.
+    """Manages Model Context Protocol servers and their tools. Tokens, header values and environment values are never
+    returned.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def CreateMcpServer(self, request, context):
-        """Registers a server and reads its tools. It succeeds although the server
-        cannot be reached: status says so, and a refresh makes up for it.
-        ALREADY_EXISTS (name).
+        """Registers a server and reads its tools. The call succeeds even if the server is unreachable; status then says so,
+        and RefreshMcpServer reads the tools later. Errors: ALREADY_EXISTS (name).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMcpServer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns one MCP server. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListMcpServers(self, request, context):
-        """Order UNSPECIFIED is ascending.
+        """Lists MCP servers. The default order is ascending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateMcpServer(self, request, context):
-        """Changes the fields in the mask. The tools stay as they are until the next
-        refresh. ALREADY_EXISTS (name).
+        """Updates the fields in update_mask. The tools do not change until the next refresh. Errors: NOT_FOUND,
+        ALREADY_EXISTS (name).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteMcpServer(self, request, context):
-        """Deletes the server and its tools. A repeat succeeds.
+        """Deletes the server and its tools. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListMcpServerTools(self, request, context):
-        """The tools as they were last read; the server is not contacted. Order
-        UNSPECIFIED is ascending. after_id and before_id are tool ids.
+        """Lists the tools that were last read; the server is not contacted. The default order is ascending. after_id and
+        before_id are tool ids.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMcpServerTool(self, request, context):
-        """NOT_FOUND where the server does not offer it.
+        """Returns one tool. Errors: NOT_FOUND if the server does not offer it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RefreshMcpServer(self, request, context):
-        """Reads the tools anew: new ones are added, changed ones keep their id, and
-        those that are gone are deleted. UNAVAILABLE where it cannot be reached,
-        with nothing changed but status; FAILED_PRECONDITION where its transport
-        is switched off.
+        """Reads the tools again: new tools are added, changed tools keep their id, and missing tools are deleted. Errors:
+        NOT_FOUND; MCP_SERVER_UNREACHABLE, which changes only the status; MCP_TRANSPORT_DISABLED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RunMcpServerTool(self, request, context):
-        """Runs one tool. An error of the tool is an answer with status ERROR.
-        A repeat never runs it twice: it waits for the first and gives its result;
-        where that was lost with a crash, it is ABORTED. NOT_FOUND,
-        TOOL_ARGUMENTS_INVALID, UNAVAILABLE, DEADLINE_EXCEEDED,
-        FAILED_PRECONDITION (transport switched off).
+        """Runs a tool. A failing tool is a result with status ERROR.
+
+        Idempotent: a repeated call with the same request_id never runs the tool again. It waits for the first call and
+        returns its result; if a crash lost the result, it fails with ABORTED. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
+        MCP_SERVER_UNREACHABLE, DEADLINE_EXCEEDED, MCP_TRANSPORT_DISABLED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TestMcpServer(self, request, context):
-        """Connects, reads the tools and stores nothing: of a server, or of
-        settings that are not stored yet. A failed contact is an answer.
+        """Connects to a stored server, or with settings that are not stored yet, and reads the tools. Stores nothing. An
+        unreachable server is a result, not an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -244,12 +240,11 @@ def add_McpServerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class McpServerService:
-    """Servers of the Model Context Protocol and their tools. Tokens, header
-    values and environment values go in and never come out.
+    """Manages Model Context Protocol servers and their tools. Tokens, header values and environment values are never
+    returned.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @staticmethod

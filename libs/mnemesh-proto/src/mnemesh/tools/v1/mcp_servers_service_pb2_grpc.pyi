@@ -27,12 +27,11 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class McpServerServiceStub:
-    """Servers of the Model Context Protocol and their tools. Tokens, header
-    values and environment values go in and never come out.
+    """Manages Model Context Protocol servers and their tools. Tokens, header values and environment values are never
+    returned.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @_typing.overload
@@ -40,99 +39,93 @@ class McpServerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> McpServerServiceAsyncStub: ...
     CreateMcpServer: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.CreateMcpServerRequest, _mcp_servers_service_pb2.CreateMcpServerResponse]
-    """Registers a server and reads its tools. It succeeds although the server
-    cannot be reached: status says so, and a refresh makes up for it.
-    ALREADY_EXISTS (name).
+    """Registers a server and reads its tools. The call succeeds even if the server is unreachable; status then says so,
+    and RefreshMcpServer reads the tools later. Errors: ALREADY_EXISTS (name).
     """
     GetMcpServer: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.GetMcpServerRequest, _mcp_servers_service_pb2.GetMcpServerResponse]
+    """Returns one MCP server. Errors: NOT_FOUND."""
     ListMcpServers: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.ListMcpServersRequest, _mcp_servers_service_pb2.ListMcpServersResponse]
-    """Order UNSPECIFIED is ascending."""
+    """Lists MCP servers. The default order is ascending."""
     UpdateMcpServer: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.UpdateMcpServerRequest, _mcp_servers_service_pb2.UpdateMcpServerResponse]
-    """Changes the fields in the mask. The tools stay as they are until the next
-    refresh. ALREADY_EXISTS (name).
+    """Updates the fields in update_mask. The tools do not change until the next refresh. Errors: NOT_FOUND,
+    ALREADY_EXISTS (name).
     """
     DeleteMcpServer: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.DeleteMcpServerRequest, _mcp_servers_service_pb2.DeleteMcpServerResponse]
-    """Deletes the server and its tools. A repeat succeeds."""
+    """Deletes the server and its tools. Idempotent."""
     ListMcpServerTools: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.ListMcpServerToolsRequest, _mcp_servers_service_pb2.ListMcpServerToolsResponse]
-    """The tools as they were last read; the server is not contacted. Order
-    UNSPECIFIED is ascending. after_id and before_id are tool ids.
+    """Lists the tools that were last read; the server is not contacted. The default order is ascending. after_id and
+    before_id are tool ids.
     """
     GetMcpServerTool: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.GetMcpServerToolRequest, _mcp_servers_service_pb2.GetMcpServerToolResponse]
-    """NOT_FOUND where the server does not offer it."""
+    """Returns one tool. Errors: NOT_FOUND if the server does not offer it."""
     RefreshMcpServer: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.RefreshMcpServerRequest, _mcp_servers_service_pb2.RefreshMcpServerResponse]
-    """Reads the tools anew: new ones are added, changed ones keep their id, and
-    those that are gone are deleted. UNAVAILABLE where it cannot be reached,
-    with nothing changed but status; FAILED_PRECONDITION where its transport
-    is switched off.
+    """Reads the tools again: new tools are added, changed tools keep their id, and missing tools are deleted. Errors:
+    NOT_FOUND; MCP_SERVER_UNREACHABLE, which changes only the status; MCP_TRANSPORT_DISABLED.
     """
     RunMcpServerTool: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.RunMcpServerToolRequest, _mcp_servers_service_pb2.RunMcpServerToolResponse]
-    """Runs one tool. An error of the tool is an answer with status ERROR.
-    A repeat never runs it twice: it waits for the first and gives its result;
-    where that was lost with a crash, it is ABORTED. NOT_FOUND,
-    TOOL_ARGUMENTS_INVALID, UNAVAILABLE, DEADLINE_EXCEEDED,
-    FAILED_PRECONDITION (transport switched off).
+    """Runs a tool. A failing tool is a result with status ERROR.
+
+    Idempotent: a repeated call with the same request_id never runs the tool again. It waits for the first call and
+    returns its result; if a crash lost the result, it fails with ABORTED. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
+    MCP_SERVER_UNREACHABLE, DEADLINE_EXCEEDED, MCP_TRANSPORT_DISABLED.
     """
     TestMcpServer: _grpc.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.TestMcpServerRequest, _mcp_servers_service_pb2.TestMcpServerResponse]
-    """Connects, reads the tools and stores nothing: of a server, or of
-    settings that are not stored yet. A failed contact is an answer.
+    """Connects to a stored server, or with settings that are not stored yet, and reads the tools. Stores nothing. An
+    unreachable server is a result, not an error.
     """
 
 @_typing.type_check_only
 class McpServerServiceAsyncStub(McpServerServiceStub):
-    """Servers of the Model Context Protocol and their tools. Tokens, header
-    values and environment values go in and never come out.
+    """Manages Model Context Protocol servers and their tools. Tokens, header values and environment values are never
+    returned.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.CreateMcpServerRequest, _mcp_servers_service_pb2.CreateMcpServerResponse]  # type: ignore[assignment]
-    """Registers a server and reads its tools. It succeeds although the server
-    cannot be reached: status says so, and a refresh makes up for it.
-    ALREADY_EXISTS (name).
+    """Registers a server and reads its tools. The call succeeds even if the server is unreachable; status then says so,
+    and RefreshMcpServer reads the tools later. Errors: ALREADY_EXISTS (name).
     """
     GetMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.GetMcpServerRequest, _mcp_servers_service_pb2.GetMcpServerResponse]  # type: ignore[assignment]
+    """Returns one MCP server. Errors: NOT_FOUND."""
     ListMcpServers: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.ListMcpServersRequest, _mcp_servers_service_pb2.ListMcpServersResponse]  # type: ignore[assignment]
-    """Order UNSPECIFIED is ascending."""
+    """Lists MCP servers. The default order is ascending."""
     UpdateMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.UpdateMcpServerRequest, _mcp_servers_service_pb2.UpdateMcpServerResponse]  # type: ignore[assignment]
-    """Changes the fields in the mask. The tools stay as they are until the next
-    refresh. ALREADY_EXISTS (name).
+    """Updates the fields in update_mask. The tools do not change until the next refresh. Errors: NOT_FOUND,
+    ALREADY_EXISTS (name).
     """
     DeleteMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.DeleteMcpServerRequest, _mcp_servers_service_pb2.DeleteMcpServerResponse]  # type: ignore[assignment]
-    """Deletes the server and its tools. A repeat succeeds."""
+    """Deletes the server and its tools. Idempotent."""
     ListMcpServerTools: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.ListMcpServerToolsRequest, _mcp_servers_service_pb2.ListMcpServerToolsResponse]  # type: ignore[assignment]
-    """The tools as they were last read; the server is not contacted. Order
-    UNSPECIFIED is ascending. after_id and before_id are tool ids.
+    """Lists the tools that were last read; the server is not contacted. The default order is ascending. after_id and
+    before_id are tool ids.
     """
     GetMcpServerTool: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.GetMcpServerToolRequest, _mcp_servers_service_pb2.GetMcpServerToolResponse]  # type: ignore[assignment]
-    """NOT_FOUND where the server does not offer it."""
+    """Returns one tool. Errors: NOT_FOUND if the server does not offer it."""
     RefreshMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.RefreshMcpServerRequest, _mcp_servers_service_pb2.RefreshMcpServerResponse]  # type: ignore[assignment]
-    """Reads the tools anew: new ones are added, changed ones keep their id, and
-    those that are gone are deleted. UNAVAILABLE where it cannot be reached,
-    with nothing changed but status; FAILED_PRECONDITION where its transport
-    is switched off.
+    """Reads the tools again: new tools are added, changed tools keep their id, and missing tools are deleted. Errors:
+    NOT_FOUND; MCP_SERVER_UNREACHABLE, which changes only the status; MCP_TRANSPORT_DISABLED.
     """
     RunMcpServerTool: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.RunMcpServerToolRequest, _mcp_servers_service_pb2.RunMcpServerToolResponse]  # type: ignore[assignment]
-    """Runs one tool. An error of the tool is an answer with status ERROR.
-    A repeat never runs it twice: it waits for the first and gives its result;
-    where that was lost with a crash, it is ABORTED. NOT_FOUND,
-    TOOL_ARGUMENTS_INVALID, UNAVAILABLE, DEADLINE_EXCEEDED,
-    FAILED_PRECONDITION (transport switched off).
+    """Runs a tool. A failing tool is a result with status ERROR.
+
+    Idempotent: a repeated call with the same request_id never runs the tool again. It waits for the first call and
+    returns its result; if a crash lost the result, it fails with ABORTED. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
+    MCP_SERVER_UNREACHABLE, DEADLINE_EXCEEDED, MCP_TRANSPORT_DISABLED.
     """
     TestMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_servers_service_pb2.TestMcpServerRequest, _mcp_servers_service_pb2.TestMcpServerResponse]  # type: ignore[assignment]
-    """Connects, reads the tools and stores nothing: of a server, or of
-    settings that are not stored yet. A failed contact is an answer.
+    """Connects to a stored server, or with settings that are not stored yet, and reads the tools. Stores nothing. An
+    unreachable server is a result, not an error.
     """
 
 class McpServerServiceServicer:
-    """Servers of the Model Context Protocol and their tools. Tokens, header
-    values and environment values go in and never come out.
+    """Manages Model Context Protocol servers and their tools. Tokens, header values and environment values are never
+    returned.
 
-    Mutating calls take a request_id: the same id with the same content gives
-    the first result again for 24 hours; with other content it is
-    REQUEST_ID_REUSED. A failed call changes nothing.
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def CreateMcpServer(
@@ -140,31 +133,31 @@ class McpServerServiceServicer:
         request: _mcp_servers_service_pb2.CreateMcpServerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_mcp_servers_service_pb2.CreateMcpServerResponse, _abc.Awaitable[_mcp_servers_service_pb2.CreateMcpServerResponse]]:
-        """Registers a server and reads its tools. It succeeds although the server
-        cannot be reached: status says so, and a refresh makes up for it.
-        ALREADY_EXISTS (name).
+        """Registers a server and reads its tools. The call succeeds even if the server is unreachable; status then says so,
+        and RefreshMcpServer reads the tools later. Errors: ALREADY_EXISTS (name).
         """
 
     def GetMcpServer(
         self,
         request: _mcp_servers_service_pb2.GetMcpServerRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_mcp_servers_service_pb2.GetMcpServerResponse, _abc.Awaitable[_mcp_servers_service_pb2.GetMcpServerResponse]]: ...
+    ) -> _typing.Union[_mcp_servers_service_pb2.GetMcpServerResponse, _abc.Awaitable[_mcp_servers_service_pb2.GetMcpServerResponse]]:
+        """Returns one MCP server. Errors: NOT_FOUND."""
 
     def ListMcpServers(
         self,
         request: _mcp_servers_service_pb2.ListMcpServersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_mcp_servers_service_pb2.ListMcpServersResponse, _abc.Awaitable[_mcp_servers_service_pb2.ListMcpServersResponse]]:
-        """Order UNSPECIFIED is ascending."""
+        """Lists MCP servers. The default order is ascending."""
 
     def UpdateMcpServer(
         self,
         request: _mcp_servers_service_pb2.UpdateMcpServerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_mcp_servers_service_pb2.UpdateMcpServerResponse, _abc.Awaitable[_mcp_servers_service_pb2.UpdateMcpServerResponse]]:
-        """Changes the fields in the mask. The tools stay as they are until the next
-        refresh. ALREADY_EXISTS (name).
+        """Updates the fields in update_mask. The tools do not change until the next refresh. Errors: NOT_FOUND,
+        ALREADY_EXISTS (name).
         """
 
     def DeleteMcpServer(
@@ -172,15 +165,15 @@ class McpServerServiceServicer:
         request: _mcp_servers_service_pb2.DeleteMcpServerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_mcp_servers_service_pb2.DeleteMcpServerResponse, _abc.Awaitable[_mcp_servers_service_pb2.DeleteMcpServerResponse]]:
-        """Deletes the server and its tools. A repeat succeeds."""
+        """Deletes the server and its tools. Idempotent."""
 
     def ListMcpServerTools(
         self,
         request: _mcp_servers_service_pb2.ListMcpServerToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_mcp_servers_service_pb2.ListMcpServerToolsResponse, _abc.Awaitable[_mcp_servers_service_pb2.ListMcpServerToolsResponse]]:
-        """The tools as they were last read; the server is not contacted. Order
-        UNSPECIFIED is ascending. after_id and before_id are tool ids.
+        """Lists the tools that were last read; the server is not contacted. The default order is ascending. after_id and
+        before_id are tool ids.
         """
 
     def GetMcpServerTool(
@@ -188,17 +181,15 @@ class McpServerServiceServicer:
         request: _mcp_servers_service_pb2.GetMcpServerToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_mcp_servers_service_pb2.GetMcpServerToolResponse, _abc.Awaitable[_mcp_servers_service_pb2.GetMcpServerToolResponse]]:
-        """NOT_FOUND where the server does not offer it."""
+        """Returns one tool. Errors: NOT_FOUND if the server does not offer it."""
 
     def RefreshMcpServer(
         self,
         request: _mcp_servers_service_pb2.RefreshMcpServerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_mcp_servers_service_pb2.RefreshMcpServerResponse, _abc.Awaitable[_mcp_servers_service_pb2.RefreshMcpServerResponse]]:
-        """Reads the tools anew: new ones are added, changed ones keep their id, and
-        those that are gone are deleted. UNAVAILABLE where it cannot be reached,
-        with nothing changed but status; FAILED_PRECONDITION where its transport
-        is switched off.
+        """Reads the tools again: new tools are added, changed tools keep their id, and missing tools are deleted. Errors:
+        NOT_FOUND; MCP_SERVER_UNREACHABLE, which changes only the status; MCP_TRANSPORT_DISABLED.
         """
 
     def RunMcpServerTool(
@@ -206,11 +197,11 @@ class McpServerServiceServicer:
         request: _mcp_servers_service_pb2.RunMcpServerToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_mcp_servers_service_pb2.RunMcpServerToolResponse, _abc.Awaitable[_mcp_servers_service_pb2.RunMcpServerToolResponse]]:
-        """Runs one tool. An error of the tool is an answer with status ERROR.
-        A repeat never runs it twice: it waits for the first and gives its result;
-        where that was lost with a crash, it is ABORTED. NOT_FOUND,
-        TOOL_ARGUMENTS_INVALID, UNAVAILABLE, DEADLINE_EXCEEDED,
-        FAILED_PRECONDITION (transport switched off).
+        """Runs a tool. A failing tool is a result with status ERROR.
+
+        Idempotent: a repeated call with the same request_id never runs the tool again. It waits for the first call and
+        returns its result; if a crash lost the result, it fails with ABORTED. Errors: NOT_FOUND, TOOL_ARGUMENTS_INVALID,
+        MCP_SERVER_UNREACHABLE, DEADLINE_EXCEEDED, MCP_TRANSPORT_DISABLED.
         """
 
     def TestMcpServer(
@@ -218,8 +209,8 @@ class McpServerServiceServicer:
         request: _mcp_servers_service_pb2.TestMcpServerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_mcp_servers_service_pb2.TestMcpServerResponse, _abc.Awaitable[_mcp_servers_service_pb2.TestMcpServerResponse]]:
-        """Connects, reads the tools and stores nothing: of a server, or of
-        settings that are not stored yet. A failed contact is an answer.
+        """Connects to a stored server, or with settings that are not stored yet, and reads the tools. Stores nothing. An
+        unreachable server is a result, not an error.
         """
 
 def add_McpServerServiceServicer_to_server(servicer: McpServerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -29,26 +29,26 @@ class _ToolTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolType.Val
     DESCRIPTOR: _descriptor.EnumDescriptor
     TOOL_TYPE_UNSPECIFIED: _ToolType.ValueType  # 0
     TOOL_TYPE_CUSTOM: _ToolType.ValueType  # 1
-    """User-written source, run in the sandbox."""
+    """Custom source code, run in the sandbox."""
     TOOL_TYPE_BUILTIN: _ToolType.ValueType  # 2
-    """The orchestrator's own."""
+    """Built into the orchestrator."""
     TOOL_TYPE_MCP: _ToolType.ValueType  # 3
-    """On an MCP server."""
+    """Run by an MCP server."""
     TOOL_TYPE_CLIENT: _ToolType.ValueType  # 4
-    """The client runs it."""
+    """Run by the client."""
 
 class ToolType(_ToolType, metaclass=_ToolTypeEnumTypeWrapper):
-    """What runs a tool."""
+    """The component that runs a tool."""
 
 TOOL_TYPE_UNSPECIFIED: ToolType.ValueType  # 0
 TOOL_TYPE_CUSTOM: ToolType.ValueType  # 1
-"""User-written source, run in the sandbox."""
+"""Custom source code, run in the sandbox."""
 TOOL_TYPE_BUILTIN: ToolType.ValueType  # 2
-"""The orchestrator's own."""
+"""Built into the orchestrator."""
 TOOL_TYPE_MCP: ToolType.ValueType  # 3
-"""On an MCP server."""
+"""Run by an MCP server."""
 TOOL_TYPE_CLIENT: ToolType.ValueType  # 4
-"""The client runs it."""
+"""Run by the client."""
 Global___ToolType: _TypeAlias = ToolType  # noqa: Y015
 
 class _SourceType:
@@ -99,42 +99,38 @@ class Tool(_message.Message):
     PROVENANCE_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"tool-" and a version-4 UUID."""
+    """Format: "tool-" followed by a version-4 UUID."""
     name: _builtins.str
-    """Unique within the organization; at most 48 characters, an identifier. Of
-    Python source it is the last function's.
+    """Unique within the organization; an identifier of at most 48 characters. For Python source, the name of the last
+    function.
     """
     type: Global___ToolType.ValueType
     description: _builtins.str
-    """What the model is told, where it differs from the schema's own."""
+    """Description sent to the model instead of the one in the schema."""
     source_code: _builtins.str
     source_type: Global___SourceType.ValueType
     json_schema: _builtins.str
-    """The function schema as JSON text: {"name", "description", "parameters"}.
-    Made from the source where absent.
-    """
+    """The function schema as JSON text: {"name", "description", "parameters"}. Generated from the source if absent."""
     args_json_schema: _builtins.str
-    """A schema of the arguments alone, which the client gives instead of having
-    one made. JSON text.
-    """
+    """JSON schema of the arguments alone, as text, which the client provides instead of a generated one."""
     return_char_limit: _builtins.int
-    """Longer returns are cut with a note; 0 means 50000 characters."""
+    """Longer return values are truncated, with a note. 0 means 50000 characters."""
     default_requires_approval: _builtins.bool
     enable_parallel_execution: _builtins.bool
-    """Calls of one assistant message may run beside each other."""
+    """Calls in one assistant message may run in parallel."""
     idempotent: _builtins.bool
-    """Running it again after an interruption does no harm."""
+    """Running the tool again after an interruption is safe."""
     metadata: _builtins.str
     """A JSON object as text."""
     timeout_seconds: _builtins.int
-    """Seconds until it is killed; 0 means 180."""
+    """Seconds after which the tool is killed. 0 means 180."""
     allow_network: _builtins.bool
-    """May reach the network, never loopback."""
+    """Allows access to the network, except loopback."""
     mcp_server_id: _builtins.str
-    """Of MCP tools."""
+    """Set for MCP tools."""
     mcp_tool_name: _builtins.str
     revision: _builtins.int
-    """One more at every change."""
+    """Increases with every change."""
     @_builtins.property
     def pip_requirements(self) -> _containers.RepeatedCompositeFieldContainer[Global___PackageRequirement]: ...
     @_builtins.property

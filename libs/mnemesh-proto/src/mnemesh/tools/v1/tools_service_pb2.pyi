@@ -96,9 +96,7 @@ class UpsertToolRequest(_message.Message):
     def tool(self) -> _tools_pb2.Tool: ...
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Paths of Tool to write on an existing one; empty writes every field that
-        is present.
-        """
+        """Fields of Tool to update on an existing tool. Empty updates every field that is present."""
 
     def __init__(
         self,
@@ -190,7 +188,7 @@ class BatchGetToolsRequest(_message.Message):
     NAMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tool_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """At most 1000 together."""
+        """At most 1000 ids and names in total."""
 
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
@@ -244,7 +242,7 @@ class ToolFilter(_message.Message):
     """Case-insensitive substring of name or description."""
     mcp_server_id: _builtins.str
     valid_schema_only: _builtins.bool
-    """Only tools whose schema a model can use as it stands."""
+    """Only tools whose schema models can use without changes."""
     @_builtins.property
     def tool_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -403,12 +401,12 @@ class UpdateToolRequest(_message.Message):
     request_id: _builtins.str
     @_builtins.property
     def tool(self) -> _tools_pb2.Tool:
-        """id names the tool."""
+        """tool.id identifies the tool."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Paths of Tool but for id, name (of source), type, times and revision. A
-        changed source makes the schema anew unless json_schema is in the mask.
+        """Paths of Tool except id, name (for tools with source), type, times and revision. A changed source generates the
+        schema again, unless json_schema is in the mask.
         """
 
     def __init__(

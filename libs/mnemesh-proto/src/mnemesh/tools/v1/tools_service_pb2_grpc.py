@@ -26,7 +26,10 @@ if _version_not_supported:
 
 
 class ToolServiceStub:
-    """Definitions of tools.
+    """Manages the definitions of tools.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def __init__(self, channel):
@@ -93,84 +96,88 @@ class ToolServiceStub:
 
 
 class ToolServiceServicer:
-    """Definitions of tools.
+    """Manages the definitions of tools.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     def CreateTool(self, request, context):
-        """Makes the schema from the source where none is given. A name in use is
-        ALREADY_EXISTS; source that yields no schema is TOOL_SOURCE_INVALID with
-        the parameter at fault; a given schema whose name differs from the
-        source's is INVALID_ARGUMENT.
+        """Creates a tool and generates its schema from the source, unless json_schema is set. Errors: ALREADY_EXISTS (name);
+        TOOL_SOURCE_INVALID with the parameter that caused it; INVALID_ARGUMENT if the name in json_schema differs from
+        the source.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpsertTool(self, request, context):
-        """Creates, or updates by name: the id and what is not given are kept. A name
-        of a built-in tool is ALREADY_EXISTS.
+        """Creates the tool, or updates the tool with the same name, which keeps its id and absent fields. Errors:
+        ALREADY_EXISTS for the name of a built-in tool.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTool(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns one tool. Errors: NOT_FOUND.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BatchGetTools(self, request, context):
-        """By ids and names, in that order; unknown ones are left out.
+        """Returns tools by id and by name, in that order. Unknown tools are omitted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTools(self, request, context):
-        """Every organization has the built-in tools from the beginning. Order
-        UNSPECIFIED is descending.
+        """Lists tools. Every organization has the built-in tools. The default order is descending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountTools(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Returns the number of tools that match a filter.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateTool(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Updates the fields in update_mask. Errors: NOT_FOUND, ALREADY_EXISTS (name), TOOL_SOURCE_INVALID.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTool(self, request, context):
-        """A repeat succeeds.
+        """Deletes a tool. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GenerateSchema(self, request, context):
-        """The schema of source code, without storing anything. TOOL_SOURCE_INVALID.
+        """Generates the schema of source code. Stores nothing. Errors: TOOL_SOURCE_INVALID.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SearchTools(self, request, context):
-        """Tools by meaning and words.
+        """Searches tools by similarity and words.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EnsureBaseTools(self, request, context):
-        """Stores the definitions of built-in tools that the caller ships, so that
-        they are listed; restores deleted ones.
+        """Stores the definitions of the built-in tools that the caller ships, so that lists contain them. Restores deleted
+        ones. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -243,7 +250,10 @@ def add_ToolServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ToolService:
-    """Definitions of tools.
+    """Manages the definitions of tools.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
     """
 
     @staticmethod

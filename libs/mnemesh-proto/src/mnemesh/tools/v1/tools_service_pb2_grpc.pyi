@@ -27,89 +27,100 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ToolServiceStub:
-    """Definitions of tools."""
+    """Manages the definitions of tools.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ToolServiceAsyncStub: ...
     CreateTool: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.CreateToolRequest, _tools_service_pb2.CreateToolResponse]
-    """Makes the schema from the source where none is given. A name in use is
-    ALREADY_EXISTS; source that yields no schema is TOOL_SOURCE_INVALID with
-    the parameter at fault; a given schema whose name differs from the
-    source's is INVALID_ARGUMENT.
+    """Creates a tool and generates its schema from the source, unless json_schema is set. Errors: ALREADY_EXISTS (name);
+    TOOL_SOURCE_INVALID with the parameter that caused it; INVALID_ARGUMENT if the name in json_schema differs from
+    the source.
     """
     UpsertTool: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.UpsertToolRequest, _tools_service_pb2.UpsertToolResponse]
-    """Creates, or updates by name: the id and what is not given are kept. A name
-    of a built-in tool is ALREADY_EXISTS.
+    """Creates the tool, or updates the tool with the same name, which keeps its id and absent fields. Errors:
+    ALREADY_EXISTS for the name of a built-in tool.
     """
     GetTool: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.GetToolRequest, _tools_service_pb2.GetToolResponse]
+    """Returns one tool. Errors: NOT_FOUND."""
     BatchGetTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.BatchGetToolsRequest, _tools_service_pb2.BatchGetToolsResponse]
-    """By ids and names, in that order; unknown ones are left out."""
+    """Returns tools by id and by name, in that order. Unknown tools are omitted."""
     ListTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.ListToolsRequest, _tools_service_pb2.ListToolsResponse]
-    """Every organization has the built-in tools from the beginning. Order
-    UNSPECIFIED is descending.
-    """
+    """Lists tools. Every organization has the built-in tools. The default order is descending."""
     CountTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.CountToolsRequest, _tools_service_pb2.CountToolsResponse]
+    """Returns the number of tools that match a filter."""
     UpdateTool: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.UpdateToolRequest, _tools_service_pb2.UpdateToolResponse]
+    """Updates the fields in update_mask. Errors: NOT_FOUND, ALREADY_EXISTS (name), TOOL_SOURCE_INVALID."""
     DeleteTool: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.DeleteToolRequest, _tools_service_pb2.DeleteToolResponse]
-    """A repeat succeeds."""
+    """Deletes a tool. Idempotent."""
     GenerateSchema: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.GenerateSchemaRequest, _tools_service_pb2.GenerateSchemaResponse]
-    """The schema of source code, without storing anything. TOOL_SOURCE_INVALID."""
+    """Generates the schema of source code. Stores nothing. Errors: TOOL_SOURCE_INVALID."""
     SearchTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.SearchToolsRequest, _tools_service_pb2.SearchToolsResponse]
-    """Tools by meaning and words."""
+    """Searches tools by similarity and words."""
     EnsureBaseTools: _grpc.UnaryUnaryMultiCallable[_tools_service_pb2.EnsureBaseToolsRequest, _tools_service_pb2.EnsureBaseToolsResponse]
-    """Stores the definitions of built-in tools that the caller ships, so that
-    they are listed; restores deleted ones.
+    """Stores the definitions of the built-in tools that the caller ships, so that lists contain them. Restores deleted
+    ones. Idempotent.
     """
 
 @_typing.type_check_only
 class ToolServiceAsyncStub(ToolServiceStub):
-    """Definitions of tools."""
+    """Manages the definitions of tools.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateTool: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.CreateToolRequest, _tools_service_pb2.CreateToolResponse]  # type: ignore[assignment]
-    """Makes the schema from the source where none is given. A name in use is
-    ALREADY_EXISTS; source that yields no schema is TOOL_SOURCE_INVALID with
-    the parameter at fault; a given schema whose name differs from the
-    source's is INVALID_ARGUMENT.
+    """Creates a tool and generates its schema from the source, unless json_schema is set. Errors: ALREADY_EXISTS (name);
+    TOOL_SOURCE_INVALID with the parameter that caused it; INVALID_ARGUMENT if the name in json_schema differs from
+    the source.
     """
     UpsertTool: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.UpsertToolRequest, _tools_service_pb2.UpsertToolResponse]  # type: ignore[assignment]
-    """Creates, or updates by name: the id and what is not given are kept. A name
-    of a built-in tool is ALREADY_EXISTS.
+    """Creates the tool, or updates the tool with the same name, which keeps its id and absent fields. Errors:
+    ALREADY_EXISTS for the name of a built-in tool.
     """
     GetTool: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.GetToolRequest, _tools_service_pb2.GetToolResponse]  # type: ignore[assignment]
+    """Returns one tool. Errors: NOT_FOUND."""
     BatchGetTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.BatchGetToolsRequest, _tools_service_pb2.BatchGetToolsResponse]  # type: ignore[assignment]
-    """By ids and names, in that order; unknown ones are left out."""
+    """Returns tools by id and by name, in that order. Unknown tools are omitted."""
     ListTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.ListToolsRequest, _tools_service_pb2.ListToolsResponse]  # type: ignore[assignment]
-    """Every organization has the built-in tools from the beginning. Order
-    UNSPECIFIED is descending.
-    """
+    """Lists tools. Every organization has the built-in tools. The default order is descending."""
     CountTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.CountToolsRequest, _tools_service_pb2.CountToolsResponse]  # type: ignore[assignment]
+    """Returns the number of tools that match a filter."""
     UpdateTool: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.UpdateToolRequest, _tools_service_pb2.UpdateToolResponse]  # type: ignore[assignment]
+    """Updates the fields in update_mask. Errors: NOT_FOUND, ALREADY_EXISTS (name), TOOL_SOURCE_INVALID."""
     DeleteTool: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.DeleteToolRequest, _tools_service_pb2.DeleteToolResponse]  # type: ignore[assignment]
-    """A repeat succeeds."""
+    """Deletes a tool. Idempotent."""
     GenerateSchema: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.GenerateSchemaRequest, _tools_service_pb2.GenerateSchemaResponse]  # type: ignore[assignment]
-    """The schema of source code, without storing anything. TOOL_SOURCE_INVALID."""
+    """Generates the schema of source code. Stores nothing. Errors: TOOL_SOURCE_INVALID."""
     SearchTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.SearchToolsRequest, _tools_service_pb2.SearchToolsResponse]  # type: ignore[assignment]
-    """Tools by meaning and words."""
+    """Searches tools by similarity and words."""
     EnsureBaseTools: _aio.UnaryUnaryMultiCallable[_tools_service_pb2.EnsureBaseToolsRequest, _tools_service_pb2.EnsureBaseToolsResponse]  # type: ignore[assignment]
-    """Stores the definitions of built-in tools that the caller ships, so that
-    they are listed; restores deleted ones.
+    """Stores the definitions of the built-in tools that the caller ships, so that lists contain them. Restores deleted
+    ones. Idempotent.
     """
 
 class ToolServiceServicer:
-    """Definitions of tools."""
+    """Manages the definitions of tools.
+
+    Mutating RPCs take a request_id. Repeating a call with the same request_id and the same content within 24 hours
+    returns the first result; with different content it fails with REQUEST_ID_REUSED. A failed call changes nothing.
+    """
 
     def CreateTool(
         self,
         request: _tools_service_pb2.CreateToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.CreateToolResponse, _abc.Awaitable[_tools_service_pb2.CreateToolResponse]]:
-        """Makes the schema from the source where none is given. A name in use is
-        ALREADY_EXISTS; source that yields no schema is TOOL_SOURCE_INVALID with
-        the parameter at fault; a given schema whose name differs from the
-        source's is INVALID_ARGUMENT.
+        """Creates a tool and generates its schema from the source, unless json_schema is set. Errors: ALREADY_EXISTS (name);
+        TOOL_SOURCE_INVALID with the parameter that caused it; INVALID_ARGUMENT if the name in json_schema differs from
+        the source.
         """
 
     def UpsertTool(
@@ -117,72 +128,73 @@ class ToolServiceServicer:
         request: _tools_service_pb2.UpsertToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.UpsertToolResponse, _abc.Awaitable[_tools_service_pb2.UpsertToolResponse]]:
-        """Creates, or updates by name: the id and what is not given are kept. A name
-        of a built-in tool is ALREADY_EXISTS.
+        """Creates the tool, or updates the tool with the same name, which keeps its id and absent fields. Errors:
+        ALREADY_EXISTS for the name of a built-in tool.
         """
 
     def GetTool(
         self,
         request: _tools_service_pb2.GetToolRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_tools_service_pb2.GetToolResponse, _abc.Awaitable[_tools_service_pb2.GetToolResponse]]: ...
+    ) -> _typing.Union[_tools_service_pb2.GetToolResponse, _abc.Awaitable[_tools_service_pb2.GetToolResponse]]:
+        """Returns one tool. Errors: NOT_FOUND."""
 
     def BatchGetTools(
         self,
         request: _tools_service_pb2.BatchGetToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.BatchGetToolsResponse, _abc.Awaitable[_tools_service_pb2.BatchGetToolsResponse]]:
-        """By ids and names, in that order; unknown ones are left out."""
+        """Returns tools by id and by name, in that order. Unknown tools are omitted."""
 
     def ListTools(
         self,
         request: _tools_service_pb2.ListToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.ListToolsResponse, _abc.Awaitable[_tools_service_pb2.ListToolsResponse]]:
-        """Every organization has the built-in tools from the beginning. Order
-        UNSPECIFIED is descending.
-        """
+        """Lists tools. Every organization has the built-in tools. The default order is descending."""
 
     def CountTools(
         self,
         request: _tools_service_pb2.CountToolsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_tools_service_pb2.CountToolsResponse, _abc.Awaitable[_tools_service_pb2.CountToolsResponse]]: ...
+    ) -> _typing.Union[_tools_service_pb2.CountToolsResponse, _abc.Awaitable[_tools_service_pb2.CountToolsResponse]]:
+        """Returns the number of tools that match a filter."""
 
     def UpdateTool(
         self,
         request: _tools_service_pb2.UpdateToolRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_tools_service_pb2.UpdateToolResponse, _abc.Awaitable[_tools_service_pb2.UpdateToolResponse]]: ...
+    ) -> _typing.Union[_tools_service_pb2.UpdateToolResponse, _abc.Awaitable[_tools_service_pb2.UpdateToolResponse]]:
+        """Updates the fields in update_mask. Errors: NOT_FOUND, ALREADY_EXISTS (name), TOOL_SOURCE_INVALID."""
 
     def DeleteTool(
         self,
         request: _tools_service_pb2.DeleteToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.DeleteToolResponse, _abc.Awaitable[_tools_service_pb2.DeleteToolResponse]]:
-        """A repeat succeeds."""
+        """Deletes a tool. Idempotent."""
 
     def GenerateSchema(
         self,
         request: _tools_service_pb2.GenerateSchemaRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.GenerateSchemaResponse, _abc.Awaitable[_tools_service_pb2.GenerateSchemaResponse]]:
-        """The schema of source code, without storing anything. TOOL_SOURCE_INVALID."""
+        """Generates the schema of source code. Stores nothing. Errors: TOOL_SOURCE_INVALID."""
 
     def SearchTools(
         self,
         request: _tools_service_pb2.SearchToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.SearchToolsResponse, _abc.Awaitable[_tools_service_pb2.SearchToolsResponse]]:
-        """Tools by meaning and words."""
+        """Searches tools by similarity and words."""
 
     def EnsureBaseTools(
         self,
         request: _tools_service_pb2.EnsureBaseToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tools_service_pb2.EnsureBaseToolsResponse, _abc.Awaitable[_tools_service_pb2.EnsureBaseToolsResponse]]:
-        """Stores the definitions of built-in tools that the caller ships, so that
-        they are listed; restores deleted ones.
+        """Stores the definitions of the built-in tools that the caller ships, so that lists contain them. Restores deleted
+        ones. Idempotent.
         """
 
 def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

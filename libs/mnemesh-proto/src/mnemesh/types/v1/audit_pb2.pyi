@@ -18,9 +18,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Provenance(_message.Message):
-    """Where a resource came from, beyond its times. Carried for clients that
-    keep such ids; mnemesh does not interpret the project, template, deployment
-    and entity ids.
+    """The origin of a resource. mnemesh stores the project, template, deployment and entity ids for clients and does not
+    interpret them.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -33,9 +32,9 @@ class Provenance(_message.Message):
     DEPLOYMENT_ID_FIELD_NUMBER: _builtins.int
     ENTITY_ID_FIELD_NUMBER: _builtins.int
     created_by_id: _builtins.str
-    """The subject whose call made the resource. Output only."""
+    """Subject of the caller that created the resource. Output only."""
     last_updated_by_id: _builtins.str
-    """The subject whose call last changed it. Output only."""
+    """Subject of the caller that last updated the resource. Output only."""
     project_id: _builtins.str
     template_id: _builtins.str
     base_template_id: _builtins.str

@@ -24,366 +24,307 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     DESCRIPTOR: _descriptor.EnumDescriptor
     ERROR_REASON_UNSPECIFIED: _ErrorReason.ValueType  # 0
     ERROR_REASON_INVALID_ARGUMENT: _ErrorReason.ValueType  # 1
-    """INVALID_ARGUMENT. The request breaks a rule of its field.
-    Metadata: field.
-    """
+    """INVALID_ARGUMENT. A field has an invalid value. Metadata: field."""
     ERROR_REASON_REQUEST_ID_REUSED: _ErrorReason.ValueType  # 2
-    """INVALID_ARGUMENT. The request_id came before with other content.
-    Metadata: request_id.
-    """
+    """INVALID_ARGUMENT. The request_id was used before with different content. Metadata: request_id."""
     ERROR_REASON_PAGE_TOKEN_INVALID: _ErrorReason.ValueType  # 3
-    """INVALID_ARGUMENT. The page token is garbled or came from another query."""
+    """INVALID_ARGUMENT. The page token is malformed or belongs to a different query."""
     ERROR_REASON_NOT_FOUND: _ErrorReason.ValueType  # 4
-    """NOT_FOUND. No such resource in the caller's organization.
-    Metadata: resource_id.
-    """
+    """NOT_FOUND. The resource does not exist in the caller's organization. Metadata: resource_id."""
     ERROR_REASON_ALREADY_EXISTS: _ErrorReason.ValueType  # 5
-    """ALREADY_EXISTS. Metadata: the clashing field and value."""
+    """ALREADY_EXISTS. Metadata: the conflicting field and its value."""
     ERROR_REASON_FAILED_PRECONDITION: _ErrorReason.ValueType  # 6
-    """FAILED_PRECONDITION. The state of the resource forbids it."""
+    """FAILED_PRECONDITION. The state of the resource does not allow the operation."""
     ERROR_REASON_ABORTED: _ErrorReason.ValueType  # 7
-    """ABORTED. Somebody else changed it meanwhile; read again and retry."""
+    """ABORTED. A concurrent change conflicts with the operation. Read the resource again and retry."""
     ERROR_REASON_RESOURCE_EXHAUSTED: _ErrorReason.ValueType  # 8
-    """RESOURCE_EXHAUSTED. A bound of the server was reached."""
+    """RESOURCE_EXHAUSTED. A server limit was reached."""
     ERROR_REASON_UNAVAILABLE: _ErrorReason.ValueType  # 9
-    """UNAVAILABLE. The service or a store is away; retry with backoff."""
+    """UNAVAILABLE. The service or one of its stores is unreachable. Retry with back-off."""
     ERROR_REASON_DEADLINE_EXCEEDED: _ErrorReason.ValueType  # 10
-    """DEADLINE_EXCEEDED."""
+    """DEADLINE_EXCEEDED. The deadline of the call expired."""
     ERROR_REASON_UNIMPLEMENTED: _ErrorReason.ValueType  # 11
-    """UNIMPLEMENTED. In the contract, not yet answered by this server."""
+    """UNIMPLEMENTED. The contract defines the RPC, but this server does not implement it."""
     ERROR_REASON_PERMISSION_DENIED: _ErrorReason.ValueType  # 12
-    """PERMISSION_DENIED."""
+    """PERMISSION_DENIED. The caller's role does not allow the call."""
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 13
-    """UNAUTHENTICATED. The token is missing, expired or not ours."""
+    """UNAUTHENTICATED. The token is missing, expired, or signed with an unknown key."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 14
-    """INTERNAL. A defect of the server; its log has the trace.
-    Metadata: correlation_id (of the log lines).
+    """INTERNAL. A defect of the server. The server log contains the stack trace. Metadata: correlation_id (of the log
+    lines).
     """
     ERROR_REASON_ERASED: _ErrorReason.ValueType  # 15
-    """FAILED_PRECONDITION. The agent or resource was erased; late writes are
-    refused. Metadata: resource_id.
-    """
+    """FAILED_PRECONDITION. The agent or resource was erased, and later writes are refused. Metadata: resource_id."""
     ERROR_REASON_CANCELLED: _ErrorReason.ValueType  # 16
-    """CANCELLED."""
+    """CANCELLED. The caller cancelled the call."""
     ERROR_REASON_BLOCK_LIMIT_EXCEEDED: _ErrorReason.ValueType  # 100
-    """FAILED_PRECONDITION. Metadata: label, limit, size."""
+    """FAILED_PRECONDITION. The edit would exceed the block's character limit. Metadata: label, limit, size."""
     ERROR_REASON_BLOCK_READ_ONLY: _ErrorReason.ValueType  # 101
-    """FAILED_PRECONDITION. An agent may not edit the block. Metadata: label."""
+    """FAILED_PRECONDITION. The block is read-only for agents. Metadata: label."""
     ERROR_REASON_BLOCK_LABEL_TAKEN: _ErrorReason.ValueType  # 102
-    """ALREADY_EXISTS. The agent holds a block under that label.
-    Metadata: label, agent_id.
-    """
+    """ALREADY_EXISTS. The agent already holds a block with this label. Metadata: label, agent_id."""
     ERROR_REASON_BLOCK_REVISION_MISMATCH: _ErrorReason.ValueType  # 103
-    """ABORTED. The block is at another revision than its author saw.
-    Metadata: label, revision, value (the current ones).
+    """ABORTED. The block's revision differs from the one the author saw. Metadata: label, revision, value (the current
+    ones).
     """
     ERROR_REASON_BLOCK_TEXT_NOT_FOUND: _ErrorReason.ValueType  # 104
-    """FAILED_PRECONDITION. The text to replace does not occur. Metadata: label."""
+    """FAILED_PRECONDITION. The text to replace does not occur in the block. Metadata: label."""
     ERROR_REASON_BLOCK_TEXT_AMBIGUOUS: _ErrorReason.ValueType  # 105
-    """FAILED_PRECONDITION. It occurs more than once.
-    Metadata: label, lines (1-based, comma-separated).
-    """
+    """FAILED_PRECONDITION. The text to replace occurs more than once. Metadata: label, lines (1-based, comma-separated)."""
     ERROR_REASON_BLOCK_LINE_NUMBER_PREFIX: _ErrorReason.ValueType  # 106
-    """INVALID_ARGUMENT. The text carries line-number prefixes of the display.
-    Metadata: field.
-    """
+    """INVALID_ARGUMENT. The text contains the line-number prefixes of the display. Metadata: field."""
     ERROR_REASON_BLOCK_LINE_OUT_OF_RANGE: _ErrorReason.ValueType  # 107
-    """INVALID_ARGUMENT. The line is outside of the block. Metadata: line, lines."""
+    """INVALID_ARGUMENT. The line number is outside the block. Metadata: line, lines."""
     ERROR_REASON_BLOCK_PATCH_FAILED: _ErrorReason.ValueType  # 108
-    """FAILED_PRECONDITION. A patch's context is absent or ambiguous."""
+    """FAILED_PRECONDITION. The context of a patch is absent or ambiguous."""
     ERROR_REASON_BLOCK_NO_HISTORY: _ErrorReason.ValueType  # 109
-    """FAILED_PRECONDITION. There is nothing left to undo or redo."""
+    """FAILED_PRECONDITION. There is no revision left to undo or redo."""
     ERROR_REASON_BLOCK_LABEL_NOT_FOUND: _ErrorReason.ValueType  # 110
-    """NOT_FOUND. The agent holds no block under that label.
-    Metadata: label, labels (those it holds, comma-separated).
+    """NOT_FOUND. The agent holds no block with this label. Metadata: label, labels (comma-separated labels of the
+    agent's blocks).
     """
     ERROR_REASON_STEP_CONFLICT: _ErrorReason.ValueType  # 200
-    """ABORTED. The step was committed before with other content.
-    Metadata: step_id.
-    """
+    """ABORTED. The step was committed before with different content. Metadata: step_id."""
     ERROR_REASON_LEASE_LOST: _ErrorReason.ValueType  # 201
-    """ABORTED. Another holder took the conversation over; stop at once.
-    Metadata: conversation_id, epoch (the highest seen).
+    """ABORTED. Another lease holder took over the conversation. The caller must stop. Metadata: conversation_id, epoch
+    (the highest known epoch).
     """
     ERROR_REASON_WINDOW_MOVED: _ErrorReason.ValueType  # 202
-    """ABORTED. The window is at another version than the caller saw.
-    Metadata: conversation_id, version.
-    """
+    """ABORTED. The version of the window differs from the one the caller saw. Metadata: conversation_id, version."""
     ERROR_REASON_ARCHIVE_NOT_FOUND: _ErrorReason.ValueType  # 300
-    """NOT_FOUND. No such archive, or not the agent's. Metadata: resource_id."""
+    """NOT_FOUND. The archive does not exist, or the agent does not hold it. Metadata: resource_id."""
     ERROR_REASON_EMBEDDER_UNAVAILABLE: _ErrorReason.ValueType  # 301
-    """UNAVAILABLE. The embedder cannot be reached. Metadata: embedder."""
+    """UNAVAILABLE. The embedder is unreachable. Metadata: embedder."""
     ERROR_REASON_EMBEDDER_UNKNOWN: _ErrorReason.ValueType  # 302
-    """INVALID_ARGUMENT. No such embedder is configured. Metadata: embedder."""
+    """INVALID_ARGUMENT. The embedder is not configured. Metadata: embedder."""
     ERROR_REASON_TOOL_SOURCE_INVALID: _ErrorReason.ValueType  # 400
-    """INVALID_ARGUMENT. No schema can be made of the source.
-    Metadata: field, and parameter where one is at fault.
+    """INVALID_ARGUMENT. No schema can be generated from the source. Metadata: field, and parameter if a parameter is the
+    cause.
     """
     ERROR_REASON_TOOL_ARGUMENTS_INVALID: _ErrorReason.ValueType  # 401
-    """INVALID_ARGUMENT. The arguments do not fit the tool's schema."""
+    """INVALID_ARGUMENT. The arguments do not match the tool's schema."""
     ERROR_REASON_TOOL_REQUIREMENTS_UNMET: _ErrorReason.ValueType  # 402
-    """FAILED_PRECONDITION. Packages that the tool needs are not installed."""
+    """FAILED_PRECONDITION. Packages that the tool requires are not installed."""
     ERROR_REASON_SANDBOX_UNAVAILABLE: _ErrorReason.ValueType  # 403
-    """FAILED_PRECONDITION. The host cannot isolate tools to the configured
-    minimum. Metadata: missing (layers, comma-separated).
+    """FAILED_PRECONDITION. The host cannot isolate tools at the configured minimum level. Metadata: missing (layers,
+    comma-separated).
     """
     ERROR_REASON_CONVERSATION_BUSY: _ErrorReason.ValueType  # 500
-    """ABORTED. Another run holds the conversation, or is ahead in its queue.
-    Metadata: run_id; where a reset, a compaction or a fork does, conversation_id
-    alone.
+    """ABORTED. Another run holds the conversation or is queued ahead. Metadata: run_id, or conversation_id only if a
+    reset, compaction or fork holds the conversation.
     """
     ERROR_REASON_PENDING_APPROVAL: _ErrorReason.ValueType  # 501
     """FAILED_PRECONDITION. An approval is pending. Metadata: approval_request_id."""
     ERROR_REASON_NO_PENDING_APPROVAL: _ErrorReason.ValueType  # 502
     """FAILED_PRECONDITION. No approval is pending."""
     ERROR_REASON_APPROVAL_MISMATCH: _ErrorReason.ValueType  # 503
-    """INVALID_ARGUMENT. The decisions do not answer exactly the calls asked
-    for. Metadata: expected, received.
-    """
+    """INVALID_ARGUMENT. The decisions do not match the requested calls exactly. Metadata: expected, received."""
     ERROR_REASON_MODEL_UNKNOWN: _ErrorReason.ValueType  # 504
-    """NOT_FOUND. No provider serves that model handle. Metadata: model."""
+    """NOT_FOUND. No provider serves the model handle. Metadata: model."""
     ERROR_REASON_CONTEXT_WINDOW_OVERFLOW: _ErrorReason.ValueType  # 505
-    """FAILED_PRECONDITION. The next request would not fit the model's window.
-    Metadata: tokens, limit.
-    """
+    """FAILED_PRECONDITION. The next request does not fit the model's context window. Metadata: tokens, limit."""
     ERROR_REASON_SYSTEM_PROMPT_OVERFLOW: _ErrorReason.ValueType  # 506
-    """FAILED_PRECONDITION. The system prompt alone would not fit.
-    Metadata: tokens, limit.
-    """
+    """FAILED_PRECONDITION. The system prompt alone does not fit the context window. Metadata: tokens, limit."""
     ERROR_REASON_PROVIDER_AUTH: _ErrorReason.ValueType  # 507
-    """The provider refused the key (not UNAUTHENTICATED: the caller is known).
-    FAILED_PRECONDITION. Metadata: provider, status.
+    """FAILED_PRECONDITION. The provider rejected the API key. The status is not UNAUTHENTICATED, because the caller
+    itself is authenticated. Metadata: provider, status.
     """
     ERROR_REASON_PROVIDER_RATE_LIMITED: _ErrorReason.ValueType  # 508
-    """RESOURCE_EXHAUSTED. Metadata: provider, status, retry_after_seconds."""
+    """RESOURCE_EXHAUSTED. The provider limits the request rate. Metadata: provider, status, retry_after_seconds."""
     ERROR_REASON_PROVIDER_UNAVAILABLE: _ErrorReason.ValueType  # 509
-    """UNAVAILABLE. Overloaded, 5xx, cut or unreachable. Metadata: provider, status."""
+    """UNAVAILABLE. The provider is overloaded, unreachable, returned a 5xx status, or closed the connection. Metadata:
+    provider, status.
+    """
     ERROR_REASON_PROVIDER_BAD_ANSWER: _ErrorReason.ValueType  # 510
-    """UNAVAILABLE. The provider's answer cannot be understood. Metadata: provider."""
+    """UNAVAILABLE. The provider's response cannot be parsed. Metadata: provider."""
     ERROR_REASON_PROVIDER_REFUSED: _ErrorReason.ValueType  # 511
-    """FAILED_PRECONDITION. The provider refused the request itself.
-    Metadata: provider, status.
-    """
+    """FAILED_PRECONDITION. The provider rejected the request. Metadata: provider, status."""
     ERROR_REASON_PROVIDER_CONTENT_FILTER: _ErrorReason.ValueType  # 512
-    """FAILED_PRECONDITION. The provider's content filter. Metadata: provider."""
+    """FAILED_PRECONDITION. The provider's content filter blocked the request or the response. Metadata: provider."""
     ERROR_REASON_PROVIDER_PAYMENT_REQUIRED: _ErrorReason.ValueType  # 513
-    """FAILED_PRECONDITION. The provider wants payment. Metadata: provider."""
+    """FAILED_PRECONDITION. The provider requires payment. Metadata: provider."""
     ERROR_REASON_PROVIDER_TIMEOUT: _ErrorReason.ValueType  # 514
-    """DEADLINE_EXCEEDED. The provider took longer than the configured time.
-    Metadata: provider.
-    """
+    """DEADLINE_EXCEEDED. The provider did not respond within the configured time. Metadata: provider."""
     ERROR_REASON_RUN_ENDED: _ErrorReason.ValueType  # 515
     """FAILED_PRECONDITION. The run has ended."""
     ERROR_REASON_NOTHING_TO_COMPACT: _ErrorReason.ValueType  # 516
-    """FAILED_PRECONDITION. A compaction found nothing to take away."""
+    """FAILED_PRECONDITION. The window has no messages that a compaction could remove."""
     ERROR_REASON_INPUT_REFUSED: _ErrorReason.ValueType  # 517
-    """FAILED_PRECONDITION. A processor of the server's operator does not take
-    the input, and says why; nothing is stored. Metadata: processor.
+    """FAILED_PRECONDITION. An operator's processor refused the input; the error text states why. Nothing is stored.
+    Metadata: processor.
     """
     ERROR_REASON_PROCESSOR_FAILED: _ErrorReason.ValueType  # 518
-    """INTERNAL. A processor of the server's operator failed or took too long;
-    nothing is stored. Metadata: processor.
-    """
+    """INTERNAL. An operator's processor failed or exceeded its time limit. Nothing is stored. Metadata: processor."""
     ERROR_REASON_FILE_NOT_ATTACHED: _ErrorReason.ValueType  # 600
-    """FAILED_PRECONDITION. The agent has no such file attached. Metadata: file_name."""
+    """FAILED_PRECONDITION. The file is not attached to the agent. Metadata: file_name."""
     ERROR_REASON_FILE_OPEN_LIMIT_EXCEEDED: _ErrorReason.ValueType  # 601
-    """FAILED_PRECONDITION. More files than may be open. Metadata: limit."""
+    """FAILED_PRECONDITION. The request exceeds the number of files that may be open. Metadata: limit."""
     ERROR_REASON_FILE_NOT_READY: _ErrorReason.ValueType  # 602
     """FAILED_PRECONDITION. The file is still being parsed or embedded. Metadata: status."""
     ERROR_REASON_FILE_PATTERN_INVALID: _ErrorReason.ValueType  # 603
-    """INVALID_ARGUMENT. The search pattern cannot be used."""
+    """INVALID_ARGUMENT. The search pattern is invalid."""
     ERROR_REASON_MCP_SERVER_UNREACHABLE: _ErrorReason.ValueType  # 700
-    """UNAVAILABLE. The MCP server cannot be reached. Metadata: resource_id."""
+    """UNAVAILABLE. The MCP server is unreachable. Metadata: resource_id."""
     ERROR_REASON_MCP_TRANSPORT_DISABLED: _ErrorReason.ValueType  # 701
-    """FAILED_PRECONDITION. This server does not allow that transport. Metadata: transport."""
+    """FAILED_PRECONDITION. This server does not allow the transport. Metadata: transport."""
     ERROR_REASON_FACT_CLOSED: _ErrorReason.ValueType  # 800
-    """FAILED_PRECONDITION. The fact is no longer valid and cannot change. Metadata: resource_id."""
+    """FAILED_PRECONDITION. The fact is closed and cannot be changed. Metadata: resource_id."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
-    """The reason in the google.rpc.ErrorInfo that every error of mnemesh carries;
-    its domain is "mnemesh". A status code alone is never the contract: clients
-    branch on these. Metadata keys are named per reason. An invalid field is
-    also named in a google.rpc.BadRequest.
+    """The reason of an error. Every error carries it in a google.rpc.ErrorInfo with the domain "mnemesh". Clients should
+    branch on the reason, not on the status code alone. The metadata keys are listed for each reason. A request with an
+    invalid field also carries a google.rpc.BadRequest that names the field.
 
-    Sample, of a block edit that would not fit:
+    Example, for a block edit that exceeds the limit:
       {"reason": "BLOCK_LIMIT_EXCEEDED", "domain": "mnemesh",
        "metadata": {"label": "human", "limit": "20000", "size": "20013"}}
     """
 
 ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
 ERROR_REASON_INVALID_ARGUMENT: ErrorReason.ValueType  # 1
-"""INVALID_ARGUMENT. The request breaks a rule of its field.
-Metadata: field.
-"""
+"""INVALID_ARGUMENT. A field has an invalid value. Metadata: field."""
 ERROR_REASON_REQUEST_ID_REUSED: ErrorReason.ValueType  # 2
-"""INVALID_ARGUMENT. The request_id came before with other content.
-Metadata: request_id.
-"""
+"""INVALID_ARGUMENT. The request_id was used before with different content. Metadata: request_id."""
 ERROR_REASON_PAGE_TOKEN_INVALID: ErrorReason.ValueType  # 3
-"""INVALID_ARGUMENT. The page token is garbled or came from another query."""
+"""INVALID_ARGUMENT. The page token is malformed or belongs to a different query."""
 ERROR_REASON_NOT_FOUND: ErrorReason.ValueType  # 4
-"""NOT_FOUND. No such resource in the caller's organization.
-Metadata: resource_id.
-"""
+"""NOT_FOUND. The resource does not exist in the caller's organization. Metadata: resource_id."""
 ERROR_REASON_ALREADY_EXISTS: ErrorReason.ValueType  # 5
-"""ALREADY_EXISTS. Metadata: the clashing field and value."""
+"""ALREADY_EXISTS. Metadata: the conflicting field and its value."""
 ERROR_REASON_FAILED_PRECONDITION: ErrorReason.ValueType  # 6
-"""FAILED_PRECONDITION. The state of the resource forbids it."""
+"""FAILED_PRECONDITION. The state of the resource does not allow the operation."""
 ERROR_REASON_ABORTED: ErrorReason.ValueType  # 7
-"""ABORTED. Somebody else changed it meanwhile; read again and retry."""
+"""ABORTED. A concurrent change conflicts with the operation. Read the resource again and retry."""
 ERROR_REASON_RESOURCE_EXHAUSTED: ErrorReason.ValueType  # 8
-"""RESOURCE_EXHAUSTED. A bound of the server was reached."""
+"""RESOURCE_EXHAUSTED. A server limit was reached."""
 ERROR_REASON_UNAVAILABLE: ErrorReason.ValueType  # 9
-"""UNAVAILABLE. The service or a store is away; retry with backoff."""
+"""UNAVAILABLE. The service or one of its stores is unreachable. Retry with back-off."""
 ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 10
-"""DEADLINE_EXCEEDED."""
+"""DEADLINE_EXCEEDED. The deadline of the call expired."""
 ERROR_REASON_UNIMPLEMENTED: ErrorReason.ValueType  # 11
-"""UNIMPLEMENTED. In the contract, not yet answered by this server."""
+"""UNIMPLEMENTED. The contract defines the RPC, but this server does not implement it."""
 ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 12
-"""PERMISSION_DENIED."""
+"""PERMISSION_DENIED. The caller's role does not allow the call."""
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 13
-"""UNAUTHENTICATED. The token is missing, expired or not ours."""
+"""UNAUTHENTICATED. The token is missing, expired, or signed with an unknown key."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 14
-"""INTERNAL. A defect of the server; its log has the trace.
-Metadata: correlation_id (of the log lines).
+"""INTERNAL. A defect of the server. The server log contains the stack trace. Metadata: correlation_id (of the log
+lines).
 """
 ERROR_REASON_ERASED: ErrorReason.ValueType  # 15
-"""FAILED_PRECONDITION. The agent or resource was erased; late writes are
-refused. Metadata: resource_id.
-"""
+"""FAILED_PRECONDITION. The agent or resource was erased, and later writes are refused. Metadata: resource_id."""
 ERROR_REASON_CANCELLED: ErrorReason.ValueType  # 16
-"""CANCELLED."""
+"""CANCELLED. The caller cancelled the call."""
 ERROR_REASON_BLOCK_LIMIT_EXCEEDED: ErrorReason.ValueType  # 100
-"""FAILED_PRECONDITION. Metadata: label, limit, size."""
+"""FAILED_PRECONDITION. The edit would exceed the block's character limit. Metadata: label, limit, size."""
 ERROR_REASON_BLOCK_READ_ONLY: ErrorReason.ValueType  # 101
-"""FAILED_PRECONDITION. An agent may not edit the block. Metadata: label."""
+"""FAILED_PRECONDITION. The block is read-only for agents. Metadata: label."""
 ERROR_REASON_BLOCK_LABEL_TAKEN: ErrorReason.ValueType  # 102
-"""ALREADY_EXISTS. The agent holds a block under that label.
-Metadata: label, agent_id.
-"""
+"""ALREADY_EXISTS. The agent already holds a block with this label. Metadata: label, agent_id."""
 ERROR_REASON_BLOCK_REVISION_MISMATCH: ErrorReason.ValueType  # 103
-"""ABORTED. The block is at another revision than its author saw.
-Metadata: label, revision, value (the current ones).
+"""ABORTED. The block's revision differs from the one the author saw. Metadata: label, revision, value (the current
+ones).
 """
 ERROR_REASON_BLOCK_TEXT_NOT_FOUND: ErrorReason.ValueType  # 104
-"""FAILED_PRECONDITION. The text to replace does not occur. Metadata: label."""
+"""FAILED_PRECONDITION. The text to replace does not occur in the block. Metadata: label."""
 ERROR_REASON_BLOCK_TEXT_AMBIGUOUS: ErrorReason.ValueType  # 105
-"""FAILED_PRECONDITION. It occurs more than once.
-Metadata: label, lines (1-based, comma-separated).
-"""
+"""FAILED_PRECONDITION. The text to replace occurs more than once. Metadata: label, lines (1-based, comma-separated)."""
 ERROR_REASON_BLOCK_LINE_NUMBER_PREFIX: ErrorReason.ValueType  # 106
-"""INVALID_ARGUMENT. The text carries line-number prefixes of the display.
-Metadata: field.
-"""
+"""INVALID_ARGUMENT. The text contains the line-number prefixes of the display. Metadata: field."""
 ERROR_REASON_BLOCK_LINE_OUT_OF_RANGE: ErrorReason.ValueType  # 107
-"""INVALID_ARGUMENT. The line is outside of the block. Metadata: line, lines."""
+"""INVALID_ARGUMENT. The line number is outside the block. Metadata: line, lines."""
 ERROR_REASON_BLOCK_PATCH_FAILED: ErrorReason.ValueType  # 108
-"""FAILED_PRECONDITION. A patch's context is absent or ambiguous."""
+"""FAILED_PRECONDITION. The context of a patch is absent or ambiguous."""
 ERROR_REASON_BLOCK_NO_HISTORY: ErrorReason.ValueType  # 109
-"""FAILED_PRECONDITION. There is nothing left to undo or redo."""
+"""FAILED_PRECONDITION. There is no revision left to undo or redo."""
 ERROR_REASON_BLOCK_LABEL_NOT_FOUND: ErrorReason.ValueType  # 110
-"""NOT_FOUND. The agent holds no block under that label.
-Metadata: label, labels (those it holds, comma-separated).
+"""NOT_FOUND. The agent holds no block with this label. Metadata: label, labels (comma-separated labels of the
+agent's blocks).
 """
 ERROR_REASON_STEP_CONFLICT: ErrorReason.ValueType  # 200
-"""ABORTED. The step was committed before with other content.
-Metadata: step_id.
-"""
+"""ABORTED. The step was committed before with different content. Metadata: step_id."""
 ERROR_REASON_LEASE_LOST: ErrorReason.ValueType  # 201
-"""ABORTED. Another holder took the conversation over; stop at once.
-Metadata: conversation_id, epoch (the highest seen).
+"""ABORTED. Another lease holder took over the conversation. The caller must stop. Metadata: conversation_id, epoch
+(the highest known epoch).
 """
 ERROR_REASON_WINDOW_MOVED: ErrorReason.ValueType  # 202
-"""ABORTED. The window is at another version than the caller saw.
-Metadata: conversation_id, version.
-"""
+"""ABORTED. The version of the window differs from the one the caller saw. Metadata: conversation_id, version."""
 ERROR_REASON_ARCHIVE_NOT_FOUND: ErrorReason.ValueType  # 300
-"""NOT_FOUND. No such archive, or not the agent's. Metadata: resource_id."""
+"""NOT_FOUND. The archive does not exist, or the agent does not hold it. Metadata: resource_id."""
 ERROR_REASON_EMBEDDER_UNAVAILABLE: ErrorReason.ValueType  # 301
-"""UNAVAILABLE. The embedder cannot be reached. Metadata: embedder."""
+"""UNAVAILABLE. The embedder is unreachable. Metadata: embedder."""
 ERROR_REASON_EMBEDDER_UNKNOWN: ErrorReason.ValueType  # 302
-"""INVALID_ARGUMENT. No such embedder is configured. Metadata: embedder."""
+"""INVALID_ARGUMENT. The embedder is not configured. Metadata: embedder."""
 ERROR_REASON_TOOL_SOURCE_INVALID: ErrorReason.ValueType  # 400
-"""INVALID_ARGUMENT. No schema can be made of the source.
-Metadata: field, and parameter where one is at fault.
+"""INVALID_ARGUMENT. No schema can be generated from the source. Metadata: field, and parameter if a parameter is the
+cause.
 """
 ERROR_REASON_TOOL_ARGUMENTS_INVALID: ErrorReason.ValueType  # 401
-"""INVALID_ARGUMENT. The arguments do not fit the tool's schema."""
+"""INVALID_ARGUMENT. The arguments do not match the tool's schema."""
 ERROR_REASON_TOOL_REQUIREMENTS_UNMET: ErrorReason.ValueType  # 402
-"""FAILED_PRECONDITION. Packages that the tool needs are not installed."""
+"""FAILED_PRECONDITION. Packages that the tool requires are not installed."""
 ERROR_REASON_SANDBOX_UNAVAILABLE: ErrorReason.ValueType  # 403
-"""FAILED_PRECONDITION. The host cannot isolate tools to the configured
-minimum. Metadata: missing (layers, comma-separated).
+"""FAILED_PRECONDITION. The host cannot isolate tools at the configured minimum level. Metadata: missing (layers,
+comma-separated).
 """
 ERROR_REASON_CONVERSATION_BUSY: ErrorReason.ValueType  # 500
-"""ABORTED. Another run holds the conversation, or is ahead in its queue.
-Metadata: run_id; where a reset, a compaction or a fork does, conversation_id
-alone.
+"""ABORTED. Another run holds the conversation or is queued ahead. Metadata: run_id, or conversation_id only if a
+reset, compaction or fork holds the conversation.
 """
 ERROR_REASON_PENDING_APPROVAL: ErrorReason.ValueType  # 501
 """FAILED_PRECONDITION. An approval is pending. Metadata: approval_request_id."""
 ERROR_REASON_NO_PENDING_APPROVAL: ErrorReason.ValueType  # 502
 """FAILED_PRECONDITION. No approval is pending."""
 ERROR_REASON_APPROVAL_MISMATCH: ErrorReason.ValueType  # 503
-"""INVALID_ARGUMENT. The decisions do not answer exactly the calls asked
-for. Metadata: expected, received.
-"""
+"""INVALID_ARGUMENT. The decisions do not match the requested calls exactly. Metadata: expected, received."""
 ERROR_REASON_MODEL_UNKNOWN: ErrorReason.ValueType  # 504
-"""NOT_FOUND. No provider serves that model handle. Metadata: model."""
+"""NOT_FOUND. No provider serves the model handle. Metadata: model."""
 ERROR_REASON_CONTEXT_WINDOW_OVERFLOW: ErrorReason.ValueType  # 505
-"""FAILED_PRECONDITION. The next request would not fit the model's window.
-Metadata: tokens, limit.
-"""
+"""FAILED_PRECONDITION. The next request does not fit the model's context window. Metadata: tokens, limit."""
 ERROR_REASON_SYSTEM_PROMPT_OVERFLOW: ErrorReason.ValueType  # 506
-"""FAILED_PRECONDITION. The system prompt alone would not fit.
-Metadata: tokens, limit.
-"""
+"""FAILED_PRECONDITION. The system prompt alone does not fit the context window. Metadata: tokens, limit."""
 ERROR_REASON_PROVIDER_AUTH: ErrorReason.ValueType  # 507
-"""The provider refused the key (not UNAUTHENTICATED: the caller is known).
-FAILED_PRECONDITION. Metadata: provider, status.
+"""FAILED_PRECONDITION. The provider rejected the API key. The status is not UNAUTHENTICATED, because the caller
+itself is authenticated. Metadata: provider, status.
 """
 ERROR_REASON_PROVIDER_RATE_LIMITED: ErrorReason.ValueType  # 508
-"""RESOURCE_EXHAUSTED. Metadata: provider, status, retry_after_seconds."""
+"""RESOURCE_EXHAUSTED. The provider limits the request rate. Metadata: provider, status, retry_after_seconds."""
 ERROR_REASON_PROVIDER_UNAVAILABLE: ErrorReason.ValueType  # 509
-"""UNAVAILABLE. Overloaded, 5xx, cut or unreachable. Metadata: provider, status."""
+"""UNAVAILABLE. The provider is overloaded, unreachable, returned a 5xx status, or closed the connection. Metadata:
+provider, status.
+"""
 ERROR_REASON_PROVIDER_BAD_ANSWER: ErrorReason.ValueType  # 510
-"""UNAVAILABLE. The provider's answer cannot be understood. Metadata: provider."""
+"""UNAVAILABLE. The provider's response cannot be parsed. Metadata: provider."""
 ERROR_REASON_PROVIDER_REFUSED: ErrorReason.ValueType  # 511
-"""FAILED_PRECONDITION. The provider refused the request itself.
-Metadata: provider, status.
-"""
+"""FAILED_PRECONDITION. The provider rejected the request. Metadata: provider, status."""
 ERROR_REASON_PROVIDER_CONTENT_FILTER: ErrorReason.ValueType  # 512
-"""FAILED_PRECONDITION. The provider's content filter. Metadata: provider."""
+"""FAILED_PRECONDITION. The provider's content filter blocked the request or the response. Metadata: provider."""
 ERROR_REASON_PROVIDER_PAYMENT_REQUIRED: ErrorReason.ValueType  # 513
-"""FAILED_PRECONDITION. The provider wants payment. Metadata: provider."""
+"""FAILED_PRECONDITION. The provider requires payment. Metadata: provider."""
 ERROR_REASON_PROVIDER_TIMEOUT: ErrorReason.ValueType  # 514
-"""DEADLINE_EXCEEDED. The provider took longer than the configured time.
-Metadata: provider.
-"""
+"""DEADLINE_EXCEEDED. The provider did not respond within the configured time. Metadata: provider."""
 ERROR_REASON_RUN_ENDED: ErrorReason.ValueType  # 515
 """FAILED_PRECONDITION. The run has ended."""
 ERROR_REASON_NOTHING_TO_COMPACT: ErrorReason.ValueType  # 516
-"""FAILED_PRECONDITION. A compaction found nothing to take away."""
+"""FAILED_PRECONDITION. The window has no messages that a compaction could remove."""
 ERROR_REASON_INPUT_REFUSED: ErrorReason.ValueType  # 517
-"""FAILED_PRECONDITION. A processor of the server's operator does not take
-the input, and says why; nothing is stored. Metadata: processor.
+"""FAILED_PRECONDITION. An operator's processor refused the input; the error text states why. Nothing is stored.
+Metadata: processor.
 """
 ERROR_REASON_PROCESSOR_FAILED: ErrorReason.ValueType  # 518
-"""INTERNAL. A processor of the server's operator failed or took too long;
-nothing is stored. Metadata: processor.
-"""
+"""INTERNAL. An operator's processor failed or exceeded its time limit. Nothing is stored. Metadata: processor."""
 ERROR_REASON_FILE_NOT_ATTACHED: ErrorReason.ValueType  # 600
-"""FAILED_PRECONDITION. The agent has no such file attached. Metadata: file_name."""
+"""FAILED_PRECONDITION. The file is not attached to the agent. Metadata: file_name."""
 ERROR_REASON_FILE_OPEN_LIMIT_EXCEEDED: ErrorReason.ValueType  # 601
-"""FAILED_PRECONDITION. More files than may be open. Metadata: limit."""
+"""FAILED_PRECONDITION. The request exceeds the number of files that may be open. Metadata: limit."""
 ERROR_REASON_FILE_NOT_READY: ErrorReason.ValueType  # 602
 """FAILED_PRECONDITION. The file is still being parsed or embedded. Metadata: status."""
 ERROR_REASON_FILE_PATTERN_INVALID: ErrorReason.ValueType  # 603
-"""INVALID_ARGUMENT. The search pattern cannot be used."""
+"""INVALID_ARGUMENT. The search pattern is invalid."""
 ERROR_REASON_MCP_SERVER_UNREACHABLE: ErrorReason.ValueType  # 700
-"""UNAVAILABLE. The MCP server cannot be reached. Metadata: resource_id."""
+"""UNAVAILABLE. The MCP server is unreachable. Metadata: resource_id."""
 ERROR_REASON_MCP_TRANSPORT_DISABLED: ErrorReason.ValueType  # 701
-"""FAILED_PRECONDITION. This server does not allow that transport. Metadata: transport."""
+"""FAILED_PRECONDITION. This server does not allow the transport. Metadata: transport."""
 ERROR_REASON_FACT_CLOSED: ErrorReason.ValueType  # 800
-"""FAILED_PRECONDITION. The fact is no longer valid and cannot change. Metadata: resource_id."""
+"""FAILED_PRECONDITION. The fact is closed and cannot be changed. Metadata: resource_id."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -31,25 +31,25 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_USER: _Role.ValueType  # 2
     ROLE_ASSISTANT: _Role.ValueType  # 3
     ROLE_TOOL: _Role.ValueType  # 4
-    """Carries tool returns."""
+    """The message carries tool returns."""
     ROLE_APPROVAL: _Role.ValueType  # 5
-    """Carries a request for approval, or the answer to one."""
+    """The message carries an approval request or an approval response."""
     ROLE_SUMMARY: _Role.ValueType  # 6
-    """Stands in for messages that left the window."""
+    """The message replaces messages that a compaction removed from the window."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
-    """Who speaks in a message."""
+    """The author role of a message."""
 
 ROLE_UNSPECIFIED: Role.ValueType  # 0
 ROLE_SYSTEM: Role.ValueType  # 1
 ROLE_USER: Role.ValueType  # 2
 ROLE_ASSISTANT: Role.ValueType  # 3
 ROLE_TOOL: Role.ValueType  # 4
-"""Carries tool returns."""
+"""The message carries tool returns."""
 ROLE_APPROVAL: Role.ValueType  # 5
-"""Carries a request for approval, or the answer to one."""
+"""The message carries an approval request or an approval response."""
 ROLE_SUMMARY: Role.ValueType  # 6
-"""Stands in for messages that left the window."""
+"""The message replaces messages that a compaction removed from the window."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 class _ToolReturnStatus:
@@ -71,11 +71,10 @@ Global___ToolReturnStatus: _TypeAlias = ToolReturnStatus  # noqa: Y015
 
 @_typing.final
 class Message(_message.Message):
-    """One stored message: the unit of recall memory and of a context window.
+    """A stored message, the unit of recall memory and of context windows.
 
-    Its id is chosen before its first token is streamed and never changes. A
-    message belongs to an agent; which conversations show it, and where, is a
-    relation of the recall service.
+    The id is assigned before the first token is streamed and never changes. A message belongs to an agent. The recall
+    service stores separately which conversations show the message and at which position.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -102,44 +101,44 @@ class Message(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     SEQUENCE_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """"message-" and a version-4 UUID."""
+    """Format: "message-" followed by a version-4 UUID."""
     agent_id: _builtins.str
     role: Global___Role.ValueType
     approval_request_id: _builtins.str
-    """On an approval answer: the id of the approval request that it answers."""
+    """Set on an approval response: the id of the approval request that it answers."""
     name: _builtins.str
-    """The speaker's name, where several share a role."""
+    """Name of the speaker, if several speakers share a role."""
     otid: _builtins.str
-    """The client's own id of the message; a second idempotency key."""
+    """Message id assigned by the client. Serves as a second idempotency key."""
     sender_id: _builtins.str
-    """The identity or agent that sent it."""
+    """Id of the identity or agent that sent the message."""
     group_id: _builtins.str
     model: _builtins.str
-    """Handle of the model that wrote it, as "provider/model"."""
+    """Handle of the model that wrote the message, as "provider/model"."""
     step_id: _builtins.str
     run_id: _builtins.str
     turn_id: _builtins.str
     is_err: _builtins.bool
-    """The message records a failed step."""
+    """True if the message records a failed step."""
     conversation_id: _builtins.str
-    """The conversation in which it was written."""
+    """Id of the conversation in which the message was written."""
     sequence_id: _builtins.int
     """Strictly increasing within the agent, in commit order. Output only."""
     @_builtins.property
     def content(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContentPart]:
-        """The parts in their order; the order is stable between stream and store."""
+        """Content parts in order. The order is the same in the stream and in the store."""
 
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
-        """Calls made by an assistant message, or gated by an approval request."""
+        """Calls of an assistant message, or the calls that an approval request covers."""
 
     @_builtins.property
     def tool_returns(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolReturn]:
-        """Returns carried by a tool message, in the order of the calls."""
+        """Returns of a tool message, in the order of the calls."""
 
     @_builtins.property
     def approval_decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApprovalDecision]:
-        """Decisions carried by an approval answer."""
+        """Decisions of an approval response."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -227,7 +226,7 @@ Global___Message: _TypeAlias = Message  # noqa: Y015
 
 @_typing.final
 class ContentPart(_message.Message):
-    """A part of a message's content."""
+    """One part of the content of a message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -271,7 +270,7 @@ Global___ContentPart: _TypeAlias = ContentPart  # noqa: Y015
 
 @_typing.final
 class TextPart(_message.Message):
-    """Plain text, at most 1 MB of UTF-8, without NUL characters."""
+    """Plain text: at most 1 MB of UTF-8, without NUL characters."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -279,7 +278,7 @@ class TextPart(_message.Message):
     SIGNATURE_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     signature: _builtins.str
-    """A provider's signature over the text, returned to it verbatim."""
+    """Provider signature of the text. mnemesh sends it back to the provider unchanged."""
     def __init__(
         self,
         *,
@@ -298,7 +297,7 @@ Global___TextPart: _TypeAlias = TextPart  # noqa: Y015
 
 @_typing.final
 class ImagePart(_message.Message):
-    """A picture, at most 10 MB when inline."""
+    """An image. Inline images are limited to 10 MB."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -309,7 +308,7 @@ class ImagePart(_message.Message):
     url: _builtins.str
     file_id: _builtins.str
     detail: _builtins.str
-    """The provider's level of detail: "low", "high" or "auto"."""
+    """Level of detail that the provider uses: "low", "high" or "auto"."""
     @_builtins.property
     def inline(self) -> Global___InlineImage: ...
     def __init__(
@@ -343,7 +342,7 @@ class InlineImage(_message.Message):
     MEDIA_TYPE_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
     media_type: _builtins.str
-    """As "image/png"."""
+    """For example "image/png"."""
     def __init__(
         self,
         *,
@@ -360,7 +359,7 @@ Global___InlineImage: _TypeAlias = InlineImage  # noqa: Y015
 
 @_typing.final
 class ReasoningPart(_message.Message):
-    """Thinking in the open."""
+    """Reasoning in plain text."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -369,8 +368,8 @@ class ReasoningPart(_message.Message):
     SIGNATURE_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     is_native: _builtins.bool
-    """From the provider's own reasoning channel, rather than from an inner
-    thoughts argument or the text beside a tool call.
+    """True if the text comes from the provider's reasoning channel; false if it comes from an inner-thoughts argument or
+    from text that accompanies a tool call.
     """
     signature: _builtins.str
     def __init__(
@@ -392,7 +391,7 @@ Global___ReasoningPart: _TypeAlias = ReasoningPart  # noqa: Y015
 
 @_typing.final
 class RedactedReasoningPart(_message.Message):
-    """Thinking that the provider hands out encrypted."""
+    """Reasoning that the provider returns encrypted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -413,7 +412,7 @@ Global___RedactedReasoningPart: _TypeAlias = RedactedReasoningPart  # noqa: Y015
 
 @_typing.final
 class OmittedReasoningPart(_message.Message):
-    """Thinking that happened and is not shown."""
+    """Reasoning that the provider does not return."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -436,7 +435,7 @@ Global___OmittedReasoningPart: _TypeAlias = OmittedReasoningPart  # noqa: Y015
 
 @_typing.final
 class SummarizedReasoningPart(_message.Message):
-    """Thinking shown as summaries beside the encrypted original."""
+    """Reasoning returned as summaries, together with the encrypted original."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -467,7 +466,7 @@ Global___SummarizedReasoningPart: _TypeAlias = SummarizedReasoningPart  # noqa: 
 
 @_typing.final
 class ToolCall(_message.Message):
-    """A call of a tool by the model."""
+    """A tool call by the model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -476,14 +475,12 @@ class ToolCall(_message.Message):
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     PROVIDER_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """Unique within the agent: mnemesh's own, never the provider's, because
-    providers repeat theirs.
-    """
+    """Unique within the agent. Assigned by mnemesh, because providers reuse their own call ids."""
     name: _builtins.str
     arguments: _builtins.str
-    """A JSON object as text; key order and integers are kept."""
+    """A JSON object as text. Key order and integer precision are preserved."""
     provider_id: _builtins.str
-    """The id that the provider gave, for renderers that must return it."""
+    """Call id assigned by the provider, for providers that expect it back."""
     def __init__(
         self,
         *,
@@ -504,7 +501,7 @@ Global___ToolCall: _TypeAlias = ToolCall  # noqa: Y015
 
 @_typing.final
 class ToolReturn(_message.Message):
-    """What a tool call came to."""
+    """The result of a tool call."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -545,7 +542,7 @@ Global___ToolReturn: _TypeAlias = ToolReturn  # noqa: Y015
 
 @_typing.final
 class ApprovalDecision(_message.Message):
-    """One decision of an approval answer."""
+    """One decision of an approval response."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -560,7 +557,7 @@ class ApprovalDecision(_message.Message):
     def deny(self) -> Global___Deny: ...
     @_builtins.property
     def client_return(self) -> Global___ToolReturn:
-        """The client ran the tool itself."""
+        """The return of a tool that the client ran."""
 
     def __init__(
         self,
@@ -618,9 +615,7 @@ Global___Deny: _TypeAlias = Deny  # noqa: Y015
 
 @_typing.final
 class Usage(_message.Message):
-    """Tokens as the provider reported them. Absent: it did not say. Zero: it
-    said zero.
-    """
+    """Token counts as reported by the provider. An absent field was not reported; zero was reported as zero."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

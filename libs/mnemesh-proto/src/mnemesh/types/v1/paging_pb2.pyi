@@ -24,30 +24,28 @@ class _SortOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SortOrder.V
     DESCRIPTOR: _descriptor.EnumDescriptor
     SORT_ORDER_UNSPECIFIED: _SortOrder.ValueType  # 0
     SORT_ORDER_ASCENDING: _SortOrder.ValueType  # 1
-    """Oldest, smallest or first in the alphabet at the head."""
+    """Oldest, smallest or alphabetically first row first."""
     SORT_ORDER_DESCENDING: _SortOrder.ValueType  # 2
-    """Newest, greatest or last in the alphabet at the head."""
+    """Newest, greatest or alphabetically last row first."""
 
 class SortOrder(_SortOrder, metaclass=_SortOrderEnumTypeWrapper):
-    """The direction of a list. There is no server default that a client could
-    forget about: UNSPECIFIED means what the RPC's comment says.
+    """The order of a list. The meaning of UNSPECIFIED is stated in the comment of each RPC.
 
-    Every list of every service follows one form. The request has
-      int32 page_size = 1            at most this many rows; 0 means 50, more than 1000 is INVALID_ARGUMENT
-      string page_token = 2          next_page_token of the answer before; bound to filters and order
-      optional string after_id = 3   only rows behind the row with this id, in the order asked for
-      optional string before_id = 4  only rows ahead of it
+    All list RPCs have the same form. The request contains
+      int32 page_size = 1            maximum number of rows; 0 means 50, more than 1000 is INVALID_ARGUMENT
+      string page_token = 2          next_page_token of the previous response; bound to filters and order
+      optional string after_id = 3   only rows after the row with this id, in the requested order
+      optional string before_id = 4  only rows before the row with this id
       SortOrder order = 5
-      ... order_by = 6               an enum of the RPC, ties broken by id
-    and filters from field 10 on. One rule holds everywhere: a range filter by
-    after_id and before_id, then page_size rows from the head of the order. A
-    token that is garbled, or that came from another query, is INVALID_ARGUMENT
-    with reason PAGE_TOKEN_INVALID. next_page_token is empty on the last page.
+      ... order_by = 6               an enum of the RPC; ties are broken by id
+    and filters from field 10 on. after_id and before_id restrict the range; page_size rows are then returned from the
+    start of that range. A page token that is malformed or that belongs to a different query fails with
+    PAGE_TOKEN_INVALID. next_page_token is empty on the last page.
     """
 
 SORT_ORDER_UNSPECIFIED: SortOrder.ValueType  # 0
 SORT_ORDER_ASCENDING: SortOrder.ValueType  # 1
-"""Oldest, smallest or first in the alphabet at the head."""
+"""Oldest, smallest or alphabetically first row first."""
 SORT_ORDER_DESCENDING: SortOrder.ValueType  # 2
-"""Newest, greatest or last in the alphabet at the head."""
+"""Newest, greatest or alphabetically last row first."""
 Global___SortOrder: _TypeAlias = SortOrder  # noqa: Y015
