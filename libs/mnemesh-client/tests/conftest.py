@@ -30,7 +30,7 @@ from mnemesh_client.inputs import text_part
 from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.errors import InvalidArgument, NotFound, Unavailable
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.service import Assembly, RunningServer
+from mnemesh_kit.server import Assembly, RunningServer
 
 PAGE = 2
 

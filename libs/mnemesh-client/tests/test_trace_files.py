@@ -31,7 +31,7 @@ from mnemesh_client.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACT
 from mnemesh_client.trace_files.mirror import Mirror
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id, new_id
-from mnemesh_kit.service import RunningServer
+from mnemesh_kit.server import RunningServer
 from mnemesh_recall.config import Config
 from mnemesh_recall.wiring import assemble
 from mnemesh_retrieval.registry import HASHING

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from mnemesh_kit.config import ServerConfig
-from mnemesh_kit.service import Assembly, RunningServer
+from mnemesh_kit.server import Assembly, RunningServer
 
 
 async def probe(*arguments: str, port: str = "") -> tuple[int | None, str]:

@@ -25,7 +25,7 @@ from mnemesh_kit.correlation import current_correlation_id, set_correlation_id
 from mnemesh_kit.deadline import remaining, set_remaining
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal, current_principal
-from mnemesh_kit.service import Assembly, RunningServer
+from mnemesh_kit.server import Assembly, RunningServer
 
 ME = Principal(new_id("org"), new_id("user"))
 SERVICE = "mnemesh.blocks.v1.BlockService"

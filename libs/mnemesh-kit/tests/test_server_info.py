@@ -14,8 +14,8 @@ from mnemesh.server.v1 import server_service_pb2_grpc
 from mnemesh_kit import run
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ServerConfig
+from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_kit.server_info import SERVICE_NAME, version_of
-from mnemesh_kit.service import Assembly, RunningServer
 
 
 async def test_a_server_tells_its_version_without_a_token(tmp_path: Path) -> None:

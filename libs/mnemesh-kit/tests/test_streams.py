@@ -13,7 +13,7 @@ from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal, as_principal, current_principal
-from mnemesh_kit.service import Assembly, RunningServer
+from mnemesh_kit.server import Assembly, RunningServer
 
 METHOD = "/mnemesh.test.Streams/Count"
 

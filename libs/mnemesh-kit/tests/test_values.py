@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh_kit.clock import FrozenClock, SystemClock
-from mnemesh_kit.config import ConfigError, ServerConfig, read
+from mnemesh_kit.config import ConfigError, ServerConfig, read_config
 from mnemesh_kit.correlation import set_correlation_id
-from mnemesh_kit.errors import InvalidArgument, clipped
+from mnemesh_kit.errors import InvalidArgument, truncated
 from mnemesh_kit.ids import SequentialIds, derive_id, is_id, new_id, require_id
 
 
@@ -73,9 +73,9 @@ def test_settings_come_from_the_environment() -> None:
         "MNEMESH_LOG_LEVEL": "warning",
         f"MNEMESH_{room}_LOG_LEVEL": "debug",
     }
-    settings = read(Settings, env)
+    settings = read_config(Settings, env)
     assert settings == Settings(port=7, peers=("a:1", "b:2"), eager=True, ratio=0.25, log_level="debug")
-    assert read(Settings, {}) == Settings()
+    assert read_config(Settings, {}) == Settings()
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_settings_come_from_the_environment() -> None:
 )
 def test_a_setting_that_cannot_be_meant_is_named_in_one_line(name: str, value: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        read(Settings, {name: value})
+        read_config(Settings, {name: value})
     assert name in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -95,12 +95,12 @@ class Needy(ServerConfig):
 
 def test_a_setting_without_a_default_must_be_there() -> None:
     with pytest.raises(ConfigError, match="MNEMESH_TARGET"):
-        read(Needy, {})
+        read_config(Needy, {})
 
 
 @given(st.text(), st.integers(10, 50))
 def test_clipped_text_fits_and_says_that_it_was_cut(text: str, size: int) -> None:
-    cut = clipped(text, size)
+    cut = truncated(text, size)
     assert len(cut.encode(errors="replace")) <= size
     assert cut == text or cut.endswith("…")
 

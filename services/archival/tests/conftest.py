@@ -12,7 +12,7 @@ from mnemesh_archival.config import Config
 from mnemesh_archival.wiring import assemble
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.service import RunningServer
+from mnemesh_kit.server import RunningServer
 from mnemesh_testkit.suites.archival.calls import Archival
 
 

@@ -14,7 +14,7 @@ from mnemesh_blocks.wiring import assemble
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import SequentialIds
-from mnemesh_kit.service import RunningServer
+from mnemesh_kit.server import RunningServer
 
 if TYPE_CHECKING:
     from mnemesh.blocks.v1.blocks_service_pb2_grpc import BlockServiceAsyncStub

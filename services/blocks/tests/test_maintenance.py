@@ -20,7 +20,7 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import FailedPrecondition
 from mnemesh_kit.ids import new_id
-from mnemesh_kit.service import RunningServer
+from mnemesh_kit.server import RunningServer
 from mnemesh_kit.sql import Database
 
 CANARY = "canaryZq7xVw3"

@@ -14,7 +14,7 @@ import pytest_asyncio
 from mnemesh.tools.v1.execution_service_pb2_grpc import ExecutionServiceStub
 from mnemesh.tools.v1.mcp_servers_service_pb2_grpc import McpServerServiceStub
 from mnemesh.tools.v1.tools_service_pb2_grpc import ToolServiceStub
-from mnemesh_kit.service import RunningServer
+from mnemesh_kit.server import RunningServer
 from mnemesh_tools.config import Config
 from mnemesh_tools.sandbox import Level, Outcome, Sandbox, SandboxSettings, Task
 from mnemesh_tools.sandbox.inside import plan as layer

@@ -42,8 +42,8 @@ class ServerConfig:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
-        """This class's settings from the environment; see `read`."""
-        return read(cls, env)
+        """This class's settings from the environment; see `read_config`."""
+        return read_config(cls, env)
 
     @property
     def data_path(self) -> Path:
@@ -51,7 +51,7 @@ class ServerConfig:
         return Path(self.data_dir).expanduser().absolute()
 
 
-def read(cls: type[T], env: Mapping[str, str] = os.environ) -> T:
+def read_config(cls: type[T], env: Mapping[str, str] = os.environ) -> T:
     """An instance of the settings dataclass `cls`, filled from the environment.
 
     The field `data_dir` of a Config in package `mnemesh_blocks` is MNEMESH_BLOCKS_DATA_DIR or, where that is unset or

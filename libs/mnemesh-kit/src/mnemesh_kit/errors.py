@@ -23,8 +23,8 @@ DETAILS_KEY: Final = "grpc-status-details-bin"
 # A server's word on retries in gRPC's own protocol; a negative number means: none.
 PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
 # Clients accept 8 KB of trailers by default, and a message travels in them three times.
-MAX_MESSAGE_BYTES: Final = 1000
-MAX_METADATA_BYTES: Final = 2048
+MAX_ERROR_MESSAGE_BYTES: Final = 1000
+MAX_ERROR_METADATA_BYTES: Final = 2048
 INTERNAL_TEXT: Final = "Internal error. The server's log has the details under this correlation id."
 
 
@@ -180,7 +180,7 @@ _FOREIGN_TEXT: Final[Mapping[type[MnemeshError], str]] = {
 }
 
 
-def typed(error: BaseException) -> MnemeshError:
+def typed_error(error: BaseException) -> MnemeshError:
     """The error a caller may see for anything a handler raised. What nobody foresaw is `Internal` with a fixed text."""
     if isinstance(error, MnemeshError):
         return error
@@ -195,8 +195,8 @@ def to_trailers(error: MnemeshError) -> tuple[tuple[str, str | bytes], ...]:
 
     Message and metadata values are cut to what every client accepts.
     """
-    message = clipped(error.message, MAX_MESSAGE_BYTES)
-    metadata = {key: clipped(value, MAX_METADATA_BYTES) for key, value in error.metadata.items()}
+    message = truncated(error.message, MAX_ERROR_MESSAGE_BYTES)
+    metadata = {key: truncated(value, MAX_ERROR_METADATA_BYTES) for key, value in error.metadata.items()}
     details = [_packed(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata))]
     if error.field is not None:
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
@@ -227,7 +227,7 @@ def from_rpc_error(error: grpc.aio.AioRpcError, known: Mapping[str, type[Mnemesh
     return result
 
 
-def clipped(text: str, size: int) -> str:
+def truncated(text: str, size: int) -> str:
     """`text`, cut to `size` bytes of UTF-8 with an ellipsis at its end."""
     encoded = text.encode(errors="replace")
     return text if len(encoded) <= size else encoded[: size - 3].decode(errors="ignore") + "…"

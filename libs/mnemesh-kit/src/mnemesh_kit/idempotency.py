@@ -17,7 +17,7 @@ from mnemesh_kit.errors import InvalidArgument, RequestIdReused
 from mnemesh_kit.principal import current_principal
 from mnemesh_kit.sql.types import UtcDateTime
 
-KEPT: Final = timedelta(hours=24)
+RETENTION: Final = timedelta(hours=24)
 MAX_LENGTH: Final = 200
 
 
@@ -149,5 +149,5 @@ class Ledger:
 
     def purge(self, conn: sa.Connection, older_than: datetime | None = None) -> int:
         """Forgets requests recorded before `older_than` (by default a day ago); returns how many."""
-        horizon = older_than if older_than is not None else self._clock.now() - KEPT
+        horizon = older_than if older_than is not None else self._clock.now() - RETENTION
         return conn.execute(self._table.delete().where(self._table.c.created_at < horizon)).rowcount

@@ -27,7 +27,7 @@ from google.protobuf.message import DecodeError
 from mnemesh_kit.auth import Authenticator
 from mnemesh_kit.correlation import METADATA_KEY, set_correlation_id
 from mnemesh_kit.deadline import set_remaining
-from mnemesh_kit.errors import MAX_MESSAGE_BYTES, Internal, InvalidArgument, clipped, to_trailers, typed
+from mnemesh_kit.errors import MAX_ERROR_MESSAGE_BYTES, Internal, InvalidArgument, to_trailers, truncated, typed_error
 from mnemesh_kit.metrics import Metrics
 from mnemesh_kit.principal import set_principal
 
@@ -158,11 +158,13 @@ async def _refuse(call: Call, error: BaseException) -> None:
         code = call.context.code()
         call.code = code if isinstance(code, grpc.StatusCode) else _CODES.get(code, grpc.StatusCode.UNKNOWN)
     elif isinstance(error, Exception):
-        refusal = typed(error)
+        refusal = typed_error(error)
         if isinstance(refusal, Internal) and refusal is not error:
             _log.error("unexpected_error", method=call.method, exc_info=error)
         call.code = refusal.code
-        await call.context.abort(refusal.code, clipped(refusal.message, MAX_MESSAGE_BYTES), to_trailers(refusal))
+        await call.context.abort(
+            refusal.code, truncated(refusal.message, MAX_ERROR_MESSAGE_BYTES), to_trailers(refusal)
+        )
 
 
 def _marking_malformed(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from mnemesh_kit.sql import Database, SqlConfig, open_database
-from mnemesh_kit.sql.rewriting import require_unused, rewrite_database
+from mnemesh_kit.sql.rewrite import require_unused, rewrite_database
 
 
 async def maintain_database(

@@ -18,8 +18,8 @@ import uvloop
 
 from mnemesh_kit.config import ServerConfig, StartupError
 from mnemesh_kit.logs import configure_logging
+from mnemesh_kit.server import Assembly, RunningServer
 from mnemesh_kit.server_info import version_of
-from mnemesh_kit.service import Assembly, RunningServer
 from mnemesh_kit.tracing import start_tracing
 
 _log = structlog.get_logger("mnemesh.server")

@@ -9,7 +9,7 @@ from datetime import timedelta
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.sql import Database
-from mnemesh_kit.sql.rewriting import megabytes, require_unused, rewrite_database
+from mnemesh_kit.sql.rewrite import megabytes, require_unused, rewrite_database
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.index import VectorIndex
 from mnemesh_retrieval.startup import embedder_from_config, open_index

@@ -11,7 +11,7 @@ from mnemesh.archival.v1 import passages_service_pb2_grpc as ppb_grpc
 from mnemesh_kit.background import periodic
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import IdSource, RandomIds
-from mnemesh_kit.service import Assembly
+from mnemesh_kit.server import Assembly
 from mnemesh_kit.sql import Database
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.startup import embedder_from_config, open_index

@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 
 from mnemesh_kit.clock import Clock, SystemClock
-from mnemesh_kit.idempotency import KEPT
+from mnemesh_kit.idempotency import RETENTION
 from mnemesh_kit.sql import Database
-from mnemesh_kit.sql.rewriting import require_unused, rewrite_database
+from mnemesh_kit.sql.rewrite import require_unused, rewrite_database
 
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.store.sql.runs import SqlRunStore
@@ -23,7 +23,7 @@ async def maintain(config: Config, *, clock: Clock | None = None) -> AsyncIterat
     database = Database.open(config.database, synchronous=config.sqlite_synchronous)
     try:
         await database.migrate("mnemesh_orchestrator")
-        forgotten = await SqlRunStore(database, clock).purge_requests(clock.now() - KEPT)
+        forgotten = await SqlRunStore(database, clock).purge_requests(clock.now() - RETENTION)
         yield f"idempotency keys deleted: {forgotten}"
     finally:
         await database.close()

@@ -16,10 +16,10 @@ from mnemesh.agents.v1 import (
 from mnemesh_kit.background import periodic
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.clock import Clock, SystemClock
-from mnemesh_kit.idempotency import KEPT
+from mnemesh_kit.idempotency import RETENTION
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.metrics import Gauge as Metric
-from mnemesh_kit.service import Assembly
+from mnemesh_kit.server import Assembly
 from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
@@ -248,7 +248,7 @@ def _parts(config: Config, database: Database, tiers: Services, owner: str, cloc
 
     async def purge() -> None:
         now = clock.now()
-        await run_store.purge_requests(now - KEPT)
+        await run_store.purge_requests(now - RETENTION)
         await step_store.purge_traces(now - timedelta(days=config.step_trace_days))
         if config.run_days:
             await SqlRetention(database).purge_runs(now - timedelta(days=config.run_days))

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from urllib.request import urlopen
 
-from mnemesh_kit.service import RunningServer
+from mnemesh_kit.server import RunningServer
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.wiring import assemble
 

@@ -17,7 +17,7 @@ from mnemesh_kit.channels import Channels
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal, as_principal
-from mnemesh_kit.service import RunningServer
+from mnemesh_kit.server import RunningServer
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.wiring import assemble
 from mnemesh_testkit.fakes.anthropic import FakeAnthropic

@@ -18,7 +18,7 @@ from mnemesh_kit.background import periodic
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.metrics import Gauge
-from mnemesh_kit.service import Assembly
+from mnemesh_kit.server import Assembly
 from mnemesh_kit.sql import Database
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.index import NearestIndex

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.sql import Database
-from mnemesh_kit.sql.rewriting import require_unused, rewrite_database
+from mnemesh_kit.sql.rewrite import require_unused, rewrite_database
 
 from mnemesh_tools.config import Config
 from mnemesh_tools.store.sql.tables import metadata

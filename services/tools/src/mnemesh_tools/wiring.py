@@ -14,7 +14,7 @@ from mnemesh.tools.v1 import (
 from mnemesh_kit.background import periodic
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import IdSource, RandomIds
-from mnemesh_kit.service import Assembly
+from mnemesh_kit.server import Assembly
 from mnemesh_kit.sql import Database
 
 from mnemesh_tools.config import Config

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mnemesh_kit.config import StartupError, read
+from mnemesh_kit.config import StartupError, read_config
 
 ROOMS: Final = ("orchestrator", "blocks", "recall", "archival", "tools")
 """In the order in which they are stopped: who calls the others goes first."""
@@ -41,7 +41,7 @@ class MeshConfig:
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> MeshConfig:
         """The settings; raises ConfigError with one line for a value that cannot be meant."""
-        return read(cls, env)
+        return read_config(cls, env)
 
     @property
     def data_path(self) -> Path:

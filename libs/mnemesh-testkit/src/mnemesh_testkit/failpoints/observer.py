@@ -121,7 +121,7 @@ def _watch_outgoing_calls(points: Points) -> None:
 
 
 def _watch_servicers(points: Points) -> None:
-    from mnemesh_kit.service import Assembly, RunningServer  # noqa: PLC0415
+    from mnemesh_kit.server import Assembly, RunningServer  # noqa: PLC0415
 
     start = RunningServer.start
 

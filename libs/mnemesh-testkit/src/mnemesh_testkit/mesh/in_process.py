@@ -13,7 +13,7 @@ from mnemesh_client import Mnemesh
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.ids import IdSource
-from mnemesh_kit.service import RunningServer
+from mnemesh_kit.server import RunningServer
 from mnemesh_kit.services import SERVICE_NAMES
 
 from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy

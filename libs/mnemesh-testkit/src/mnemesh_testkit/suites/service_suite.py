@@ -15,10 +15,10 @@ import pytest
 import pytest_asyncio
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ServerConfig
-from mnemesh_kit.errors import MnemeshError, typed
+from mnemesh_kit.errors import MnemeshError, typed_error
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal, as_principal
-from mnemesh_kit.service import Assembly, RunningServer
+from mnemesh_kit.server import Assembly, RunningServer
 
 if TYPE_CHECKING:
     from mnemesh_testkit.databases.postgres import PostgresServer
@@ -144,7 +144,7 @@ class LocalChannel:
             except MnemeshError:
                 raise
             except Exception as error:
-                raise typed(error) from error
+                raise typed_error(error) from error
             return response_deserializer(handler.response_serializer(answer))
 
         return call

@@ -1,7 +1,7 @@
 """How a run ends: the stop reason of each failure, and the words for each reason that needs some."""
 
 import structlog
-from mnemesh_kit.errors import MnemeshError, typed
+from mnemesh_kit.errors import MnemeshError, typed_error
 
 from mnemesh_orchestrator.errors import ContextWindowOverflow, RuleFault, SystemPromptOverflow
 from mnemesh_orchestrator.llm.errors import (
@@ -40,7 +40,7 @@ def explanation(reason: StopReason) -> RunError | None:
 
 def failure(error: Exception) -> tuple[StopReason, RunError]:
     """The stop reason of a turn that an error ended, and what a client is told of it."""
-    known = typed(error)
+    known = typed_error(error)
     if not isinstance(error, MnemeshError):
         _log.exception("a run failed by a defect")
     stop = next((reason for kind, reason in _STOPS if isinstance(known, kind)), StopReason.ERROR)
