@@ -32,4 +32,4 @@ async def process(world: World) -> AsyncIterator[Process]:
     """One life of the orchestrator, let go of at the end."""
     process = world.process()
     yield process
-    await process.conductor.stop()
+    await process.worker.stop()

@@ -1,9 +1,11 @@
 """Builds the service from its parts; the only place that picks them."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from mnemesh.agents.v1 import (
     agents_service_pb2_grpc,
@@ -18,8 +20,9 @@ from mnemesh_kit.channels import Channels
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.idempotency import RETENTION
 from mnemesh_kit.ids import IdSource, RandomIds
-from mnemesh_kit.metrics import Gauge as Metric
+from mnemesh_kit.metrics import Gauge
 from mnemesh_kit.server import Assembly
+from mnemesh_kit.services import service
 from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
@@ -61,6 +64,16 @@ from mnemesh_orchestrator.runs.run_stream import RunStreamer
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.sealing import SecretBox
+from mnemesh_orchestrator.store.base import (
+    AgentStore,
+    ApprovalStore,
+    ConversationStore,
+    IdentityStore,
+    ProviderStore,
+    RunStore,
+    StepStore,
+)
+from mnemesh_orchestrator.store.base.leases import DeltaStore, LeaseStore
 from mnemesh_orchestrator.store.sql.agents import SqlAgentStore
 from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
 from mnemesh_orchestrator.store.sql.conversations import SqlConversationStore
@@ -85,116 +98,259 @@ from mnemesh_orchestrator.usecases.runs import RunService
 from mnemesh_orchestrator.usecases.steps import StepService
 from mnemesh_orchestrator.usecases.windows import WindowService
 
-PACKAGE = "mnemesh.agents.v1"
 PURGE_SECONDS = 3600.0
 UNFINISHED_SECONDS = 15.0
 LATE_APPROVALS_SECONDS = 5.0
 SHARED_RECOVERY_SECONDS = 1.0
-"""How long a run of another process, whose lease has lapsed, waits at most to be found."""
+"""How often a replica looks for runs of other replicas whose lease has expired."""
+SUMMARY_SECONDS = 60.0
+"""The time limit of one call to a summary model."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What the servicers stand on."""
+class Stores:
+    """The stores of the orchestrator."""
+
+    agents: AgentStore
+    runs: RunStore
+    conversations: ConversationStore
+    leases: LeaseStore
+    steps: StepStore
+    approvals: ApprovalStore
+    deltas: DeltaStore
+    identities: IdentityStore
+    providers: ProviderStore
+
+    @classmethod
+    def sql(cls, database: Database, clock: Clock) -> "Stores":
+        """The stores over a migrated database."""
+        times = LeaseTimes.of(database, clock)
+        return cls(
+            agents=SqlAgentStore(database, clock),
+            runs=SqlRunStore(database, clock, times),
+            conversations=SqlConversationStore(database, clock, times),
+            leases=SqlLeaseStore(database, times),
+            steps=SqlStepStore(database, clock),
+            approvals=SqlApprovalStore(database, clock),
+            deltas=SqlDeltaStore(database, times),
+            identities=SqlIdentityStore(database, clock),
+            providers=SqlProviderStore(database, clock),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Orchestrator:
+    """The use cases, and the workers that run behind them."""
 
     agents: AgentService
-    birth: AgentLifecycle
+    lifecycle: AgentLifecycle
     prompts: Prompts
     windows: WindowService
     conversations: ConversationService
     previews: PreviewService
     compactions: CompactionService
-    runner: ToolRunner
+    tool_runner: ToolRunner
     runs: RunService
     steps: StepService
     identities: IdentityService
     approvals: ApprovalService
-    models: ModelCatalog
-    listed: ModelService
+    models: ModelService
     providers: ProviderService
-    conductor: RunWorker
-    keeper: LeaseRenewer
-    lookout: ReplicaWatcher
-    gauge: TokenEstimator
-    purge: Callable[[], Awaitable[object]]
+    worker: RunWorker
+    lease_renewer: LeaseRenewer
+    conversation_lock: ConversationLock
+    replica_watcher: ReplicaWatcher
+    event_broker: EventBroker
+    token_estimator: TokenEstimator
 
 
-async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
-    """The orchestrator over its migrated database, ready to start."""
-    clock, ids = clock or SystemClock(), ids or RandomIds()
-    owner = Instance(config.data_path / "orchestrator.owner", alone=config.database.startswith("sqlite"))
-    database = Database.open(config.database, synchronous=config.sqlite_synchronous)
-    await database.migrate("mnemesh_orchestrator")
-    channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file)
-    parts = _parts(config, database, _tiers(config, channels), owner.name, clock, ids)
-    conductor = parts.conductor
-    await parts.keeper.leave_lines()
-    return Assembly(
-        name="orchestrator",
-        servicers=[
-            (
-                agents_service_pb2_grpc.add_AgentServiceServicer_to_server,
-                AgentsServicer(
-                    parts.agents,
-                    parts.birth,
-                    parts.windows,
-                    parts.previews,
-                    parts.runner,
-                    parts.compactions,
-                    parts.prompts,
-                ),
-            ),
-            (
-                runs_service_pb2_grpc.add_RunServiceServicer_to_server,
-                RunsServicer(parts.runs, parts.approvals, parts.steps),
-            ),
-            (models_service_pb2_grpc.add_ModelServiceServicer_to_server, ModelsServicer(parts.listed, parts.providers)),
-            (
-                conversations_service_pb2_grpc.add_ConversationServiceServicer_to_server,
-                ConversationsServicer(parts.conversations),
-            ),
-            (
-                identities_service_pb2_grpc.add_IdentityServiceServicer_to_server,
-                IdentitiesServicer(parts.identities),
-            ),
-            # In the contract, and answered UNIMPLEMENTED by the generated servicers until they are built.
-            (
-                groups_service_pb2_grpc.add_GroupServiceServicer_to_server,
-                groups_service_pb2_grpc.GroupServiceServicer(),
-            ),
-        ],
-        service_names=[
-            f"{PACKAGE}.{name}Service" for name in ("Agent", "Run", "Model", "Conversation", "Group", "Identity")
-        ],
-        background=[
-            *_shared(database, parts),
-            parts.keeper.renew,
-            parts.models.watch,
-            periodic(UNFINISHED_SECONDS, parts.birth.finish_all),
-            periodic(UNFINISHED_SECONDS, parts.conversations.finish_all),
-            periodic(LATE_APPROVALS_SECONDS, parts.approvals.expire),
-            periodic(PURGE_SECONDS, parts.purge),
-        ],
-        metrics=[
-            Metric(
-                "mnemesh_prompt_estimate_error",
-                "Mean error of what requests to models were expected to take, as a share of what providers counted, "
-                "over the last hundred answers.",
-                lambda: parts.gauge.mean_error,
-            )
-        ],
-        close=[owner.close, database.close, channels.close, parts.models.close, conductor.stop],
+def build(
+    config: Config,
+    stores: Stores,
+    services: Services,
+    *,
+    models: ModelCatalog,
+    credentials: CredentialSafe,
+    processors: Processors,
+    instance_id: str,
+    clock: Clock,
+    ids: IdSource,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    summary_seconds: float = SUMMARY_SECONDS,
+) -> Orchestrator:
+    """Connects the parts of the orchestrator. The process and the tests both use this function.
+
+    Args:
+        config: the settings.
+        stores: the orchestrator's own stores.
+        services: the other services.
+        models: resolves the handles of models.
+        credentials: seals and opens the credentials of providers.
+        processors: the processors of inputs and tool results.
+        instance_id: identifies this process as a lease holder.
+        clock: the clock of every part.
+        ids: creates the ids of new resources.
+        sleep: waits between two attempts to call a service.
+        summary_seconds: the time limit of one call to a summary model.
+    """
+    prompts = Prompts(config.data_path / "system_prompts")
+    retry = RetryPolicy(clock, config.tier_patience_seconds, sleep)
+    builtin = BuiltinTools(services.core_memory, services.recall, services.episodes, services.archival, clock)
+    context = ContextBuilder(services.recall, services.core_memory, services.archival, services.tools, clock)
+    broker, deltas = EventBroker(), DeltaLog(stores.deltas)
+    journal = JournalWriter(stores.runs, deltas, broker, clock, keeps_traces=config.step_trace_days > 0)
+    tool_calls = ToolExecution(journal, builtin, services.tools, services.core_memory, retry, clock, processors)
+    estimator = TokenEstimator()
+    compactor = model_compactor(models, services.episodes, services.recall, clock, call_seconds=summary_seconds)
+    replacement = WindowReplacement(services.recall)
+    budget = ContextBudget(context, compactor, estimator, journal, replacement, retry, clock)
+    engine = Engine(stores.runs, journal, broker, services.recall, context, budget, tool_calls, retry, clock)
+    turns = TurnBuilder(stores.runs, context, services.recall, models, builtin, retry)
+    renewer = LeaseRenewer(stores.leases, clock, instance_id)
+    worker = RunWorker(stores.runs, stores.leases, renewer, broker, deltas, engine, turns, clock)
+    lock = ConversationLock(stores.leases, renewer, worker.start_next, ids)
+    windows = WindowService(
+        stores.agents,
+        stores.conversations,
+        lock,
+        stores.approvals,
+        services.recall,
+        builtin,
+        context,
+        estimator,
+        clock,
+    )
+    previews = PreviewService(windows, turns, context, clock, ids)
+    lifecycle = AgentLifecycle(stores.agents, services, models, prompts, context, worker, clock, ids)
+    streamer = RunStreamer(stores.runs, stores.deltas, deltas, broker, clock)
+    runs = RunService(stores.runs, stores.leases, worker, streamer, models, clock, ids, processors)
+    return Orchestrator(
+        agents=AgentService(stores.agents, services.tools, builtin, context, models, clock, stores.approvals),
+        lifecycle=lifecycle,
+        prompts=prompts,
+        windows=windows,
+        conversations=ConversationService(
+            stores.conversations,
+            stores.agents,
+            services.recall,
+            services.core_memory,
+            windows,
+            lock,
+            context,
+            models,
+            clock,
+            ids,
+        ),
+        previews=previews,
+        compactions=CompactionService(stores.agents, lock, replacement, models, previews, context, budget),
+        tool_runner=ToolRunner(stores.agents, builtin, services.tools, services.core_memory, context, ids),
+        runs=runs,
+        steps=StepService(stores.steps),
+        identities=IdentityService(stores.identities, lifecycle, services.core_memory, clock, ids),
+        approvals=ApprovalService(stores.approvals, runs, worker, clock, config.approval_timeout_seconds),
+        models=ModelService(stores.providers, models, config.default_embedder),
+        providers=ProviderService(stores.providers, models, credentials, clock, ids, config.provider_hosts),
+        worker=worker,
+        lease_renewer=renewer,
+        conversation_lock=lock,
+        replica_watcher=ReplicaWatcher(stores.leases, renewer, worker, broker),
+        event_broker=broker,
+        token_estimator=estimator,
     )
 
 
-def _shared(database: Database, parts: Parts) -> tuple[Callable[[], Awaitable[None]], ...]:
-    """What keeps an eye on the database; SQLite serves one process, which knows by itself what happens there."""
-    if database.dialect != "postgresql":
-        return (parts.conductor.recover,)
-    return (partial(parts.conductor.recover, SHARED_RECOVERY_SECONDS), parts.lookout.look)
+async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
+    """Returns the orchestrator over its migrated database, ready to start."""
+    clock, ids = clock or SystemClock(), ids or RandomIds()
+    is_sqlite = config.database.startswith("sqlite")
+    instance = Instance(config.data_path / "orchestrator.owner", alone=is_sqlite)
+    database = Database.open(config.database, synchronous=config.sqlite_synchronous)
+    await database.migrate("mnemesh_orchestrator")
+    channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file)
+    stores = Stores.sql(database, clock)
+    credentials = CredentialSafe(
+        SecretBox(config.secrets_key_file, config.data_path / "secrets.key" if is_sqlite else None)
+    )
+    models = ModelCatalog(
+        Providers(config.language_models), stores.providers, credentials.settings, is_shared=not is_sqlite
+    )
+    orchestrator = build(
+        config,
+        stores,
+        _services(config, channels),
+        models=models,
+        credentials=credentials,
+        processors=Processors(
+            load(INPUT_GROUP, config.input_processors, "MNEMESH_INPUT_PROCESSORS"),
+            load(TOOL_RESULT_GROUP, config.tool_result_processors, "MNEMESH_TOOL_RESULT_PROCESSORS"),
+            config.processor_seconds,
+        ),
+        instance_id=instance.name,
+        clock=clock,
+        ids=ids,
+    )
+    await orchestrator.lease_renewer.leave_lines()
+    return Assembly(
+        name="orchestrator",
+        servicers=_servicers(orchestrator),
+        service_names=service("orchestrator").proto_services,
+        background=[
+            *_recovery(orchestrator, is_shared=not is_sqlite),
+            orchestrator.lease_renewer.renew,
+            models.watch,
+            periodic(UNFINISHED_SECONDS, orchestrator.lifecycle.finish_all),
+            periodic(UNFINISHED_SECONDS, orchestrator.conversations.finish_all),
+            periodic(LATE_APPROVALS_SECONDS, orchestrator.approvals.expire),
+            periodic(PURGE_SECONDS, _purge(config, database, stores, clock)),
+        ],
+        metrics=[
+            Gauge(
+                "mnemesh_prompt_estimate_error",
+                "Mean error of the estimated size of requests to models, as a share of the size that providers "
+                "counted, over the last hundred answers.",
+                lambda: orchestrator.token_estimator.mean_error,
+            )
+        ],
+        close=[instance.close, database.close, channels.close, models.close, orchestrator.worker.stop],
+    )
 
 
-def _tiers(config: Config, channels: Channels) -> Services:
+def _servicers(orchestrator: Orchestrator) -> list[tuple[Callable[[Any, Any], None], Any]]:
+    return [
+        (
+            agents_service_pb2_grpc.add_AgentServiceServicer_to_server,
+            AgentsServicer(
+                orchestrator.agents,
+                orchestrator.lifecycle,
+                orchestrator.windows,
+                orchestrator.previews,
+                orchestrator.tool_runner,
+                orchestrator.compactions,
+                orchestrator.prompts,
+            ),
+        ),
+        (
+            runs_service_pb2_grpc.add_RunServiceServicer_to_server,
+            RunsServicer(orchestrator.runs, orchestrator.approvals, orchestrator.steps),
+        ),
+        (
+            models_service_pb2_grpc.add_ModelServiceServicer_to_server,
+            ModelsServicer(orchestrator.models, orchestrator.providers),
+        ),
+        (
+            conversations_service_pb2_grpc.add_ConversationServiceServicer_to_server,
+            ConversationsServicer(orchestrator.conversations),
+        ),
+        (
+            identities_service_pb2_grpc.add_IdentityServiceServicer_to_server,
+            IdentitiesServicer(orchestrator.identities),
+        ),
+        # Groups are in the contract. The generated servicer answers UNIMPLEMENTED.
+        (groups_service_pb2_grpc.add_GroupServiceServicer_to_server, groups_service_pb2_grpc.GroupServiceServicer()),
+    ]
+
+
+def _services(config: Config, channels: Channels) -> Services:
     return Services(
         BlocksClient(channels.channel(config.blocks_target)),
         RecallClient(channels.channel(config.recall_target)),
@@ -204,74 +360,21 @@ def _tiers(config: Config, channels: Channels) -> Services:
     )
 
 
-def _parts(config: Config, database: Database, tiers: Services, owner: str, clock: Clock, ids: IdSource) -> Parts:
-    times = LeaseTimes.of(database, clock)
-    agent_store, run_store = SqlAgentStore(database, clock), SqlRunStore(database, clock, times)
-    threads, leases = SqlConversationStore(database, clock, times), SqlLeaseStore(database, times)
-    step_store, approval_store = SqlStepStore(database, clock), SqlApprovalStore(database, clock)
-    alone = database.dialect == "sqlite"
-    box = SecretBox(config.secrets_key_file, config.data_path / "secrets.key" if alone else None)
-    safe, provider_store = CredentialSafe(box), SqlProviderStore(database, clock)
-    models = ModelCatalog(Providers(config.language_models), provider_store, safe.settings, is_shared=not alone)
-    prompts = Prompts(config.data_path / "system_prompts")
-    patience = RetryPolicy(clock, config.tier_patience_seconds)
-    builtin = BuiltinTools(tiers.core_memory, tiers.recall, tiers.episodes, tiers.archival, clock)
-    context = ContextBuilder(tiers.recall, tiers.core_memory, tiers.archival, tiers.tools, clock)
-    hub = EventBroker()
-    delta_store = SqlDeltaStore(database, times)
-    deltas = DeltaLog(delta_store)
-    recorder = JournalWriter(run_store, deltas, hub, clock, keeps_traces=config.step_trace_days > 0)
-    processors = Processors(
-        load(INPUT_GROUP, config.input_processors, "MNEMESH_INPUT_PROCESSORS"),
-        load(TOOL_RESULT_GROUP, config.tool_result_processors, "MNEMESH_TOOL_RESULT_PROCESSORS"),
-        config.processor_seconds,
-    )
-    execution = ToolExecution(recorder, builtin, tiers.tools, tiers.core_memory, patience, clock, processors)
-    gauge = TokenEstimator()
-    compactor = model_compactor(models, tiers.episodes, tiers.recall, clock)
-    swap = WindowReplacement(tiers.recall)
-    fitting = ContextBudget(context, compactor, gauge, recorder, swap, patience, clock)
-    engine = Engine(run_store, recorder, hub, tiers.recall, context, fitting, execution, patience, clock)
-    turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
-    keeper = LeaseRenewer(leases, clock, owner)
-    conductor = RunWorker(run_store, leases, keeper, hub, deltas, engine, turns, clock)
-    slots = ConversationLock(leases, keeper, conductor.start_next, ids)
-    agents = AgentService(agent_store, tiers.tools, builtin, context, models, clock, approval_store)
-    windows = WindowService(agent_store, threads, slots, approval_store, tiers.recall, builtin, context, gauge, clock)
-    conversations = ConversationService(
-        threads, agent_store, tiers.recall, tiers.core_memory, windows, slots, context, models, clock, ids
-    )
-    previews = PreviewService(windows, turns, context, clock, ids)
-    birth = AgentLifecycle(agent_store, tiers, models, prompts, context, conductor, clock, ids)
-    follower = RunStreamer(run_store, delta_store, deltas, hub, clock)
-    runs = RunService(run_store, leases, conductor, follower, models, clock, ids, processors)
+def _recovery(orchestrator: Orchestrator, *, is_shared: bool) -> tuple[Callable[[], Awaitable[None]], ...]:
+    """The tasks that find work in the database. SQLite serves one process, which knows its own work."""
+    if not is_shared:
+        return (orchestrator.worker.recover,)
+    return (partial(orchestrator.worker.recover, SHARED_RECOVERY_SECONDS), orchestrator.replica_watcher.look)
+
+
+def _purge(config: Config, database: Database, stores: Stores, clock: Clock) -> Callable[[], Awaitable[None]]:
+    retention = SqlRetention(database)
 
     async def purge() -> None:
         now = clock.now()
-        await run_store.purge_requests(now - RETENTION)
-        await step_store.purge_traces(now - timedelta(days=config.step_trace_days))
+        await stores.runs.purge_requests(now - RETENTION)
+        await stores.steps.purge_traces(now - timedelta(days=config.step_trace_days))
         if config.run_days:
-            await SqlRetention(database).purge_runs(now - timedelta(days=config.run_days))
+            await retention.purge_runs(now - timedelta(days=config.run_days))
 
-    return Parts(
-        agents,
-        birth,
-        prompts,
-        windows,
-        conversations,
-        previews,
-        CompactionService(agent_store, slots, swap, models, previews, context, fitting),
-        ToolRunner(agent_store, builtin, tiers.tools, tiers.core_memory, context, ids),
-        runs,
-        StepService(step_store),
-        IdentityService(SqlIdentityStore(database, clock), birth, tiers.core_memory, clock, ids),
-        ApprovalService(approval_store, runs, conductor, clock, config.approval_timeout_seconds),
-        models,
-        ModelService(provider_store, models, config.default_embedder),
-        ProviderService(provider_store, models, safe, clock, ids, config.provider_hosts),
-        conductor,
-        keeper,
-        ReplicaWatcher(leases, keeper, conductor, hub),
-        gauge,
-        purge,
-    )
+    return purge

@@ -227,7 +227,7 @@ async def test_a_death_at_every_point_leaves_the_old_window_or_the_new_one(world
         await compact(again, agent, CompactionSettings("all"), key(name))
         assert roles(world.window(agent).messages) == ["system", "summary"], points
         assert len(speaker.summaries) - asked <= 2
-        await again.conductor.stop()
+        await again.worker.stop()
         points += 1
     assert points > 8
     summaries = [row for row in world.recall.rows[agent.id] if row.role is Role.SUMMARY]

@@ -100,13 +100,13 @@ async def survives(world: World, kind: AgentType, occasion: str, point: int) -> 
     assert Counter(kinds(events))["CompactionEvent"] == Counter(kinds(events))["summary"] == 1, point
     assert kinds(events).count("assistant") == 1, point
     assert len({row.id for row in world.recall.rows[agent.id]}) == len(world.recall.rows[agent.id])
-    await second.conductor.stop()
+    await second.worker.stop()
     return "new" if is_new else "old"
 
 
 async def is_journalled(process: Process, agent: Agent) -> bool:
     runs = (await process.runs.list(ME, RunFilter(agent_ids=(agent.id,)), NEWEST)).items
-    entries = await process.run_store.journal(runs[0].id)
+    entries = await process.stores.runs.journal(runs[0].id)
     return any(entry.kind == "compaction" for entry in entries)
 
 

@@ -527,7 +527,7 @@ async def survives(world: World, kind: AgentType, point: int) -> str:
     second = world.process()
     await second.recover()
     if world.window(agent).version == version:
-        await second.conductor.stop()
+        await second.worker.stop()
         return "unsent"
     run = await second.outcome(agent)
     if run.status is RunStatus.COMPLETED and world.window(agent).messages[1].id == head:
@@ -542,5 +542,5 @@ async def survives(world: World, kind: AgentType, point: int) -> str:
     own = [commit for commit in world.episodes.commits if commit.scope.agent_id == agent.id]
     covered = [id_ for commit in own for id_ in commit.episode.message_ids]
     assert len(covered) == len(set(covered)), point
-    await second.conductor.stop()
+    await second.worker.stop()
     return "whole"

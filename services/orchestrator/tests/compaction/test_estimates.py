@@ -133,8 +133,8 @@ async def test_the_models_that_an_agent_used_last_are_kept(world: World, process
     agent = await small_agent(world, process, model_settings=WIDE)
     for number in range(10):
         await process.send(agent, LONG, override_model=f"scripted/{number}")
-    stored = (await process.agent_store.get(ME.organization_id, agent.id)).corrections
+    stored = (await process.stores.agents.get(ME.organization_id, agent.id)).corrections
     assert [item.model for item in stored] == [f"scripted/{number}" for number in range(2, 10)]
     await process.send(agent, LONG, override_model="scripted/3")
-    stored = (await process.agent_store.get(ME.organization_id, agent.id)).corrections
+    stored = (await process.stores.agents.get(ME.organization_id, agent.id)).corrections
     assert (stored[-1].model, stored[-1].answers, len(stored)) == ("scripted/3", 2, 8)

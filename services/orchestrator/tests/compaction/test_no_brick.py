@@ -96,7 +96,7 @@ async def test_a_model_that_hangs_is_left_behind(world: World, speaker: Speaker)
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
     assert summary_of(world.window(agent).messages).startswith(DIGEST)
     assert len(speaker.summaries) == 1, "who does not answer is not asked again at once"
-    await process.conductor.stop()
+    await process.worker.stop()
 
 
 async def test_self_modes_fall_back_to_a_transcript(world: World, process: Process, speaker: Speaker) -> None:

@@ -33,7 +33,7 @@ async def test_a_pending_approval_outlives_compactions(
     await first.send(agent, "Keep one.")
     waiting = open_request(world.window(agent).messages)
     assert waiting is not None
-    await first.conductor.stop()
+    await first.worker.stop()
 
     process = world.process()
     place = (agent.id, agent.default_conversation_id)
@@ -55,4 +55,4 @@ async def test_a_pending_approval_outlives_compactions(
     assert world.archival.texts(agent.id) == ["one"]
     require_valid(world.window(agent).messages)
     assert roles(world.window(agent).messages).count("summary") == 1
-    await process.conductor.stop()
+    await process.worker.stop()

@@ -209,7 +209,7 @@ async def test_a_death_between_parts_leaves_the_old_window_and_the_repeat_reads_
     assert codes(summary_of(window)) == list(range(TURNS))
     assert speaker.summaries[asked].messages[-1].text.startswith("user: The code of item 0"), "from the first part on"
     assert len([row for row in world.recall.rows[agent.id] if row.role is Role.SUMMARY]) == 1
-    await second.conductor.stop()
+    await second.worker.stop()
 
 
 async def test_memories_are_drawn_from_parts_of_whole_turns(world: World, process: Process, speaker: Speaker) -> None:

@@ -164,7 +164,7 @@ async def test_a_question_and_its_answer_survive_a_death_at_every_point(
                 assert kinds(await second.follow(run))[-2:] == ["StopEvent", "UsageEvent"], where
             assert len(world.recall.rows[agent.id]) == len(world.window(agent).messages), where
             assert await second.approvals._store.pending(ApprovalFilter()) == (), where
-            await second.conductor.stop()
+            await second.worker.stop()
 
 
 async def test_a_custom_tool_that_was_approved_and_begun_is_not_run_again(world: World) -> None:
@@ -199,7 +199,7 @@ async def test_a_cancellation_goes_on_after_a_crash(world: World) -> None:
         assert await second.approvals._store.pending(ApprovalFilter()) == ()
         assert world.archival.texts(agent.id) == []
         assert sum(message.role is Role.TOOL for message in world.turn(agent)) == 1
-        await second.conductor.stop()
+        await second.worker.stop()
 
 
 async def _approve_all(process: Process, agent: Agent) -> None:
@@ -258,4 +258,4 @@ async def test_a_reset_of_what_waits_survives_a_death_at_every_point(tmp_path: P
             assert len(await second.approvals._store.pending(ApprovalFilter())) == 1, point
             await second.approvals.cancel(ME, RunFilter(), [(await second.outcome(agent)).id])
             require_valid(world.window(agent).messages)
-            await second.conductor.stop()
+            await second.worker.stop()

@@ -421,7 +421,7 @@ async def test_a_conversation_and_an_agent_are_deleted_with_what_waits(world: Wo
     first = await process.send(agent, "Keep two.")
     await process.conversations.delete(ME, None, thread.id)
     assert await pending(process, agent) == shown(first, "approval_request").message_id
-    await process.birth.delete(ME, agent.id)
+    await process.lifecycle.delete(ME, agent.id)
     with pytest.raises(MnemeshError):
         await process.answer(agent, *approve(*asked(first)))
     assert await process.approvals._store.pending(ApprovalFilter()) == ()
@@ -449,7 +449,7 @@ async def test_what_nobody_answers_in_time_is_denied(world: World) -> None:
     world.clock.advance(59)
     await process.approvals.expire()
     assert await pending(process, agent) is not None
-    await process.conductor.stop()
+    await process.worker.stop()
     process = world.process()
     world.clock.advance(2)
     await asyncio.gather(process.approvals.expire(), process.approvals.expire())
@@ -460,7 +460,7 @@ async def test_what_nobody_answers_in_time_is_denied(world: World) -> None:
     with pytest.raises(NoPendingApproval):
         await process.answer(agent, *approve(*asked(first)))
     require_valid(world.window(agent).messages)
-    await process.conductor.stop()
+    await process.worker.stop()
 
 
 async def test_cancelling_the_answering_run_leaves_a_return_for_each_call(world: World, process: Process) -> None:

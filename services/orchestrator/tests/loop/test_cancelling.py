@@ -87,7 +87,7 @@ async def test_while_something_is_written_or_read(world: World, process: Process
     run = await process.start(agent)
     await gate.reached.wait()
     cancelling = asyncio.ensure_future(cancel(process, run))
-    while not process.conductor._active[run.id].cancelled:
+    while not process.worker._active[run.id].cancelled:
         await asyncio.sleep(0)
     gate.opened.set()
     assert await cancelling is CancelOutcome.CANCELLED
@@ -121,7 +121,7 @@ async def test_twice_at_once(world: World, process: Process) -> None:
     world.model.follow(call("archival_memory_insert", content="tea"))
     run = await process.start(agent)
     await gate.reached.wait()
-    assert await asyncio.gather(*(process.conductor.cancel(run) for _ in range(3))) == [True] * 3
+    assert await asyncio.gather(*(process.worker.cancel(run) for _ in range(3))) == [True] * 3
     assert (await process.outcome(agent)).status is RunStatus.CANCELLED
 
 
@@ -142,7 +142,7 @@ async def test_before_it_took_its_first_step(world: World, process: Process) -> 
     agent = await world.agent(process)
     world.model.follow(say("Never asked."))
     run = await process.start(agent)
-    conductor = process.conductor
+    conductor = process.worker
     assert await conductor.cancel(run)
     assert world.model.requests == []
     assert (await process.outcome(agent)).status is RunStatus.CANCELLED
@@ -203,7 +203,7 @@ async def test_a_run_that_a_crash_left_behind(world: World) -> None:
     )
     assert len(world.model.requests) == 1
     await goes_on(world, second, agent)
-    await second.conductor.stop()
+    await second.worker.stop()
 
 
 def dies_at(faults: Faults, name: str) -> Callable[[str], Awaitable[None]]:

@@ -135,7 +135,7 @@ async def asked_before(process: Process, agent: Agent, world: World) -> int:
     runs = (await reader.runs.list(ME, RunFilter(agent_ids=(agent.id,)), ONE)).items
     if not runs:
         return 0
-    entries = await reader.run_store.journal(runs[0].id)
+    entries = await reader.stores.runs.journal(runs[0].id)
     return len({entry.step_id for entry in entries if entry.kind == "answer"})
 
 
@@ -221,14 +221,14 @@ async def test_a_run_whose_model_is_gone_after_a_crash_ends_and_frees_its_conver
     await die_in(world, first, agent, "archival.insert")
     world.faults = Faults()
     second = world.process()
-    await second.agent_store.update(
+    await second.stores.agents.update(
         None, ME.organization_id, agent.id, lambda agent: replace(agent, model="gone/model")
     )
     await second.recover()
     run = await second.outcome(agent)
     assert (run.status, run.error and run.error.reason) == (RunStatus.FAILED, "MODEL_UNKNOWN")
     assert kinds(await second.follow(run)) == ["tool_call", "ErrorEvent", "StopEvent", "UsageEvent"]
-    assert await second.leases.claimable("owner-1") == ()
+    assert await second.stores.leases.claimable("owner-1") == ()
 
 
 async def die_in(world: World, process: Process, agent: Agent, name: str, *, behind: bool = True) -> int:

@@ -129,13 +129,13 @@ async def test_a_fallback_that_is_away_too_fails_the_run(world: World, process: 
 async def test_a_fallback_that_nobody_serves_is_refused_where_it_is_named(world: World, process: Process) -> None:
     unknown = ModelSettings(fallback_model="nobody/x")
     with pytest.raises(ModelUnknown):
-        await process.birth.create(ME, None, AgentDraft(AgentType.LETTA_V1, model_settings=unknown))
+        await process.lifecycle.create(ME, None, AgentDraft(AgentType.LETTA_V1, model_settings=unknown))
     agent = await world.agent(process)
     with pytest.raises(ModelUnknown):
         await process.agents.update(ME, None, agent.id, lambda known: replace(known, model_settings=unknown))
     # One that was served when it was named may be gone by now: the model itself goes on.
     stored = replace(agent, model_settings=unknown)
-    await process.agent_store.update(None, ME.organization_id, agent.id, lambda _: stored)
+    await process.stores.agents.update(None, ME.organization_id, agent.id, lambda _: stored)
     world.model.follow(say("Fine."))
     await process.send(agent)
     assert (await process.outcome(agent)).status is RunStatus.COMPLETED

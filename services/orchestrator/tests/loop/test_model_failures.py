@@ -116,10 +116,10 @@ async def test_a_model_that_nobody_serves_any_more_fails_the_run_and_not_the_age
     world: World, process: Process
 ) -> None:
     agent = await world.agent(process)
-    changed = await process.agent_store.get(ME.organization_id, agent.id)
+    changed = await process.stores.agents.get(ME.organization_id, agent.id)
     from dataclasses import replace
 
-    await process.agent_store.update(
+    await process.stores.agents.update(
         None, ME.organization_id, changed.id, lambda agent: replace(agent, model="gone/model")
     )
     await process.send(agent)

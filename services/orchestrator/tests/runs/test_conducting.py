@@ -51,7 +51,7 @@ async def test_a_run_may_be_rejected_rather_than_wait(world: World, process: Pro
     assert raised.value.metadata["run_id"] == run.id
     held.released.set()
     await process.follow(run)
-    assert process.hub._followers == {}
+    assert process.event_broker._followers == {}
 
 
 async def test_agents_run_beside_each_other(world: World, process: Process) -> None:
@@ -84,11 +84,11 @@ async def test_an_orderly_stop_leaves_runs_to_whoever_comes_first(world: World) 
     waiting = await first.start(agent, "And then?")
     following = asyncio.ensure_future(first.follow(run))
     await held.asked.wait()
-    await first.conductor.stop()
+    await first.worker.stop()
     assert kinds(await following) == ["tool_call", "tool_return"]
     assert (await first.runs.get(ME, run.id)).status is RunStatus.RUNNING
     late = await first.start(agent, "Too late?")
-    assert not first.conductor._tasks
+    assert not first.worker._tasks
 
     world.model.follow(say("Kept."), say("Nothing."), say("No."))
     second = world.process("owner-2")
@@ -139,10 +139,10 @@ async def test_kicks_at_once_begin_a_run_once(world: World) -> None:
     world.model.follow(held)
     run = await first.start(agent)
     await held.asked.wait()
-    await first.conductor.stop()
+    await first.worker.stop()
     second = world.process()
     world.model.follow(say("Once."))
-    await asyncio.gather(*(second.conductor.claim_and_run(agent.default_conversation_id) for _ in range(5)))
+    await asyncio.gather(*(second.worker.claim_and_run(agent.default_conversation_id) for _ in range(5)))
     await second.follow(run)
     assert len(world.model.requests) == 2
     assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: Once."]
@@ -202,14 +202,14 @@ async def test_a_deleted_agent_takes_its_runs_with_it(world: World, process: Pro
     following = [process.runs.follow(ME, run.id, 0, 30) for run in runs]
     for stream in following:
         assert isinstance((await anext(stream)).body, RunAccepted)
-    await process.birth.delete(ME, agent.id)
+    await process.lifecycle.delete(ME, agent.id)
     for stream in following:
         assert kinds([event async for event in stream]) == []
     for run in runs:
         with pytest.raises(NotFound):
             await process.runs.get(ME, run.id)
-    assert not process.conductor._tasks
-    assert process.hub._followers == {}
+    assert not process.worker._tasks
+    assert process.event_broker._followers == {}
 
 
 async def test_a_store_that_is_away_at_the_end_leaves_the_run_to_be_taken_up(world: World) -> None:

@@ -96,7 +96,7 @@ async def test_losing_a_stream_does_not_lose_the_run(world: World, process: Proc
         async for _ in stream:
             break
     await held.asked.wait()
-    assert process.hub._followers == {}
+    assert process.event_broker._followers == {}
     held.released.set()
     run = await process.outcome(agent)
     assert kinds(await process.follow(run)) == ["assistant", "StopEvent", "UsageEvent"]
@@ -130,4 +130,4 @@ async def test_anothers_run_is_not_there(world: World, process: Process) -> None
     with pytest.raises(NotFound):
         async for _ in process.runs.follow(stranger, run.id, 0, 30):
             pass
-    assert process.hub._followers == {}
+    assert process.event_broker._followers == {}

@@ -19,7 +19,7 @@ from .test_slots import until
 async def looking(process: Process, task: asyncio.Task[list[RunEvent]]) -> list[RunEvent]:
     """What a follower hears while its process keeps looking at the store."""
     while not task.done():
-        await process.lookout.look_once()
+        await process.replica_watcher.look_once()
         await asyncio.sleep(0)
     return await task
 
@@ -38,17 +38,17 @@ async def test_a_run_is_followed_from_where_it_is_not_carried_out(
     run = await process.start(agent)
     await held[0].asked.wait()
     following = [asyncio.ensure_future(other.follow(run, after)) for after in (0, 1, 3)]
-    await until(lambda: len(other.hub._followers.get(run.id, ())) == 3)
+    await until(lambda: len(other.event_broker._followers.get(run.id, ())) == 3)
     for one in held:
         await one.asked.wait()
-        await other.lookout.look_once()
+        await other.replica_watcher.look_once()
         one.released.set()
     whole, behind, last = [await looking(other, task) for task in following]
     assert kinds(whole) == ["tool_call", "tool_return", "assistant", "StopEvent", "UsageEvent"]
     durable = [event for event in whole if event.sequence]
     assert [event for event in behind if event.sequence] == durable[1:]
     assert [event for event in last if event.sequence] == durable[3:]
-    assert other.hub._followers == {}
+    assert other.event_broker._followers == {}
 
 
 async def test_what_is_sent_here_and_carried_out_elsewhere_is_streamed_here(
@@ -60,7 +60,7 @@ async def test_what_is_sent_here_and_carried_out_elsewhere_is_streamed_here(
     await process.start(agent, "First")
     await held.asked.wait()
     sent = asyncio.ensure_future(other.send(agent, "Second"))
-    await until(lambda: bool(other.hub._followers))
+    await until(lambda: bool(other.event_broker._followers))
     held.released.set()
     assert kinds(await looking(other, sent)) == ["assistant", "StopEvent", "UsageEvent"]
     assert lines(world.turn(agent))[-2:] == ["user text: Second", "assistant text: Two."]
@@ -74,7 +74,7 @@ async def test_a_run_that_is_just_being_stored_is_not_taken_for_one_that_is_gone
 
     async def look(name: str) -> None:
         if name == "runs.start":
-            await process.lookout.look_once()
+            await process.replica_watcher.look_once()
 
     process.faults.on_call = look
     assert kinds(await process.send(agent)) == ["assistant", "StopEvent", "UsageEvent"]
@@ -140,11 +140,11 @@ async def test_a_run_is_cancelled_at_once_from_where_it_is_not_carried_out(
     run, waiting = await process.start(agent, "First"), await process.start(agent, "Second")
     await held.asked.wait()
     cancelling = asyncio.ensure_future(other.runs.cancel(ME, RunFilter(agent_ids=(agent.id,)), ()))
-    await until(lambda: run.id in other.hub.followed)
+    await until(lambda: run.id in other.event_broker.followed)
     assert not held.released.is_set(), "the model is still being asked"
     while not cancelling.done():
-        await process.lookout.look_once()
-        await other.lookout.look_once()
+        await process.replica_watcher.look_once()
+        await other.replica_watcher.look_once()
         await asyncio.sleep(0)
     assert await cancelling == {run.id: CancelOutcome.CANCELLED, waiting.id: CancelOutcome.CANCELLED}
     assert kinds(await process.follow(run)) == ["StopEvent", "UsageEvent"]
@@ -169,12 +169,12 @@ async def test_a_run_whose_holder_is_gone_is_cancelled_once_its_lease_has_lapsed
     run = await first.start(agent)
     await dead(first)
     cancelling = asyncio.ensure_future(other.runs.cancel(ME, RunFilter(agent_ids=(agent.id,)), ()))
-    await until(lambda: run.id in other.hub.followed)
+    await until(lambda: run.id in other.event_broker.followed)
     await other.recover()
     assert (await other.runs.get(ME, run.id)).status is RunStatus.RUNNING
     world.clock.advance(31)
     await other.recover()
-    await other.lookout.look_once()
+    await other.replica_watcher.look_once()
     assert await cancelling == {run.id: CancelOutcome.CANCELLED}
     assert lines(world.turn(agent))[-1] == "tool success of archival_memory_insert: None"
     require_valid(world.window(agent).messages)
@@ -189,7 +189,7 @@ async def test_the_same_message_through_another_replica_is_the_same_run(
     first = asyncio.ensure_future(process.send(agent, otid="o-1"))
     await held.asked.wait()
     second = asyncio.ensure_future(other.send(agent, otid="o-1"))
-    await until(lambda: bool(other.hub._followers))
+    await until(lambda: bool(other.event_broker._followers))
     held.released.set()
     events, again = await first, await looking(other, second)
     after = await other.send(agent, otid="o-1")
@@ -210,9 +210,9 @@ async def test_followers_of_an_agent_that_is_deleted_elsewhere_are_let_go(
     stream = process.runs.send(ME, None, agent.id, "", [message], RunConfig())
     assert isinstance((await anext(stream)).body, RunAccepted)
     await held.asked.wait()
-    await other.birth.delete(ME, agent.id)
-    await process.lookout.look_once()
+    await other.lifecycle.delete(ME, agent.id)
+    await process.replica_watcher.look_once()
     await process.idle()
-    await process.lookout.look_once()
+    await process.replica_watcher.look_once()
     assert kinds([event async for event in stream]) == []
-    assert not process.keeper.leases
+    assert not process.lease_renewer.leases

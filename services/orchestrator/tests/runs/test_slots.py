@@ -68,7 +68,9 @@ async def test_runs_wait_while_a_conversation_is_changed(world: World, process: 
     with pytest.raises(ConversationBusy):
         await other.start(agent, "No.", on_busy=OnBusy.REJECT)
     with pytest.raises(ConversationBusy):
-        async with other.slots.take(ME.organization_id, agent.id, agent.default_conversation_id, OnBusy.REJECT):
+        async with other.conversation_lock.take(
+            ME.organization_id, agent.id, agent.default_conversation_id, OnBusy.REJECT
+        ):
             raise AssertionError("two hold it")
     await process.recover()  # what this process holds is not something that it left behind
     assert (await process.runs.get(ME, run.id)).status is RunStatus.CREATED
@@ -100,24 +102,24 @@ async def test_a_holder_of_a_slot_that_was_overtaken_changes_nothing(world: Worl
         assert (await second.runs.get(ME, run.id)).status is RunStatus.COMPLETED
         before = world.window(agent)
         if notices:
-            await first.keeper.renew_once()
+            await first.lease_renewer.renew_once()
         released.set()
         with pytest.raises(LeaseLost):
             await changing
         assert world.window(agent) == before
-    assert not first.keeper.leases
+    assert not first.lease_renewer.leases
 
 
 async def test_a_slot_is_given_back_whatever_happens_in_it(world: World, process: Process) -> None:
     agent = await world.agent(process)
     for error in (Unavailable("away"), asyncio.CancelledError()):
         with pytest.raises(type(error)):
-            async with process.slots.take(agent.organization_id, agent.id, agent.default_conversation_id):
+            async with process.conversation_lock.take(agent.organization_id, agent.id, agent.default_conversation_id):
                 raise error
     world.model.follow(say("One."))
     assert kinds(await process.send(agent, on_busy=OnBusy.REJECT)) == ["assistant", "StopEvent", "UsageEvent"]
     await process.idle()
-    assert not process.keeper.leases
+    assert not process.lease_renewer.leases
 
 
 async def in_line(world: World, number: int) -> None:
@@ -226,14 +228,17 @@ async def test_a_waiting_change_whose_process_died_does_not_hold_up_the_runs_beh
     here = agent.default_conversation_id
     for owner in (first, second):
         assert (
-            await owner.leases.await_slot(ME.organization_id, agent.id, here, new_id("run"), owner.keeper.owner) is None
+            await owner.stores.leases.await_slot(
+                ME.organization_id, agent.id, here, new_id("run"), owner.lease_renewer.owner
+            )
+            is None
         )
     late = await first.start(agent, "Second")
     held.released.set()
     await first.idle()
     await first.recover()
     assert (await first.runs.get(ME, late.id)).status is RunStatus.CREATED
-    await first.keeper.leave_lines()  # as the next process of that owner does
+    await first.lease_renewer.leave_lines()  # as the next process of that owner does
     await in_line(world, 1)
     await first.recover()
     assert (await first.runs.get(ME, late.id)).status is RunStatus.CREATED, "another replica's place holds"
@@ -251,10 +256,10 @@ async def test_a_change_waits_for_a_run_that_is_taken_over(world: World, ends: s
     forking = asyncio.create_task(second.conversations.fork(ME, None, agent.default_conversation_id, None, None))
     await in_line(world, 1)
     if ends == "in order":
-        await first.conductor.stop()
+        await first.worker.stop()
     else:
         world.clock.advance(29)
-        place = second.leases.await_slot(
+        place = second.stores.leases.await_slot(
             ME.organization_id, agent.id, agent.default_conversation_id, new_id("run"), "owner-3"
         )
         assert await place is None, "the lease holds yet"
@@ -294,11 +299,11 @@ async def test_a_holder_that_cannot_renew_stops_before_its_lease_lapses(world: W
     first.faults.away = {"leases.renew": 2}
     for seconds in (10, 13.9):
         world.clock.advance(seconds)
-        assert not await first.keeper.renew_once()
-        assert first.keeper.leases, "it still holds for sure"
+        assert not await first.lease_renewer.renew_once()
+        assert first.lease_renewer.leases, "it still holds for sure"
     first.faults.away = {"leases.renew": 1}
     world.clock.advance(0.2)
-    assert not await first.keeper.renew_once()
+    assert not await first.lease_renewer.renew_once()
     await first.idle()
     await second.recover()
     assert lines(world.turn(agent)) == [], "it stopped, and its lease has not lapsed yet"
@@ -316,7 +321,7 @@ async def test_a_holder_whose_lease_is_gone_stops_at_its_next_renewal(world: Wor
     await held.asked.wait()
     world.clock.advance(31)
     await second.recover()
-    await first.keeper.renew_once()
+    await first.lease_renewer.renew_once()
     await first.idle()
     assert not held.released.is_set()
     assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: From the second."]

@@ -24,7 +24,7 @@ async def test_a_replay_equals_what_was_live(world: World, process: Process) -> 
     run = await process.start(agent, stream_tokens=True)
     await first.asked.wait()
     following = asyncio.ensure_future(process.follow(run, deltas=True))
-    await until(lambda: run.id in process.hub.followed)
+    await until(lambda: run.id in process.event_broker.followed)
     first.released.set()
     live = told(await following)
     await process.idle()
@@ -60,7 +60,7 @@ async def test_whoever_comes_in_the_middle_misses_nothing_and_hears_nothing_twic
     run = await process.start(agent, stream_tokens=True)
     await held.asked.wait()
     late = [asyncio.ensure_future(process.follow(run, after, deltas=True)) for after in (0, 1, 2)]
-    await until(lambda: len(process.hub._followers.get(run.id, ())) == 3)
+    await until(lambda: len(process.event_broker._followers.get(run.id, ())) == 3)
     held.released.set()
     heard = [told(await task) for task in late]
     await process.idle()
@@ -90,7 +90,7 @@ async def test_what_is_asked_again_after_a_takeover_replaces_what_was_heard_befo
     assert (len(started), started[2][0]) == (3, 1)
     assert started[2][1] > 2, "a higher attempt"
     assert require_located(bodies)[-1] == LONG
-    await first.conductor.stop()
+    await first.worker.stop()
 
 
 async def test_another_replica_tells_the_deltas_too(world: World, process: Process) -> None:
@@ -101,13 +101,13 @@ async def test_another_replica_tells_the_deltas_too(world: World, process: Proce
     run = await process.start(agent, stream_tokens=True)
     await first.asked.wait()
     following = asyncio.ensure_future(other.follow(run, deltas=True))
-    await until(lambda: run.id in other.hub.followed)
+    await until(lambda: run.id in other.event_broker.followed)
     first.released.set()
     await second.asked.wait()
-    await other.lookout.look_once()
+    await other.replica_watcher.look_once()
     second.released.set()
     while not following.done():
-        await other.lookout.look_once()
+        await other.replica_watcher.look_once()
         await asyncio.sleep(0)
     await process.idle()
     assert told(await following) == told(await process.follow(run, deltas=True))

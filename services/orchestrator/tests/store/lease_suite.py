@@ -11,7 +11,7 @@ from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import Delta, RunEvent, StepStarted
 from mnemesh_orchestrator.model.runs import Lease, Run, RunStatus
 from mnemesh_orchestrator.store.base import AgentStore, Claim, ConversationStore, RunStore
-from mnemesh_orchestrator.store.sql.leasing import DeltaStore, LeaseStore, Retention, RunHead, Watched
+from mnemesh_orchestrator.store.base.leases import DeltaStore, LeaseStore, Retention, RunHead, Watched
 
 from .suites import ORG, OTHER_ORG, a_run, an_agent, an_end, an_event, key, made, ran
 

@@ -32,7 +32,7 @@ from mnemesh_orchestrator.model.runs import (
     StopReason,
 )
 from mnemesh_orchestrator.store.base import AgentFilter, AgentStore, RunFilter, RunStore, StepStore
-from mnemesh_orchestrator.store.sql.leasing import LeaseStore
+from mnemesh_orchestrator.store.base.leases import LeaseStore
 from mnemesh_types.messages import Message, Role, TextPart, ToolReturn, ToolStatus
 from mnemesh_types.usage import Usage
 

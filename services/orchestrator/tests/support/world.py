@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,18 +13,9 @@ from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
-from mnemesh_orchestrator.builtin.executor import BuiltinTools
-from mnemesh_orchestrator.compaction.compactor import model_compactor
-from mnemesh_orchestrator.compaction.token_estimator import TokenEstimator
-from mnemesh_orchestrator.compaction.window_replacement import WindowReplacement
+from mnemesh_orchestrator.config import Config
+from mnemesh_orchestrator.llm.credentials import CredentialSafe
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
-from mnemesh_orchestrator.loop.context_budget import ContextBudget
-from mnemesh_orchestrator.loop.context_builder import ContextBuilder
-from mnemesh_orchestrator.loop.delta_log import DeltaLog
-from mnemesh_orchestrator.loop.engine import Engine
-from mnemesh_orchestrator.loop.journal import JournalWriter
-from mnemesh_orchestrator.loop.retry import RetryPolicy
-from mnemesh_orchestrator.loop.tool_calls import ToolExecution
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.creation import AgentDraft, NewBlock
@@ -33,24 +24,13 @@ from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.runs import ApprovalAnswer, InputMessage, Run, RunConfig
 from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.processors.chain import Processors
-from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
 from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 from mnemesh_orchestrator.runs.replica_watcher import ReplicaWatcher
-from mnemesh_orchestrator.runs.run_stream import RunStreamer
-from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
 from mnemesh_orchestrator.runs.worker import RunWorker
-from mnemesh_orchestrator.store.base import AgentStore, RunFilter, RunStore
-from mnemesh_orchestrator.store.sql.agents import SqlAgentStore
-from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
-from mnemesh_orchestrator.store.sql.conversations import SqlConversationStore
-from mnemesh_orchestrator.store.sql.deltas import SqlDeltaStore
-from mnemesh_orchestrator.store.sql.lease_times import LeaseTimes
-from mnemesh_orchestrator.store.sql.leases import SqlLeaseStore
-from mnemesh_orchestrator.store.sql.leasing import LeaseStore
-from mnemesh_orchestrator.store.sql.runs import SqlRunStore
-from mnemesh_orchestrator.store.sql.steps import SqlStepStore
+from mnemesh_orchestrator.sealing import SecretBox
+from mnemesh_orchestrator.store.base import RunFilter
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
@@ -60,40 +40,86 @@ from mnemesh_orchestrator.usecases.previews import PreviewService, ToolRunner
 from mnemesh_orchestrator.usecases.runs import RunService
 from mnemesh_orchestrator.usecases.steps import StepService
 from mnemesh_orchestrator.usecases.windows import WindowService
+from mnemesh_orchestrator.wiring import Orchestrator, Stores, build
 from mnemesh_types.messages import ApprovalDecision, Message, Role, TextPart
 
 from .faults import Death, Faults, watched
 from .model import OneProvider, ScriptedModel
 from .tiers import Archival, Blocks, Episodes, Recall, Tools
 
+WATCHED_STORES = ("agents", "runs", "conversations", "leases", "approvals", "deltas")
 ME = DEFAULT_PRINCIPAL
 SYSTEM = "You are a test.\n{CORE_MEMORY}"
 
 
 @dataclass
 class Process:
-    """One life of the orchestrator."""
+    """One process of the orchestrator."""
 
-    conductor: RunWorker
-    hub: EventBroker
-    runs: RunService
-    steps: StepService
-    approvals: ApprovalService
-    agents: AgentService
-    windows: WindowService
-    birth: AgentLifecycle
-    conversations: ConversationService
-    previews: PreviewService
-    compactions: CompactionService
-    runner: ToolRunner
-    agent_store: AgentStore
-    run_store: RunStore
-    leases: LeaseStore
-    keeper: LeaseRenewer
-    slots: ConversationLock
-    lookout: ReplicaWatcher
+    orchestrator: Orchestrator
+    stores: Stores
     clock: FrozenClock
     faults: Faults
+
+    @property
+    def agents(self) -> AgentService:
+        return self.orchestrator.agents
+
+    @property
+    def lifecycle(self) -> AgentLifecycle:
+        return self.orchestrator.lifecycle
+
+    @property
+    def windows(self) -> WindowService:
+        return self.orchestrator.windows
+
+    @property
+    def conversations(self) -> ConversationService:
+        return self.orchestrator.conversations
+
+    @property
+    def previews(self) -> PreviewService:
+        return self.orchestrator.previews
+
+    @property
+    def compactions(self) -> CompactionService:
+        return self.orchestrator.compactions
+
+    @property
+    def tool_runner(self) -> ToolRunner:
+        return self.orchestrator.tool_runner
+
+    @property
+    def runs(self) -> RunService:
+        return self.orchestrator.runs
+
+    @property
+    def steps(self) -> StepService:
+        return self.orchestrator.steps
+
+    @property
+    def approvals(self) -> ApprovalService:
+        return self.orchestrator.approvals
+
+    @property
+    def worker(self) -> RunWorker:
+        return self.orchestrator.worker
+
+    @property
+    def lease_renewer(self) -> LeaseRenewer:
+        return self.orchestrator.lease_renewer
+
+    @property
+    def conversation_lock(self) -> ConversationLock:
+        return self.orchestrator.conversation_lock
+
+    @property
+    def replica_watcher(self) -> ReplicaWatcher:
+        return self.orchestrator.replica_watcher
+
+    @property
+    def event_broker(self) -> EventBroker:
+        return self.orchestrator.event_broker
 
     async def send(
         self, agent: Agent, text: str = "Hello", *, otid: str | None = None, to: str = "", **config: Any
@@ -137,13 +163,13 @@ class Process:
 
     async def recover(self) -> None:
         """Takes up what nobody carries out, once, and waits until it is over."""
-        for conversation_id in await self.leases.claimable(self.keeper.owner):
-            await self.conductor.claim_and_run(conversation_id)
+        for conversation_id in await self.stores.leases.claimable(self.lease_renewer.owner):
+            await self.worker.claim_and_run(conversation_id)
         await self.idle()
 
     async def idle(self) -> None:
         """Waits until no run is under way."""
-        while tasks := set(self.conductor._tasks):
+        while tasks := set(self.worker._tasks):
             await asyncio.wait(tasks)
 
 
@@ -175,85 +201,38 @@ class World:
             await self.on_wait()
 
     def process(self, owner: str = "owner-1") -> Process:
-        """A new life, with the faults as they stand now."""
+        """A new process, with the faults as they are now."""
         clock, faults = self.clock, self.faults
         self.model._faults = faults
-        run_store = watched(SqlRunStore(self.database, clock), "runs", faults)
-        agent_store = watched(SqlAgentStore(self.database, clock), "agents", faults)
-        tiers = Services(
+        stores = Stores.sql(self.database, clock)
+        stores = replace(stores, **{name: watched(getattr(stores, name), name, faults) for name in WATCHED_STORES})
+        services = Services(
             watched(self.blocks, "blocks", faults),
             watched(self.recall, "recall", faults),
             watched(self.episodes, "episodes", faults),
             watched(self.archival, "archival", faults),
             watched(self.tools, "tools", faults),
         )
-        models = cast("ModelCatalog", OneProvider(self.model, self.settings))
-        patience = RetryPolicy(clock, 900.0, self._sleep)
-        builtin = BuiltinTools(tiers.core_memory, tiers.recall, tiers.episodes, tiers.archival, clock)
-        context = ContextBuilder(tiers.recall, tiers.core_memory, tiers.archival, tiers.tools, clock)
-        hub = EventBroker()
-        delta_store = watched(SqlDeltaStore(self.database, LeaseTimes(clock)), "deltas", faults)
-        delta_log = DeltaLog(delta_store)
-        recorder = JournalWriter(run_store, delta_log, hub, clock)
-        execution = ToolExecution(recorder, builtin, tiers.tools, tiers.core_memory, patience, clock, self.processors)
-        gauge = TokenEstimator()
-        compactor = model_compactor(models, tiers.episodes, tiers.recall, clock, call_seconds=self.call_seconds)
-        swap = WindowReplacement(tiers.recall)
-        fitting = ContextBudget(context, compactor, gauge, recorder, swap, patience, clock)
-        engine = Engine(run_store, recorder, hub, tiers.recall, context, fitting, execution, patience, clock)
-        turns = TurnBuilder(run_store, context, tiers.recall, models, builtin, patience)
-        leases, ids = watched(SqlLeaseStore(self.database, LeaseTimes(clock)), "leases", faults), RandomIds()
-        keeper = LeaseRenewer(leases, clock, owner)
-        conductor = RunWorker(run_store, leases, keeper, hub, delta_log, engine, turns, clock)
-        slots = ConversationLock(leases, keeper, conductor.start_next, ids)
-        threads = watched(SqlConversationStore(self.database, clock), "conversations", faults)
-        approval_store = watched(SqlApprovalStore(self.database, clock), "approvals", faults)
-        runs = RunService(
-            run_store,
-            leases,
-            conductor,
-            RunStreamer(run_store, delta_store, delta_log, hub, clock),
-            models,
-            clock,
-            ids,
-            self.processors,
+        orchestrator = build(
+            Config(data_dir=str(self.directory), approval_timeout_seconds=self.approval_timeout),
+            stores,
+            services,
+            models=cast("ModelCatalog", OneProvider(self.model, self.settings)),
+            credentials=CredentialSafe(SecretBox(None, self.directory / "secrets.key")),
+            processors=self.processors,
+            instance_id=owner,
+            clock=clock,
+            ids=RandomIds(),
+            sleep=self._sleep,
+            summary_seconds=self.call_seconds,
         )
-        windows = WindowService(
-            agent_store, threads, slots, approval_store, tiers.recall, builtin, context, gauge, clock
-        )
-        previews = PreviewService(windows, turns, context, clock, ids)
-        return Process(
-            conductor,
-            hub,
-            runs,
-            StepService(SqlStepStore(self.database, clock)),
-            ApprovalService(approval_store, runs, conductor, clock, self.approval_timeout),
-            AgentService(agent_store, tiers.tools, builtin, context, models, clock, approval_store),
-            windows,
-            AgentLifecycle(
-                agent_store, tiers, models, Prompts(self.directory / "prompts"), context, conductor, clock, ids
-            ),
-            ConversationService(
-                threads, agent_store, tiers.recall, tiers.core_memory, windows, slots, context, models, clock, ids
-            ),
-            previews,
-            CompactionService(agent_store, slots, swap, models, previews, context, fitting),
-            ToolRunner(agent_store, builtin, tiers.tools, tiers.core_memory, context, ids),
-            agent_store,
-            run_store,
-            leases,
-            keeper,
-            slots,
-            ReplicaWatcher(leases, keeper, conductor, hub),
-            clock,
-            faults,
-        )
+        return Process(orchestrator, stores, clock, faults)
 
     async def agent(self, process: Process, kind: AgentType = AgentType.LETTA_V1, **draft: Any) -> Agent:
         """An agent with a block `human`, made the way a client makes one."""
         draft.setdefault("blocks", (NewBlock("human", "Nothing yet."),))
         draft.setdefault("system", SYSTEM)
-        return await process.birth.create(ME, None, AgentDraft(kind, **draft))
+        return await process.lifecycle.create(ME, None, AgentDraft(kind, **draft))
 
     def window(self, agent: Agent) -> ContextWindow:
         """The default conversation's window as recall has it."""
@@ -331,7 +310,7 @@ def require_valid(messages: Sequence[Message]) -> None:
 
 async def dead(process: Process) -> None:
     """Waits for the tasks of a process that died, whose only end may be its death."""
-    tasks = set(process.conductor._tasks)
+    tasks = set(process.worker._tasks)
     if tasks:
         await asyncio.wait(tasks)
     for task in tasks:

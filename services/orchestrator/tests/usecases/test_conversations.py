@@ -285,7 +285,7 @@ async def test_a_conversation_belongs_to_its_agent(world: World, process: Proces
         await process.windows.place(ME, other.id, thread.id)
     with pytest.raises(NotFound):
         await process.start(other, to=thread.id)
-    await process.birth.delete(ME, agent.id)
+    await process.lifecycle.delete(ME, agent.id)
     with pytest.raises(NotFound):
         await process.conversations.get(ME, thread.id)
     assert list(world.recall.windows) == [other.default_conversation_id]

@@ -38,12 +38,12 @@ def key(request_id: str = "r-1", fingerprint: str = "f") -> RequestKey:
 
 async def nobody_is_there(process: Process) -> None:
     assert await process.agents.count(ME, AgentFilter()) == 0
-    assert await process.agent_store.unfinished() == ()
+    assert await process.stores.agents.unfinished() == ()
 
 
 async def test_an_agent_is_made_with_all_its_parts(world: World, process: Process) -> None:
     probe = world.tools.add("probe")
-    agent = await process.birth.create(ME, key(), DRAFT)
+    agent = await process.lifecycle.create(ME, key(), DRAFT)
     assert agent == await process.agents.get(ME, agent.id)
     assert (agent.state, agent.name, agent.tags, agent.model) == (
         AgentState.ACTIVE,
@@ -67,9 +67,9 @@ async def test_an_agent_is_made_with_all_its_parts(world: World, process: Proces
 
 async def test_creating_again_under_the_same_key_gives_the_same_agent(world: World, process: Process) -> None:
     world.tools.add("probe")
-    first = await process.birth.create(ME, key(), DRAFT)
+    first = await process.lifecycle.create(ME, key(), DRAFT)
     await process.agents.update(ME, None, first.id, lambda agent: replace(agent, name="Changed"))
-    again = await process.birth.create(ME, key(), DRAFT)
+    again = await process.lifecycle.create(ME, key(), DRAFT)
     assert (again.id, again.name) == (first.id, "Changed")
     assert len(world.recall.windows) == 1
 
@@ -86,29 +86,29 @@ async def test_creating_again_under_the_same_key_gives_the_same_agent(world: Wor
 async def test_what_is_not_there_undoes_the_whole(world: World, process: Process, wrong: dict[str, Any]) -> None:
     world.tools.add("probe")
     with pytest.raises(NotFound) as raised:
-        await process.birth.create(ME, key(), replace(DRAFT, **wrong))
+        await process.lifecycle.create(ME, key(), replace(DRAFT, **wrong))
     assert raised.value.metadata["resource_id"] == next(iter(wrong.values()))[0]
     await nobody_is_there(process)
     assert world.recall.windows == {}
     assert world.blocks.held == {}
     assert len(world.blocks.erased) == len(world.recall.erased) == len(world.archival.erased) == 1
     # The key is free again, so that the client may correct itself.
-    assert (await process.birth.create(ME, key(fingerprint="corrected"), DRAFT)).name == "Ada's"
+    assert (await process.lifecycle.create(ME, key(fingerprint="corrected"), DRAFT)).name == "Ada's"
 
 
 async def test_an_unknown_model_leaves_nothing_behind(world: World, process: Process) -> None:
     with pytest.raises(ModelUnknown):
-        await process.birth.create(ME, key(), replace(DRAFT, model="gone/model"))
+        await process.lifecycle.create(ME, key(), replace(DRAFT, model="gone/model"))
     await nobody_is_there(process)
 
 
 async def test_a_refusal_is_told_even_where_a_tier_is_away_for_the_undoing(world: World, process: Process) -> None:
     world.faults.away = {"archival.erase_agent": 1}
     with pytest.raises(NotFound):
-        await process.birth.create(ME, key(), DRAFT)
+        await process.lifecycle.create(ME, key(), DRAFT)
     assert await process.agents.count(ME, AgentFilter()) == 0
-    assert [agent.state for agent, _ in await process.agent_store.unfinished()] == [AgentState.DELETING]
-    await process.birth.finish_all()
+    assert [agent.state for agent, _ in await process.stores.agents.unfinished()] == [AgentState.DELETING]
+    await process.lifecycle.finish_all()
     await nobody_is_there(process)
 
 
@@ -122,11 +122,11 @@ async def test_a_tier_that_is_away_delays_the_agent_and_the_same_key_goes_on(
     world.tools.add("probe")
     world.faults.away = {call: 1}
     with pytest.raises(Unavailable):
-        await process.birth.create(ME, key(), DRAFT)
+        await process.lifecycle.create(ME, key(), DRAFT)
     assert await process.agents.count(ME, AgentFilter()) == 0
     world.clock.advance(86_400)
-    agent = await process.birth.create(ME, key(), DRAFT)
-    assert [found.id for found, _ in await process.agent_store.unfinished()] == []
+    agent = await process.lifecycle.create(ME, key(), DRAFT)
+    assert [found.id for found, _ in await process.stores.agents.unfinished()] == []
     assert [block.label for block in world.blocks.blocks.values()] == ["human", "persona"]
     assert len(world.recall.rows[agent.id]) == 1
 
@@ -136,11 +136,11 @@ async def test_an_effect_whose_answer_was_lost_is_not_repeated(world: World, pro
     world.tools.add("probe")
     world.faults.lost = {call: 1}
     with pytest.raises(Exception, match="too slow"):
-        await process.birth.create(ME, key(), DRAFT)
+        await process.lifecycle.create(ME, key(), DRAFT)
     shared = world.blocks.blocks
     for block in list(shared.values()):
         world.blocks.put(replace(block, value=block.value + " Changed in the meantime."))
-    agent = await process.birth.create(ME, key(), DRAFT)
+    agent = await process.lifecycle.create(ME, key(), DRAFT)
     assert [block.label for block in world.blocks.blocks.values()] == ["human", "persona"]
     assert len(world.recall.rows[agent.id]) == 1
     assert agent.state is AgentState.ACTIVE
@@ -149,20 +149,20 @@ async def test_an_effect_whose_answer_was_lost_is_not_repeated(world: World, pro
 async def test_a_death_at_every_point_leaves_nothing_half(world: World) -> None:
     world.tools.add("probe")
     whole = world.process()
-    await whole.birth.create(ME, None, DRAFT)
+    await whole.lifecycle.create(ME, None, DRAFT)
     for point in range(whole.faults.points):
         faults = world.faults = Faults()
         faults.dies_at = point
         dying = world.process()
         with pytest.raises(Death):
-            await dying.birth.create(ME, key(f"r-{point}"), DRAFT)
+            await dying.lifecycle.create(ME, key(f"r-{point}"), DRAFT)
         world.faults = Faults()
         process = world.process()
         world.clock.advance(61)
         before = await process.agents.count(ME, AgentFilter())
-        await process.birth.finish_all()
-        assert await process.agent_store.unfinished() == (), point
-        agent = await process.birth.create(ME, key(f"r-{point}"), DRAFT)
+        await process.lifecycle.finish_all()
+        assert await process.stores.agents.unfinished() == (), point
+        agent = await process.lifecycle.create(ME, key(f"r-{point}"), DRAFT)
         assert await process.agents.count(ME, AgentFilter()) in (before, before + 1), point
         assert len(world.recall.rows[agent.id]) == 1, point
         assert len(world.blocks.held[agent.id]) == 2, point
@@ -172,26 +172,26 @@ async def test_the_sweeper_finishes_what_is_old_enough(world: World, process: Pr
     world.tools.add("probe")
     world.faults.away = {"recall.create_context": 1}
     with pytest.raises(Unavailable):
-        await process.birth.create(ME, None, DRAFT)
-    await process.birth.finish_all()
+        await process.lifecycle.create(ME, None, DRAFT)
+    await process.lifecycle.finish_all()
     assert await process.agents.count(ME, AgentFilter()) == 0
     world.clock.advance(61)
-    await process.birth.finish_all()
+    await process.lifecycle.finish_all()
     assert await process.agents.count(ME, AgentFilter()) == 1
 
 
 async def test_the_sweeper_is_not_stopped_by_one_that_cannot_be_finished(world: World, process: Process) -> None:
     world.faults.away = {"tools.": 1}
     with pytest.raises(Unavailable):
-        await process.birth.create(ME, None, DRAFT)
+        await process.lifecycle.create(ME, None, DRAFT)
     world.faults.away = {"recall.create_context": 1}
     with pytest.raises(Unavailable):
-        await process.birth.create(ME, None, replace(DRAFT, name="Bob's", tool_names=()))
+        await process.lifecycle.create(ME, None, replace(DRAFT, name="Bob's", tool_names=()))
     world.clock.advance(61)
-    await process.birth.finish_all()  # nobody ever wrote the tool that the first one wants
+    await process.lifecycle.finish_all()  # nobody ever wrote the tool that the first one wants
     agents = (await process.agents.list(ME, AgentFilter(), "created_at", PageQuery(10, ascending=True))).items
     assert [agent.name for agent in agents] == ["Bob's"]
-    assert await process.agent_store.unfinished() == ()
+    assert await process.stores.agents.unfinished() == ()
 
 
 async def test_what_somebody_else_made_ready_in_the_meantime_is_left_as_it_is(world: World, process: Process) -> None:
@@ -200,35 +200,35 @@ async def test_what_somebody_else_made_ready_in_the_meantime_is_left_as_it_is(wo
     async def another_is_faster(name: str) -> None:
         if name == "agents.activate":
             world.faults.on_call = None
-            made = await process.birth.create(ME, key(), DRAFT)
+            made = await process.lifecycle.create(ME, key(), DRAFT)
             await process.agents.update(ME, None, made.id, lambda agent: replace(agent, name="Changed"))
 
     world.faults.on_call = another_is_faster
-    agent = await process.birth.create(ME, key(), DRAFT)
+    agent = await process.lifecycle.create(ME, key(), DRAFT)
     assert (agent.name, agent.state) == ("Changed", AgentState.ACTIVE)
     assert world.blocks.erased == []
 
 
 async def test_the_tools_and_rules_of_each_type(world: World, process: Process) -> None:
-    memgpt = await process.birth.create(ME, None, AgentDraft(AgentType.MEMGPT))
+    memgpt = await process.lifecycle.create(ME, None, AgentDraft(AgentType.MEMGPT))
     assert {tool.name for tool in memgpt.tools} == {
         "send_message", "conversation_search", "core_memory_append", "core_memory_replace", "memory",
         "memory_apply_patch",
     }  # fmt: skip
     assert ExitLoop("send_message") in memgpt.tool_rules
     assert ContinueLoop("conversation_search") in memgpt.tool_rules
-    react = await process.birth.create(ME, None, AgentDraft(AgentType.REACT))
+    react = await process.lifecycle.create(ME, None, AgentDraft(AgentType.REACT))
     assert react.tools == ()
     assert not react.message_buffer_autoclear
-    workflow = await process.birth.create(ME, None, AgentDraft(AgentType.WORKFLOW, message_buffer_autoclear=False))
+    workflow = await process.lifecycle.create(ME, None, AgentDraft(AgentType.WORKFLOW, message_buffer_autoclear=False))
     assert workflow.message_buffer_autoclear
-    sleeper = await process.birth.create(ME, None, AgentDraft(AgentType.SLEEPTIME, include_base_tool_rules=None))
+    sleeper = await process.lifecycle.create(ME, None, AgentDraft(AgentType.SLEEPTIME, include_base_tool_rules=None))
     assert ExitLoop("memory_finish_edits") in sleeper.tool_rules
-    plain = await process.birth.create(ME, None, AgentDraft(AgentType.LETTA_V1))
+    plain = await process.lifecycle.create(ME, None, AgentDraft(AgentType.LETTA_V1))
     assert plain.tool_rules == ()
-    ruled = await process.birth.create(ME, None, AgentDraft(AgentType.LETTA_V1, include_base_tool_rules=True))
+    ruled = await process.lifecycle.create(ME, None, AgentDraft(AgentType.LETTA_V1, include_base_tool_rules=True))
     assert ContinueLoop("memory_insert") in ruled.tool_rules
-    bare = await process.birth.create(ME, None, AgentDraft(AgentType.MEMGPT_V2, include_base_tools=False))
+    bare = await process.lifecycle.create(ME, None, AgentDraft(AgentType.MEMGPT_V2, include_base_tools=False))
     assert bare.tools == ()
 
 
@@ -236,9 +236,9 @@ async def test_deleting_erases_every_tier_and_only_once_it_is_asked(world: World
     agent, other = await world.agent(process), await world.agent(process)
     world.model.follow(say("Hello."))
     await process.send(agent)
-    await process.birth.delete(Principal(new_id("org"), new_id("user")), agent.id)
+    await process.lifecycle.delete(Principal(new_id("org"), new_id("user")), agent.id)
     assert (await process.agents.get(ME, agent.id)).id == agent.id
-    await process.birth.delete(ME, agent.id)
+    await process.lifecycle.delete(ME, agent.id)
     for erased in (world.blocks.erased, world.recall.erased, world.archival.erased):
         assert erased == [agent.id]
     with pytest.raises(NotFound):
@@ -246,8 +246,8 @@ async def test_deleting_erases_every_tier_and_only_once_it_is_asked(world: World
     with pytest.raises(NotFound):
         await process.send(agent)
     assert (await process.agents.get(ME, other.id)).id == other.id
-    await process.birth.delete(ME, agent.id)
-    await process.birth.delete(ME, new_id("agent"))
+    await process.lifecycle.delete(ME, agent.id)
+    await process.lifecycle.delete(ME, new_id("agent"))
 
 
 @pytest.mark.parametrize("tier", ["blocks", "recall", "archival"])
@@ -255,11 +255,11 @@ async def test_a_deletion_goes_on_when_the_tier_is_back(world: World, process: P
     agent = await world.agent(process)
     world.faults.away = {f"{tier}.erase_agent": 1}
     with pytest.raises(Unavailable):
-        await process.birth.delete(ME, agent.id)
+        await process.lifecycle.delete(ME, agent.id)
     with pytest.raises(NotFound):
         await process.agents.get(ME, agent.id)
-    await process.birth.finish_all()
-    assert await process.agent_store.unfinished() == ()
+    await process.lifecycle.finish_all()
+    assert await process.stores.agents.unfinished() == ()
     assert getattr(world, tier).erased == [agent.id]
 
 
@@ -287,7 +287,7 @@ async def test_tools_come_and_go_once_per_request(world: World, process: Process
 
 async def test_a_built_in_tool_may_be_named_by_the_id_that_it_is_listed_under(world: World, process: Process) -> None:
     listed, foreign = world.tools.add("memory_rethink", builtin=True), world.tools.add("run_code", builtin=True)
-    agent = await process.birth.create(ME, None, AgentDraft(AgentType.LETTA_V1, tool_ids=(listed.id,)))
+    agent = await process.lifecycle.create(ME, None, AgentDraft(AgentType.LETTA_V1, tool_ids=(listed.id,)))
     assert agent.tool("memory_rethink") == AttachedTool("memory_rethink")
     agent = await process.agents.detach_tool(ME, None, agent.id, listed.id, None)
     assert agent.tool("memory_rethink") is None
@@ -323,7 +323,7 @@ def roles(world: World, agent: Agent) -> list[str]:
 async def test_the_first_messages_of_each_type(
     world: World, process: Process, kind: AgentType, expected: list[str]
 ) -> None:
-    agent = await process.birth.create(ME, None, AgentDraft(kind))
+    agent = await process.lifecycle.create(ME, None, AgentDraft(kind))
     assert roles(world, agent) == expected
     messages = world.window(agent).messages
     if "assistant" in expected:
@@ -336,7 +336,7 @@ async def test_the_first_messages_of_each_type(
 
 
 async def test_models_of_lm_studio_hear_the_user_first(world: World, process: Process) -> None:
-    agent = await process.birth.create(ME, None, AgentDraft(AgentType.MEMGPT_V2, model="lmstudio_openai/qwen"))
+    agent = await process.lifecycle.create(ME, None, AgentDraft(AgentType.MEMGPT_V2, model="lmstudio_openai/qwen"))
     assert roles(world, agent) == ["system", "user", "assistant", "tool"]
     assert len(world.window(agent).messages[2].tool_calls[0].id) == 9
 
@@ -347,7 +347,7 @@ async def test_a_clients_own_first_messages(world: World, process: Process) -> N
         InputMessage((TextPart("Hello, Ada."),), role=Role.ASSISTANT),
         InputMessage((TextPart("Be brief."),), role=Role.SYSTEM),
     )
-    talker = await process.birth.create(ME, None, AgentDraft(AgentType.MEMGPT_V2, initial_messages=given))
+    talker = await process.lifecycle.create(ME, None, AgentDraft(AgentType.MEMGPT_V2, initial_messages=given))
     assert lines(world.window(talker).messages[1:]) == [
         "user text: I am Ada.",
         'assistant calls send_message{"message": "Hello, Ada."}',
@@ -356,14 +356,16 @@ async def test_a_clients_own_first_messages(world: World, process: Process) -> N
     ]
     first = world.window(talker).messages[1]
     assert (first.name, first.otid, first.sender_id) == ("Ada", "o-1", "identity-1")
-    plain = await process.birth.create(ME, None, AgentDraft(AgentType.LETTA_V1, initial_messages=given))
+    plain = await process.lifecycle.create(ME, None, AgentDraft(AgentType.LETTA_V1, initial_messages=given))
     assert lines(world.window(plain).messages[1:])[1] == "assistant text: Hello, Ada."
-    none = await process.birth.create(ME, None, AgentDraft(AgentType.MEMGPT_V2, initial_messages=()))
+    none = await process.lifecycle.create(ME, None, AgentDraft(AgentType.MEMGPT_V2, initial_messages=()))
     assert roles(world, none) == ["system"]
 
 
 async def test_a_custom_prompt_is_the_clients_words(world: World, process: Process) -> None:
-    agent = await process.birth.create(ME, None, AgentDraft(AgentType.LETTA_V1, system="{} and {foo}, but no memory."))
+    agent = await process.lifecycle.create(
+        ME, None, AgentDraft(AgentType.LETTA_V1, system="{} and {foo}, but no memory.")
+    )
     assert agent.system == "{} and {foo}, but no memory."
     assert world.window(agent).messages[0].text.startswith("{} and {foo}, but no memory.\n\n")
     with pytest.raises(NotFound):

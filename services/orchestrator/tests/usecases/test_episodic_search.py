@@ -70,6 +70,6 @@ async def test_in_a_turn_it_finds_what_is_the_agents_or_shared_with_it(
     assert "our boat is red" in found
     assert "the crew's boat is green" in found
     assert "their boat is blue" not in found
-    ran = await process.runner.run(ME, None, agent.id, NAME, '{"query": "boat"}')
+    ran = await process.tool_runner.run(ME, None, agent.id, NAME, '{"query": "boat"}')
     assert "the crew's boat is green" in ran.text
     assert "blue" not in ran.text

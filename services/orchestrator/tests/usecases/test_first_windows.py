@@ -40,20 +40,20 @@ def test_no_golden_file_is_left_over() -> None:
 @pytest.mark.parametrize("model", ["scripted/one", "anthropic/claude-haiku"])
 @pytest.mark.parametrize("kind", AgentType)
 async def test_an_agent_of_the_type_begins_so(world: World, process: Process, kind: AgentType, model: str) -> None:
-    agent = await process.birth.create(ME, None, AgentDraft(kind, blocks=BLOCKS, model=model))
+    agent = await process.lifecycle.create(ME, None, AgentDraft(kind, blocks=BLOCKS, model=model))
     name = f"{kind}_numbered" if shows_line_numbers(kind, model.partition("/")[0]) else kind
     assert beginning(world, agent) == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
 
 
 async def test_a_workflow_begins_each_turn_empty_whatever_it_is_told(world: World, process: Process) -> None:
-    agent = await process.birth.create(ME, None, AgentDraft(AgentType.WORKFLOW))
+    agent = await process.lifecycle.create(ME, None, AgentDraft(AgentType.WORKFLOW))
     told = await process.agents.update(ME, None, agent.id, lambda it: replace(it, message_buffer_autoclear=False))
     assert told.message_buffer_autoclear
 
 
 async def test_models_that_copy_what_they_did_first_get_a_shorter_example(world: World, process: Process) -> None:
-    usual = await process.birth.create(ME, None, AgentDraft(AgentType.MEMGPT))
-    copying = await process.birth.create(ME, None, AgentDraft(AgentType.MEMGPT, model="scripted/gpt-3.5-turbo"))
+    usual = await process.lifecycle.create(ME, None, AgentDraft(AgentType.MEMGPT))
+    copying = await process.lifecycle.create(ME, None, AgentDraft(AgentType.MEMGPT, model="scripted/gpt-3.5-turbo"))
     (_, thought, said, *rest), (_, shorter, same, *others) = (
         lines(world.window(agent).messages) for agent in (usual, copying)
     )

@@ -20,7 +20,7 @@ async def test_names_in_braces_are_filled_into_blocks_and_prompt(world: World, p
             memory_variables=VARIABLES,
         )
     )
-    agent = await process.birth.create(ME, None, draft)
+    agent = await process.lifecycle.create(ME, None, draft)
     assert agent.system == "You serve Ada and {{nobody}}. {CORE_MEMORY}"
     assert world.blocks.value(agent.id, "human") == "Ada lives in {{name}}."
     assert "Ada lives in {{name}}." in world.window(agent).messages[0].text

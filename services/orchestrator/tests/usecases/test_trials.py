@@ -31,7 +31,7 @@ def key(request_id: str = "r-1", fingerprint: str = "f") -> RequestKey:
 async def run(
     process: Process, agent: Agent, name: str, request: RequestKey | None = None, **arguments: object
 ) -> ToolReturn:
-    return await process.runner.run(ME, request, agent.id, name, json.dumps(arguments))
+    return await process.tool_runner.run(ME, request, agent.id, name, json.dumps(arguments))
 
 
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2, AgentType.WORKFLOW])
@@ -87,7 +87,7 @@ async def test_what_a_tool_refuses_is_an_error_return(world: World, process: Pro
     assert world.archival.texts(agent.id) == []
     for text in ("[1]", "{", '{"content": '):
         with pytest.raises(InvalidArgument) as raised:
-            await process.runner.run(ME, None, agent.id, "archival_memory_insert", text)
+            await process.tool_runner.run(ME, None, agent.id, "archival_memory_insert", text)
         assert raised.value.field == "arguments"
     for name in ("send_message", "no_such_tool"):
         with pytest.raises(NotFound):

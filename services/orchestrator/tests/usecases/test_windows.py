@@ -104,7 +104,7 @@ async def test_a_report_never_needs_the_tiers_that_a_turn_does_not(world: World,
 
 async def test_an_agent_whose_model_is_gone_can_be_looked_at_and_reset(world: World, process: Process) -> None:
     agent = await world.agent(process)
-    await process.agent_store.update(None, ME.organization_id, agent.id, lambda a: replace(a, model="gone/model"))
+    await process.stores.agents.update(None, ME.organization_id, agent.id, lambda a: replace(a, model="gone/model"))
     require_sound(await report(process, agent))
     await process.windows.reset(ME, None, agent.id, agent.default_conversation_id, add_default=False)
 

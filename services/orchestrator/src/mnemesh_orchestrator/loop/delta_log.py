@@ -9,7 +9,7 @@ from mnemesh_kit.errors import MnemeshError
 
 from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.runs import Lease
-from mnemesh_orchestrator.store.sql.leasing import DeltaStore
+from mnemesh_orchestrator.store.base.leases import DeltaStore
 
 _log = structlog.get_logger("mnemesh.loop")
 

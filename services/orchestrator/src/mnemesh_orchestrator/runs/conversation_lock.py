@@ -15,7 +15,7 @@ from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.journal import settled
 from mnemesh_orchestrator.model.runs import Lease, OnBusy
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
-from mnemesh_orchestrator.store.sql.leasing import LeaseStore
+from mnemesh_orchestrator.store.base.leases import LeaseStore
 
 T = TypeVar("T", bound=Lease | None)
 

@@ -10,7 +10,7 @@ from mnemesh_orchestrator.model.events import Keepalive, RunAccepted, RunEvent, 
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.runs.event_broker import EventBroker, Subscription
 from mnemesh_orchestrator.store.base import RunStore
-from mnemesh_orchestrator.store.sql.leasing import DeltaStore
+from mnemesh_orchestrator.store.base.leases import DeltaStore
 
 _BATCH = 200
 

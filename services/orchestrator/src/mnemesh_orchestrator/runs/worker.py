@@ -25,7 +25,7 @@ from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 from mnemesh_orchestrator.runs.stop_reasons import explanation, failure
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
 from mnemesh_orchestrator.store.base import Claim, RunFilter, RunStore, StartedRun
-from mnemesh_orchestrator.store.sql.leasing import LeaseStore
+from mnemesh_orchestrator.store.base.leases import LeaseStore
 
 _log = structlog.get_logger("mnemesh.runs")
 

@@ -29,7 +29,7 @@ from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.runs.run_stream import RunStreamer
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.base import RunFilter, RunStore, StartedRun
-from mnemesh_orchestrator.store.sql.leasing import LeaseStore
+from mnemesh_orchestrator.store.base.leases import LeaseStore
 
 _ALL = 1_000
 _LOOK_AGAIN_SECONDS = 1.0

@@ -10,12 +10,12 @@ from mnemesh_kit.sql import Database
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.model.agents import AgentState
 from mnemesh_orchestrator.model.runs import Lease, RunStatus
+from mnemesh_orchestrator.store.base.leases import RunHead, Watched
 from mnemesh_orchestrator.store.sql import approvals
 from mnemesh_orchestrator.store.sql import statements as sql
 from mnemesh_orchestrator.store.sql.agents import active
 from mnemesh_orchestrator.store.sql.conversation_rows import conversation_missing
 from mnemesh_orchestrator.store.sql.lease_times import LeaseTimes
-from mnemesh_orchestrator.store.sql.leasing import RunHead, Watched
 from mnemesh_orchestrator.store.sql.tables import agents, conversations, events, runs
 
 _IDS: Final[sa.BindParameter[Any]] = sa.bindparam("its_ids", expanding=True)
