@@ -21,7 +21,7 @@ async def create(mesh: Mesh) -> Agent:
     return await mesh.client.agents.create(model=MODEL, blocks={"human": "A human."})
 
 
-@pytest.mark.mesh(settings={"orchestrator": {"tier_patience_seconds": 0.5}})
+@pytest.mark.mesh(settings={"orchestrator": {"service_retry_seconds": 0.5}})
 @pytest.mark.parametrize("room", ["recall", "blocks"])
 async def test_a_new_turn_fails_where_an_essential_tier_is_away(mesh: Mesh, fake_openai: FakeOpenAI, room: str) -> None:
     agent = await create(mesh)

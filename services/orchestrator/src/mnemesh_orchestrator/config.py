@@ -76,7 +76,7 @@ class Config(ServerConfig):
     """What a processor may take for one text."""
     run_days: int = 0
     """How long a run is kept after its end, with its events, steps and request; 0 keeps all."""
-    tier_patience_seconds: float = 900.0
+    service_retry_seconds: float = 900.0
     """How long a run waits for a tier that goes away in the middle of a step."""
 
     approval_timeout_seconds: float = 0.0

@@ -194,7 +194,7 @@ def build(
         summary_seconds: the time limit of one call to a summary model.
     """
     prompts = Prompts(config.data_path / "system_prompts")
-    retry = RetryPolicy(clock, config.tier_patience_seconds, sleep)
+    retry = RetryPolicy(clock, config.service_retry_seconds, sleep)
     builtin = BuiltinTools(services.core_memory, services.recall, services.episodes, services.archival, clock)
     context = ContextBuilder(services.recall, services.core_memory, services.archival, services.tools, clock)
     broker, deltas = EventBroker(), DeltaLog(stores.deltas)
