@@ -167,9 +167,9 @@ async def test_a_directory_that_cannot_be_written_is_one_line(config: MeshConfig
 @pytest.mark.parametrize(
     ("variable", "value", "line"),
     [
-        ("MNEMESH_BLOCKS_PORT", "many", "MNEMESH_BLOCKS_PORT has a bad value"),
+        ("MNEMESH_BLOCKS_PORT", "many", "MNEMESH_BLOCKS_PORT has an invalid value"),
         ("MNEMESH_BLOCKS_PORT", "70000", "70000 is no port"),
-        ("MNEMESH_METRICS_PORT", "http", "MNEMESH_METRICS_PORT has a bad value"),
+        ("MNEMESH_METRICS_PORT", "http", "MNEMESH_METRICS_PORT has an invalid value"),
     ],
 )
 async def test_a_bad_setting_is_one_line(config: MeshConfig, variable: str, value: str, line: str) -> None:

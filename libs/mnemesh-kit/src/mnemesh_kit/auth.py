@@ -1,4 +1,4 @@
-"""Authentication: asserted principals on loopback, or HS256 tokens verified without asking anyone."""
+"""Authentication: principals that the metadata names, on loopback only, or HS256 tokens verified by each service."""
 
 from __future__ import annotations
 
@@ -22,18 +22,31 @@ _SUBJECT: Final = re.compile(r"([a-z_]+)-.+")
 
 
 class Authenticator(Protocol):
-    """Finds out who calls."""
+    """Identifies the caller of each call.
+
+    Example:
+        >>> LoopbackAuthenticator().principal({}) == DEFAULT_PRINCIPAL
+        True
+    """
 
     def principal(self, metadata: Mapping[str, str | bytes]) -> Principal:
-        """The caller; raises Unauthenticated if it cannot be believed."""
+        """Returns the caller.
+
+        Args:
+            metadata: the call's metadata; keys are lower case.
+
+        Raises:
+            Unauthenticated: the metadata does not prove who calls.
+            InvalidArgument: the metadata names a caller that is not a valid principal.
+        """
         ...
 
 
 def authenticator(config: ServerConfig) -> Authenticator:
-    """The authenticator that the configuration asks for.
+    """Returns the authenticator for a server with this configuration.
 
     Raises:
-        StartupError: no keys are configured and the server would be reachable from elsewhere.
+        StartupError: no keys are configured, and other machines could reach the server.
     """
     if config.auth_key_file is not None:
         return TokenAuthenticator(read_keys(config.auth_key_file))
@@ -46,7 +59,7 @@ def authenticator(config: ServerConfig) -> Authenticator:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
+    """Returns whether only this machine can reach a server that listens on `host`."""
     if host == "localhost" or host.startswith("unix:"):
         return True
     try:
@@ -62,7 +75,7 @@ class LoopbackAuthenticator:
         self._checked: dict[tuple[str | bytes, str | bytes], Principal] = {}
 
     def principal(self, metadata: Mapping[str, str | bytes]) -> Principal:
-        """The asserted principal."""
+        """Returns the principal that the metadata names, or the default one."""
         organization = metadata.get(ORGANIZATION_KEY)
         subject = metadata.get(SUBJECT_KEY)
         if organization is None and subject is None:
@@ -78,14 +91,14 @@ class LoopbackAuthenticator:
 
 
 class TokenAuthenticator:
-    """Believes bearer tokens signed with one of the keys; their claims `org` and `sub` are the principal."""
+    """Accepts bearer tokens signed with one of the keys. The claims `org` and `sub` are the principal."""
 
     def __init__(self, keys: tuple[bytes, ...]) -> None:
         self._keys = keys
         self._verified: dict[str, tuple[Principal, float]] = {}
 
     def principal(self, metadata: Mapping[str, str | bytes]) -> Principal:
-        """The principal of the token."""
+        """Returns the principal of the token."""
         header = metadata.get(AUTHORIZATION_KEY)
         if not isinstance(header, str) or not header.startswith("Bearer "):
             raise Unauthenticated("A bearer token is required in the metadata key authorization.")
@@ -101,7 +114,7 @@ class TokenAuthenticator:
         return known[0]
 
     def _verify(self, token: str) -> tuple[Principal, float]:
-        import jwt  # noqa: PLC0415  (only where tokens are in use)
+        import jwt  # noqa: PLC0415  (only if tokens are in use)
 
         for key in self._keys:
             try:
@@ -115,19 +128,19 @@ class TokenAuthenticator:
             try:
                 return _checked(claims["org"], claims["sub"]), float(claims["exp"])
             except InvalidArgument as error:
-                raise Unauthenticated("The token names no valid organization and subject.") from error
+                raise Unauthenticated("The token does not name a valid organization and subject.") from error
         raise Unauthenticated("The token is not signed by a key of this mesh.")
 
 
 class TokenMint:
-    """Makes the short-lived tokens with which one service calls another for the current principal."""
+    """Signs the short-lived tokens with which one service calls another for a principal."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._minted: dict[Principal, tuple[str, float]] = {}
 
     def header(self, principal: Principal) -> str:
-        """The value of the authorization metadata; used for half of its life, then made anew."""
+        """Returns the value of the authorization metadata. A token is reused for half of its lifetime."""
         now = time.time()
         known = self._minted.get(principal)
         if known is None or known[1] <= now:
@@ -139,7 +152,7 @@ class TokenMint:
 
 
 def mint_token(key: bytes, principal: Principal, seconds: float) -> str:
-    """A signed token that speaks for `principal` for so long."""
+    """Returns a signed token for `principal` that expires after `seconds`."""
     import jwt  # noqa: PLC0415
 
     now = int(time.time())
@@ -148,7 +161,7 @@ def mint_token(key: bytes, principal: Principal, seconds: float) -> str:
 
 
 def read_keys(path: str) -> tuple[bytes, ...]:
-    """The keys of a key file, one a line: the first signs, all verify.
+    """Returns the keys of a key file with one key per line: the first signs, all verify.
 
     Raises:
         ConfigError: the file cannot be read, is empty, or has a key that is too short.
@@ -159,14 +172,14 @@ def read_keys(path: str) -> tuple[bytes, ...]:
         raise ConfigError(f"The key file {path} cannot be read: {error.strerror}.") from error
     keys = tuple(line.strip() for line in lines if line.strip())
     if not keys or min(map(len, keys)) < MIN_KEY_BYTES:
-        raise ConfigError(f"The key file {path} must hold one key a line, each of at least {MIN_KEY_BYTES} bytes.")
+        raise ConfigError(f"The key file {path} must contain one key per line, each of at least {MIN_KEY_BYTES} bytes.")
     return keys
 
 
 def _checked(organization: object, subject: object) -> Principal:
     if not isinstance(organization, str) or not is_id(organization, "org"):
-        raise InvalidArgument("The organization is not an id of the form org-<uuid4>.", field=ORGANIZATION_KEY)
+        raise InvalidArgument("The organization must be an id of the form org-<uuid4>.", field=ORGANIZATION_KEY)
     kind = _SUBJECT.fullmatch(subject) if isinstance(subject, str) else None
     if kind is None or not is_id(str(subject), kind[1]):
-        raise InvalidArgument("The subject is not an id of the form user-<uuid4>.", field=SUBJECT_KEY)
+        raise InvalidArgument("The subject must be an id of the form user-<uuid4>.", field=SUBJECT_KEY)
     return Principal(organization, str(subject))

@@ -1,4 +1,4 @@
-"""Work that a server does beside its calls."""
+"""Periodic background tasks of a server."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _log = structlog.get_logger("mnemesh.background")
 
 
 def periodic(interval: float, fn: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
-    """A task for `Assembly.background` that runs `fn` every `interval` seconds, first after one interval.
+    """Returns a task for `Assembly.background` that runs `fn` every `interval` seconds, first after one interval.
 
-    A failure is logged and the next turn comes all the same.
+    A failed run is logged, and does not stop the next one.
     """
 
     async def task() -> None:
@@ -22,6 +22,6 @@ def periodic(interval: float, fn: Callable[[], Awaitable[object]]) -> Callable[[
             try:
                 await fn()
             except Exception:
-                _log.exception("periodic work failed", work=getattr(fn, "__qualname__", repr(fn)))
+                _log.exception("periodic_task_failed", task=getattr(fn, "__qualname__", repr(fn)))
 
     return task

@@ -1,6 +1,6 @@
-"""Outgoing calls: deadlines, the caller's identity, correlation ids, retries, and typed errors, for any generated stub.
+"""Outgoing calls of any generated stub: the caller's identity, correlation ids, deadlines, retries and typed errors.
 
-Wrapped multi-callables instead of gRPC's client interceptors: those cost a task per call.
+The module wraps the callables of a channel, because gRPC's client interceptors cost a task per call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 class Channels:
-    """The outgoing channels of a process, one per target and service, open until `close`."""
+    """The outgoing channels of a process: one per target and service, open until `close`.
+
+    Example:
+        >>> channels = Channels()
+        >>> stub = BlockServiceStub(channels.channel("127.0.0.1:50051"))
+        >>> response = await stub.GetBlock(GetBlockRequest(block_id=block_id))
+    """
 
     def __init__(
         self,
@@ -36,13 +42,13 @@ class Channels:
         token: str | None = None,
         deadline: float = DEADLINE_SECONDS,
     ) -> None:
-        """Prepares channels; nothing connects before the first call.
+        """Creates the channels; nothing connects before the first call.
 
         Args:
-            errors: the caller's own error classes: a remote error with the reason of one comes back as that class.
-            auth_key_file: keys with which to sign mesh tokens for the current principal.
-            token: a bearer token to present instead, for clients outside of the mesh.
-            deadline: seconds for a call that brings no timeout of its own.
+            errors: error classes of the caller. A remote error with the reason of one is raised as that class.
+            auth_key_file: a file of keys. Calls carry tokens for the current principal, signed with the first key.
+            token: a bearer token for all calls instead, for clients outside of the mesh.
+            deadline: the timeout in seconds of calls without a timeout.
         """
         self.known = by_reason(errors)
         self.deadline = deadline
@@ -51,20 +57,20 @@ class Channels:
         self._channels: dict[str, Channel] = {}
 
     def channel(self, target: str) -> Channel:
-        """The channel to `target` (`host:port`, `unix:path`, `dns:///name:port`); give it to generated stubs."""
+        """Returns the channel to `target` (`host:port`, `unix:path` or `dns:///name:port`) for generated stubs."""
         known = self._channels.get(target)
         if known is None:
             known = self._channels[target] = Channel(target, self)
         return known
 
     async def close(self) -> None:
-        """Closes every channel; calls on the way are cancelled."""
+        """Closes all channels and cancels their running calls."""
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close()
 
     def metadata(self) -> Metadata:
-        """Who calls, and for which request."""
+        """Returns the metadata of a call: the correlation id, and a token or the current principal."""
         correlation_id = current_correlation_id()
         head: Metadata = ((METADATA_KEY, correlation_id),) if correlation_id else ()
         if self._token is not None:
@@ -76,7 +82,7 @@ class Channels:
 
 
 class Channel(grpc.aio.Channel):
-    """What a generated stub takes for a channel. One gRPC channel per service, because retries are told per service."""
+    """A channel for generated stubs. It has one gRPC channel per service, because the retry policy is per service."""
 
     def __init__(self, target: str, channels: Channels) -> None:
         self._target = target
@@ -90,8 +96,10 @@ class Channel(grpc.aio.Channel):
         response_deserializer: Callable[[bytes], Any] | None = None,
         _registered_method: bool | None = False,
     ) -> Any:
-        """A callable that gives the answer."""
-        inner = self._inner(method).unary_unary(method, _filling(method, request_serializer), response_deserializer)
+        """Returns a callable from a request to its response."""
+        inner = self._inner(method).unary_unary(
+            method, _adding_request_id(method, request_serializer), response_deserializer
+        )
         return _Single(inner, self._channels)
 
     def unary_stream(
@@ -101,8 +109,10 @@ class Channel(grpc.aio.Channel):
         response_deserializer: Callable[[bytes], Any] | None = None,
         _registered_method: bool | None = False,
     ) -> Any:
-        """A callable that gives an asynchronous iterator of answers."""
-        inner = self._inner(method).unary_stream(method, _filling(method, request_serializer), response_deserializer)
+        """Returns a callable from a request to an asynchronous iterator of responses."""
+        inner = self._inner(method).unary_stream(
+            method, _adding_request_id(method, request_serializer), response_deserializer
+        )
         return _Streaming(inner, self._channels)
 
     def stream_unary(
@@ -112,7 +122,7 @@ class Channel(grpc.aio.Channel):
         response_deserializer: Callable[[bytes], Any] | None = None,
         _registered_method: bool | None = False,
     ) -> Any:
-        """A callable from an iterator of requests to one answer."""
+        """Returns a callable from an iterator of requests to one response."""
         inner = self._inner(method).stream_unary(method, request_serializer, response_deserializer)
         return _Single(inner, self._channels)
 
@@ -123,7 +133,7 @@ class Channel(grpc.aio.Channel):
         response_deserializer: Callable[[bytes], Any] | None = None,
         _registered_method: bool | None = False,
     ) -> Any:
-        """A callable from an iterator of requests to an iterator of answers."""
+        """Returns a callable from an iterator of requests to an asynchronous iterator of responses."""
         inner = self._inner(method).stream_stream(method, request_serializer, response_deserializer)
         return _Streaming(inner, self._channels)
 
@@ -134,23 +144,23 @@ class Channel(grpc.aio.Channel):
             await channel.close(grace)
 
     async def __aenter__(self) -> Channel:
-        """The channel itself."""
+        """Returns the channel itself."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Closes it."""
+        """Closes the channel."""
         await self.close()
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        """The state of the connection of the first service."""
+        """Returns the state of the connection for the first service."""
         return self._first().get_state(try_to_connect)
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Waits until the state is another."""
+        """Waits until the state is no longer `last_observed_state`."""
         await self._first().wait_for_state_change(last_observed_state)
 
     async def channel_ready(self) -> None:
-        """Waits until the target answers."""
+        """Waits until the connection is ready."""
         await self._first().channel_ready()
 
     def _first(self) -> grpc.aio.Channel:
@@ -166,7 +176,7 @@ class Channel(grpc.aio.Channel):
 
 
 class _Single:
-    """A method with one answer."""
+    """A method with one response."""
 
     def __init__(self, inner: Any, channels: Channels) -> None:
         self._inner = inner
@@ -184,7 +194,7 @@ class _Single:
 
 
 class _Streaming:
-    """A method with a stream of answers."""
+    """A method with a stream of responses."""
 
     def __init__(self, inner: Any, channels: Channels) -> None:
         self._inner = inner
@@ -198,14 +208,18 @@ class _Streaming:
 
 
 class Stream:
-    """The answers of a streaming call, and the handle to cancel it."""
+    """The responses of a streaming call."""
 
     def __init__(self, call: Any, known: Mapping[str, type[MnemeshError]]) -> None:
         self._call = call
         self._known = known
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        """Yields the answers; raises the typed error that ended the stream. Leaving early cancels the call."""
+        """Yields the responses. Closing the iterator early cancels the call.
+
+        Raises:
+            MnemeshError: the typed error that ended the stream.
+        """
         try:
             async for message in self._call:
                 yield message
@@ -215,7 +229,7 @@ class Stream:
             self._call.cancel()
 
     def cancel(self) -> bool:
-        """Cancels the call; the server's handler is told."""
+        """Cancels the call and the server's handler. Returns False if the call is already over."""
         return bool(self._call.cancel())
 
 
@@ -228,8 +242,11 @@ def _bounded(timeout: float) -> float:
     return min(timeout, left)
 
 
-def _filling(method: str, serializer: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
-    """Gives a request without a `request_id` one on its way out: the message stays as it is, retries repeat it."""
+def _adding_request_id(method: str, serializer: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
+    """Returns a serializer that adds a new `request_id` to a request without one.
+
+    The message itself is not changed. gRPC's retries send the same bytes, and so the same id.
+    """
     _, service, name = method.split("/")
     descriptor = service_descriptor(service)
     number = request_id_number(descriptor.methods_by_name[name]) if descriptor is not None else None

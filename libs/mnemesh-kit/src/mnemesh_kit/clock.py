@@ -1,4 +1,4 @@
-"""Time as a dependency: the system's, and one that tests move by hand."""
+"""Time as a dependency: the system's clock, and one that tests advance."""
 
 from __future__ import annotations
 
@@ -8,44 +8,51 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the time comes from."""
+    """A source of the current time.
+
+    Example:
+        >>> clock = FrozenClock()
+        >>> clock.advance(60)
+        >>> clock.now().isoformat()
+        '2026-01-01T00:01:00+00:00'
+    """
 
     def now(self) -> datetime:
-        """The current instant, aware, in UTC."""
+        """Returns the current instant as an aware datetime in UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go backwards; only differences mean something."""
+        """Returns seconds that never decrease. Only differences have a meaning."""
         ...
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The clock of the system."""
 
     def now(self) -> datetime:
-        """The current instant in UTC."""
+        """Returns the current instant in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """The monotonic clock in seconds."""
+        """Returns the monotonic clock in seconds."""
         return time.monotonic()
 
 
 class FrozenClock:
-    """A clock that stands still until it is told to advance."""
+    """A clock for tests that changes only when a test advances it."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start.astimezone(UTC)
         self._elapsed = 0.0
 
     def now(self) -> datetime:
-        """The start plus everything advanced since."""
+        """Returns the start plus the advanced time."""
         return self._start + timedelta(seconds=self._elapsed)
 
     def monotonic(self) -> float:
-        """Seconds advanced since the start."""
+        """Returns the seconds advanced since the start."""
         return self._elapsed
 
     def advance(self, seconds: float) -> None:
-        """Moves the clock forward."""
+        """Moves the clock forward by `seconds`."""
         self._elapsed += seconds

@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses read from the environment once, by a room's `config.py`."""
+"""Settings as frozen dataclasses. Only a service's `config.py` reads the environment, once."""
 
 from __future__ import annotations
 
@@ -14,53 +14,52 @@ T = TypeVar("T")
 
 
 class StartupError(Exception):
-    """The process cannot start; the message is the one line its operator reads."""
+    """The process cannot start. The message is the one line that its operator reads."""
 
 
 class ConfigError(StartupError):
-    """A setting is missing or has a value that cannot be meant."""
+    """A setting is missing or invalid."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """What every service can be told. A room's Config extends it."""
+    """The settings of every service. The service's Config extends it."""
 
     host: str = "127.0.0.1"
-    """Where to listen. Anything but loopback needs `auth_key_file`."""
+    """The address to listen on. Anything but loopback needs `auth_key_file`."""
     port: int = 0
-    """0 takes a free port."""
+    """The port to listen on; 0 chooses a free one."""
     data_dir: str = "data"
-    """The directory of the embedded stores; made when missing, readable by its owner only."""
+    """The directory of the embedded stores. It is created if it is missing, readable by its owner only."""
     log_format: Literal["json", "console"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     metrics_port: int | None = None
-    """Where Prometheus metrics are served over HTTP, on `host`; not at all when unset."""
+    """The port on `host` that serves Prometheus metrics over HTTP. Unset: no metrics."""
     auth_key_file: str | None = None
-    """A file of HS256 keys, one a line: the first signs, all verify. Unset: no authentication, loopback only."""
+    """A file of HS256 keys, one per line: the first signs, all verify. Unset: no authentication, loopback only."""
     shutdown_grace_seconds: float = 10.0
-    """How long running calls may take to end after SIGTERM."""
+    """How long running calls may take to finish after SIGTERM."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
-        """This class's settings from the environment; see `read_config`."""
+        """Returns the settings from the environment; see `read_config`."""
         return read_config(cls, env)
 
     @property
     def data_path(self) -> Path:
-        """`data_dir` as an absolute path."""
+        """The absolute path of `data_dir`."""
         return Path(self.data_dir).expanduser().absolute()
 
 
 def read_config(cls: type[T], env: Mapping[str, str] = os.environ) -> T:
-    """An instance of the settings dataclass `cls`, filled from the environment.
+    """Returns an instance of the settings dataclass `cls`, filled from the environment.
 
-    The field `data_dir` of a Config in package `mnemesh_blocks` is MNEMESH_BLOCKS_DATA_DIR or, where that is unset or
-    empty, MNEMESH_DATA_DIR. Tuples and lists are comma-separated; booleans are true/false/1/0.
-
-    A field whose metadata says `environment: False` is not read: its class fills it by other rules.
+    The field `data_dir` of a Config in the package `mnemesh_blocks` is read from MNEMESH_BLOCKS_DATA_DIR or, if that is
+    unset or empty, from MNEMESH_DATA_DIR. Tuples and lists are comma-separated; booleans are true/false/1/0. A field
+    with `environment: False` in its metadata is not read: its class fills it by other rules.
 
     Raises:
-        ConfigError: one line, naming the variable.
+        ConfigError: a variable is missing or has an invalid value. The message is one line that names the variable.
     """
     service = service_of(cls).upper()
     hints = get_type_hints(cls)
@@ -90,4 +89,4 @@ def _converted(name: str, text: str, kind: Any) -> Any:
     try:
         return msgspec.convert(raw, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{name} has a bad value: {error}.") from error
+        raise ConfigError(f"{name} has an invalid value: {error}.") from error

@@ -1,10 +1,25 @@
-"""The error tree of the mesh, and the two conversions between it and a gRPC status.
+"""The errors that cross the mesh, and their conversion to and from gRPC statuses.
 
-MnemeshError
-├── InvalidArgument ── RequestIdReused, PageTokenInvalid
-├── NotFound · AlreadyExists · FailedPrecondition · Aborted · ResourceExhausted
-├── Unauthenticated · PermissionDenied · Unimplemented
-└── DeadlineExceeded · Unavailable · Internal
+Each class has one gRPC code. A service adds subclasses with reasons of its own in its `errors.py`:
+
+    MnemeshError
+     ├─ InvalidArgument            the request is wrong in itself
+     │   ├─ RequestIdReused        its request_id was used for other content
+     │   └─ PageTokenInvalid       its page_token belongs to another list
+     ├─ Unauthenticated            the caller has not proved who it is
+     ├─ PermissionDenied           the caller may not do this
+     ├─ NotFound                   the organization has no such resource
+     ├─ AlreadyExists              the id or the name is taken
+     ├─ FailedPrecondition         the state of the resource does not allow this
+     ├─ Aborted                    a concurrent change came first
+     ├─ ResourceExhausted          a quota or a limit is reached
+     ├─ Unimplemented              the contract has the method, the server does not
+     ├─ DeadlineExceeded           the caller's time is over; the effect is unknown
+     ├─ Unavailable                the server or one of its dependencies does not answer
+     └─ Internal                   a defect of the server
+
+A client retries Unavailable and DeadlineExceeded with the same `request_id`, and Aborted after it has read the current
+state. It corrects the request after InvalidArgument and its subclasses. No other error goes away by itself.
 """
 
 from __future__ import annotations
@@ -20,121 +35,133 @@ from mnemesh_kit.correlation import current_correlation_id
 
 DOMAIN: Final = "mnemesh"
 DETAILS_KEY: Final = "grpc-status-details-bin"
-# A server's word on retries in gRPC's own protocol; a negative number means: none.
+# gRPC's own protocol: a negative number forbids the channel to retry the call.
 PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
-# Clients accept 8 KB of trailers by default, and a message travels in them three times.
+# Clients accept 8 KB of trailers by default, and the trailers contain the message three times.
 MAX_ERROR_MESSAGE_BYTES: Final = 1000
 MAX_ERROR_METADATA_BYTES: Final = 2048
 INTERNAL_TEXT: Final = "Internal error. The server's log has the details under this correlation id."
 
 
 class MnemeshError(Exception):
-    """A failure that the caller is meant to understand.
+    """The base of all errors that a caller may see.
 
-    `code` is the gRPC status, `reason` the stable name a client branches on, `metadata` its facts as strings.
-    A room subclasses one of the classes below in its `errors.py` and gives it a `reason` of its own.
+    Example:
+        >>> class BlockNotFound(NotFound):
+        ...     reason = "BLOCK_NOT_FOUND"
+        ...     def __init__(self, block_id: str) -> None:
+        ...         super().__init__(f"There is no block {block_id}.", resource_id=block_id)
     """
 
     code: grpc.StatusCode = grpc.StatusCode.INTERNAL
+    """The gRPC status code."""
     reason: str = "INTERNAL"
+    """The stable name of the problem, by which clients tell errors apart."""
     final: bool = False
-    """Channels do not repeat the call by themselves, though its code would have them: the server has tried enough."""
+    """True forbids channels to retry the call, although its code allows it: the server has already retried enough."""
 
     def __init__(self, message: str, /, *, field: str | None = None, **metadata: str) -> None:
+        """Creates an error.
+
+        Args:
+            message: one or two sentences for people: the problem, and what to do about it.
+            field: the path of the request field that is refused, such as `filter.start_date`.
+            metadata: the facts of the error for programs, such as ids and limits.
+        """
         super().__init__(message)
         self.message = message
         self.metadata: dict[str, str] = metadata if field is None else {"field": field, **metadata}
 
     @property
     def field(self) -> str | None:
-        """The request field that was refused, where there is one."""
+        """The path of the refused request field, if there is one."""
         return self.metadata.get("field")
 
 
 class InvalidArgument(MnemeshError):
-    """The request itself is wrong, whatever the state of the system."""
+    """The request is wrong in itself, whatever the state of the system."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
     reason = "INVALID_ARGUMENT"
 
 
 class RequestIdReused(InvalidArgument):
-    """The request id was used before, with other content."""
+    """The request id was used before with other content."""
 
     reason = "REQUEST_ID_REUSED"
 
 
 class PageTokenInvalid(InvalidArgument):
-    """The page token is not one of ours, or belongs to another query."""
+    """The page token was not issued by this server, or belongs to another query."""
 
     reason = "PAGE_TOKEN_INVALID"
 
 
 class NotFound(MnemeshError):
-    """There is no such thing in the caller's organization."""
+    """The caller's organization has no such resource."""
 
     code = grpc.StatusCode.NOT_FOUND
     reason = "NOT_FOUND"
 
 
 class AlreadyExists(MnemeshError):
-    """The name or id is taken."""
+    """The id or the name is taken."""
 
     code = grpc.StatusCode.ALREADY_EXISTS
     reason = "ALREADY_EXISTS"
 
 
 class FailedPrecondition(MnemeshError):
-    """The system is not in a state that allows this; asking again changes nothing."""
+    """The state of the system does not allow this. A retry fails in the same way."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
     reason = "FAILED_PRECONDITION"
 
 
 class Aborted(MnemeshError):
-    """Somebody else was faster; look again and ask again."""
+    """A concurrent change came first. Read the current state, then retry."""
 
     code = grpc.StatusCode.ABORTED
     reason = "ABORTED"
 
 
 class ResourceExhausted(MnemeshError):
-    """A quota or a bound is used up."""
+    """A quota or a limit is reached."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
     reason = "RESOURCE_EXHAUSTED"
 
 
 class Unavailable(MnemeshError):
-    """Nobody answered; asking again may help."""
+    """The server or one of its dependencies does not answer. A retry may succeed."""
 
     code = grpc.StatusCode.UNAVAILABLE
     reason = "UNAVAILABLE"
 
 
 class DeadlineExceeded(MnemeshError):
-    """The time that the caller gave is over; whether the effect took place is unknown."""
+    """The caller's deadline has passed. The effect may or may not have taken place."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
     reason = "DEADLINE_EXCEEDED"
 
 
 class Unimplemented(MnemeshError):
-    """The contract has it, this server does not yet."""
+    """The contract has the method, but this server does not."""
 
     code = grpc.StatusCode.UNIMPLEMENTED
     reason = "UNIMPLEMENTED"
 
 
 class PermissionDenied(MnemeshError):
-    """The caller is known, and may not."""
+    """The caller is known, but may not do this."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
     reason = "PERMISSION_DENIED"
 
 
 class Unauthenticated(MnemeshError):
-    """The caller did not prove who it is."""
+    """The caller has not proved who it is."""
 
     code = grpc.StatusCode.UNAUTHENTICATED
     reason = "UNAUTHENTICATED"
@@ -169,19 +196,22 @@ _KIT_REASONS: Final[Mapping[str, type[MnemeshError]]] = {
     error.reason: error for error in (RequestIdReused, PageTokenInvalid)
 }
 
-# What a handler may raise without being ours; looked up along the exception's MRO.
+# Other exceptions that a handler may raise, looked up along the exception's MRO.
 _FOREIGN: Final[Mapping[type[BaseException], type[MnemeshError]]] = {
     NotImplementedError: Unimplemented,
     TimeoutError: DeadlineExceeded,
 }
 _FOREIGN_TEXT: Final[Mapping[type[MnemeshError], str]] = {
-    Unimplemented: "This server does not answer this method yet.",
+    Unimplemented: "This server does not implement this method.",
     DeadlineExceeded: "The deadline passed before the work was done.",
 }
 
 
 def typed_error(error: BaseException) -> MnemeshError:
-    """The error a caller may see for anything a handler raised. What nobody foresaw is `Internal` with a fixed text."""
+    """Returns the error that a caller may see for any exception of a handler.
+
+    An unexpected exception becomes `Internal` with a fixed text and the correlation id, so that no detail leaks.
+    """
     if isinstance(error, MnemeshError):
         return error
     for ancestor in type(error).__mro__:
@@ -191,9 +221,9 @@ def typed_error(error: BaseException) -> MnemeshError:
 
 
 def to_trailers(error: MnemeshError) -> tuple[tuple[str, str | bytes], ...]:
-    """The trailing metadata that carries `error` as google.rpc details: ErrorInfo, and BadRequest for a field.
+    """Returns trailing metadata with `error` as google.rpc details: ErrorInfo, and BadRequest if it names a field.
 
-    Message and metadata values are cut to what every client accepts.
+    The message and the values of the metadata are truncated to sizes that every client accepts.
     """
     message = truncated(error.message, MAX_ERROR_MESSAGE_BYTES)
     metadata = {key: truncated(value, MAX_ERROR_METADATA_BYTES) for key, value in error.metadata.items()}
@@ -207,12 +237,11 @@ def to_trailers(error: MnemeshError) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError, known: Mapping[str, type[MnemeshError]] = _KIT_REASONS) -> MnemeshError:
-    """The typed error behind a failed call.
+    """Returns the typed error of a failed call, with the server's `reason`, `message` and `metadata`.
 
     Args:
-        error: what the channel raised.
-        known: error classes by reason; such an error comes back as an instance of its class, any other as the
-            generic class of its status code, with `reason`, `message` and `metadata` preserved either way.
+        error: the error that the channel raised.
+        known: error classes by reason. An error with another reason is an instance of the class of its status code.
     """
     code = error.code()
     kind = _BY_CODE.get(code, Internal)
@@ -228,13 +257,13 @@ def from_rpc_error(error: grpc.aio.AioRpcError, known: Mapping[str, type[Mnemesh
 
 
 def truncated(text: str, size: int) -> str:
-    """`text`, cut to `size` bytes of UTF-8 with an ellipsis at its end."""
+    """Returns `text` if it has at most `size` bytes in UTF-8, else its beginning and an ellipsis."""
     encoded = text.encode(errors="replace")
     return text if len(encoded) <= size else encoded[: size - 3].decode(errors="ignore") + "…"
 
 
 def by_reason(errors: Iterable[type[MnemeshError]]) -> Mapping[str, type[MnemeshError]]:
-    """The given classes and the kit's own, by reason."""
+    """Returns the given classes and those of the kit by their reasons."""
     return {**_KIT_REASONS, **{error.reason: error for error in errors}}
 
 

@@ -1,4 +1,4 @@
-"""Request ids: a repeated mutation gives the result of the first, recorded in the effect's own transaction."""
+"""Idempotency keys: a repeated request returns the result of the first, which is recorded with its effect."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ MAX_LENGTH: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """What makes two requests the same one: scope, id, and a fingerprint of the content."""
+    """The identity of a request. Two requests with equal keys are one."""
 
     organization_id: str
     method: str
     request_id: str
     fingerprint: str
+    """A hash of the request's content; another one under the same id is an error."""
 
 
 def request_key(request: Message, method: str) -> RequestKey | None:
@@ -65,7 +66,7 @@ def _without_id(request: Message, request_id: str) -> memoryview | bytes:
 
 
 def ledger_table(metadata: sa.MetaData) -> sa.Table:
-    """Declares the room's `request_ledger` table."""
+    """Declares the `request_ledger` table of a service."""
     return sa.Table(
         "request_ledger",
         metadata,
@@ -79,7 +80,14 @@ def ledger_table(metadata: sa.MetaData) -> sa.Table:
 
 
 class Ledger:
-    """The record of the requests that took effect."""
+    """The record of the requests that took effect, in a table of the service's database.
+
+    Example:
+        >>> def create(conn: sa.Connection) -> Block:
+        ...     (block_id,), is_replay = ledger.once(conn, key, lambda: [insert_block(conn, draft)])
+        ...     return read_block(conn, block_id)
+        >>> block = await database.write(create)
+    """
 
     def __init__(self, table: sa.Table, clock: Clock) -> None:
         self._table = table
@@ -94,14 +102,21 @@ class Ledger:
     def once(
         self, conn: sa.Connection, key: RequestKey | None, effect: Callable[[], Sequence[str]]
     ) -> tuple[tuple[str, ...], bool]:
-        """Runs `effect` unless this request ran before; both in the caller's write transaction.
+        """Runs `effect` unless the request with this key has run before.
+
+        The record and the effect belong to the caller's write transaction: both are committed, or neither is.
+
+        Args:
+            conn: the caller's write transaction.
+            key: the key of the request; without one, the effect always runs and nothing is recorded.
+            effect: changes the database through `conn`, and returns the ids of the resources that it changed.
 
         Returns:
-            The ids that the effect gave when it ran, and whether this is a replay. Without a key the effect always
-            runs. On a replay the caller reads its answer again by the ids.
+            The ids that the effect returned when it ran, and whether that was an earlier request. The caller reads
+            the result by these ids.
 
         Raises:
-            RequestIdReused: the id was used with other content.
+            RequestIdReused: the id was used for other content.
         """
         if key is None:
             return tuple(effect()), False
@@ -121,23 +136,25 @@ class Ledger:
         return result, False
 
     def find(self, conn: sa.Connection, key: RequestKey) -> tuple[str, ...] | None:
-        """The ids that a request gave when it ran before; None where it did not.
+        """Returns the ids that a request returned when it ran; None if it has not run.
 
         Raises:
-            RequestIdReused: the id was used with other content.
+            RequestIdReused: the id was used for other content.
         """
-        which = {"organization_id": key.organization_id, "method": key.method, "request_id": key.request_id}
-        found = conn.execute(self._find, which).first()
+        parameters = {"organization_id": key.organization_id, "method": key.method, "request_id": key.request_id}
+        found = conn.execute(self._find, parameters).first()
         if found is None:
             return None
         if found.fingerprint != key.fingerprint:
             raise RequestIdReused(
-                "This request_id was used before with other content.", field="request_id", request_id=key.request_id
+                "This request_id was used before with other content. Use a new one.",
+                field="request_id",
+                request_id=key.request_id,
             )
         return tuple(msgspec.json.decode(found.result_ids, type=list[str]))
 
     def forget(self, conn: sa.Connection, key: RequestKey | None) -> None:
-        """Sets a request free whose effect was undone: it may be made again, also with other content."""
+        """Deletes the record of a request whose effect was undone. Its id may be used again, also for other content."""
         if key is not None:
             conn.execute(
                 self._table.delete().where(
@@ -148,6 +165,6 @@ class Ledger:
             )
 
     def purge(self, conn: sa.Connection, older_than: datetime | None = None) -> int:
-        """Forgets requests recorded before `older_than` (by default a day ago); returns how many."""
+        """Deletes the records of requests before `older_than`, by default a day ago; returns their number."""
         horizon = older_than if older_than is not None else self._clock.now() - RETENTION
         return conn.execute(self._table.delete().where(self._table.c.created_at < horizon)).rowcount

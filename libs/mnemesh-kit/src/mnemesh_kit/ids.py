@@ -1,4 +1,4 @@
-"""Ids: a prefix that names the kind, a dash, and a version-4 UUID in lower hex; random, derived or counted."""
+"""Ids: a prefix that names the kind, a dash, and a version-4 UUID in lower-case hex: random, derived or counted."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _UUID4: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]
 
 
 def new_id(prefix: str) -> str:
-    """A fresh random id."""
+    """Returns a new random id, such as `block-0b5c…`."""
     return f"{prefix}-{uuid.uuid4()}"
 
 
 def derive_id(prefix: str, *parts: str) -> str:
-    """The one id that belongs to these parts: the same parts give the same id everywhere, for ever."""
+    """Returns the id that belongs to these parts. The same parts have the same id in every process and release."""
     digest = hashlib.sha256("\x1f".join((prefix, *parts)).encode()).digest()
     return f"{prefix}-{uuid.UUID(bytes=digest[:16], version=4)}"
 
 
 def is_id(value: str, prefix: str) -> bool:
-    """Whether `value` has the shape of an id of this kind."""
+    """Returns whether `value` has the form of an id of this kind."""
     return value.startswith(prefix + "-") and _UUID4.fullmatch(value, len(prefix) + 1) is not None
 
 
@@ -33,36 +33,41 @@ def require_id(value: str, prefix: str, field: str) -> str:
     """Returns `value` if it is an id of this kind.
 
     Raises:
-        InvalidArgument: naming `field` and the expected shape.
+        InvalidArgument: it is not. The error names `field` and the expected form.
     """
     if is_id(value, prefix):
         return value
-    problem = "is required" if not value else f"is not an id of the form {prefix}-<uuid4>"
+    problem = "is required" if not value else f"must be an id of the form {prefix}-<uuid4>"
     raise InvalidArgument(f"{field} {problem}.", field=field)
 
 
 class IdSource(Protocol):
-    """Where new ids come from."""
+    """A source of new ids.
+
+    Example:
+        >>> SequentialIds().new("block")
+        'block-00000000-0000-4000-8000-000000000001'
+    """
 
     def new(self, prefix: str) -> str:
-        """An id of this kind that was never given before."""
+        """Returns an id of this kind that was never returned before."""
         ...
 
 
 class RandomIds:
-    """Ids nobody can guess."""
+    """Random ids, which cannot be guessed."""
 
     def new(self, prefix: str) -> str:
-        """A fresh random id."""
+        """Returns a new random id."""
         return new_id(prefix)
 
 
 class SequentialIds:
-    """Ids that count upwards, for tests that name them."""
+    """Ids that count upwards, for tests that expect certain ids."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
 
     def new(self, prefix: str) -> str:
-        """The next id; its last digits are its number."""
+        """Returns the next id. Its last digits are its number."""
         return f"{prefix}-00000000-0000-4000-8000-{next(self._numbers):012x}"

@@ -1,4 +1,4 @@
-"""Structured logs on stderr: one line an event, JSON by default, each with the service and the correlation id."""
+"""Structured logs on stderr: one line per event, JSON by default, with the service and the correlation id."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ _encode: Final = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def configure_logging(config: ServerConfig, service: str) -> None:
-    """Sets up structlog for the process, and sends what libraries log through it."""
+    """Configures structlog for the process, and forwards the log records of libraries to it.
+
+    Args:
+        config: the format and the lowest level that is logged. Libraries log warnings and above only.
+        service: the value of the field `service` in every line.
+    """
     level = _LEVELS[config.log_level]
 
     def identify(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -54,7 +59,7 @@ def _json(_logger: object, _method: str, event: Mapping[str, Any]) -> bytes:
 
 
 class _Forward(logging.Handler):
-    """Hands a library's log record to structlog."""
+    """Forwards the log records of libraries to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         logger = structlog.get_logger()

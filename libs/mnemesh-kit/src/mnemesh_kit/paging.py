@@ -1,6 +1,7 @@
-"""Lists: page sizes, opaque tokens bound to their query, and the keyset condition that continues a list.
+"""Pages of lists: page sizes, opaque tokens that are bound to their query, and keyset conditions.
 
-Order is by a key column and then by id, so it is total. Rows whose key is NULL come last, whichever the direction.
+Rows are ordered by a key column and then by id, so the order is total. Rows whose key is NULL come last in both
+directions.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from google.protobuf.message import Message
 from mnemesh.types.v1 import paging_pb2
 
 from mnemesh_kit.errors import InvalidArgument, NotFound, PageTokenInvalid
+from mnemesh_kit.text import require_no_nul
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -28,7 +30,7 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A place in a list: the sort value and the id of the row before it."""
+    """A position in a list: after the row with this sort value and id."""
 
     value: Scalar
     id: str
@@ -36,66 +38,73 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """Which page of a list is asked for."""
+    """The page of a list that a request asks for."""
 
     limit: int
     ascending: bool
     after_id: str | None = None
-    """Only rows behind this row, in the order asked for."""
+    """Only rows after the row with this id, in the order of the list."""
     before_id: str | None = None
-    """Only rows ahead of this row, in the order asked for."""
+    """Only rows before the row with this id, in the order of the list."""
     cursor: Cursor | None = None
-    """Where the page before this one ended."""
+    """The end of the previous page."""
     fingerprint: str = ""
+    """A hash of the filters and the order, to which page tokens are bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """A page, and where the next one begins if there is one."""
+    """One page of a list."""
 
     items: tuple[T, ...]
     next_cursor: Cursor | None = None
+    """The start of the next page; None on the last one."""
 
     def map(self, convert: Callable[[T], U]) -> Page[U]:
-        """The same page of converted items."""
+        """Returns the page with `convert` applied to each item."""
         return Page(tuple(convert(item) for item in self.items), self.next_cursor)
 
 
 def page_query(
     request: Message, *, default_size: int = 50, max_size: int = 1000, default_ascending: bool = True
 ) -> PageQuery:
-    """Reads the paging fields that every List request has.
+    """Returns the page that a List request asks for, from the paging fields that all of them have.
+
+    Args:
+        request: the request. Its other fields are filters, to which page tokens are bound.
+        default_size: the page size if the request has none.
+        max_size: the largest page size.
+        default_ascending: the order if the request has none.
 
     Raises:
-        InvalidArgument: a page size below 0 or above `max_size`, or an id that cannot be one.
-        PageTokenInvalid: the token is garbled, or was given for other filters or another order.
+        InvalidArgument: a page size below 0 or above `max_size`, an unknown order, or an invalid id.
+        PageTokenInvalid: the token is malformed, or was issued for other filters or another order.
     """
-    given: Any = request
-    if not 0 <= given.page_size <= max_size:
+    fields: Any = request
+    if not 0 <= fields.page_size <= max_size:
         raise InvalidArgument(f"page_size must be between 0 and {max_size}.", field="page_size")
-    match given.order:
+    match fields.order:
         case paging_pb2.SORT_ORDER_UNSPECIFIED:
             ascending = default_ascending
         case paging_pb2.SORT_ORDER_ASCENDING | paging_pb2.SORT_ORDER_DESCENDING as order:
             ascending = order == paging_pb2.SORT_ORDER_ASCENDING
         case _:
-            raise InvalidArgument("order is not a known sort order.", field="order")
+            raise InvalidArgument("order must be one of the known sort orders.", field="order")
     for name in ("after_id", "before_id"):
-        if "\0" in getattr(given, name):
-            raise InvalidArgument("The text contains a NUL character.", field=name)
+        require_no_nul(getattr(fields, name), name)
     fingerprint = _fingerprint(request)
     return PageQuery(
-        limit=given.page_size or default_size,
+        limit=fields.page_size or default_size,
         ascending=ascending,
-        after_id=given.after_id if request.HasField("after_id") else None,
-        before_id=given.before_id if request.HasField("before_id") else None,
-        cursor=_decode(given.page_token, fingerprint) if given.page_token else None,
+        after_id=fields.after_id if request.HasField("after_id") else None,
+        before_id=fields.before_id if request.HasField("before_id") else None,
+        cursor=_decode(fields.page_token, fingerprint) if fields.page_token else None,
         fingerprint=fingerprint,
     )
 
 
 def next_page_token(query: PageQuery, page: Page[Any]) -> str:
-    """The token of the page after `page`, or "" on the last one."""
+    """Returns the token of the page after `page`; "" if it is the last one."""
     if page.next_cursor is None:
         return ""
     encoded = msgspec.json.encode((query.fingerprint, page.next_cursor.value, page.next_cursor.id))
@@ -111,31 +120,35 @@ def paginate(
     id: sa.ColumnElement[str],  # noqa: A002  (it is the id column)
     scope: sa.ColumnElement[bool],
 ) -> Page[sa.Row[Any]]:
-    """Runs `stmt` as one page.
+    """Reads one page of a select.
 
     Args:
         conn: the caller's transaction.
         stmt: the select with its filters, without order and limit.
-        query: which page.
-        key: what to sort by. A column declared NOT NULL gets the condition that an index on (key, id) serves.
-        id: the id column that breaks ties.
-        scope: what makes a row visible to the caller at all; `after_id` and `before_id` may name any visible row, also
-            one that the filters of `stmt` leave out.
+        query: the page.
+        key: the column to sort by. If it is NOT NULL, an index on (key, id) serves the condition.
+        id: the id column, which breaks ties.
+        scope: the condition under which a row is visible to the caller. `after_id` and `before_id` may name any visible
+            row, also one that the filters of `stmt` exclude.
+
+    Returns:
+        The rows of the page, in order.
 
     Raises:
-        NotFound: `after_id` or `before_id` names no visible row.
+        NotFound: `after_id` or `before_id` does not name a visible row.
+        PageTokenInvalid: the token's sort value does not fit the column.
     """
     named_key, named_id = key.label("_page_key"), id.label("_page_id")
     paged = stmt.add_columns(named_key, named_id)
     if query.cursor is not None:
-        paged = paged.where(_behind(key, id, query.cursor, ascending=query.ascending))
+        paged = paged.where(_after(key, id, query.cursor, ascending=query.ascending))
     visible = sa.select(named_key).where(scope)
     if query.after_id is not None:
-        place = _place(conn, visible, id, "after_id", query.after_id)
-        paged = paged.where(_behind(key, id, place, ascending=query.ascending))
+        anchor = _anchor(conn, visible, id, "after_id", query.after_id)
+        paged = paged.where(_after(key, id, anchor, ascending=query.ascending))
     if query.before_id is not None:
-        place = _place(conn, visible, id, "before_id", query.before_id)
-        paged = paged.where(_ahead(key, id, place, ascending=query.ascending))
+        anchor = _anchor(conn, visible, id, "before_id", query.before_id)
+        paged = paged.where(_before(key, id, anchor, ascending=query.ascending))
     order = (key.asc(), id.asc()) if query.ascending else (key.desc(), id.desc())
     if _nullable(key):
         order = (order[0].nulls_last(), order[1])
@@ -145,7 +158,7 @@ def paginate(
     return Page(shown, Cursor(_scalar(shown[-1]._page_key), shown[-1]._page_id) if more else None)
 
 
-def _behind(key: sa.ColumnElement[Any], id_: sa.ColumnElement[str], at: Cursor, *, ascending: bool) -> Any:
+def _after(key: sa.ColumnElement[Any], id_: sa.ColumnElement[str], at: Cursor, *, ascending: bool) -> Any:
     value = _typed(key, at.value)
     tie = id_ > at.id if ascending else id_ < at.id
     if value is None:
@@ -156,7 +169,7 @@ def _behind(key: sa.ColumnElement[Any], id_: sa.ColumnElement[str], at: Cursor, 
     return sa.or_(key > value if ascending else key < value, sa.and_(key == value, tie), key.is_(None))
 
 
-def _ahead(key: sa.ColumnElement[Any], id_: sa.ColumnElement[str], at: Cursor, *, ascending: bool) -> Any:
+def _before(key: sa.ColumnElement[Any], id_: sa.ColumnElement[str], at: Cursor, *, ascending: bool) -> Any:
     value = _typed(key, at.value)
     tie = id_ < at.id if ascending else id_ > at.id
     if value is None:
@@ -164,11 +177,11 @@ def _ahead(key: sa.ColumnElement[Any], id_: sa.ColumnElement[str], at: Cursor, *
     return sa.or_(key < value if ascending else key > value, sa.and_(key == value, tie))
 
 
-def _place(conn: sa.Connection, rows: sa.Select[Any], id_: sa.ColumnElement[str], field: str, anchor: str) -> Cursor:
-    row = conn.execute(rows.where(id_ == anchor).limit(1)).first()
+def _anchor(conn: sa.Connection, rows: sa.Select[Any], id_: sa.ColumnElement[str], field: str, row_id: str) -> Cursor:
+    row = conn.execute(rows.where(id_ == row_id).limit(1)).first()
     if row is None:
-        raise NotFound(f"{field} names no row of this list.", field=field, resource_id=anchor)
-    return Cursor(_scalar(row._page_key), anchor)
+        raise NotFound(f"{field} does not name a row of this list.", field=field, resource_id=row_id)
+    return Cursor(_scalar(row._page_key), row_id)
 
 
 def _nullable(key: sa.ColumnElement[Any]) -> bool:
@@ -176,17 +189,17 @@ def _nullable(key: sa.ColumnElement[Any]) -> bool:
 
 
 def page_of(items: Iterable[T], query: PageQuery, id: Callable[[T], str]) -> Page[T]:  # noqa: A002
-    """A page of what is at hand, by id; an id that is not there (any more) is a place all the same."""
+    """Returns a page of items in memory, ordered by id. `after_id` and `before_id` need not exist among them."""
     ordered = sorted(items, key=id, reverse=not query.ascending)
 
-    def is_behind(one: str, other: str) -> bool:
+    def is_after(one: str, other: str) -> bool:
         return one > other if query.ascending else one < other
 
     for bound in (query.after_id, query.cursor.id if query.cursor is not None else None):
         if bound is not None:
-            ordered = [item for item in ordered if is_behind(id(item), bound)]
+            ordered = [item for item in ordered if is_after(id(item), bound)]
     if query.before_id is not None:
-        ordered = [item for item in ordered if is_behind(query.before_id, id(item))]
+        ordered = [item for item in ordered if is_after(query.before_id, id(item))]
     shown = tuple(ordered[: query.limit])
     more = len(ordered) > len(shown)
     return Page(shown, Cursor(id(shown[-1]), id(shown[-1])) if more else None)
@@ -197,7 +210,7 @@ def _scalar(value: Any) -> Scalar:
 
 
 def _typed(key: sa.ColumnElement[Any], value: Scalar) -> Any:
-    """What the column holds. Tokens come from callers, who may have made them up: PageTokenInvalid."""
+    """Returns the value in the type of the column. A token may be forged, so the value is checked."""
     kind = key.type.python_type
     if value is None and _nullable(key):
         return None
@@ -208,7 +221,7 @@ def _typed(key: sa.ColumnElement[Any], value: Scalar) -> Any:
             return value
     except (ValueError, OverflowError):
         pass
-    raise PageTokenInvalid("page_token is not a token of this server.", field="page_token")
+    raise PageTokenInvalid("page_token was not issued by this server.", field="page_token")
 
 
 def _aware(value: datetime) -> datetime:
@@ -233,9 +246,9 @@ def _decode(token: str, fingerprint: str) -> Cursor:
             base64.b64decode(padded, altchars=b"-_", validate=True), type=tuple[str, Scalar, str]
         )
     except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
-        raise PageTokenInvalid("page_token is not a token of this server.", field="page_token") from error
+        raise PageTokenInvalid("page_token was not issued by this server.", field="page_token") from error
     if bound_to != fingerprint:
         raise PageTokenInvalid("page_token belongs to another query.", field="page_token")
     if "\0" in id_:
-        raise PageTokenInvalid("page_token is not a token of this server.", field="page_token")
+        raise PageTokenInvalid("page_token was not issued by this server.", field="page_token")
     return Cursor(value, id_)

@@ -1,4 +1,4 @@
-"""Who is calling: the organization and the subject that every row and every call carries."""
+"""The principal: the organization and the subject for which a call or a background task acts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUBJECT_KEY: Final = "mnemesh-subject"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The caller of the current request."""
+    """A caller: a subject, such as a user, in an organization."""
 
     organization_id: str
     subject_id: str
@@ -29,18 +29,18 @@ _current: ContextVar[Principal] = ContextVar("mnemesh_principal", default=DEFAUL
 
 
 def current_principal() -> Principal:
-    """The principal of the request being served; the default one outside of any."""
+    """Returns the principal of the request being served; outside of requests, the default one."""
     return _current.get()
 
 
 def set_principal(principal: Principal) -> None:
-    """Makes `principal` the current one for the rest of this task."""
+    """Sets the current principal for the rest of this task."""
     _current.set(principal)
 
 
 @contextmanager
 def as_principal(principal: Principal) -> Iterator[Principal]:
-    """Acts for `principal` inside the block: background work, which has no caller of its own."""
+    """Makes `principal` the current one within the block, for background tasks, which have no caller."""
     token = _current.set(principal)
     try:
         yield principal

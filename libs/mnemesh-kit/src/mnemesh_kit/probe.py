@@ -1,4 +1,4 @@
-"""Whether a service serves, as an exit code: `python -m mnemesh_kit.probe [host:port]`, for container health checks."""
+"""The health of a service as an exit code, for container health checks: `python -m mnemesh_kit.probe [host:port]`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ SECONDS: Final = 3.0
 
 
 def main(arguments: Sequence[str], env: Mapping[str, str] = os.environ) -> int:
-    """0 if the target says SERVING; else 1, with what it said instead on stderr.
+    """Returns 0 if the target is SERVING. Otherwise prints its state on stderr and returns 1.
 
-    The target is the first argument; without one, this machine at MNEMESH_PORT.
+    Args:
+        arguments: the target `host:port`; if it is missing, the port MNEMESH_PORT on this machine.
+        env: the environment.
     """
     target = arguments[0] if arguments else f"127.0.0.1:{env.get('MNEMESH_PORT', '')}"
-    answer = state(target)
-    if answer == "SERVING":
+    status = health_status(target)
+    if status == "SERVING":
         return 0
-    print(f"mnemesh: {target} is {answer}", file=sys.stderr)  # noqa: T201  (for whoever reads the health check's output)
+    print(f"mnemesh: {target} is {status}", file=sys.stderr)  # noqa: T201  (the output of the health check)
     return 1
 
 
-def state(target: str) -> str:
-    """The health that a server tells of itself, or the name of the code with which the question failed."""
+def health_status(target: str) -> str:
+    """Returns the health status that a server reports, or the name of the status code if the call fails."""
     with grpc.insecure_channel(target) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         try:

@@ -1,4 +1,4 @@
-"""Which methods a channel may repeat by itself, read from the service's descriptor."""
+"""The retry policy of a channel: which methods it may retry, derived from the service's descriptor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _POLICY: Final = {
 
 
 def service_descriptor(service: str) -> ServiceDescriptor | None:
-    """The descriptor of a service by its full name, if its generated code was imported."""
+    """Returns the descriptor of a service by its full name; None if its generated code is not imported."""
     try:
         return descriptor_pool.Default().FindServiceByName(service)
     except KeyError:
@@ -30,7 +30,7 @@ def service_descriptor(service: str) -> ServiceDescriptor | None:
 
 
 def service_config(service: ServiceDescriptor | None) -> str:
-    """The gRPC service config of a service: round robin, and a retry of the methods that may be repeated."""
+    """Returns the gRPC service config of a service as JSON: round robin, and retries of the repeatable methods."""
     config: dict[str, object] = {"loadBalancingConfig": [{"round_robin": {}}]}
     if service is not None:
         names = [
@@ -42,11 +42,11 @@ def service_config(service: ServiceDescriptor | None) -> str:
 
 
 def is_repeatable(method: MethodDescriptor) -> bool:
-    """Whether asking twice is the same as asking once: it reads, or a request id makes it so."""
+    """Returns whether a method may be called twice with the effect of once: it only reads, or has a `request_id`."""
     return method.GetOptions().idempotency_level in _REPEATABLE or request_id_number(method) is not None
 
 
 def request_id_number(method: MethodDescriptor) -> int | None:
-    """The number of the request's `request_id` field, if it has one."""
+    """Returns the number of the `request_id` field of a method's request; None if it has none."""
     field = method.input_type.fields_by_name.get("request_id")
     return field.number if field is not None else None

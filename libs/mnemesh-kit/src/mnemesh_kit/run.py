@@ -1,4 +1,4 @@
-"""The life of a service process: configuration to exit code, in one place."""
+"""The process of a service, from its configuration to its exit code."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def run(build: Callable[[], Awaitable[Assembly]], config: ServerConfig) -> int:
     """Runs a service until SIGTERM or SIGINT; returns the process's exit code.
 
     Args:
-        build: wires the service. It runs on the event loop, when the data directory is there and writable.
+        build: wires the service. It runs on the event loop, after the data directory was created.
         config: the service's settings.
 
     Returns:
-        0 after an orderly stop; 1 when a background task died; 2 when the service could not start, with the reason
-        in one line on stderr.
+        0 after an orderly stop; 1 if a background task failed; 2 if the service could not start, with the reason in
+        one line on stderr.
     """
     try:
-        return uvloop.run(_life(build, config))
+        return uvloop.run(_serve(build, config))
     except StartupError as error:
-        return refuse(error)
+        return report(error)
 
 
-def refuse(error: StartupError) -> int:
-    """Prints why the process cannot start; returns the exit code that says so."""
+def report(error: StartupError) -> int:
+    """Prints the reason why the process cannot start; returns the exit code for it."""
     print(f"mnemesh: {error}", file=sys.stderr)  # noqa: T201  (for the operator, not for the log)
     return CANNOT_START
 
@@ -57,18 +57,20 @@ def refuse(error: StartupError) -> int:
 def main(
     read: Callable[[], ConfigT],
     build: Callable[[ConfigT], Awaitable[Assembly]],
-    work: Mapping[str, str] = MappingProxyType({}),
+    commands: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
-    """Reads the configuration and runs: the body of a room's `main.py`.
+    """Runs a service, or what its command line asks for instead. The body of a service's `main.py`.
+
+    `--version` prints the distribution and its version.
 
     Args:
-        read: the service's settings.
+        read: returns the service's settings.
         build: wires the service.
-        work: what the process can be told to do instead, once: the name of each argument, and the module whose
-            function of that name takes the settings and gives a line for each thing that it did.
+        commands: the work that the process can do instead of serving: each argument of the command line, and the module
+            with a function of that name. The function takes the settings and yields the lines of a report.
 
     Returns:
-        The process's exit code, as `run` has it.
+        The process's exit code, as for `run`.
     """
     try:
         match sys.argv[1:]:
@@ -79,27 +81,27 @@ def main(
                 distribution = _package(build).replace("_", "-")
                 print(f"{distribution} {version_of(distribution)}")  # noqa: T201
                 return OK
-            case [name] if name in work:
-                asyncio.run(_tell(getattr(import_module(work[name]), name), read(), name))
+            case [name] if name in commands:
+                asyncio.run(_print_report(getattr(import_module(commands[name]), name), read(), name))
                 return OK
             case _:
-                choices = " | ".join((*work, "--version"))
+                choices = " | ".join((*commands, "--version"))
                 raise StartupError(f"usage: python -m {_package(build)} [{choices}]")
     except StartupError as error:
-        return refuse(error)
+        return report(error)
 
 
 def _package(build: Callable[..., object]) -> str:
     return build.__module__.partition(".")[0]
 
 
-async def _tell(work: Callable[[ConfigT], AsyncIterator[str]], config: ConfigT, name: str) -> None:
+async def _print_report(command: Callable[[ConfigT], AsyncIterator[str]], config: ConfigT, name: str) -> None:
     configure_logging(config, name)
-    async for line in work(config):
+    async for line in command(config):
         print(line, flush=True)  # noqa: T201  (for the operator, not for the log)
 
 
-async def _life(build: Callable[[], Awaitable[Assembly]], config: ServerConfig) -> int:
+async def _serve(build: Callable[[], Awaitable[Assembly]], config: ServerConfig) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -111,7 +113,7 @@ async def _life(build: Callable[[], Awaitable[Assembly]], config: ServerConfig) 
     stop_tracing = start_tracing(assembly.name)
     server = RunningServer()
     address = await server.start(assembly, config)
-    # What the start made stays. Left to the collector, walking it again would at times hold calls up for 50 ms.
+    # The objects of the start stay. Freezing them saves full collections, which would delay calls by up to 50 ms.
     gc.collect()
     gc.freeze()
     _log.info("listening", address=address, data_dir=str(config.data_path), pid=os.getpid())
@@ -139,5 +141,5 @@ def _require_writable(directory: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise StartupError(
-            f"The data directory {directory} cannot be written: {error.strerror}; choose another with MNEMESH_DATA_DIR."
+            f"The data directory {directory} cannot be written: {error.strerror}. Choose another with MNEMESH_DATA_DIR."
         ) from error

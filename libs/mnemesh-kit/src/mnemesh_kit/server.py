@@ -1,4 +1,4 @@
-"""A running server: what a room hands over (`Assembly`), and its life from binding to the last store closed."""
+"""A server: the parts that a service wires together (`Assembly`), and the server that runs them."""
 
 from __future__ import annotations
 
@@ -32,31 +32,32 @@ Hook = Callable[[], Awaitable[None]]
 
 @dataclass(kw_only=True)
 class Assembly:
-    """The parts of a service, wired together and not yet running."""
+    """The parts of a service, wired together but not running yet."""
 
     name: str
+    """The short name of the service, such as `blocks`."""
     servicers: Sequence[tuple[Callable[[Any, Any], None], Any]]
     """Pairs of a generated `add_…_to_server` and its servicer."""
     service_names: Sequence[str]
-    """Full names of the services, for health and reflection."""
+    """Full names of the gRPC services, for health, reflection and server information."""
     start: Sequence[Hook] = field(default_factory=tuple)
-    """Run in order before the server accepts calls."""
+    """Hooks that run in order before the server accepts calls."""
     background: Sequence[Hook] = field(default_factory=tuple)
-    """Tasks that run as long as the server; the end of one by an exception ends the server."""
+    """Tasks that run while the server runs. If one raises an exception, the server stops."""
     metrics: Sequence[Metric] = field(default_factory=tuple)
     """The service's own counters, gauges and histograms."""
     close: Sequence[Hook] = field(default_factory=tuple)
-    """Run in reverse order when all calls are over."""
+    """Hooks that run in reverse order after all calls are over."""
 
 
 class RunningServer:
-    """One server from start to stop; `mnemesh_kit.run` and the in-process mesh both use it."""
+    """One server, from its start to its stop. Used by `mnemesh_kit.run`, and by meshes within one process."""
 
     def __init__(self) -> None:
         self.address = ""
         self.metrics: Metrics | None = None
         self.failed: asyncio.Event = asyncio.Event()
-        """Set when a background task died."""
+        """Set when a background task has failed."""
         self._assembly: Assembly | None = None
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
@@ -64,26 +65,29 @@ class RunningServer:
         self._grace = 0.0
 
     async def start(self, assembly: Assembly, config: ServerConfig) -> str:
-        """Binds, runs the start hooks, accepts calls and says SERVING; returns the bound address.
+        """Binds the port, runs the start hooks, accepts calls and becomes SERVING.
+
+        Returns:
+            The address that the server listens on, with the port that it got.
 
         Raises:
-            StartupError: the port is taken, or the host needs authentication. The assembly is closed before.
+            StartupError: the port is taken, or the host needs authentication. The assembly is closed.
         """
         self._assembly, self._grace = assembly, config.shutdown_grace_seconds
         try:
-            self._server = self._built(assembly, config)
+            self._server = self._build(assembly, config)
             for hook in assembly.start:
                 await hook()
             await self._server.start()
         except BaseException:
             await self.stop()
             raise
-        self._tasks = [asyncio.create_task(self._watched(task)) for task in assembly.background]
-        await self._say(health_pb2.HealthCheckResponse.SERVING)
+        self._tasks = [asyncio.create_task(self._watch(task)) for task in assembly.background]
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         return self.address
 
     async def stop(self) -> None:
-        """Says NOT_SERVING, lets running calls end, then stops the tasks and closes the parts in reverse order."""
+        """Becomes NOT_SERVING, lets running calls finish, stops the tasks, and closes the parts in reverse order."""
         await self._health.enter_graceful_shutdown()
         if self._server is not None:
             await self._server.stop(self._grace)
@@ -98,15 +102,15 @@ class RunningServer:
             try:
                 await close()
             except Exception:
-                _log.exception("closing failed")
+                _log.exception("close_failed", hook=_name(close))
 
-    def _built(self, assembly: Assembly, config: ServerConfig) -> grpc.aio.Server:
-        believes = authenticator(config)
+    def _build(self, assembly: Assembly, config: ServerConfig) -> grpc.aio.Server:
+        checked = authenticator(config)
         if config.metrics_port is not None:
             self.metrics = Metrics([TRANSACTIONS, *assembly.metrics])
             _require_free(config.host, config.metrics_port, "MNEMESH_METRICS_PORT")
             self.metrics.serve(config.host, config.metrics_port)
-        pipeline = Pipeline(believes, self.metrics)
+        pipeline = Pipeline(checked, self.metrics)
         server = grpc.aio.server(interceptors=(*server_interceptors(), pipeline), options=SERVER_OPTIONS)
         for add, servicer in assembly.servicers:
             add(servicer, server)
@@ -118,16 +122,20 @@ class RunningServer:
         self.address = _bind(server, config, assembly.name)
         return server
 
-    async def _say(self, status: Any) -> None:
+    async def _set_health(self, status: Any) -> None:
         for name in ("", *(self._assembly.service_names if self._assembly else ())):
             await self._health.set(name, status)
 
-    async def _watched(self, task: Hook) -> None:
+    async def _watch(self, task: Hook) -> None:
         try:
             await task()
         except Exception:
-            _log.exception("a background task died", task=getattr(task, "__qualname__", repr(task)))
+            _log.exception("background_task_failed", task=_name(task))
             self.failed.set()
+
+
+def _name(hook: Hook) -> str:
+    return getattr(hook, "__qualname__", repr(hook))
 
 
 def _bind(server: grpc.aio.Server, config: ServerConfig, name: str) -> str:
@@ -144,7 +152,7 @@ def _bind(server: grpc.aio.Server, config: ServerConfig, name: str) -> str:
 
 
 def _require_free(host: str, port: int, variable: str) -> None:
-    """Says why a port cannot be had; gRPC itself would only print its own trace."""
+    """Raises StartupError if the port cannot be bound; gRPC itself would only print a trace."""
     if not port:
         return
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -154,5 +162,5 @@ def _require_free(host: str, port: int, variable: str) -> None:
             probe.bind((host, port))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise StartupError(f"Port {port} on {host} is already taken; choose another with {variable}.") from error
+            raise StartupError(f"Port {port} on {host} is already in use. Choose another with {variable}.") from error
         raise StartupError(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from error

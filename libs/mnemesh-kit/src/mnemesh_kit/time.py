@@ -95,7 +95,7 @@ class DateRange:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no instant can be in the range."""
+        """True if no instant can be in the range."""
         return self.start is not None and self.end is not None and self.start >= self.end
 
 

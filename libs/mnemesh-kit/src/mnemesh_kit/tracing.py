@@ -1,4 +1,4 @@
-"""OpenTelemetry, if an OTLP endpoint is configured and the `otel` extra is installed; otherwise not even an import."""
+"""OpenTelemetry traces. Nothing is imported unless OTEL_EXPORTER_OTLP_ENDPOINT is set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from mnemesh_kit.config import StartupError
 
 
 def start_tracing(service: str, env: Mapping[str, str] = os.environ) -> Callable[[], None] | None:
-    """Instruments the process's gRPC servers and channels; returns what flushes and stops it, or None when off."""
+    """Starts to export the spans of the process's gRPC servers and channels.
+
+    Returns:
+        A function that exports the remaining spans and stops; None if no endpoint is configured.
+
+    Raises:
+        StartupError: the extra `otel` is not installed.
+    """
     if not env.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         return None
     try:
@@ -21,7 +28,7 @@ def start_tracing(service: str, env: Mapping[str, str] = os.environ) -> Callable
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ImportError as error:
         raise StartupError(
-            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but tracing is not installed: install mnemesh-kit[otel]."
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set, but tracing is not installed. Install mnemesh-kit[otel]."
         ) from error
     provider = TracerProvider(resource=Resource.create({"service.name": f"mnemesh-{service}"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -32,7 +39,7 @@ def start_tracing(service: str, env: Mapping[str, str] = os.environ) -> Callable
 
 
 def server_interceptors(env: Mapping[str, str] = os.environ) -> tuple[Any, ...]:
-    """The interceptor that opens a span for each call, where tracing is on."""
+    """Returns the interceptor that records a span for each call; none if tracing is off."""
     if not env.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         return ()
     from opentelemetry.instrumentation.grpc import aio_server_interceptor  # noqa: PLC0415
@@ -41,7 +48,7 @@ def server_interceptors(env: Mapping[str, str] = os.environ) -> tuple[Any, ...]:
 
 
 def current_trace_id(env: Mapping[str, str] = os.environ) -> str | None:
-    """Of the trace that the caller is a part of, in hex; None where tracing is off."""
+    """Returns the id of the current trace in hex; None if there is none or tracing is off."""
     if not env.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         return None
     from opentelemetry import trace  # noqa: PLC0415

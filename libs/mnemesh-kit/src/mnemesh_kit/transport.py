@@ -1,4 +1,4 @@
-"""The gRPC options that both ends of every connection agree on."""
+"""The gRPC options of every server and channel of the mesh."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIZES: Final = (
     ("grpc.max_metadata_size", 64 * 1024),
 )
 
-# A frozen peer is noticed within 12 s; without the ping timeout it takes 70.
+# A peer that hangs is detected within 12 s; without the ping timeout it takes 70 s.
 _KEEPALIVE: Final = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 2_000),
@@ -35,6 +35,6 @@ SERVER_OPTIONS: Final = (
     *_KEEPALIVE,
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-    # Two processes would share a port silently, each answering half of the calls.
+    # Otherwise two processes could share a port, and each would get half of the calls.
     ("grpc.so_reuseport", 0),
 )

@@ -1,4 +1,4 @@
-"""One SQL database of one service: SQLite in process, or PostgreSQL, behind the same two verbs, `read` and `write`."""
+"""The SQL database of a service: SQLite in process or PostgreSQL, with the same two methods, `read` and `write`."""
 
 from mnemesh_kit.sql.config import SqlConfig, open_database
 from mnemesh_kit.sql.database import Database

@@ -1,4 +1,4 @@
-"""The `Database` that rooms hold: opens the engine that the URL names and hands transactions to it."""
+"""The `Database` of a service: chooses the engine by the URL, and runs transactions on it."""
 
 from __future__ import annotations
 
@@ -18,32 +18,42 @@ TRANSACTIONS: Final = Counter("mnemesh_sql_transactions", "SQL transactions begu
 
 
 class Engine(Protocol):
-    """One kind of SQL engine."""
+    """A kind of SQL engine.
+
+    Example:
+        >>> engine = SqliteEngine(sa.make_url("sqlite:////tmp/blocks.db"), synchronous="NORMAL", readers=2)
+        >>> await engine.read(lambda conn: conn.execute(sa.select(1)).scalar_one())
+        1
+    """
 
     dialect: str
 
     async def read(self, fn: Callable[[sa.Connection], T]) -> T:
-        """See `Database.read`."""
+        """Runs `fn` in a read-only transaction; see `Database.read`."""
         ...
 
     async def write(self, fn: Callable[[sa.Connection], T]) -> T:
-        """See `Database.write`."""
+        """Runs `fn` in a serializable transaction; see `Database.write`."""
         ...
 
     async def alter(self, fn: Callable[[sa.Connection], T]) -> T:
-        """Runs `fn`, which takes locks and changes the schema, in one transaction that sees what others commit."""
+        """Runs `fn`, which takes locks and changes the schema, in one transaction that sees the commits of others."""
         ...
 
     async def close(self) -> None:
-        """Waits for running transactions and lets go of the connections."""
+        """Waits for running transactions and closes the connections."""
         ...
 
 
 class Database:
-    """A service's own database.
+    """The database of one service.
 
-    Both verbs take a plain function over a Core connection and run it inside one transaction, off the event loop on
-    SQLite and on it on PostgreSQL. The function must do nothing but talk to that connection and compute.
+    `read` and `write` take a plain function of a Core connection and run it in one transaction: on SQLite in a thread,
+    on PostgreSQL on the event loop. The function may only use that connection and compute.
+
+    Example:
+        >>> database = Database.open("sqlite:////var/lib/mnemesh/blocks.db")
+        >>> await database.write(lambda conn: conn.execute(blocks.insert(), row))
     """
 
     def __init__(self, engine: Engine, name: str) -> None:
@@ -60,24 +70,27 @@ class Database:
         readers: int = 2,
         postgres_settings: Mapping[str, str] | None = None,
     ) -> Self:
-        """Opens a database; nothing is read or made before the first transaction.
+        """Opens a database. Nothing is connected or created before the first transaction.
 
         Args:
-            url: `sqlite:////absolute/path.db`, or `postgresql://user:password@host/database`.
-            synchronous: SQLite's setting. NORMAL survives the death of the process; FULL also a loss of power.
-            readers: how many reads run side by side on SQLite.
-            postgres_settings: what each connection sets on PostgreSQL.
+            url: `sqlite:////absolute/path.db` or `postgresql://user:password@host/database`.
+            synchronous: SQLite's setting. NORMAL survives a crash of the process; FULL also a loss of power.
+            readers: the number of concurrent reads on SQLite.
+            postgres_settings: settings of each connection to PostgreSQL, by name.
+
+        Raises:
+            ConfigError: the URL is malformed or names another engine.
         """
         try:
             parsed = sa.make_url(url)
         except sa.exc.ArgumentError as error:
             raise ConfigError(
-                "The database URL cannot be read; it looks like sqlite:////path or postgresql://…"
+                "The database URL is malformed. Use sqlite:////path or postgresql://user:password@host/database."
             ) from error
         shown = parsed.render_as_string(hide_password=True)
         match parsed.get_backend_name():
             case "sqlite":
-                from mnemesh_kit.sql.sqlite import SqliteEngine  # noqa: PLC0415  (an engine is imported where it is used)
+                from mnemesh_kit.sql.sqlite import SqliteEngine  # noqa: PLC0415  (only the engine in use is imported)
 
                 return cls(SqliteEngine(parsed, synchronous=synchronous, readers=readers), shown)
             case "postgresql" | "postgres":
@@ -85,41 +98,49 @@ class Database:
 
                 return cls(PostgresEngine(parsed, settings=postgres_settings), shown)
             case other:
-                raise ConfigError(f"A database of kind {other!r} is not supported; use sqlite or postgresql.")
+                raise ConfigError(f"The database engine {other!r} is not supported. Use sqlite or postgresql.")
 
     async def read(self, fn: Callable[[sa.Connection], T]) -> T:
-        """Runs `fn` on one consistent snapshot. Writes fail."""
+        """Runs `fn` on one consistent snapshot and returns its result. Writes fail.
+
+        Raises:
+            Unavailable: the database cannot be reached.
+        """
         TRANSACTIONS.inc("read")
         return await self._engine.read(fn)
 
     async def write(self, fn: Callable[[sa.Connection], T]) -> T:
-        """Runs `fn` in one serializable transaction: it sees every commit before it, and none in between.
+        """Runs `fn` in one serializable transaction, commits, and returns the result.
 
-        An exception from `fn` rolls everything back. A conflict with another writer runs the whole of `fn` again, so
-        it must not count on running once. A caller that is cancelled may still have committed.
+        An exception of `fn` rolls everything back. After a conflict with another writer, `fn` runs again from its
+        beginning, so it must not change anything but the database. If the caller is cancelled, the transaction may
+        still be committed.
+
+        Raises:
+            Unavailable: the database cannot be reached, or conflicts with other writers did not end.
         """
         TRANSACTIONS.inc("write")
         return await self._engine.write(fn)
 
     async def migrate(self, package: str) -> None:
-        """Brings the schema to the newest revision under `<package>/store/migrations/versions`.
+        """Migrates the schema to the newest revision in `<package>/store/migrations/versions`.
 
-        Replicas may start together: one migrates, the others wait.
+        Replicas may start at the same time: one migrates, and the others wait for it.
 
         Raises:
             StartupError: the database cannot be reached or opened.
         """
 
-        def bring_up(conn: sa.Connection) -> None:
+        def migrate_if_old(conn: sa.Connection) -> None:
             if not is_newest(conn, package):
                 from mnemesh_kit.sql.migrations import upgrade  # noqa: PLC0415  (Alembic costs 12 MB and most of a start)
 
                 upgrade(conn, package)
 
         try:
-            await self._engine.alter(bring_up)
+            await self._engine.alter(migrate_if_old)
         except (sa.exc.ProgrammingError, sa.exc.IntegrityError):
-            raise  # a defect of a migration, not of the place
+            raise  # a defect of a migration, not of the environment
         except (OSError, sa.exc.DBAPIError) as error:
             cause = str(getattr(error, "orig", None) or error).strip().splitlines()
             raise StartupError(f"The database {self._name} cannot be used: {cause[0] if cause else error!r}") from error

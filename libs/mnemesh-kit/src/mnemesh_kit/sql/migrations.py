@@ -1,4 +1,4 @@
-"""Alembic without its command line: a room ships revision files, and the kit runs them on a given connection."""
+"""Runs the Alembic revisions of a service on a connection, without Alembic's command line."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 
-# Any constant will do: it is the one lock that all replicas of all services take while migrating a database.
+# The lock that all replicas of all services take while they migrate a database. Its value is arbitrary.
 _LOCK: Final = 0x656E6772616D
 
 
 def upgrade(connection: sa.Connection, package: str) -> None:
-    """Runs the revisions of `<package>/store/migrations/versions` that the database does not have yet.
+    """Runs the revisions in `<package>/store/migrations/versions` that the database does not have yet.
 
-    The caller's transaction holds all of them: an upgrade happens whole or not at all.
+    All of them run in the caller's transaction, so an upgrade is atomic.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
@@ -41,6 +41,6 @@ def _config(directory: Path) -> Config:
 
 def _steps(scripts: ScriptDirectory) -> Any:
     def to_newest(revision: Any, _context: object) -> Any:
-        return scripts._upgrade_revs("head", revision)  # (what Alembic's own upgrade command calls)
+        return scripts._upgrade_revs("head", revision)  # (as Alembic's upgrade command does)
 
     return to_newest

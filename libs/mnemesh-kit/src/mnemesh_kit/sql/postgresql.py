@@ -1,4 +1,4 @@
-"""PostgreSQL through asyncpg: serializable writes that are run again on a conflict, read-only snapshots for reads."""
+"""PostgreSQL through asyncpg: reads on read-only snapshots; serializable writes that are repeated after a conflict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 WRITE_ATTEMPTS: Final = 50
 CONFLICT_BACKOFF: Final = Backoff(first=0.002, maximum=0.1, factor=1.2, jitter=1.0)
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
-# A unique violation may be a race that a second look turns into the rule's own error, so it is run again once.
+# A unique violation may be a race. Then a second run finds the other row and raises the rule's own error.
 _UNIQUE_VIOLATION: Final = "23505"
 
 
@@ -52,7 +52,7 @@ class PostgresEngine:
             return await connection.run_sync(fn)
 
     async def write(self, fn: Callable[[sa.Connection], T]) -> T:
-        """Runs `fn` in a serializable transaction, again after a conflict."""
+        """Runs `fn` in a serializable transaction, and again after a conflict."""
         unique_violations = 0
         async with AsyncExitStack() as turn:
             for attempt in range(1, WRITE_ATTEMPTS + 1):
@@ -64,14 +64,14 @@ class PostgresEngine:
                     unique_violations += state == _UNIQUE_VIOLATION
                     if state not in _CONFLICTS and not (state == _UNIQUE_VIOLATION and unique_violations == 1):
                         raise
-                # Losers of this process go on one at a time, so that one of them always gets through.
+                # Retries of this process run one at a time, so that one of them always succeeds.
                 if attempt == 1:
                     await turn.enter_async_context(self._after_conflict)
                 await asyncio.sleep(CONFLICT_BACKOFF.delay(attempt))
-        raise Unavailable("The database is too busy with other writers.")
+        raise Unavailable("The database has too many conflicting writers. Retry later.")
 
     async def alter(self, fn: Callable[[sa.Connection], T]) -> T:
-        """Runs `fn` under READ COMMITTED: after waiting for a lock it sees what the holder did."""
+        """Runs `fn` under READ COMMITTED: after it has waited for a lock, it sees the changes of the lock's holder."""
         async with self._engine.begin() as connection:
             return await connection.run_sync(fn)
 
@@ -82,7 +82,7 @@ class PostgresEngine:
 
 @asynccontextmanager
 async def _reachable() -> AsyncIterator[None]:
-    """Tells a database that is away from a statement that is wrong."""
+    """Raises Unavailable if the database cannot be reached; errors of a statement pass unchanged."""
     try:
         yield
     except (OSError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:

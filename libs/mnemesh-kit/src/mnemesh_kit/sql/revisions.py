@@ -1,4 +1,4 @@
-"""Whether a database has the newest schema, told without Alembic: most starts change nothing and need not load it."""
+"""The check for the newest schema without Alembic, which most starts then need not import."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _VERSIONS: Final = sa.table("alembic_version", sa.column("version_num"))
 
 
 def is_newest(connection: sa.Connection, package: str) -> bool:
-    """Whether the last revision file of `<package>/store/migrations/versions` is what the database stands at.
+    """Returns whether the database has the last revision in `<package>/store/migrations/versions`.
 
-    Goes by the rule that a file is called after its revision, and that files sort in their order: `0002_tags.py` holds
-    revision "0002". A room that named its files otherwise would be told False, and Alembic would look for itself.
+    A file is named after its revision, and files sort by revision: `0002_tags.py` contains the revision "0002". For
+    other names the result is False, and Alembic decides.
     """
     if not sa.inspect(connection).has_table(_VERSIONS.name):
         return False
     versions = resources.files(package) / "store" / "migrations" / "versions"
     names = sorted(file.name for file in versions.iterdir() if file.name.endswith(".py"))
-    stands_at = connection.execute(sa.select(_VERSIONS.c.version_num)).scalars().all()
-    return bool(names) and list(stands_at) == [names[-1].partition("_")[0]]
+    current = connection.execute(sa.select(_VERSIONS.c.version_num)).scalars().all()
+    return bool(names) and list(current) == [names[-1].partition("_")[0]]

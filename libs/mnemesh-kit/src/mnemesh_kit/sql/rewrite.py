@@ -1,4 +1,4 @@
-"""Rewrites a database, because SQL engines keep what was deleted in free pages, dead rows, word indexes and logs."""
+"""Rewrites a database: engines keep deleted data in free pages, dead rows, full-text indexes and logs."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from mnemesh_kit.config import StartupError
 
 @dataclass(frozen=True, slots=True)
 class RewrittenDatabase:
-    """What it was, and what its files take before and after."""
+    """The result of a rewrite: the database, and the size of its files before and after."""
 
     name: str
     bytes_before: int
     bytes_after: int
 
     def __str__(self) -> str:
-        """As a report has it."""
+        """Returns the result as a line of a report."""
         return f"{self.name}: {megabytes(self.bytes_before)} before, {megabytes(self.bytes_after)} now"
 
 
 def require_unused(url: str) -> None:
-    """Sees to it that no other process has an SQLite database open; a PostgreSQL server is shared by nature.
+    """Checks that no other process has an SQLite database open. Does nothing for PostgreSQL.
 
     Raises:
-        StartupError: one has.
+        StartupError: another process uses the database.
     """
     parsed = sa.make_url(url)
     path = Path(parsed.database or "")
@@ -40,7 +40,7 @@ def require_unused(url: str) -> None:
         return
     try:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as connection:
-            # Every connection to a database in WAL mode holds a shared lock, also one that does nothing.
+            # In WAL mode, every open connection holds a shared lock, even if it is idle.
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")
             connection.execute("BEGIN EXCLUSIVE")
             connection.execute("COMMIT")
@@ -49,15 +49,15 @@ def require_unused(url: str) -> None:
 
 
 async def rewrite_database(url: str, tables: Sequence[str], *, sqlite_first: Sequence[str] = ()) -> RewrittenDatabase:
-    """Gives back the bytes of everything that was deleted. Nobody else may use the database meanwhile.
+    """Removes the bytes of deleted rows from the files of a database that no other process uses.
 
     Args:
-        url: as of `Database.open`.
-        tables: the names of those that PostgreSQL rewrites; an SQLite file is rewritten whole.
-        sqlite_first: statements for SQLite to run before, such as the rebuilding of a word index.
+        url: the database, as for `Database.open`.
+        tables: the names of the tables that PostgreSQL rewrites; an SQLite file is rewritten as a whole.
+        sqlite_first: statements that SQLite runs before, such as the rebuild of a full-text index.
 
     Raises:
-        StartupError: somebody uses it.
+        StartupError: another process uses the database.
     """
     parsed = sa.make_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -66,7 +66,7 @@ async def rewrite_database(url: str, tables: Sequence[str], *, sqlite_first: Seq
 
 
 def megabytes(size: int) -> str:
-    """A size in bytes as a report has it."""
+    """Returns a size in bytes as a report shows it."""
     return f"{size / 1_000_000:.2f} MB"
 
 
@@ -80,14 +80,16 @@ def _rewrite_sqlite(path: Path, first: Sequence[str]) -> RewrittenDatabase:
             connection.execute("VACUUM")
             busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     except sqlite3.OperationalError as error:
-        raise StartupError(f"The database {path} could not be rewritten: {error}.") from error
+        raise StartupError(f"The database {path} cannot be rewritten: {error}.") from error
     if busy:
-        raise StartupError(f"The database {path} is in use by another process; its log was not emptied.")
+        raise StartupError(
+            f"The database {path} is in use by another process. Stop it first; the write-ahead log was not emptied."
+        )
     return RewrittenDatabase(path.name, before, _size(path))
 
 
 async def _rewrite_postgresql(url: sa.URL, tables: Sequence[str]) -> RewrittenDatabase:
-    """Rewrites our tables. The server's own log goes by its own settings."""
+    """Rewrites the given tables. The server's write-ahead log follows its own settings."""
     engine = create_async_engine(url.set(drivername="postgresql+asyncpg"), isolation_level="AUTOCOMMIT")
     size = sa.select(sa.func.pg_database_size(sa.func.current_database()))
     try:

@@ -1,4 +1,4 @@
-"""SQLite: one thread writes, a few read, each with a connection of its own; a transaction is one hop to its thread."""
+"""SQLite: one thread writes and a few read, each with its own connection. A transaction runs in one such thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUSY_TIMEOUT_MS: Final = 5_000
 WRITE_ATTEMPTS: Final = 5
 BUSY_BACKOFF: Final = Backoff(first=0.02, maximum=0.1, factor=1.5, jitter=0.75)
 CACHE_KILOBYTES: Final = 8_192
-"""Of each connection, at most. SQLite's own 2 MB are too few for what a search of words reads three times."""
+"""The page cache of each connection. SQLite's default of 2 MB is too small: a full-text search reads pages again."""
 _RETRIED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
@@ -33,18 +33,18 @@ class SqliteEngine:
 
     def __init__(self, url: sa.URL, *, synchronous: str, readers: int) -> None:
         if not url.database or url.database == ":memory:":
-            raise ValueError("an SQLite database needs a file: its readers are other connections")
+            raise ValueError("An SQLite database must be a file: readers and the writer have different connections.")
         self._writer = _Lane(_engine(url, "IMMEDIATE", synchronous), threads=1, name="sqlite-writer")
         self._reader = _Lane(
             _engine(url, "DEFERRED", synchronous, query_only=True), threads=readers, name="sqlite-reader"
         )
 
     async def read(self, fn: Callable[[sa.Connection], T]) -> T:
-        """Runs `fn` on a deferred transaction of a reader."""
+        """Runs `fn` in a deferred transaction of a reader."""
         return await self._reader.submit(fn)
 
     async def write(self, fn: Callable[[sa.Connection], T]) -> T:
-        """Runs `fn` under BEGIN IMMEDIATE, after the writes before it."""
+        """Runs `fn` under BEGIN IMMEDIATE, after all earlier writes."""
         return await self._writer.submit(fn)
 
     async def alter(self, fn: Callable[[sa.Connection], T]) -> T:
@@ -52,12 +52,12 @@ class SqliteEngine:
         return await self._writer.submit(fn)
 
     async def close(self) -> None:
-        """Drains both lanes."""
+        """Waits for running transactions and closes the connections."""
         await asyncio.gather(self._reader.close(), self._writer.close())
 
 
 class _Lane:
-    """Threads that each hold one connection, and the queue before them."""
+    """Threads with one connection each, and their common queue."""
 
     def __init__(self, engine: sa.Engine, *, threads: int, name: str) -> None:
         self._engine = engine
@@ -80,7 +80,9 @@ class _Lane:
                 if code not in _RETRIED:
                     raise
                 if attempt == WRITE_ATTEMPTS:
-                    raise Unavailable("The database is busy with another process's writes.") from error
+                    raise Unavailable(
+                        "The database is busy with the writes of another process. Retry later."
+                    ) from error
                 time.sleep(BUSY_BACKOFF.delay(attempt))
         raise AssertionError("unreachable")
 
@@ -103,7 +105,7 @@ def _engine(url: sa.URL, begin: str, synchronous: str, *, query_only: bool = Fal
     engine = sa.create_engine(
         url.set(drivername="sqlite+pysqlite"),
         poolclass=sa.NullPool,
-        # The driver's own BEGIN comes too late (before the first write, not the first read): ours is the listener's.
+        # The driver would begin a transaction only before the first write, not the first read: `_begin` does it.
         connect_args={"isolation_level": None, "check_same_thread": False, "timeout": BUSY_TIMEOUT_MS / 1000},
     )
     pragmas = (

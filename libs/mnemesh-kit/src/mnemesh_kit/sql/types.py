@@ -1,4 +1,4 @@
-"""Column types that mean the same on both engines."""
+"""Column types that behave the same on both engines."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import sqlalchemy as sa
 
 
 class UtcDateTime(sa.types.TypeDecorator[datetime]):
-    """An instant: stored in UTC, returned aware. SQLite keeps it as text that sorts in time order."""
+    """An instant, stored in UTC and returned as an aware datetime. SQLite stores text that sorts by time."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
 
     @property
     def python_type(self) -> type[datetime]:
-        """What values of this type are in Python; paging reads it."""
+        """The Python type of the values, which paging needs."""
         return datetime
 
     def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
-        """Refuses naive datetimes: nobody knows what they mean."""
+        """Converts an aware datetime to UTC. Raises ValueError for a naive one, which is ambiguous."""
         if value is None:
             return None
         if value.tzinfo is None:
-            raise ValueError("a stored datetime must be aware")
+            raise ValueError("A stored datetime must be aware.")
         value = value.astimezone(UTC)
         return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
 
     def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], datetime | None] | None:
-        """Reads SQLite's text in one step: a search reads hundreds of instants, and the usual way takes three."""
+        """Returns a function that parses SQLite's text in one step: a search reads hundreds of instants."""
         return _instant if dialect.name == "sqlite" else super().result_processor(dialect, coltype)
 
     def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
-        """Gives the aware instant back, on PostgreSQL."""
+        """Returns the aware instant, on PostgreSQL."""
         if value is None:
             return None
-        # The driver gives the ends of time without a zone.
+        # The driver returns the earliest and the latest instant without a zone.
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
