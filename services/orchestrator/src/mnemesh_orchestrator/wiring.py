@@ -89,14 +89,15 @@ from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
 from mnemesh_orchestrator.usecases.compactions import CompactionService
+from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
 from mnemesh_orchestrator.usecases.conversations import ConversationService
 from mnemesh_orchestrator.usecases.identities import IdentityService
 from mnemesh_orchestrator.usecases.models import ModelService
-from mnemesh_orchestrator.usecases.previews import PreviewService, ToolRunner
+from mnemesh_orchestrator.usecases.previews import PreviewService
 from mnemesh_orchestrator.usecases.providers import ProviderService
 from mnemesh_orchestrator.usecases.runs import RunService
 from mnemesh_orchestrator.usecases.steps import StepService
-from mnemesh_orchestrator.usecases.windows import WindowService
+from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
 
 PURGE_SECONDS = 3600.0
 UNFINISHED_SECONDS = 15.0
@@ -145,7 +146,7 @@ class Orchestrator:
     agents: AgentService
     lifecycle: AgentLifecycle
     prompts: Prompts
-    windows: WindowService
+    windows: ContextWindowService
     conversations: ConversationService
     previews: PreviewService
     compactions: CompactionService
@@ -209,7 +210,7 @@ def build(
     renewer = LeaseRenewer(stores.leases, clock, instance_id)
     worker = RunWorker(stores.runs, stores.leases, renewer, broker, deltas, engine, turns, clock)
     lock = ConversationLock(stores.leases, renewer, worker.start_next, ids)
-    windows = WindowService(
+    windows = ContextWindowService(
         stores.agents,
         stores.conversations,
         lock,

@@ -7,7 +7,7 @@ import pytest
 from mnemesh_orchestrator.compaction.token_estimator import TokenEstimator
 from mnemesh_orchestrator.compaction.tokens import Corrections
 from mnemesh_orchestrator.model.agents import Agent, AgentType, Correction
-from mnemesh_orchestrator.usecases.windows import WindowReport
+from mnemesh_orchestrator.usecases.context_windows import ContextWindowReport
 
 from ..support.world import ME, Process, World
 from .conftest import LONG, SMALL, Speaker, is_summary_request, small_agent, talk
@@ -67,7 +67,7 @@ def test_what_more_answers_taught_counts() -> None:
     assert corrections.of(stored, "n").factor == 2.0
 
 
-async def report(process: Process, agent: Agent) -> WindowReport:
+async def report(process: Process, agent: Agent) -> ContextWindowReport:
     place = await process.windows.place(ME, agent.id, agent.default_conversation_id)
     return await process.windows.report(*place, process.agents.effective_settings(*place))
 

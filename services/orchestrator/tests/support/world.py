@@ -35,11 +35,12 @@ from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
 from mnemesh_orchestrator.usecases.compactions import CompactionService
+from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
 from mnemesh_orchestrator.usecases.conversations import ConversationService
-from mnemesh_orchestrator.usecases.previews import PreviewService, ToolRunner
+from mnemesh_orchestrator.usecases.previews import PreviewService
 from mnemesh_orchestrator.usecases.runs import RunService
 from mnemesh_orchestrator.usecases.steps import StepService
-from mnemesh_orchestrator.usecases.windows import WindowService
+from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
 from mnemesh_orchestrator.wiring import Orchestrator, Stores, build
 from mnemesh_types.messages import ApprovalDecision, Message, Role, TextPart
 
@@ -70,7 +71,7 @@ class Process:
         return self.orchestrator.lifecycle
 
     @property
-    def windows(self) -> WindowService:
+    def windows(self) -> ContextWindowService:
         return self.orchestrator.windows
 
     @property

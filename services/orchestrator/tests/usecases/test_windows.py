@@ -11,7 +11,7 @@ from mnemesh_orchestrator.errors import ConversationBusy, PendingApproval
 from mnemesh_orchestrator.model.agents import Agent, AgentType, PromptPolicy
 from mnemesh_orchestrator.model.rules import ExitLoop, RequiresApproval
 from mnemesh_orchestrator.model.runs import OnBusy
-from mnemesh_orchestrator.usecases.windows import WindowReport
+from mnemesh_orchestrator.usecases.context_windows import ContextWindowReport
 from mnemesh_types.messages import Role
 
 from ..support.model import Held, call, say
@@ -20,7 +20,7 @@ from ..support.world import ME, Process, World, lines
 RESET = RequestKey(ME.organization_id, "ResetMessages", "r-1", "f")
 
 
-async def report(process: Process, agent: Agent) -> WindowReport:
+async def report(process: Process, agent: Agent) -> ContextWindowReport:
     agent, conversation = await process.windows.place(ME, agent.id, agent.default_conversation_id)
     return await process.windows.report(agent, conversation, process.agents.effective_settings(agent, conversation))
 
@@ -30,7 +30,7 @@ def owner_writes(world: World, agent: Agent, value: str) -> None:
     world.blocks.put(replace(block, value=value))
 
 
-def require_sound(seen: WindowReport) -> None:
+def require_sound(seen: ContextWindowReport) -> None:
     """The sections are there, none is negative, and together they are the whole."""
     assert min(seen.section_tokens) >= 0
     assert sum(seen.section_tokens) + seen.message_tokens + seen.schema_tokens == seen.total_tokens

@@ -33,8 +33,9 @@ from mnemesh_orchestrator.rpc.convert.settings import (
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.compactions import CompactionService
-from mnemesh_orchestrator.usecases.previews import PreviewService, ToolRunner
-from mnemesh_orchestrator.usecases.windows import WindowService
+from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
+from mnemesh_orchestrator.usecases.previews import PreviewService
+from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -53,7 +54,7 @@ class AgentsServicer(agents_service_pb2_grpc.AgentServiceServicer):
         self,
         service: AgentService,
         birth: AgentLifecycle,
-        windows: WindowService,
+        windows: ContextWindowService,
         previews: PreviewService,
         runner: ToolRunner,
         compactions: CompactionService,

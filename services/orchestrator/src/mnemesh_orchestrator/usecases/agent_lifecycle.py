@@ -75,7 +75,7 @@ class AgentLifecycle:
         self._clock = clock
         self._ids = ids
 
-    async def create(self, principal: Principal, key: RequestKey | None, draft: AgentDraft) -> Agent:
+    async def create(self, caller: Principal, key: RequestKey | None, draft: AgentDraft) -> Agent:
         """Makes an agent with all its parts; a repeat under the same key goes on where the first stopped.
 
         Raises:
@@ -84,19 +84,19 @@ class AgentLifecycle:
             Unavailable: a tier is away. The creation goes on by itself; asking again under the same key gives
                 its result.
         """
-        agent = await self._first_record(principal, draft)
+        agent = await self._first_record(caller, draft)
         creation = Creation(draft, *((key.method, key.request_id) if key is not None else (None, None)))
         agent_id, replayed = await self._store.begin_creation(key, agent, msgspec.json.encode(creation))
         if replayed:
-            under_way = await self._store.creation(principal.organization_id, agent_id)
+            under_way = await self._store.creation(caller.organization_id, agent_id)
             if under_way is None:
-                return await self._store.get(principal.organization_id, agent_id)
+                return await self._store.get(caller.organization_id, agent_id)
             agent, creation = under_way[0], msgspec.json.decode(under_way[1], type=Creation)
         return await self._complete(agent, creation)
 
-    async def _first_record(self, principal: Principal, draft: AgentDraft) -> Agent:
+    async def _first_record(self, caller: Principal, draft: AgentDraft) -> Agent:
         spec = AGENT_TYPES[draft.type]
-        offer = await self._models.of(principal.organization_id)
+        offer = await self._models.of(caller.organization_id)
         model = draft.model or await offer.default_handle()
         offer.resolve(model)
         if draft.model_settings.fallback_model:
@@ -105,7 +105,7 @@ class AgentLifecycle:
         agent_id, now = self._ids.new("agent"), self._clock.now()
         return Agent(
             id=agent_id,
-            organization_id=principal.organization_id,
+            organization_id=caller.organization_id,
             name=draft.name or f"agent-{agent_id[-6:]}",
             type=draft.type,
             system=self._system(draft) if draft.system is None else draft.system,
@@ -129,9 +129,7 @@ class AgentLifecycle:
             per_file_view_window_char_limit=draft.per_file_view_window_char_limit,
             hidden=draft.hidden,
             identity_ids=draft.identity_ids,
-            provenance=replace(
-                draft.provenance, created_by_id=principal.subject_id, last_updated_by_id=principal.subject_id
-            ),
+            provenance=replace(draft.provenance, created_by_id=caller.subject_id, last_updated_by_id=caller.subject_id),
         )
 
     def _system(self, draft: AgentDraft) -> str:
@@ -229,15 +227,15 @@ class AgentLifecycle:
                 await self._erase(agent.id)
                 await self._store.forget(agent.id)
 
-    async def delete(self, principal: Principal, agent_id: str) -> Erased:
+    async def delete(self, caller: Principal, agent_id: str) -> Erased:
         """Deletes an agent and everything that only it has; what that was. One that is not there is a success.
 
         Raises:
             Unavailable: a tier is away. The agent is gone for everybody; the rest follows by itself.
         """
-        if not await self._store.begin_deletion(principal.organization_id, agent_id):
+        if not await self._store.begin_deletion(caller.organization_id, agent_id):
             return Erased()
-        return await self._complete_deletion(principal.organization_id, agent_id) + Erased(agents=1)
+        return await self._complete_deletion(caller.organization_id, agent_id) + Erased(agents=1)
 
     async def _complete_deletion(self, organization_id: str, agent_id: str) -> Erased:
         unfinished = await self._conductor.drop(organization_id, agent_id)

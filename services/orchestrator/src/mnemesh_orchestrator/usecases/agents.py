@@ -44,23 +44,23 @@ class AgentService:
         self._models = models
         self._clock = clock
 
-    async def get(self, principal: Principal, agent_id: str) -> Agent:
+    async def get(self, caller: Principal, agent_id: str) -> Agent:
         """An agent, or NotFound."""
-        await self._models.of(principal.organization_id)
-        return await self._store.get(principal.organization_id, agent_id)
+        await self._models.of(caller.organization_id)
+        return await self._store.get(caller.organization_id, agent_id)
 
-    async def list(self, principal: Principal, where: AgentFilter, order_by: str, page: PageQuery) -> Page[Agent]:
+    async def list(self, caller: Principal, where: AgentFilter, order_by: str, page: PageQuery) -> Page[Agent]:
         """A page of agents."""
-        await self._models.of(principal.organization_id)
-        return await self._store.list(principal.organization_id, where, order_by, page)
+        await self._models.of(caller.organization_id)
+        return await self._store.list(caller.organization_id, where, order_by, page)
 
-    async def count(self, principal: Principal, where: AgentFilter) -> int:
+    async def count(self, caller: Principal, where: AgentFilter) -> int:
         """How many agents match."""
-        return await self._store.count(principal.organization_id, where)
+        return await self._store.count(caller.organization_id, where)
 
-    async def tags(self, principal: Principal, page: PageQuery, text_search: str | None) -> Page[str]:
+    async def tags(self, caller: Principal, page: PageQuery, text_search: str | None) -> Page[str]:
         """Tags in use."""
-        return await self._store.tags(principal.organization_id, page, text_search)
+        return await self._store.tags(caller.organization_id, page, text_search)
 
     async def core_memory(self, agent_id: str) -> CoreMemory:
         """The agent's blocks."""
@@ -88,7 +88,7 @@ class AgentService:
         return settings
 
     async def update(
-        self, principal: Principal, key: RequestKey | None, agent_id: str, change: Callable[[Agent], Agent]
+        self, caller: Principal, key: RequestKey | None, agent_id: str, change: Callable[[Agent], Agent]
     ) -> Agent:
         """Applies a change to the agent's record as it stands at that moment.
 
@@ -96,7 +96,7 @@ class AgentService:
             NotFound, ModelUnknown
         """
 
-        offer = await self._models.of(principal.organization_id)
+        offer = await self._models.of(caller.organization_id)
 
         def stamped(agent: Agent) -> Agent:
             changed = change(agent)
@@ -111,14 +111,14 @@ class AgentService:
             return replace(
                 changed,
                 message_buffer_autoclear=changed.message_buffer_autoclear or AGENT_TYPES[changed.type].forces_autoclear,
-                provenance=replace(changed.provenance, last_updated_by_id=principal.subject_id),
+                provenance=replace(changed.provenance, last_updated_by_id=caller.subject_id),
                 updated_at=self._clock.now(),
             )
 
-        return await self._store.update(key, principal.organization_id, agent_id, stamped)
+        return await self._store.update(key, caller.organization_id, agent_id, stamped)
 
     async def attach_tool(
-        self, principal: Principal, key: RequestKey | None, agent_id: str, tool_id: str | None, name: str | None
+        self, caller: Principal, key: RequestKey | None, agent_id: str, tool_id: str | None, name: str | None
     ) -> Agent:
         """Gives a tool to the agent: a built-in one by name, a stored one by id or name.
 
@@ -142,10 +142,10 @@ class AgentService:
                 else replace(agent, tools=(*others, attached))
             )
 
-        return await self.update(principal, key, agent_id, change)
+        return await self.update(caller, key, agent_id, change)
 
     async def set_tool_approval(
-        self, principal: Principal, key: RequestKey | None, agent_id: str, name: str, *, requires: bool
+        self, caller: Principal, key: RequestKey | None, agent_id: str, name: str, *, requires: bool
     ) -> Agent:
         """Whether calls of a tool by this agent wait for a person; overrides rules and the tool's own default.
 
@@ -160,19 +160,19 @@ class AgentService:
             switched = replace(tool, requires_approval=requires)
             return replace(agent, tools=tuple(switched if item == tool else item for item in agent.tools))
 
-        return await self.update(principal, key, agent_id, change)
+        return await self.update(caller, key, agent_id, change)
 
-    async def pending_approvals(self, principal: Principal, agents: Sequence[Agent]) -> dict[str, str]:
+    async def pending_approvals(self, caller: Principal, agents: Sequence[Agent]) -> dict[str, str]:
         """By agent, the approval that it has been waiting for the longest."""
         ids = tuple(agent.id for agent in agents)
-        found = await self._approvals.pending(ApprovalFilter(principal.organization_id, ids)) if ids else ()
+        found = await self._approvals.pending(ApprovalFilter(caller.organization_id, ids)) if ids else ()
         return {approval.agent_id: approval.id for approval in reversed(found)}
 
     async def detach_tool(
-        self, principal: Principal, key: RequestKey | None, agent_id: str, tool_id: str | None, name: str | None
+        self, caller: Principal, key: RequestKey | None, agent_id: str, tool_id: str | None, name: str | None
     ) -> Agent:
         """Takes a tool from the agent; one that it does not have is NotFound."""
-        held = (await self._store.get(principal.organization_id, agent_id)).tools
+        held = (await self._store.get(caller.organization_id, agent_id)).tools
         if tool_id is not None and all(tool.tool_id != tool_id for tool in held):
             # It may be the id that a built-in one is listed under.
             name = next((tool.name for tool in await self._tools.definitions((tool_id,)) if tool.builtin), name)
@@ -184,4 +184,4 @@ class AgentService:
                 raise NotFound(f"The agent has no tool {tool_id or name}.", resource_id=tool_id or name or "")
             return replace(agent, tools=kept)
 
-        return await self.update(principal, key, agent_id, change)
+        return await self.update(caller, key, agent_id, change)

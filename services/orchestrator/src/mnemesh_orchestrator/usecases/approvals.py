@@ -40,7 +40,7 @@ class ApprovalService:
 
     async def answer(
         self,
-        principal: Principal,
+        caller: Principal,
         key: RequestKey | None,
         agent_id: str,
         conversation_id: str,
@@ -59,33 +59,33 @@ class ApprovalService:
             ModelUnknown: the config names a model that nobody serves.
         """
         config = answer.config or RunConfig()
-        run = self._runs.new_run(principal, agent_id, conversation_id, messages, config, background=False)
-        return await self._runs.opened(principal, key, run, answer)
+        run = self._runs.new_run(caller, agent_id, conversation_id, messages, config, background=False)
+        return await self._runs.opened(caller, key, run, answer)
 
-    async def cancel(self, principal: Principal, where: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
+    async def cancel(self, caller: Principal, where: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
         """Cancels runs as RunService does, and withdraws the approvals that those which stopped for one wait for."""
-        outcomes = await self._runs.cancel(principal, where, run_ids)
+        outcomes = await self._runs.cancel(caller, where, run_ids)
         waiting = await self._store.pending(
-            ApprovalFilter(principal.organization_id, where.agent_ids, tuple(run_ids), where.conversation_id)
+            ApprovalFilter(caller.organization_id, where.agent_ids, tuple(run_ids), where.conversation_id)
         )
         for approval in waiting:
-            if await self._withdrawn(principal, approval):
+            if await self._withdrawn(caller, approval):
                 outcomes[approval.run_id] = CancelOutcome.CANCELLED
         return outcomes
 
-    async def _withdrawn(self, principal: Principal, approval: Approval) -> bool:
+    async def _withdrawn(self, caller: Principal, approval: Approval) -> bool:
         """Ends the wait for an approval: each of its calls gets a return; False where somebody decided it before."""
         given = replace(_denial(approval, None), withdrawn=True)
         try:
-            run = await self._decide(principal, approval, given)
+            run = await self._decide(caller, approval, given)
         except (NoPendingApproval, ApprovalMismatch):
             return False
         await self._conductor.ended(run.id)
         return run.resumes is not None and run.resumes.withdrawn
 
-    async def _decide(self, principal: Principal, approval: Approval, answer: ApprovalAnswer) -> Run:
+    async def _decide(self, caller: Principal, approval: Approval, answer: ApprovalAnswer) -> Run:
         run = self._runs.new_run(
-            principal, approval.agent_id, approval.conversation_id, (), approval.config, background=True
+            caller, approval.agent_id, approval.conversation_id, (), approval.config, background=True
         )
         started = await self._conductor.start(None, run, reject_busy=False, answer=answer)
         return started.run
@@ -100,9 +100,9 @@ class ApprovalService:
         return await self._store.pending(ApprovalFilter(asked_before=self._clock.now() - self._timeout))
 
     async def _expired(self, approval: Approval) -> None:
-        principal = Principal(approval.organization_id, approval.subject_id)
-        with as_principal(principal):
-            await self._decide(principal, approval, _denial(approval, _TIMED_OUT))
+        caller = Principal(approval.organization_id, approval.subject_id)
+        with as_principal(caller):
+            await self._decide(caller, approval, _denial(approval, _TIMED_OUT))
 
 
 def _denial(approval: Approval, reason: str | None) -> ApprovalAnswer:

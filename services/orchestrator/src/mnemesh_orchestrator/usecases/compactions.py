@@ -43,7 +43,7 @@ class CompactionService:
 
     async def compact(
         self,
-        principal: Principal,
+        caller: Principal,
         key: RequestKey | None,
         agent_id: str,
         conversation_id: str,
@@ -64,13 +64,13 @@ class CompactionService:
             ConversationBusy: runs and other work that came before are not done in time.
             WindowMoved: a repeat whose first try had not got through, of a window that has changed since.
         """
-        require_summariser(await self._models.of(principal.organization_id), settings)
+        require_summariser(await self._models.of(caller.organization_id), settings)
         if dry_run:
-            return (await self._composed(principal, agent_id, conversation_id, settings)).result
-        async with self._slots.take(principal.organization_id, agent_id, conversation_id, on_busy) as lease:
+            return (await self._composed(caller, agent_id, conversation_id, settings)).result
+        async with self._slots.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
             noted = None if key is None else await self._agents.outcome(key)
             if noted is None:
-                compaction = await self._composed(principal, agent_id, conversation_id, settings)
+                compaction = await self._composed(caller, agent_id, conversation_id, settings)
                 if key is not None:
                     noted = await self._agents.note_outcome(key, msgspec.json.encode(compaction).decode())
             if noted is not None:
@@ -79,9 +79,9 @@ class CompactionService:
         return compaction.result
 
     async def _composed(
-        self, principal: Principal, agent_id: str, conversation_id: str, settings: CompactionSettings | None
+        self, caller: Principal, agent_id: str, conversation_id: str, settings: CompactionSettings | None
     ) -> Compaction:
-        turn = await self._previews.turn(principal, agent_id, conversation_id, (), RunConfig())
+        turn = await self._previews.turn(caller, agent_id, conversation_id, (), RunConfig())
         compaction = await self._fitting.compose(turn, None, settings)
         if compaction is None:
             raise NothingToCompact(

@@ -36,9 +36,9 @@ from mnemesh_orchestrator.store.base import (
     ConversationStore,
     UnfinishedConversation,
 )
+from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
 from mnemesh_orchestrator.usecases.first_messages import FirstWindow
 from mnemesh_orchestrator.usecases.reconciliation import each
-from mnemesh_orchestrator.usecases.windows import WindowService
 
 GRACE = timedelta(seconds=60)
 """A creation or deletion that is younger may still be under way elsewhere."""
@@ -70,7 +70,7 @@ class ConversationService:
         agents: AgentStore,
         recall: RecallPort,
         core_memory: CoreMemoryPort,
-        windows: WindowService,
+        windows: ContextWindowService,
         slots: ConversationLock,
         context: ContextBuilder,
         models: ModelCatalog,
@@ -88,7 +88,7 @@ class ConversationService:
         self._clock = clock
         self._ids = ids
 
-    async def create(self, principal: Principal, key: RequestKey | None, draft: ConversationDraft) -> Conversation:
+    async def create(self, caller: Principal, key: RequestKey | None, draft: ConversationDraft) -> Conversation:
         """A conversation whose window holds its freshly rendered system message alone.
 
         A repeat under the same key goes on where the first stopped.
@@ -100,11 +100,11 @@ class ConversationService:
                 result.
         """
         if draft.model is not None:
-            await self._models.resolve(principal.organization_id, draft.model)
+            await self._models.resolve(caller.organization_id, draft.model)
         now = self._clock.now()
         conversation = Conversation(
             id=self._ids.new("conv"),
-            organization_id=principal.organization_id,
+            organization_id=caller.organization_id,
             agent_id=draft.agent_id,
             is_default=False,
             created_at=now,
@@ -115,13 +115,13 @@ class ConversationService:
             model=draft.model,
             model_settings=draft.model_settings,
             isolated_block_labels=draft.isolated_block_labels,
-            created_by_id=principal.subject_id,
+            created_by_id=caller.subject_id,
         )
         return await self._make(key, conversation, None)
 
     async def fork(
         self,
-        principal: Principal,
+        caller: Principal,
         key: RequestKey | None,
         source_id: str,
         until_message_id: str | None,
@@ -137,7 +137,7 @@ class ConversationService:
             ConversationBusy: runs and other work that came before in the source are not done in time.
             Unavailable: as `create`.
         """
-        source = await self._store.get(principal.organization_id, source_id)
+        source = await self._store.get(caller.organization_id, source_id)
         now = self._clock.now()
         conversation = replace(
             source,
@@ -148,7 +148,7 @@ class ConversationService:
             summary=source.summary if summary is None else summary,
             archived=False,
             forked_from_id=source_id,
-            created_by_id=principal.subject_id,
+            created_by_id=caller.subject_id,
             last_message_at=None,
         )
         return await self._make(key, conversation, until_message_id, on_busy)
@@ -236,30 +236,30 @@ class ConversationService:
             with suppress(*_AWAY):
                 await self._remove(conversation)
 
-    async def get(self, principal: Principal, conversation_id: str) -> Conversation:
+    async def get(self, caller: Principal, conversation_id: str) -> Conversation:
         """A conversation, or NotFound."""
-        return await self._store.get(principal.organization_id, conversation_id)
+        return await self._store.get(caller.organization_id, conversation_id)
 
     async def message_ids(self, conversation_id: str) -> tuple[str, ...]:
         """The ids of the messages in its window, in their order."""
         return (await self._context.window_ids([conversation_id])).get(conversation_id, ())
 
     async def list(
-        self, principal: Principal, where: ConversationFilter, order_by: str, page: PageQuery
+        self, caller: Principal, where: ConversationFilter, order_by: str, page: PageQuery
     ) -> Page[Conversation]:
         """A page of conversations."""
-        return await self._store.list(principal.organization_id, where, order_by, page)
+        return await self._store.list(caller.organization_id, where, order_by, page)
 
     async def update(
         self,
-        principal: Principal,
+        caller: Principal,
         key: RequestKey | None,
         conversation_id: str,
         change: Callable[[Conversation], Conversation],
     ) -> Conversation:
         """Applies a change to the record as it stands at that moment. Raises NotFound, ModelUnknown."""
 
-        offer = await self._models.of(principal.organization_id)
+        offer = await self._models.of(caller.organization_id)
 
         def stamped(conversation: Conversation) -> Conversation:
             changed = change(conversation)
@@ -267,9 +267,9 @@ class ConversationService:
                 offer.resolve(changed.model)
             return replace(changed, updated_at=self._clock.now())
 
-        return await self._store.update(key, principal.organization_id, conversation_id, stamped)
+        return await self._store.update(key, caller.organization_id, conversation_id, stamped)
 
-    async def delete(self, principal: Principal, key: RequestKey | None, conversation_id: str) -> None:
+    async def delete(self, caller: Principal, key: RequestKey | None, conversation_id: str) -> None:
         """Deletes a conversation and its window. Its other messages stay in recall, and its runs on record.
 
         Raises:
@@ -278,7 +278,7 @@ class ConversationService:
             ConversationBusy: a run is under way in it, or waits; nothing of one is ever cut off by this.
             Unavailable: recall is away. The conversation is gone for everybody; the rest follows by itself.
         """
-        conversation = await self._store.begin_deletion(key, principal.organization_id, conversation_id)
+        conversation = await self._store.begin_deletion(key, caller.organization_id, conversation_id)
         if conversation is not None:
             await self._remove(conversation)
 

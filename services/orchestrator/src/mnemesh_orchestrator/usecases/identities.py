@@ -37,7 +37,7 @@ class IdentityService:
 
     async def create(
         self,
-        principal: Principal,
+        caller: Principal,
         key: RequestKey | None,
         draft: Identity,
         agent_ids: Sequence[str],
@@ -53,12 +53,12 @@ class IdentityService:
         """
         for block_id in block_ids:
             await self._blocks.identities_of(block_id)
-        now, subject = self._clock.now(), principal.subject_id
+        now, subject = self._clock.now(), caller.subject_id
         origin = replace(draft.provenance, created_by_id=subject, last_updated_by_id=subject)
         identity = replace(
             draft,
             id=self._ids.new("identity"),
-            organization_id=principal.organization_id,
+            organization_id=caller.organization_id,
             created_at=now,
             updated_at=now,
             provenance=origin,
@@ -68,23 +68,23 @@ class IdentityService:
             await self._attach_block(stored.id, block_id)
         return stored, is_new
 
-    async def get(self, principal: Principal, identity_id: str) -> Identity:
+    async def get(self, caller: Principal, identity_id: str) -> Identity:
         """An identity, or NotFound."""
-        return await self._store.get(principal.organization_id, identity_id)
+        return await self._store.get(caller.organization_id, identity_id)
 
     async def list(
         self,
-        principal: Principal,
+        caller: Principal,
         where: IdentityFilter,
         order_by: str,
         page: PageQuery,
     ) -> Page[Identity]:
         """A page of identities."""
-        return await self._store.list(principal.organization_id, where, order_by, page)
+        return await self._store.list(caller.organization_id, where, order_by, page)
 
-    async def count(self, principal: Principal, where: IdentityFilter) -> int:
+    async def count(self, caller: Principal, where: IdentityFilter) -> int:
         """How many identities match."""
-        return await self._store.count(principal.organization_id, where)
+        return await self._store.count(caller.organization_id, where)
 
     async def of_block(self, block_id: str, where: IdentityFilter) -> IdentityFilter:
         """The filter narrowed to the identities of a block."""
@@ -95,7 +95,7 @@ class IdentityService:
 
     async def update(
         self,
-        principal: Principal,
+        caller: Principal,
         key: RequestKey | None,
         identity_id: str,
         change: Callable[[Identity], Identity],
@@ -113,10 +113,10 @@ class IdentityService:
 
         def stamped(identity: Identity) -> Identity:
             changed = change(identity)
-            origin = replace(changed.provenance, last_updated_by_id=principal.subject_id)
+            origin = replace(changed.provenance, last_updated_by_id=caller.subject_id)
             return replace(changed, provenance=origin, updated_at=self._clock.now())
 
-        updated = await self._store.update(key, principal.organization_id, identity_id, stamped, agent_ids)
+        updated = await self._store.update(key, caller.organization_id, identity_id, stamped, agent_ids)
         if block_ids is not None:
             for block_id in set(await self._blocks.identified(identity_id)) - set(block_ids):
                 await self._detach_block(identity_id, block_id)
@@ -124,13 +124,13 @@ class IdentityService:
                 await self._attach_block(identity_id, block_id)
         return updated
 
-    async def delete(self, principal: Principal, key: RequestKey | None, identity_id: str) -> None:
+    async def delete(self, caller: Principal, key: RequestKey | None, identity_id: str) -> None:
         """Deletes an identity and detaches it everywhere; there being none is as good."""
         for block_id in await self._blocks.identified(identity_id):
             await self._detach_block(identity_id, block_id)
-        await self._store.delete(key, principal.organization_id, identity_id)
+        await self._store.delete(key, caller.organization_id, identity_id)
 
-    async def erase(self, principal: Principal, identity_id: str) -> Erased:
+    async def erase(self, caller: Principal, identity_id: str) -> Erased:
         """Erases its agents with all that only they have, its blocks, and itself last: a repeat goes on.
 
         Raises:
@@ -138,46 +138,46 @@ class IdentityService:
             Unavailable: a room is away.
         """
         erased = Erased()
-        while agents := (await self.agent_ids(principal, identity_id)).items:
+        while agents := (await self.agent_ids(caller, identity_id)).items:
             for agent_id in agents:
-                erased += await self._birth.delete(principal, agent_id)
+                erased += await self._birth.delete(caller, agent_id)
         for block_id in await self._blocks.identified(identity_id):
             deleted = await self._blocks.delete(f"{identity_id}/{block_id}/erase", block_id)
             erased += Erased(deleted_blocks=int(deleted))
-        await self._store.delete(None, principal.organization_id, identity_id)
+        await self._store.delete(None, caller.organization_id, identity_id)
         return erased
 
     async def attach(
-        self, principal: Principal, key: RequestKey | None, identity_id: str, *, agent_id: str = "", block_id: str = ""
+        self, caller: Principal, key: RequestKey | None, identity_id: str, *, agent_id: str = "", block_id: str = ""
     ) -> None:
         """Attaches an identity to an agent or a block; where it is attached, nothing changes. Raises NotFound."""
         if agent_id:
-            await self._store.attach(key, principal.organization_id, identity_id, agent_id)
+            await self._store.attach(key, caller.organization_id, identity_id, agent_id)
             return
-        await self._store.get(principal.organization_id, identity_id)
+        await self._store.get(caller.organization_id, identity_id)
         await self._attach_block(identity_id, block_id)
 
     async def detach(
-        self, principal: Principal, key: RequestKey | None, identity_id: str, *, agent_id: str = "", block_id: str = ""
+        self, caller: Principal, key: RequestKey | None, identity_id: str, *, agent_id: str = "", block_id: str = ""
     ) -> None:
         """Detaches an identity from an agent or a block. Raises NotFound, also where it is not attached."""
         if agent_id:
-            await self._store.detach(key, principal.organization_id, identity_id, agent_id)
+            await self._store.detach(key, caller.organization_id, identity_id, agent_id)
             return
-        await self._store.get(principal.organization_id, identity_id)
+        await self._store.get(caller.organization_id, identity_id)
         if await self._store.repeated(key):
             return
         if not await self._detach_block(identity_id, block_id):
             raise NotFound(f"The identity is not attached to block {block_id}.", resource_id=block_id)
         await self._store.note(key)
 
-    async def agent_ids(self, principal: Principal, identity_id: str, page: PageQuery = _MOST_AGENTS) -> Page[str]:
+    async def agent_ids(self, caller: Principal, identity_id: str, page: PageQuery = _MOST_AGENTS) -> Page[str]:
         """A page of the ids of its agents, or NotFound."""
-        return await self._store.agents(principal.organization_id, identity_id, page)
+        return await self._store.agents(caller.organization_id, identity_id, page)
 
-    async def block_ids(self, principal: Principal, identity_id: str) -> tuple[str, ...]:
+    async def block_ids(self, caller: Principal, identity_id: str) -> tuple[str, ...]:
         """The ids of its blocks, or NotFound."""
-        await self._store.get(principal.organization_id, identity_id)
+        await self._store.get(caller.organization_id, identity_id)
         return await self._blocks.identified(identity_id)
 
     async def _attach_block(self, identity_id: str, block_id: str) -> bool:

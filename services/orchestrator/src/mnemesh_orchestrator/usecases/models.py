@@ -21,25 +21,25 @@ class ModelService:
         self._models = models
         self._embedder = embedder
 
-    async def get(self, principal: Principal, handle: str) -> ModelInfo:
+    async def get(self, caller: Principal, handle: str) -> ModelInfo:
         """What is known of a model; an empty handle means the one that a new agent gets. Raises ModelUnknown."""
-        offer = await self._models.of(principal.organization_id)
+        offer = await self._models.of(caller.organization_id)
         info, _ = await offer.resolve_for_turn(handle or await offer.default_handle())
         return info
 
-    async def list(self, principal: Principal) -> tuple[ModelInfo, ...]:
+    async def list(self, caller: Principal) -> tuple[ModelInfo, ...]:
         """The models on offer, by handle."""
-        return await (await self._models.of(principal.organization_id)).list_models()
+        return await (await self._models.of(caller.organization_id)).list_models()
 
     async def update(
         self,
-        principal: Principal,
+        caller: Principal,
         key: RequestKey | None,
         handle: str,
         change: Callable[[ModelOverride], ModelOverride],
     ) -> ModelInfo:
         """Changes what the organization says of a model. Raises ModelUnknown."""
-        organization_id = principal.organization_id
+        organization_id = caller.organization_id
         await self._models.resolve(organization_id, handle)
         await self._store.override(key, organization_id, handle, change)
         self._models.forget(organization_id)

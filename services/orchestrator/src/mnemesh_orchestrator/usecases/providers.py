@@ -64,22 +64,22 @@ class ProviderService:
         """Stands for a credential where requests are compared, and tells nothing of it. Raises SecretsKeyMissing."""
         return self._safe.fingerprint(secret)
 
-    async def get(self, principal: Principal, provider_id: str) -> ProviderView:
+    async def get(self, caller: Principal, provider_id: str) -> ProviderView:
         """A provider, the operator's or the organization's own, or NotFound."""
-        views = await self.list(principal)
+        views = await self.list(caller)
         found = next((view for view in views if view.id == provider_id), None)
         if found is None:
             raise provider_missing(provider_id)
         return found
 
-    async def list(self, principal: Principal) -> tuple[ProviderView, ...]:
+    async def list(self, caller: Principal) -> tuple[ProviderView, ...]:
         """All that the organization may use, the operator's first."""
-        offer = await self._models.of(principal.organization_id)
+        offer = await self._models.of(caller.organization_id)
         base = (_base_view(name, self._base(name)) for name in self._models.base.names)
         return (*base, *(_own_view(own) for own in offer.own.values()))
 
     async def create(
-        self, principal: Principal, key: RequestKey | None, draft: ProviderDraft, credentials: Credentials
+        self, caller: Principal, key: RequestKey | None, draft: ProviderDraft, credentials: Credentials
     ) -> ProviderView:
         """Registers a provider and reads its models; one that cannot be reached is registered all the same.
 
@@ -87,9 +87,9 @@ class ProviderService:
             AlreadyExists: the name is taken, or is that of an operator's provider.
             SecretsKeyMissing: credentials were given, and this server cannot store any.
         """
-        organization_id = principal.organization_id
+        organization_id = caller.organization_id
         if (before := await self._store.replayed(key)) is not None:
-            return await self.get(principal, before[0])
+            return await self.get(caller, before[0])
         offer = await self._models.of(organization_id)
         if draft.name in self._models.base.names or draft.name in offer.own:
             raise name_taken(draft.name)
@@ -105,11 +105,11 @@ class ProviderService:
         record = await self._read(replace(record, credentials=self._safe.sealed(record, credentials)))
         provider_id = await self._store.create(key, record)
         self._models.forget(organization_id)
-        return await self.get(principal, provider_id)
+        return await self.get(caller, provider_id)
 
     async def update(
         self,
-        principal: Principal,
+        caller: Principal,
         key: RequestKey | None,
         provider_id: str,
         change: Callable[[ProviderDraft], ProviderDraft],
@@ -123,9 +123,9 @@ class ProviderService:
             SecretsKeyMissing: as in `create`.
         """
         if await self._store.replayed(key) is not None:
-            return await self.get(principal, provider_id)
+            return await self.get(caller, provider_id)
         self._require_own(provider_id)
-        before = await self._store.get(principal.organization_id, provider_id)
+        before = await self._store.get(caller.organization_id, provider_id)
         draft = change(before.draft)
         self._require_place(draft)
         changed = replace(before, draft=draft, credentials=self._safe.sealed(before, credentials))
@@ -144,21 +144,21 @@ class ProviderService:
                 refresh_error=changed.refresh_error,
             )
 
-        await self._store.update(key, principal.organization_id, provider_id, apply)
-        self._models.forget(principal.organization_id)
-        return await self.get(principal, provider_id)
+        await self._store.update(key, caller.organization_id, provider_id, apply)
+        self._models.forget(caller.organization_id)
+        return await self.get(caller, provider_id)
 
-    async def delete(self, principal: Principal, key: RequestKey | None, provider_id: str) -> None:
+    async def delete(self, caller: Principal, key: RequestKey | None, provider_id: str) -> None:
         """Deletes an own provider and its credentials; one that is not there is none any more.
 
         Raises:
             FailedPrecondition: it is the operator's.
         """
         self._require_own(provider_id)
-        await self._store.delete(key, principal.organization_id, provider_id)
-        self._models.forget(principal.organization_id)
+        await self._store.delete(key, caller.organization_id, provider_id)
+        self._models.forget(caller.organization_id)
 
-    async def refresh(self, principal: Principal, key: RequestKey | None, provider_id: str) -> Refreshed:
+    async def refresh(self, caller: Principal, key: RequestKey | None, provider_id: str) -> Refreshed:
         """Reads the models of a provider anew. Where that fails, nothing is changed.
 
         Raises:
@@ -166,10 +166,10 @@ class ProviderService:
             ProviderError: why it failed.
         """
         if (before := await self._store.replayed(key)) is not None:
-            return await self._replayed(principal, before)
-        offer = await self._models.of(principal.organization_id)
+            return await self._replayed(caller, before)
+        offer = await self._models.of(caller.organization_id)
         if (name := self._base_name(provider_id)) is not None:
-            return await self._refresh_base(principal, key, name)
+            return await self._refresh_base(caller, key, name)
         own = _own(offer, provider_id)
         own.require_readable()
         had = {f"{own.record.name}/{model}" for model in own.provider.offered}
@@ -183,18 +183,18 @@ class ProviderService:
             return replace(record, served=served, refreshed_at=now, refresh_error=None)
 
         result = _result(provider_id, added, removed)
-        await self._store.update(key, principal.organization_id, provider_id, apply, result)
-        self._models.forget(principal.organization_id)
-        return Refreshed(await self.get(principal, provider_id), added, removed)
+        await self._store.update(key, caller.organization_id, provider_id, apply, result)
+        self._models.forget(caller.organization_id)
+        return Refreshed(await self.get(caller, provider_id), added, removed)
 
-    async def check(self, principal: Principal, provider_id: str, credentials: Credentials) -> tuple[str, ...]:
+    async def check(self, caller: Principal, provider_id: str, credentials: Credentials) -> tuple[str, ...]:
         """Asks a provider which models it has, with these credentials where given; stores nothing.
 
         Raises:
             NotFound
             ProviderError: why it does not answer.
         """
-        offer = await self._models.of(principal.organization_id)
+        offer = await self._models.of(caller.organization_id)
         if (name := self._base_name(provider_id)) is not None:
             base = self._base(name)
             if base is None:
@@ -228,7 +228,7 @@ class ProviderService:
             return replace(record, refresh_error=error.message)
         return replace(record, served=served, refreshed_at=self._clock.now(), refresh_error=None)
 
-    async def _refresh_base(self, principal: Principal, key: RequestKey | None, name: str) -> Refreshed:
+    async def _refresh_base(self, caller: Principal, key: RequestKey | None, name: str) -> Refreshed:
         base = self._base(name)
         added: tuple[str, ...] = ()
         removed: tuple[str, ...] = ()
@@ -239,12 +239,12 @@ class ProviderService:
             added, removed = tuple(sorted(has - had)), tuple(sorted(had - has))
         provider_id = base_id(name)
         await self._store.record(key, _result(provider_id, added, removed))
-        return Refreshed(await self.get(principal, provider_id), added, removed)
+        return Refreshed(await self.get(caller, provider_id), added, removed)
 
-    async def _replayed(self, principal: Principal, result: Sequence[str]) -> Refreshed:
+    async def _replayed(self, caller: Principal, result: Sequence[str]) -> Refreshed:
         added = tuple(item[1:] for item in result[1:] if item.startswith("+"))
         removed = tuple(item[1:] for item in result[1:] if item.startswith("-"))
-        return Refreshed(await self.get(principal, result[0]), added, removed)
+        return Refreshed(await self.get(caller, result[0]), added, removed)
 
     def _base(self, name: str) -> Provider | None:
         return self._models.base.remote.get(name)

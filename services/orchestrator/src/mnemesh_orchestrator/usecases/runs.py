@@ -69,7 +69,7 @@ class RunService:
 
     async def send(
         self,
-        principal: Principal,
+        caller: Principal,
         key: RequestKey | None,
         agent_id: str,
         conversation_id: str,
@@ -85,14 +85,14 @@ class RunService:
             ModelUnknown: the config names a model that nobody serves.
             InputRefused, ProcessorFailed: of the operator's processors. Nothing is stored.
         """
-        run = self.new_run(principal, agent_id, conversation_id, messages, config, background=False)
-        _, stream = await self.opened(principal, key, run)
+        run = self.new_run(caller, agent_id, conversation_id, messages, config, background=False)
+        _, stream = await self.opened(caller, key, run)
         async with aclosing(stream):
             async for event in stream:
                 yield event
 
     async def opened(
-        self, principal: Principal, key: RequestKey | None, run: Run, answer: ApprovalAnswer | None = None
+        self, caller: Principal, key: RequestKey | None, run: Run, answer: ApprovalAnswer | None = None
     ) -> tuple[Run, AsyncGenerator[RunEvent, None]]:
         """Stores a run; the run, or the one that this repeats, and its events to the end. Raises as `send` does."""
         # Listening begins before the run can; of a repeat the first run is another one, and is read from the store.
@@ -106,14 +106,14 @@ class RunService:
         if started.replayed:
             subscription.close()
             again = self.follow(
-                principal, started.run.id, 0, alive, replayed=True, deltas=started.run.config.stream_tokens
+                caller, started.run.id, 0, alive, replayed=True, deltas=started.run.config.stream_tokens
             )
             return started.run, again
         return started.run, self._follower.follow(started.run, subscription, fresh=True, keepalive_seconds=alive)
 
     async def start(
         self,
-        principal: Principal,
+        caller: Principal,
         key: RequestKey | None,
         agent_id: str,
         conversation_id: str,
@@ -121,13 +121,13 @@ class RunService:
         config: RunConfig,
     ) -> Run:
         """Stores a run and begins it in the background. Raises as `send` does."""
-        run = self.new_run(principal, agent_id, conversation_id, messages, config, background=True)
+        run = self.new_run(caller, agent_id, conversation_id, messages, config, background=True)
         started = await self._start(key, run)
         return started.run
 
     def new_run(
         self,
-        principal: Principal,
+        caller: Principal,
         agent_id: str,
         conversation_id: str,
         messages: Sequence[InputMessage],
@@ -139,8 +139,8 @@ class RunService:
         now = self._clock.now()
         return Run(
             id=self._ids.new("run"),
-            organization_id=principal.organization_id,
-            subject_id=principal.subject_id,
+            organization_id=caller.organization_id,
+            subject_id=caller.subject_id,
             agent_id=agent_id,
             conversation_id=conversation_id or derive_id("conv", agent_id),
             created_at=now,
@@ -161,7 +161,7 @@ class RunService:
 
     async def follow(
         self,
-        principal: Principal,
+        caller: Principal,
         run_id: str,
         after: int,
         keepalive_seconds: int,
@@ -170,14 +170,14 @@ class RunService:
         deltas: bool = False,
     ) -> AsyncGenerator[RunEvent, None]:
         """The events of `attach`."""
-        _, stream = await self.attach(principal, run_id, after, keepalive_seconds, replayed=replayed, deltas=deltas)
+        _, stream = await self.attach(caller, run_id, after, keepalive_seconds, replayed=replayed, deltas=deltas)
         async with aclosing(stream):
             async for event in stream:
                 yield event
 
     async def attach(
         self,
-        principal: Principal,
+        caller: Principal,
         run_id: str,
         after: int,
         keepalive_seconds: int,
@@ -192,7 +192,7 @@ class RunService:
         """
         subscription = self._follower.subscribe(run_id)
         try:
-            run = await self._store.get(principal.organization_id, run_id)
+            run = await self._store.get(caller.organization_id, run_id)
         except BaseException:
             subscription.close()
             raise
@@ -201,15 +201,15 @@ class RunService:
         )
         return run, stream
 
-    async def get(self, principal: Principal, run_id: str) -> Run:
+    async def get(self, caller: Principal, run_id: str) -> Run:
         """A run, or NotFound."""
-        return await self._store.get(principal.organization_id, run_id)
+        return await self._store.get(caller.organization_id, run_id)
 
-    async def list(self, principal: Principal, where: RunFilter, page: PageQuery) -> Page[Run]:
+    async def list(self, caller: Principal, where: RunFilter, page: PageQuery) -> Page[Run]:
         """A page of runs by creation."""
-        return await self._store.list(principal.organization_id, where, page)
+        return await self._store.list(caller.organization_id, where, page)
 
-    async def retry(self, principal: Principal, key: RequestKey | None, run_id: str) -> Run:
+    async def retry(self, caller: Principal, key: RequestKey | None, run_id: str) -> Run:
         """Takes the input of a run that failed or was cancelled up again, as a new run in the background.
 
         What of the input a step had committed already is not said twice. A decision that it had not carried out is.
@@ -219,34 +219,32 @@ class RunService:
             RunEnded: it completed.
             RunUnderWay: it has not ended.
         """
-        before = await self._store.get(principal.organization_id, run_id)
+        before = await self._store.get(caller.organization_id, run_id)
         if not before.status.ended:
             raise RunUnderWay("The run has not ended.", resource_id=run_id)
         if before.status is RunStatus.COMPLETED:
             raise RunEnded("The run completed; there is nothing to take up again.", resource_id=run_id)
         messages = [replace(message, otid=None) for message in before.input]
-        again = self.new_run(
-            principal, before.agent_id, before.conversation_id, messages, before.config, background=True
-        )
+        again = self.new_run(caller, before.agent_id, before.conversation_id, messages, before.config, background=True)
         again = replace(again, takes_up=(run_id, *before.takes_up), resumes=before.resumes)
         return (await self._start(key, again)).run
 
-    async def cancel(self, principal: Principal, where: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
+    async def cancel(self, caller: Principal, where: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
         """Cancels runs by id, or every unfinished one that matches; what became of each."""
         if not run_ids:
-            page = await self.list(principal, replace(where, active=True), PageQuery(_ALL, ascending=False))
+            page = await self.list(caller, replace(where, active=True), PageQuery(_ALL, ascending=False))
             # The newest first: one that waits must not begin because the one ahead of it was cancelled.
             run_ids = [run.id for run in page.items]
-        outcomes = {run_id: await self._cancel(principal, run_id) for run_id in run_ids}
+        outcomes = {run_id: await self._cancel(caller, run_id) for run_id in run_ids}
         return {
-            run_id: await self._cancelled_elsewhere(principal, run_id) if outcome is None else outcome
+            run_id: await self._cancelled_elsewhere(caller, run_id) if outcome is None else outcome
             for run_id, outcome in outcomes.items()
         }
 
-    async def _cancel(self, principal: Principal, run_id: str) -> CancelOutcome | None:
+    async def _cancel(self, caller: Principal, run_id: str) -> CancelOutcome | None:
         """What became of a run; None where another process was asked to cancel it."""
         try:
-            run = await self._store.get(principal.organization_id, run_id)
+            run = await self._store.get(caller.organization_id, run_id)
         except NotFound:
             return CancelOutcome.NOT_FOUND
         if run.status is RunStatus.CREATED:
@@ -263,28 +261,28 @@ class RunService:
         if run.status.ended:
             return CancelOutcome.ENDED_BEFORE
         if not await self._conductor.cancel(run):
-            asked = await self._leases.request_cancel(principal.organization_id, run_id)
+            asked = await self._leases.request_cancel(caller.organization_id, run_id)
             return None if asked else CancelOutcome.ENDED_BEFORE
-        return await self._outcome(principal, run_id)
+        return await self._outcome(caller, run_id)
 
-    async def _outcome(self, principal: Principal, run_id: str) -> CancelOutcome:
-        run = await self._store.get(principal.organization_id, run_id)
+    async def _outcome(self, caller: Principal, run_id: str) -> CancelOutcome:
+        run = await self._store.get(caller.organization_id, run_id)
         cancelled = run.stop_reason is StopReason.CANCELLED
         return CancelOutcome.CANCELLED if cancelled else CancelOutcome.ENDED_BEFORE
 
-    async def _cancelled_elsewhere(self, principal: Principal, run_id: str) -> CancelOutcome:
+    async def _cancelled_elsewhere(self, caller: Principal, run_id: str) -> CancelOutcome:
         """Waits until another process has cancelled a run, or until its lease has lapsed and this one has."""
         subscription = self._follower.subscribe(run_id)
         try:
-            while not (run := await self._store.get(principal.organization_id, run_id)).status.ended:
+            while not (run := await self._store.get(caller.organization_id, run_id)).status.ended:
                 subscription.is_stored = True
                 with suppress(TimeoutError):
                     await subscription.next(_LOOK_AGAIN_SECONDS)
                 await self._conductor.claim_and_run(run.conversation_id)
         finally:
             subscription.close()
-        return await self._outcome(principal, run_id)
+        return await self._outcome(caller, run_id)
 
-    async def delete(self, principal: Principal, run_id: str) -> None:
+    async def delete(self, caller: Principal, run_id: str) -> None:
         """Removes the record of an ended run; its messages stay. Raises NotFound, RunUnderWay."""
-        await self._store.delete(principal.organization_id, run_id)
+        await self._store.delete(caller.organization_id, run_id)

@@ -16,20 +16,20 @@ class StepService:
     def __init__(self, store: StepStore) -> None:
         self._store = store
 
-    async def get(self, principal: Principal, step_id: str) -> Step:
+    async def get(self, caller: Principal, step_id: str) -> Step:
         """A step, or NotFound."""
-        return await self._store.get(principal.organization_id, step_id)
+        return await self._store.get(caller.organization_id, step_id)
 
-    async def list(self, principal: Principal, where: StepFilter, page: PageQuery) -> Page[Step]:
+    async def list(self, caller: Principal, where: StepFilter, page: PageQuery) -> Page[Step]:
         """A page of steps by creation."""
-        return await self._store.list(principal.organization_id, where, page)
+        return await self._store.list(caller.organization_id, where, page)
 
-    async def trace(self, principal: Principal, step_id: str) -> StepTrace:
+    async def trace(self, caller: Principal, step_id: str) -> StepTrace:
         """The request to the model and its answer, or NotFound."""
-        return await self._store.trace(principal.organization_id, step_id)
+        return await self._store.trace(caller.organization_id, step_id)
 
     async def judge(
-        self, principal: Principal, key: RequestKey | None, step_id: str, feedback: str | None, tags: Sequence[str]
+        self, caller: Principal, key: RequestKey | None, step_id: str, feedback: str | None, tags: Sequence[str]
     ) -> Step:
         """Sets or clears a verdict on a step, or NotFound."""
-        return await self._store.judge(key, principal.organization_id, step_id, feedback, tags)
+        return await self._store.judge(key, caller.organization_id, step_id, feedback, tags)

@@ -24,7 +24,7 @@ from mnemesh_orchestrator.rpc.convert.settings import (
     plain_values,
     settings_to_proto,
 )
-from mnemesh_orchestrator.usecases.windows import WindowReport
+from mnemesh_orchestrator.usecases.context_windows import ContextWindowReport
 
 AGENT_TYPES: Final = {
     AgentType.MEMGPT: pb.AGENT_TYPE_MEMGPT,
@@ -134,7 +134,7 @@ def core_memory_to_proto(core: CoreMemory) -> blocks_pb2.CoreMemory:
     )
 
 
-def window_to_proto(report: WindowReport) -> pb.ContextWindow:
+def window_to_proto(report: ContextWindowReport) -> pb.ContextWindow:
     """What the model sees."""
     texts = (report.system, report.core_memory, report.tool_rules, report.metadata)
     sections = [

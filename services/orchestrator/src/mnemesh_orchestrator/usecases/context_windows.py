@@ -33,7 +33,7 @@ from mnemesh_orchestrator.usecases.first_messages import FirstWindow
 
 
 @dataclass(frozen=True, slots=True)
-class WindowReport:
+class ContextWindowReport:
     """What the model sees: texts by section, messages and tools, with estimated tokens.
 
     `section_tokens` are those of the system prompt, core memory, tool rules
@@ -68,7 +68,7 @@ class WindowReport:
         return sum(self.section_tokens) + self.summary_tokens + self.message_tokens + self.schema_tokens
 
 
-class WindowService:
+class ContextWindowService:
     """The windows of agents' conversations."""
 
     def __init__(
@@ -93,19 +93,19 @@ class WindowService:
         self._gauge = gauge
         self._clock = clock
 
-    async def place(self, principal: Principal, agent_id: str, conversation_id: str) -> tuple[Agent, Conversation]:
+    async def place(self, caller: Principal, agent_id: str, conversation_id: str) -> tuple[Agent, Conversation]:
         """An agent and a conversation of it.
 
         Raises:
             NotFound: of either.
         """
-        agent = await self._agents.get(principal.organization_id, agent_id)
-        conversation = await self._conversations.get(principal.organization_id, conversation_id)
+        agent = await self._agents.get(caller.organization_id, agent_id)
+        conversation = await self._conversations.get(caller.organization_id, conversation_id)
         if conversation.agent_id != agent_id:
             raise NotFound(f"The agent has no conversation {conversation_id}.", resource_id=conversation_id)
         return agent, conversation
 
-    async def report(self, agent: Agent, conversation: Conversation, settings: ModelSettings) -> WindowReport:
+    async def report(self, agent: Agent, conversation: Conversation, settings: ModelSettings) -> ContextWindowReport:
         """What the model would see of a conversation now; `settings` are the effective ones."""
         core, summary = await self._memory_of(agent, conversation), await self._summary(agent.id)
         window = self._as_seen(agent, conversation, core, await self._context.window(conversation.id), summary)
@@ -116,7 +116,7 @@ class WindowService:
         tokens = self._gauge.messages(agent, handle, window.messages, limit)
         parts = [self._gauge.text(agent, handle, text) if text else 0 for text in (memory, rules, metadata)]
         has_summary = len(tokens) > 1 and window.messages[1].role is Role.SUMMARY
-        return WindowReport(
+        return ContextWindowReport(
             size=settings.context_window or 0,
             system=agent.system,
             core_memory=memory,
@@ -161,7 +161,7 @@ class WindowService:
 
     async def recompile(
         self,
-        principal: Principal,
+        caller: Principal,
         key: RequestKey | None,
         agent_id: str,
         conversation_id: str,
@@ -175,11 +175,11 @@ class WindowService:
             NotFound: no such agent, or conversation of it.
             ConversationBusy: runs and other work that came before are not done in time.
         """
-        agent, conversation = await self.place(principal, agent_id, conversation_id)
+        agent, conversation = await self.place(caller, agent_id, conversation_id)
         if dry_run:
             _, text, changed = await self._rendered(agent, conversation)
             return text, changed
-        async with self._slots.take(principal.organization_id, agent_id, conversation_id, on_busy) as lease:
+        async with self._slots.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
             window, text, changed = await self._rendered(agent, conversation)
             if changed:
                 repeated = await self._agents.once(key)
@@ -194,7 +194,7 @@ class WindowService:
 
     async def reset(
         self,
-        principal: Principal,
+        caller: Principal,
         key: RequestKey | None,
         agent_id: str,
         conversation_id: str,
@@ -211,9 +211,9 @@ class WindowService:
             NotFound: no such agent, or conversation of it.
             ConversationBusy: runs and other work that came before are not done in time.
         """
-        agent, conversation = await self.place(principal, agent_id, conversation_id)
-        async with self._slots.take(principal.organization_id, agent_id, conversation_id, on_busy) as lease:
-            repeated = await self._withdrawn(principal, key, conversation_id)
+        agent, conversation = await self.place(caller, agent_id, conversation_id)
+        async with self._slots.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
+            repeated = await self._withdrawn(caller, key, conversation_id)
             window = await self._context.window(conversation_id)
             first = FirstWindow(agent, conversation_id, str(window.version), self._clock.now())
             new = first.default() if add_default else ()
@@ -224,7 +224,7 @@ class WindowService:
         return agent
 
     async def show(
-        self, principal: Principal, key: RequestKey | None, agent_id: str, message_ids: tuple[str, ...]
+        self, caller: Principal, key: RequestKey | None, agent_id: str, message_ids: tuple[str, ...]
     ) -> Agent:
         """Puts messages of the agent, in this order, into its default conversation's window.
 
@@ -235,9 +235,9 @@ class WindowService:
             ConversationBusy: runs and other work that came before are not done in time.
         """
         conversation_id = derive_id("conv", agent_id)
-        agent, _ = await self.place(principal, agent_id, conversation_id)
-        async with self._slots.take(principal.organization_id, agent_id, conversation_id) as lease:
-            where = ApprovalFilter(principal.organization_id, conversation_id=conversation_id)
+        agent, _ = await self.place(caller, agent_id, conversation_id)
+        async with self._slots.take(caller.organization_id, agent_id, conversation_id) as lease:
+            where = ApprovalFilter(caller.organization_id, conversation_id=conversation_id)
             for approval in await self._approvals.pending(where):
                 raise PendingApproval("The conversation waits for an approval.", approval_request_id=approval.id)
             window = await self._context.window(conversation_id)
@@ -250,11 +250,11 @@ class WindowService:
             await self._replace(key, lease, agent, window, (), system.text, keeps=message_ids, repeated=repeated)
         return agent
 
-    async def _withdrawn(self, principal: Principal, key: RequestKey | None, conversation_id: str) -> bool:
+    async def _withdrawn(self, caller: Principal, key: RequestKey | None, conversation_id: str) -> bool:
         """Withdraws the approval that waited when the reset was asked for first; whether it was asked for before."""
         before = None if key is None else await self._agents.outcome(key)
         if before is None:
-            where = ApprovalFilter(principal.organization_id, conversation_id=conversation_id)
+            where = ApprovalFilter(caller.organization_id, conversation_id=conversation_id)
             waiting = next((approval.id for approval in await self._approvals.pending(where)), "")
             noted = waiting if key is None else await self._agents.note_outcome(key, waiting)
         else:
