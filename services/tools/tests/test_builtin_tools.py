@@ -1,4 +1,4 @@
-"""Built-in tools: there for every organization from the beginning, once, and its own from then on."""
+"""Built-in tools: every organization has them from its first request on, and may change or delete them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mnemesh.tools.v1 import tools_service_pb2 as pb
 from mnemesh_kit.clock import SystemClock
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.paging import PageQuery
-from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
 from mnemesh_kit.sql import Database
 from mnemesh_tools.errors import ToolNameTaken
-from mnemesh_tools.model.builtin_tools import Builtins
-from mnemesh_tools.model.definitions import settled
+from mnemesh_tools.model.builtin_tools import BuiltinTools
+from mnemesh_tools.model.definitions import complete_spec
 from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
 from mnemesh_tools.store.sql.tools import SqlToolStore
 from mnemesh_tools.usecases.tools import ToolService
@@ -28,35 +28,35 @@ OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", "user-00000000-000
 OWN = ToolSpec(source_code='def speak():\n    """Mine."""\n')
 
 
-def release(name: str, **descriptions: str) -> Builtins:
+def release(name: str, **descriptions: str) -> BuiltinTools:
     schemas = [
         {"name": tool, "description": text, "parameters": {"type": "object", "properties": {}}}
         for tool, text in descriptions.items()
     ]
-    specs = [settled(ToolSpec(type=ToolType.BUILTIN, json_schema=json.dumps(schema))) for schema in schemas]
-    return Builtins(tuple(specs), name)
+    specs = [complete_spec(ToolSpec(type=ToolType.BUILTIN, json_schema=json.dumps(schema))) for schema in schemas]
+    return BuiltinTools(tuple(specs), name)
 
 
 @pytest_asyncio.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    """A migrated database on each engine."""
+    """A migrated database, on each engine."""
     opened = Database.open(database_url)
     await opened.migrate("mnemesh_tools")
     yield opened
     await opened.close()
 
 
-def started(database: Database, builtins: Builtins) -> ToolService:
-    """The use cases of a process of that release."""
-    return ToolService(SqlToolStore(database, SystemClock()), SystemClock(), RandomIds(), builtins)
+def new_service(database: Database, builtin_tools: BuiltinTools) -> ToolService:
+    """Returns the use cases of a process with these built-in tools."""
+    return ToolService(SqlToolStore(database, SystemClock()), SystemClock(), RandomIds(), builtin_tools)
 
 
-async def listed(service: ToolService) -> dict[str, Tool]:
-    page = await service.list(ToolFilter(), ToolOrder.NAME, PageQuery(50, ascending=True))
+async def list_by_name(service: ToolService, caller: Principal = DEFAULT_PRINCIPAL) -> dict[str, Tool]:
+    page = await service.list_tools(caller, ToolFilter(), ToolOrder.NAME, PageQuery(50, ascending=True))
     return {tool.spec.name: tool for tool in page.items}
 
 
-async def test_they_are_listed_before_anybody_asked_for_them(stubs: Any) -> None:
+async def test_builtin_tools_are_listed_from_the_first_request_on(stubs: Any) -> None:
     builtin = pb.ToolFilter(types=[tools_pb2.TOOL_TYPE_BUILTIN])
     tools = (await stubs.tools.ListTools(pb.ListToolsRequest(filter=builtin))).tools
     names = {tool.name for tool in tools}
@@ -70,12 +70,12 @@ async def test_they_are_listed_before_anybody_asked_for_them(stubs: Any) -> None
     assert list(again) == list(tools)
 
 
-async def test_a_first_look_by_name_or_a_count_finds_them_too(embedded: Any) -> None:
+async def test_a_first_request_by_name_finds_builtin_tools(embedded: Any) -> None:
     batch = await embedded.tools.BatchGetTools(pb.BatchGetToolsRequest(names=["send_message"]))
     assert [tool.name for tool in batch.tools] == ["send_message"]
 
 
-async def test_nobody_writes_a_tool_over_one(embedded: Any) -> None:
+async def test_builtin_tools_cannot_be_overwritten(embedded: Any) -> None:
     source = 'def send_message():\n    """Mine."""\n'
     tool = tools_pb2.Tool(source_code=source)
     for write in (
@@ -89,42 +89,46 @@ async def test_nobody_writes_a_tool_over_one(embedded: Any) -> None:
     assert (kept.type, kept.source_code) == (tools_pb2.TOOL_TYPE_BUILTIN, "")
 
 
-async def test_each_organization_has_its_own(database: Database) -> None:
-    service = started(database, release("1", speak="Speaks.", search="Searches."))
-    mine = await listed(service)
-    await service.delete(mine["speak"].id, None)
-    with as_principal(OTHER):
-        theirs = await listed(service)
-        assert list(theirs) == ["search", "speak"]
+async def test_each_organization_has_its_own_copies(database: Database) -> None:
+    builtin_tools = release("1", speak="Speaks.", search="Searches.")
+    service = new_service(database, builtin_tools)
+    mine = await list_by_name(service)
+    await service.delete_tool(DEFAULT_PRINCIPAL, mine["speak"].id, None)
+    theirs = await list_by_name(service, OTHER)
+    assert list(theirs) == ["search", "speak"]
     assert {tool.id for tool in theirs.values()}.isdisjoint(tool.id for tool in mine.values())
-    assert list(await listed(service)) == ["search"], "what it deletes stays deleted"
-    assert list(await listed(started(database, release("1", speak="Speaks.", search="Searches.")))) == ["search"]
+    assert list(await list_by_name(service)) == ["search"], "a deleted tool must stay deleted"
+    assert list(await list_by_name(new_service(database, builtin_tools))) == ["search"]
 
 
-async def test_a_look_writes_nothing_once_they_are_there(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reads_write_nothing_once_the_tools_are_stored(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = release("1", speak="Speaks.")
-    before = await listed(started(database, first))
+    before = await list_by_name(new_service(database, first))
 
     async def refuse(*_: object) -> None:
-        raise AssertionError("a look wrote something")
+        raise AssertionError("a read wrote something")
 
     monkeypatch.setattr(Database, "write", refuse)
-    later = started(database, first)
+    later = new_service(database, first)
     for _ in range(2):
-        assert await listed(later) == before
-        assert await later.count(ToolFilter()) == 1
+        assert await list_by_name(later) == before
+        assert await later.count_tools(DEFAULT_PRINCIPAL, ToolFilter()) == 1
 
 
-async def test_another_release_brings_what_is_new_and_keeps_what_the_owner_set(database: Database) -> None:
-    service = started(database, release("1", speak="Speaks.", search="Searches."))
-    old = await listed(service)
-    await service.update(
+async def test_a_new_release_adds_tools_and_keeps_changes_of_the_owner(database: Database) -> None:
+    service = new_service(database, release("1", speak="Speaks.", search="Searches."))
+    old = await list_by_name(service)
+    await service.update_tool(
+        DEFAULT_PRINCIPAL,
         old["speak"].id,
         ToolSpec(tags=("mine",), default_requires_approval=True),
         {"tags", "default_requires_approval"},
         None,
     )
-    new = await listed(started(database, release("2", speak="Speaks up.", search="Searches.", forget="Forgets.")))
+    next_release = release("2", speak="Speaks up.", search="Searches.", forget="Forgets.")
+    new = await list_by_name(new_service(database, next_release))
     assert list(new) == ["forget", "search", "speak"]
     speak = new["speak"]
     assert (speak.id, speak.spec.tags, speak.spec.default_requires_approval) == (old["speak"].id, ("mine",), True)
@@ -132,19 +136,20 @@ async def test_another_release_brings_what_is_new_and_keeps_what_the_owner_set(d
     assert new["search"] == old["search"]
 
 
-async def test_an_own_tool_of_that_name_stays(database: Database) -> None:
-    own = await started(database, Builtins()).create(OWN, None)
-    service = started(database, release("1", speak="Speaks.", search="Searches."))
-    tools = await listed(service)
+async def test_a_custom_tool_with_the_name_of_a_builtin_tool_is_kept(database: Database) -> None:
+    own = await new_service(database, BuiltinTools()).create_tool(DEFAULT_PRINCIPAL, OWN, None)
+    service = new_service(database, release("1", speak="Speaks.", search="Searches."))
+    tools = await list_by_name(service)
     assert tools["speak"] == own
     assert tools["search"].spec.type is ToolType.BUILTIN
-    assert (await service.upsert(OWN, {"description"}, None))[0].id == own.id
+    assert (await service.upsert_tool(DEFAULT_PRINCIPAL, OWN, {"description"}, None))[0].id == own.id
+    other = ToolSpec(source_code='def search():\n    """Mine."""\n')
     with pytest.raises(ToolNameTaken):
-        await service.upsert(ToolSpec(source_code='def search():\n    """Mine."""\n'), set(), None)
+        await service.upsert_tool(DEFAULT_PRINCIPAL, other, set(), None)
 
 
-async def test_many_first_looks_at_once_make_one_set(database: Database) -> None:
-    builtins = release("1", speak="Speaks.", search="Searches.")
-    looks = await asyncio.gather(*(listed(started(database, builtins)) for _ in range(6)))
-    assert all(look == looks[0] for look in looks)
-    assert list(looks[0]) == ["search", "speak"]
+async def test_concurrent_first_requests_store_one_set_of_tools(database: Database) -> None:
+    builtin_tools = release("1", speak="Speaks.", search="Searches.")
+    results = await asyncio.gather(*(list_by_name(new_service(database, builtin_tools)) for _ in range(6)))
+    assert all(result == results[0] for result in results)
+    assert list(results[0]) == ["search", "speak"]

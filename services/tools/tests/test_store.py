@@ -1,4 +1,4 @@
-"""The store behind the service: organizations are apart, and the migrated schema is the one in the code."""
+"""The tool store: organizations are separate, and the migrations create the tables that the code declares."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from alembic.migration import MigrationContext
 from mnemesh_kit.clock import SystemClock
 from mnemesh_kit.ids import RandomIds
 from mnemesh_kit.paging import PageQuery
-from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
 from mnemesh_kit.sql import Database
 from mnemesh_tools.errors import ToolNotFound
+from mnemesh_tools.model.builtin_tools import BuiltinTools
 from mnemesh_tools.model.tools import ToolFilter, ToolOrder, ToolSpec
 from mnemesh_tools.store.sql.tables import metadata
 from mnemesh_tools.store.sql.tools import SqlToolStore
@@ -26,7 +27,7 @@ OTHER = Principal("org-00000000-0000-4000-8000-00000000000b", "user-00000000-000
 
 @pytest_asyncio.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    """A migrated database on each engine."""
+    """A migrated database, on each engine."""
     opened = Database.open(database_url)
     await opened.migrate("mnemesh_tools")
     yield opened
@@ -35,34 +36,30 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 def service(database: Database) -> ToolService:
-    """The use cases over that database."""
-    return ToolService(SqlToolStore(database, SystemClock()), SystemClock(), RandomIds())
+    """The use cases of tools on that database."""
+    return ToolService(SqlToolStore(database, SystemClock()), SystemClock(), RandomIds(), BuiltinTools())
 
 
-async def test_organizations_do_not_meet(service: ToolService) -> None:
-    """The same name may live in each, and nothing of another's is found, changed or deleted."""
-    mine = await service.create(SPEC, None)
-    with as_principal(OTHER):
-        for call in (
-            service.get(mine.id),
-            service.get_by_name("f"),
-            service.update(mine.id, SPEC, {"tags"}, None),
-        ):
-            with pytest.raises(ToolNotFound):
-                await call
-        await service.delete(mine.id, None)
-        assert await service.count(ToolFilter(tags_any=("t",))) == 0
-        assert (await service.list(ToolFilter(), ToolOrder.NAME, PageQuery(10, True))).items == ()
-        assert await service.get_many([mine.id], ["f"]) == ()
-        theirs = await service.create(SPEC, None)
+async def test_tools_of_other_organizations_are_not_found(service: ToolService) -> None:
+    mine = await service.create_tool(DEFAULT_PRINCIPAL, SPEC, None)
+    for call in (
+        service.get_tool(OTHER, mine.id),
+        service.get_tool_by_name(OTHER, "f"),
+        service.update_tool(OTHER, mine.id, SPEC, {"tags"}, None),
+    ):
+        with pytest.raises(ToolNotFound):
+            await call
+    await service.delete_tool(OTHER, mine.id, None)
+    assert await service.count_tools(OTHER, ToolFilter(tags_any=("t",))) == 0
+    assert (await service.list_tools(OTHER, ToolFilter(), ToolOrder.NAME, PageQuery(10, True))).items == ()
+    assert await service.batch_get_tools(OTHER, [mine.id], ["f"]) == ()
+    theirs = await service.create_tool(OTHER, SPEC, None)
     assert theirs.id != mine.id
     assert theirs.created_by_id == OTHER.subject_id
-    assert await service.get(mine.id) == mine
+    assert await service.get_tool(DEFAULT_PRINCIPAL, mine.id) == mine
 
 
-async def test_migrations_give_the_tables_of_the_code(database: Database) -> None:
-    """Nothing to add, nothing left over."""
-
+async def test_migrations_create_the_declared_tables(database: Database) -> None:
     def differences(conn: sa.Connection) -> list[object]:
         return list(compare_metadata(MigrationContext.configure(conn), metadata))
 

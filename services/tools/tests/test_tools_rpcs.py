@@ -284,12 +284,13 @@ async def test_bad_requests_name_the_field(embedded: Any) -> None:
     """Ids, masks and orders that cannot be meant."""
     tools, created = embedded.tools, await _create(embedded)
     mask = FieldMask(paths=["revision"])
+    malformed = pb.UpdateToolRequest(tool=tools_pb2.Tool(id="x"), update_mask=FieldMask(paths=["tags"]))
     name = pb.UpdateToolRequest(tool=tools_pb2.Tool(id=created.id, name="x"), update_mask=FieldMask(paths=["name"]))
     for call, field in (
         (tools.GetTool(pb.GetToolRequest()), "tool_id"),
         (tools.GetTool(pb.GetToolRequest(tool_id="x")), "tool_id"),
         (tools.DeleteTool(pb.DeleteToolRequest(tool_id="block-1")), "tool_id"),
-        (tools.UpdateTool(pb.UpdateToolRequest(tool=tools_pb2.Tool(id="x"))), "tool.id"),
+        (tools.UpdateTool(malformed), "tool.id"),
         (tools.UpdateTool(pb.UpdateToolRequest(tool=created)), "update_mask"),
         (tools.UpdateTool(pb.UpdateToolRequest(tool=created, update_mask=mask)), "update_mask"),
         (tools.UpdateTool(name), "tool.name"),

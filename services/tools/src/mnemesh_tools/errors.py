@@ -1,4 +1,4 @@
-"""What goes wrong with tools."""
+"""The errors of the tools service."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from mnemesh_kit.errors import AlreadyExists, FailedPrecondition, InvalidArgumen
 
 
 class ToolNotFound(NotFound):
-    """No such tool in the caller's organization."""
+    """The organization has no such tool."""
 
     def __init__(self, tool: str) -> None:
-        super().__init__(f"There is no tool {tool}.", resource_id=tool)
+        super().__init__(f"Tool {tool} does not exist.", resource_id=tool)
 
 
 class ToolNameTaken(AlreadyExists):
     """Another tool of the organization has the name."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"There is a tool named {name} already.", name=name)
+        super().__init__(f"A tool named {name} already exists.", name=name)
 
 
 class ToolSourceInvalid(InvalidArgument):
-    """No schema can be made of the source."""
+    """The source yields no schema."""
 
     reason = "TOOL_SOURCE_INVALID"
 
 
 class ToolArgumentsInvalid(InvalidArgument):
-    """The arguments do not fit the tool's schema."""
+    """The arguments do not match the tool's schema."""
 
     reason = "TOOL_ARGUMENTS_INVALID"
 
@@ -38,6 +38,6 @@ class ToolRequirementsUnmet(FailedPrecondition):
 
 
 class SandboxTooWeak(FailedPrecondition):
-    """The host cannot isolate tools as far as it must."""
+    """The host cannot isolate tools as much as the settings require."""
 
     reason = "SANDBOX_UNAVAILABLE"

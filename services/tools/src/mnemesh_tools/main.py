@@ -1,4 +1,4 @@
-"""The process: configuration in, exit code out."""
+"""The entry point of the process."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from mnemesh_kit import run
 from mnemesh_tools.config import Config
 from mnemesh_tools.wiring import assemble
 
-WORK = {"maintain": "mnemesh_tools.maintenance"}
+COMMANDS = {"maintain": "mnemesh_tools.maintenance"}
 
 
 def main() -> int:
-    """Runs the tools service until it is told to stop, or its maintenance once."""
-    return run.main(Config.from_env, assemble, WORK)
+    """Runs the tools service, or its maintenance; returns the exit code."""
+    return run.main(Config.from_env, assemble, COMMANDS)

@@ -1,4 +1,4 @@
-"""The built-in tools of mnemesh's agents, as every organization has them; the orchestrator carries them out."""
+"""The built-in tools of mnemesh's agents. Every organization has a copy of each; the orchestrator runs them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Self
 
-from mnemesh_tools.model.definitions import settled
+from mnemesh_tools.model.definitions import complete_spec
 from mnemesh_tools.model.tools import ToolSpec, ToolType
 
 
 @dataclass(frozen=True, slots=True)
-class Builtins:
-    """Definitions that come along with a release of the service."""
+class BuiltinTools:
+    """The definitions of the built-in tools of one release."""
 
     specs: tuple[ToolSpec, ...] = ()
     release: str = ""
-    """Differs where a definition does."""
+    """A digest of the definitions."""
 
     @classmethod
-    def shipped(cls) -> Self:
-        """Those of this release."""
+    def load(cls) -> Self:
+        """Returns the built-in tools of this release, from `builtin_tools.json`."""
         text = resources.files(__package__).joinpath("builtin_tools.json").read_text(encoding="utf-8")
         specs = tuple(
-            settled(ToolSpec(type=ToolType.BUILTIN, json_schema=json.dumps(schema), idempotent=True))
+            complete_spec(ToolSpec(type=ToolType.BUILTIN, json_schema=json.dumps(schema), idempotent=True))
             for schema in json.loads(text)
         )
         return cls(specs, hashlib.sha256(text.encode()).hexdigest())

@@ -1,11 +1,13 @@
-"""Tools: what a client writes about one, what is stored, and the bounds of both."""
+"""Tools: what their authors write, what is stored, and the bounds of both."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import Enum
 from typing import Final
+
+from mnemesh_kit.text import require_no_nul
 
 DEFAULT_RETURN_CHARS: Final = 50_000
 MAX_RETURN_CHARS: Final = 1_000_000
@@ -20,7 +22,7 @@ MAX_BATCH: Final = 1_000
 
 
 class ToolType(Enum):
-    """What runs a tool."""
+    """The kind of a tool, which determines the service or client that runs it."""
 
     CUSTOM = "custom"
     BUILTIN = "builtin"
@@ -45,7 +47,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """All of a tool that its author writes, and the schema that was made where none was given."""
+    """The definition of a tool. `definitions.complete_spec` validates it and fills in its name, schema and defaults."""
 
     name: str = ""
     type: ToolType = ToolType.CUSTOM
@@ -53,7 +55,9 @@ class ToolSpec:
     source_code: str | None = None
     source_type: SourceType = SourceType.PYTHON
     json_schema: str = ""
+    """A JSON object as text, with `name`, `description` and `parameters`."""
     args_json_schema: str | None = None
+    """The JSON schema of the arguments as text. It replaces the schema that the source would yield."""
     return_char_limit: int = 0
     pip_requirements: tuple[Requirement, ...] = ()
     npm_requirements: tuple[Requirement, ...] = ()
@@ -62,6 +66,7 @@ class ToolSpec:
     idempotent: bool = False
     tags: tuple[str, ...] = ()
     metadata: str | None = None
+    """A JSON object as text."""
     timeout_seconds: int = 0
     allow_network: bool = False
     mcp_server_id: str | None = None
@@ -89,33 +94,35 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolFilter:
-    """Conditions of a list or a count; all that are given must hold."""
+    """The conditions of a list or a count; a tool must meet all that are set."""
 
     tool_ids: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     types: tuple[ToolType, ...] = ()
     exclude_types: tuple[ToolType, ...] = ()
     text_search: str | None = None
+    """A text that the name or the description contains, in any case."""
     tags_any: tuple[str, ...] = ()
     mcp_server_id: str | None = None
 
 
 class ToolOrder(Enum):
-    """What a list is sorted by; ties go by id."""
+    """The keys that lists of tools can be sorted by."""
 
     CREATE_TIME = "created_at"
     UPDATE_TIME = "updated_at"
     NAME = "name"
 
 
-def shortened(text: str, limit: int, total: int) -> tuple[str, bool]:
-    """`text` cut to `limit` characters with a note that gives both sizes, and whether it was cut.
+def require_valid_filter(filter_: ToolFilter) -> ToolFilter:
+    """Returns `filter_` if each of its texts can be searched for.
 
-    Args:
-        text: the beginning of a result, or all of it.
-        limit: how many characters are kept, the note not counted.
-        total: the length of the whole result.
+    Raises:
+        InvalidArgument: A text contains a NUL character.
     """
-    if total <= limit:
-        return text, False
-    return f"{text[:limit]}\n[The result was cut: it has {total} characters, and the limit is {limit}.]", True
+    for item in fields(filter_):
+        value = getattr(filter_, item.name)
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str):
+                require_no_nul(text, f"filter.{item.name}")
+    return filter_

@@ -1,124 +1,113 @@
-"""The RPCs of the tools service: decode, call, encode."""
+"""The servicer of `mnemesh.tools.v1.ToolService`: decodes, calls a use case, encodes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mnemesh.tools.v1 import (
-    execution_service_pb2 as execution_pb,
-)
-from mnemesh.tools.v1 import (
-    execution_service_pb2_grpc,
-    mcp_servers_service_pb2_grpc,
-    tools_service_pb2_grpc,
-)
-from mnemesh.tools.v1 import (
-    tools_service_pb2 as pb,
-)
+import grpc
+from mnemesh.tools.v1 import tools_service_pb2 as pb
+from mnemesh.tools.v1 import tools_service_pb2_grpc
 from mnemesh_kit.errors import InvalidArgument, Unimplemented
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.principal import current_principal
 
 from mnemesh_tools.model.tools import SourceType
-from mnemesh_tools.rpc.convert import tools as convert
-from mnemesh_tools.usecases.executions import ExecutionService
+from mnemesh_tools.rpc.convert.fields import source_type_from_proto
+from mnemesh_tools.rpc.convert.tools import (
+    tool_filter_from_proto,
+    tool_order_from_proto,
+    tool_spec_from_proto,
+    tool_to_proto,
+    written_fields_from_proto,
+)
 from mnemesh_tools.usecases.tools import ToolService
+
+Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ToolsServicer(tools_service_pb2_grpc.ToolServiceServicer):
-    """`mnemesh.tools.v1.ToolService`; SearchTools answers UNIMPLEMENTED."""
+    """Serves `mnemesh.tools.v1.ToolService`. SearchTools is not implemented."""
 
     def __init__(self, service: ToolService) -> None:
         self._service = service
 
-    async def CreateTool(self, request: pb.CreateToolRequest, context: Any) -> pb.CreateToolResponse:
-        spec = convert.spec_from_proto(request.tool)
-        tool = await self._service.create(spec, request_key(request, "CreateTool"))
-        return pb.CreateToolResponse(tool=convert.tool_to_proto(tool))
+    async def CreateTool(self, request: pb.CreateToolRequest, context: Context) -> pb.CreateToolResponse:
+        """Creates a tool."""
+        spec, key = tool_spec_from_proto(request.tool), request_key(request, "CreateTool")
+        tool = await self._service.create_tool(current_principal(), spec, key)
+        return pb.CreateToolResponse(tool=tool_to_proto(tool))
 
-    async def UpsertTool(self, request: pb.UpsertToolRequest, context: Any) -> pb.UpsertToolResponse:
-        spec = convert.spec_from_proto(request.tool)
-        written = convert.written_fields(request.update_mask, request.tool, whole_if_empty=True)
-        tool, created = await self._service.upsert(spec, written, request_key(request, "UpsertTool"))
-        return pb.UpsertToolResponse(tool=convert.tool_to_proto(tool), created=created)
+    async def UpsertTool(self, request: pb.UpsertToolRequest, context: Context) -> pb.UpsertToolResponse:
+        """Creates a tool, or changes the one with the same name."""
+        tool, created = await self._service.upsert_tool(
+            current_principal(),
+            tool_spec_from_proto(request.tool),
+            written_fields_from_proto(request.update_mask, request.tool, default_to_set=True),
+            request_key(request, "UpsertTool"),
+        )
+        return pb.UpsertToolResponse(tool=tool_to_proto(tool), created=created)
 
-    async def GetTool(self, request: pb.GetToolRequest, context: Any) -> pb.GetToolResponse:
+    async def GetTool(self, request: pb.GetToolRequest, context: Context) -> pb.GetToolResponse:
+        """Returns a tool by its id or its name."""
+        caller = current_principal()
         match request.WhichOneof("key"):
             case "tool_id":
-                tool = await self._service.get(require_id(request.tool_id, "tool", "tool_id"))
+                tool = await self._service.get_tool(caller, request.tool_id)
             case "name":
-                tool = await self._service.get_by_name(request.name)
+                tool = await self._service.get_tool_by_name(caller, request.name)
             case _:
-                raise InvalidArgument("Either tool_id or name is required.", field="tool_id")
-        return pb.GetToolResponse(tool=convert.tool_to_proto(tool))
+                raise InvalidArgument("key must be set to tool_id or name.", field="tool_id")
+        return pb.GetToolResponse(tool=tool_to_proto(tool))
 
-    async def BatchGetTools(self, request: pb.BatchGetToolsRequest, context: Any) -> pb.BatchGetToolsResponse:
-        tools = await self._service.get_many(request.tool_ids, request.names)
-        return pb.BatchGetToolsResponse(tools=[convert.tool_to_proto(tool) for tool in tools])
+    async def BatchGetTools(self, request: pb.BatchGetToolsRequest, context: Context) -> pb.BatchGetToolsResponse:
+        """Returns several tools by their ids and names."""
+        tools = await self._service.batch_get_tools(current_principal(), request.tool_ids, request.names)
+        return pb.BatchGetToolsResponse(tools=[tool_to_proto(tool) for tool in tools])
 
-    async def ListTools(self, request: pb.ListToolsRequest, context: Any) -> pb.ListToolsResponse:
+    async def ListTools(self, request: pb.ListToolsRequest, context: Context) -> pb.ListToolsResponse:
+        """Returns a page of tools."""
         query = page_query(request, default_ascending=False)
-        order = convert.order_from_proto(request.order_by)
-        page = await self._service.list(convert.filter_from_proto(request.filter), order, query)
-        return pb.ListToolsResponse(
-            tools=[convert.tool_to_proto(tool) for tool in page.items], next_page_token=next_page_token(query, page)
+        filter_, order = tool_filter_from_proto(request.filter), tool_order_from_proto(request.order_by)
+        page = await self._service.list_tools(current_principal(), filter_, order, query)
+        tools = [tool_to_proto(tool) for tool in page.items]
+        return pb.ListToolsResponse(tools=tools, next_page_token=next_page_token(query, page))
+
+    async def CountTools(self, request: pb.CountToolsRequest, context: Context) -> pb.CountToolsResponse:
+        """Returns the number of tools that match a filter."""
+        count = await self._service.count_tools(current_principal(), tool_filter_from_proto(request.filter))
+        return pb.CountToolsResponse(count=count)
+
+    async def UpdateTool(self, request: pb.UpdateToolRequest, context: Context) -> pb.UpdateToolResponse:
+        """Changes the fields that the mask names."""
+        tool = await self._service.update_tool(
+            current_principal(),
+            request.tool.id,
+            tool_spec_from_proto(request.tool),
+            written_fields_from_proto(request.update_mask, request.tool, default_to_set=False),
+            request_key(request, "UpdateTool"),
         )
+        return pb.UpdateToolResponse(tool=tool_to_proto(tool))
 
-    async def CountTools(self, request: pb.CountToolsRequest, context: Any) -> pb.CountToolsResponse:
-        return pb.CountToolsResponse(count=await self._service.count(convert.filter_from_proto(request.filter)))
-
-    async def UpdateTool(self, request: pb.UpdateToolRequest, context: Any) -> pb.UpdateToolResponse:
-        tool_id = require_id(request.tool.id, "tool", "tool.id")
-        spec = convert.spec_from_proto(request.tool)
-        written = convert.written_fields(request.update_mask, request.tool, whole_if_empty=False)
-        tool = await self._service.update(tool_id, spec, written, request_key(request, "UpdateTool"))
-        return pb.UpdateToolResponse(tool=convert.tool_to_proto(tool))
-
-    async def DeleteTool(self, request: pb.DeleteToolRequest, context: Any) -> pb.DeleteToolResponse:
-        tool_id = require_id(request.tool_id, "tool", "tool_id")
-        await self._service.delete(tool_id, request_key(request, "DeleteTool"))
+    async def DeleteTool(self, request: pb.DeleteToolRequest, context: Context) -> pb.DeleteToolResponse:
+        """Deletes a tool."""
+        key = request_key(request, "DeleteTool")
+        await self._service.delete_tool(current_principal(), request.tool_id, key)
         return pb.DeleteToolResponse()
 
-    async def GenerateSchema(self, request: pb.GenerateSchemaRequest, context: Any) -> pb.GenerateSchemaResponse:
-        if convert.source_type_from_proto(request.source_type, "source_type") is not SourceType.PYTHON:
-            raise Unimplemented("Schemas are made of Python source only.", field="source_type")
+    async def GenerateSchema(self, request: pb.GenerateSchemaRequest, context: Context) -> pb.GenerateSchemaResponse:
+        """Returns the schema of Python source."""
+        if source_type_from_proto(request.source_type, "source_type") is not SourceType.PYTHON:
+            raise Unimplemented("source_type must be PYTHON. Other languages are not supported.", field="source_type")
         return pb.GenerateSchemaResponse(json_schema=self._service.generate_schema(request.source_code))
 
-    async def SearchTools(self, request: pb.SearchToolsRequest, context: Any) -> pb.SearchToolsResponse:
-        raise Unimplemented("Tools cannot be searched by meaning yet; ListTools filters by words.")
+    async def SearchTools(self, request: pb.SearchToolsRequest, context: Context) -> pb.SearchToolsResponse:
+        """Is not implemented."""
+        raise Unimplemented("SearchTools is not supported. Use ListTools with filter.text_search.")
 
-    async def EnsureBaseTools(self, request: pb.EnsureBaseToolsRequest, context: Any) -> pb.EnsureBaseToolsResponse:
-        specs = [convert.spec_from_proto(tool) for tool in request.tools]
-        tools = await self._service.ensure_builtins(specs, request_key(request, "EnsureBaseTools"))
-        return pb.EnsureBaseToolsResponse(tools=[convert.tool_to_proto(tool) for tool in tools])
-
-
-class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
-    """`mnemesh.tools.v1.ExecutionService`."""
-
-    def __init__(self, service: ExecutionService) -> None:
-        self._service = service
-
-    async def ExecuteTool(
-        self, request: execution_pb.ExecuteToolRequest, context: Any
-    ) -> execution_pb.ExecuteToolResponse:
-        given = (
-            request.arguments,
-            dict(request.environment),
-            convert.agent_from_proto(request),
-            convert.timeout_from_proto(request),
-        )
-        match request.WhichOneof("tool"):
-            case "tool_id":
-                tool_id = require_id(request.tool_id, "tool", "tool_id")
-                execution = await self._service.execute_stored(tool_id, *given)
-            case "ad_hoc":
-                execution = await self._service.execute_ad_hoc(convert.ad_hoc_from_proto(request.ad_hoc), *given)
-            case _:
-                raise InvalidArgument("Either tool_id or ad_hoc is required.", field="tool_id")
-        return convert.execution_to_proto(execution)
-
-
-class McpServersServicer(mcp_servers_service_pb2_grpc.McpServerServiceServicer):
-    """`mnemesh.tools.v1.McpServerService`; every RPC answers UNIMPLEMENTED."""
+    async def EnsureBaseTools(self, request: pb.EnsureBaseToolsRequest, context: Context) -> pb.EnsureBaseToolsResponse:
+        """Stores definitions of built-in tools."""
+        specs = [tool_spec_from_proto(tool) for tool in request.tools]
+        key = request_key(request, "EnsureBaseTools")
+        tools = await self._service.ensure_base_tools(current_principal(), specs, key)
+        return pb.EnsureBaseToolsResponse(tools=[tool_to_proto(tool) for tool in tools])

@@ -5,9 +5,10 @@ This package needs the standard library only and knows nothing of the service ar
 
 from mnemesh_tools.sandbox.isolation import Isolation, Level
 from mnemesh_tools.sandbox.sandbox import Sandbox, SandboxSettings, SandboxUnavailable
-from mnemesh_tools.sandbox.task import Outcome, OutcomeStatus, Task
+from mnemesh_tools.sandbox.task import AgentView, Outcome, OutcomeStatus, Task
 
 __all__ = [
+    "AgentView",
     "Isolation",
     "Level",
     "Outcome",

@@ -1,6 +1,6 @@
 """Function schemas: made from Python source without running it, and held against the arguments of a call."""
 
 from mnemesh_tools.schema.arguments import coerce
-from mnemesh_tools.schema.source import FunctionSchema, check_name, from_source
+from mnemesh_tools.schema.source import FunctionSchema, check_name, from_source, function_name
 
-__all__ = ["FunctionSchema", "check_name", "coerce", "from_source"]
+__all__ = ["FunctionSchema", "check_name", "coerce", "from_source", "function_name"]

@@ -1,1 +1,1 @@
-"""Where tools are kept."""
+"""The tool store: its contract and its SQL implementation."""

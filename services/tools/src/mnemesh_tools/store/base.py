@@ -1,84 +1,110 @@
-"""The contract of the tool store."""
+"""The contract of tool stores: `ToolStore` runs units of work, and `ToolTransaction` is what each works on.
+
+Example:
+    ```python
+    def rename(tx: ToolTransaction) -> None:
+        tool = tx.get_tool_by_name("roll")
+        if tool is not None:
+            tx.update_tool(replace(tool, spec=replace(tool.spec, name="toss"), revision=tool.revision + 1))
+
+    await store.write(organization_id, rename)
+    ```
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder, ToolSpec
+from mnemesh_tools.model.tools import Tool, ToolFilter, ToolOrder
+
+T = TypeVar("T")
+
+
+class ToolTransaction(Protocol):
+    """One transaction on the tools of one organization. Rows of other organizations are not visible in it.
+
+    Names are unique within an organization. Callers check that a name is free before they write it.
+    """
+
+    def get_tool(self, tool_id: str) -> Tool | None:
+        """Returns the tool with this id, or None."""
+        ...
+
+    def get_tool_by_name(self, name: str) -> Tool | None:
+        """Returns the tool with this name, or None."""
+        ...
+
+    def get_tools(self, ids: Sequence[str], names: Sequence[str]) -> Sequence[Tool]:
+        """Returns the tools with these ids, then those with these names, each once; unknown ones are left out."""
+        ...
+
+    def list_tools(self, filter_: ToolFilter, order: ToolOrder, page: PageQuery) -> Page[Tool]:
+        """Returns a page of the tools that match the filter, sorted by `order` and then by id."""
+        ...
+
+    def count_tools(self, filter_: ToolFilter) -> int:
+        """Returns the number of tools that match the filter."""
+        ...
+
+    def insert_tool(self, tool: Tool) -> None:
+        """Stores a new tool."""
+        ...
+
+    def update_tool(self, tool: Tool) -> None:
+        """Overwrites the tool with the id of `tool`, which was read in this transaction."""
+        ...
+
+    def delete_tool(self, tool_id: str) -> bool:
+        """Deletes a tool; returns False if there is none."""
+        ...
+
+    def get_builtin_release(self) -> str | None:
+        """Returns the release whose built-in tools the organization has, or None before the first."""
+        ...
+
+    def set_builtin_release(self, release: str) -> None:
+        """Records the release whose built-in tools the organization has."""
+        ...
 
 
 class ToolStore(Protocol):
-    """Definitions of tools, each in one organization; another's are as if they were not there.
+    """A transactional store of tools.
 
-    Every write is one transaction that also records its request key: the same key again changes nothing and gives the
-    tool as it is now.
+    Transactions are serializable: everything that a unit of work has read is still true when it commits. The store
+    repeats a unit of work that conflicts with another one, so the work must have no effect outside its transaction.
     """
 
-    async def create(self, tool: Tool, key: RequestKey | None) -> Tool:
-        """Stores a new tool.
-
-        Raises:
-            ToolNameTaken: the organization has a tool of that name.
-        """
+    async def read(self, organization_id: str, work: Callable[[ToolTransaction], T]) -> T:
+        """Runs `work` on one consistent snapshot and returns its result."""
         ...
 
-    async def upsert(
-        self, tool: Tool, merge: Callable[[ToolSpec], ToolSpec], key: RequestKey | None
-    ) -> tuple[Tool, bool]:
-        """Stores `tool`, or changes the one with its name; the second value tells whether it was created.
+    async def write(self, organization_id: str, work: Callable[[ToolTransaction], T]) -> T:
+        """Runs `work` in a transaction and returns its result. An exception rolls the transaction back."""
+        ...
+
+    async def write_once(
+        self,
+        organization_id: str,
+        key: RequestKey | None,
+        work: Callable[[ToolTransaction], T],
+        *,
+        result_ids: Callable[[T], Sequence[str]],
+        replay: Callable[[ToolTransaction, Sequence[str]], T],
+    ) -> T:
+        """Runs `work` like `write`, unless the request has taken effect before.
 
         Args:
-            tool: what to store where the name is free.
-            merge: the new definition, given the one stored; pure, since it may run again.
-            key: the request.
-        """
-        ...
-
-    async def furnish(self, organization_id: str, release: str, builtins: Sequence[Tool]) -> None:
-        """Stores the built-in tools of a release, once for each organization; later calls only read.
-
-        One that is stored already gets its description and schema and keeps the rest; a name that a tool of another
-        type has stays with it. All or nothing.
-        """
-        ...
-
-    async def update(self, changed: Tool, merge: Callable[[ToolSpec], ToolSpec], key: RequestKey | None) -> Tool:
-        """Replaces the definition of the tool with `changed.id` by `merge` of it; id and creation are kept.
+            organization_id: The organization of the tools.
+            key: The idempotency key of the request; None always runs `work`.
+            work: The effect, which returns the result of the request.
+            result_ids: Returns the strings to record for a result.
+            replay: Returns the result of a repeated request from the recorded strings.
 
         Raises:
-            ToolNotFound: there is none.
-            ToolNameTaken: the new definition has another tool's name.
+            RequestIdReused: The request id was used before with other content.
         """
-        ...
-
-    async def delete(self, organization_id: str, tool_id: str, key: RequestKey | None) -> None:
-        """Deletes a tool; one that is not there is a success."""
-        ...
-
-    async def get(self, organization_id: str, tool_id: str) -> Tool:
-        """The tool with an id. Raises `ToolNotFound`."""
-        ...
-
-    async def get_by_name(self, organization_id: str, name: str) -> Tool:
-        """The tool with a name. Raises `ToolNotFound`."""
-        ...
-
-    async def get_many(self, organization_id: str, ids: tuple[str, ...], names: tuple[str, ...]) -> tuple[Tool, ...]:
-        """Those of `ids`, then those of `names`, in the order asked for, each once; unknown ones are left out."""
-        ...
-
-    async def list(self, organization_id: str, where: ToolFilter, order: ToolOrder, query: PageQuery) -> Page[Tool]:
-        """One page, sorted by `order` and then by id."""
-        ...
-
-    async def count(self, organization_id: str, where: ToolFilter) -> int:
-        """How many tools a list with this filter has."""
-        ...
-
-    async def purge_requests(self) -> int:
-        """Forgets request keys that are past their time; returns how many."""
         ...

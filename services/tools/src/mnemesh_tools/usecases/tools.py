@@ -1,171 +1,257 @@
-"""The use cases around definitions of tools."""
+"""The use cases of tools. Each runs in one transaction, unless it says otherwise."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
-from mnemesh_kit.ids import IdSource, derive_id
+from mnemesh_kit.ids import IdSource, derive_id, require_id
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import current_principal
+from mnemesh_kit.principal import Principal
+from mnemesh_kit.text import require_no_nul
 
 from mnemesh_tools.errors import ToolNameTaken
-from mnemesh_tools.model.builtin_tools import Builtins
-from mnemesh_tools.model.definitions import settled
-from mnemesh_tools.model.tools import MAX_BATCH, Tool, ToolFilter, ToolOrder, ToolSpec, ToolType
+from mnemesh_tools.model.builtin_tools import BuiltinTools
+from mnemesh_tools.model.definitions import complete_spec, merge_spec
+from mnemesh_tools.model.tools import MAX_BATCH, Tool, ToolFilter, ToolOrder, ToolSpec, ToolType, require_valid_filter
 from mnemesh_tools.schema import from_source
-from mnemesh_tools.store.base import ToolStore
-
-# Where one of these changes and no schema comes with it, the schema is made anew.
-_SCHEMA_SOURCES = frozenset({"source_code", "source_type", "args_json_schema"})
+from mnemesh_tools.store.base import ToolStore, ToolTransaction
+from mnemesh_tools.usecases import changes, lookups
 
 
 class ToolService:
-    """Definitions of tools, in the organization of the current principal."""
+    """Creates, reads, changes and deletes the tools of the caller's organization."""
 
-    def __init__(self, store: ToolStore, clock: Clock, ids: IdSource, builtins: Builtins | None = None) -> None:
-        """Each organization has `builtins` as its own from when it is first seen."""
+    def __init__(self, store: ToolStore, clock: Clock, ids: IdSource, builtin_tools: BuiltinTools) -> None:
+        """Uses `builtin_tools` as the initial tools of each organization."""
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._builtins = builtins or Builtins()
-        self._furnished: set[str] = set()
+        self._builtin_tools = builtin_tools
+        self._seeded_organizations: set[str] = set()
 
-    async def create(self, spec: ToolSpec, key: RequestKey | None) -> Tool:
-        """Stores a tool under the name that its source or schema gives.
+    async def create_tool(self, caller: Principal, spec: ToolSpec, key: RequestKey | None) -> Tool:
+        """Stores a tool under the name that its source or schema has.
 
         Raises:
-            ToolSourceInvalid: no schema can be made of the source.
-            ToolNameTaken: the organization has a tool of that name.
+            InvalidArgument: A field breaks its rule, or the type is BUILTIN.
+            ToolSourceInvalid: The source yields no schema.
+            ToolNameTaken: The organization has a tool with this name.
         """
         _refuse_builtin(spec)
-        await self._furnish()
-        return await self._store.create(self._new(settled(spec)), key)
+        tool = self._new_tool(caller, complete_spec(spec))
+        await self._seed_builtin_tools(caller)
+        return await self._store.write_once(
+            caller.organization_id,
+            key,
+            lambda tx: changes.insert_tool(tx, tool),
+            result_ids=lambda created: [created.id],
+            replay=lambda tx, ids: lookups.get_tool(tx, ids[0]),
+        )
 
-    async def upsert(self, spec: ToolSpec, written: Collection[str], key: RequestKey | None) -> tuple[Tool, bool]:
-        """Creates a tool, or writes the fields `written` of the one with that name; tells whether it was created.
+    async def upsert_tool(
+        self, caller: Principal, spec: ToolSpec, written: Collection[str], key: RequestKey | None
+    ) -> tuple[Tool, bool]:
+        """Creates a tool, or writes the fields `written` of the tool with the same name.
+
+        Returns:
+            The tool, and whether it was created.
 
         Raises:
-            ToolNameTaken: a built-in tool has the name.
+            InvalidArgument: A field breaks its rule, or the type is BUILTIN.
+            ToolSourceInvalid: The source yields no schema.
+            ToolNameTaken: A built-in tool has this name.
         """
         _refuse_builtin(spec)
-        complete = settled(spec)
-        await self._furnish()
+        tool = self._new_tool(caller, complete_spec(spec))
+        await self._seed_builtin_tools(caller)
 
-        def merge(stored: ToolSpec) -> ToolSpec:
-            if stored.type is ToolType.BUILTIN:
-                raise ToolNameTaken(stored.name)
-            return _merged(stored, spec, set(written) - {"name"})
+        def upsert(tx: ToolTransaction) -> tuple[Tool, bool]:
+            stored = tx.get_tool_by_name(tool.spec.name)
+            if stored is None:
+                tx.insert_tool(tool)
+                return tool, True
+            if stored.spec.type is ToolType.BUILTIN:
+                raise ToolNameTaken(stored.spec.name)
+            merged = merge_spec(stored.spec, spec, set(written) - {"name"})
+            return changes.update_tool(tx, stored, merged, caller.subject_id, self._clock.now()), False
 
-        return await self._store.upsert(self._new(complete), merge, key)
+        return await self._store.write_once(
+            caller.organization_id,
+            key,
+            upsert,
+            result_ids=lambda result: [result[0].id, "created" if result[1] else "updated"],
+            replay=lambda tx, ids: (lookups.get_tool(tx, ids[0]), ids[1] == "created"),
+        )
 
-    async def update(self, tool_id: str, spec: ToolSpec, written: Collection[str], key: RequestKey | None) -> Tool:
-        """Writes the fields `written`. A changed source gives the tool its name and, unless one is written, its schema.
+    async def update_tool(
+        self, caller: Principal, tool_id: str, spec: ToolSpec, written: Collection[str], key: RequestKey | None
+    ) -> Tool:
+        """Writes the fields `written` of a tool; see `merge_spec` for the effect on its name and schema.
 
         Raises:
-            ToolNotFound: the organization has no such tool.
-            ToolNameTaken: the source's name is another tool's.
+            InvalidArgument: A field breaks its rule.
+            ToolSourceInvalid: The source yields no schema.
+            ToolNotFound: The organization has no such tool.
+            ToolNameTaken: Another tool has the new name.
         """
-        change = replace(self._new(spec), id=tool_id)
-        return await self._store.update(change, lambda stored: _merged(stored, spec, written), key)
+        require_id(tool_id, "tool", "tool.id")
 
-    async def delete(self, tool_id: str, key: RequestKey | None) -> None:
-        """Deletes a tool; a repeat succeeds."""
-        await self._store.delete(current_principal().organization_id, tool_id, key)
+        def update(tx: ToolTransaction) -> Tool:
+            stored = lookups.get_tool(tx, tool_id)
+            merged = merge_spec(stored.spec, spec, written)
+            return changes.update_tool(tx, stored, merged, caller.subject_id, self._clock.now())
 
-    async def get(self, tool_id: str) -> Tool:
-        """The tool with an id."""
-        return await self._store.get(current_principal().organization_id, tool_id)
+        return await self._store.write_once(
+            caller.organization_id,
+            key,
+            update,
+            result_ids=lambda updated: [updated.id],
+            replay=lambda tx, ids: lookups.get_tool(tx, ids[0]),
+        )
 
-    async def get_by_name(self, name: str) -> Tool:
-        """The tool with a name."""
-        await self._furnish()
-        return await self._store.get_by_name(current_principal().organization_id, name)
+    async def delete_tool(self, caller: Principal, tool_id: str, key: RequestKey | None) -> None:
+        """Deletes a tool. Succeeds if the tool does not exist."""
+        require_id(tool_id, "tool", "tool_id")
 
-    async def get_many(self, ids: Sequence[str], names: Sequence[str]) -> tuple[Tool, ...]:
-        """Those of `ids` and then those of `names`, without the unknown ones."""
+        def delete(tx: ToolTransaction) -> None:
+            tx.delete_tool(tool_id)
+
+        await self._store.write_once(
+            caller.organization_id, key, delete, result_ids=lambda _: [], replay=lambda _tx, _ids: None
+        )
+
+    async def get_tool(self, caller: Principal, tool_id: str) -> Tool:
+        """Returns the tool with this id.
+
+        Raises:
+            ToolNotFound: The organization has no such tool.
+        """
+        require_id(tool_id, "tool", "tool_id")
+        return await self._store.read(caller.organization_id, lambda tx: lookups.get_tool(tx, tool_id))
+
+    async def get_tool_by_name(self, caller: Principal, name: str) -> Tool:
+        """Returns the tool with this name.
+
+        Raises:
+            ToolNotFound: The organization has no such tool.
+        """
+        require_no_nul(name, "name")
+        await self._seed_builtin_tools(caller)
+        return await self._store.read(caller.organization_id, lambda tx: lookups.get_tool_by_name(tx, name))
+
+    async def batch_get_tools(self, caller: Principal, ids: Sequence[str], names: Sequence[str]) -> Sequence[Tool]:
+        """Returns the tools with these ids, then those with these names, each once; unknown ones are left out."""
         if len(ids) + len(names) > MAX_BATCH:
-            raise InvalidArgument(f"At most {MAX_BATCH} tools can be asked for at once.", field="tool_ids")
+            raise InvalidArgument(f"tool_ids and names must have at most {MAX_BATCH} entries.", field="tool_ids")
+        for field, texts in (("tool_ids", ids), ("names", names)):
+            for text in texts:
+                require_no_nul(text, field)
         if names:
-            await self._furnish()
-        return await self._store.get_many(current_principal().organization_id, tuple(ids), tuple(names))
+            await self._seed_builtin_tools(caller)
+        return await self._store.read(caller.organization_id, lambda tx: tx.get_tools(ids, names))
 
-    async def list(self, where: ToolFilter, order: ToolOrder, query: PageQuery) -> Page[Tool]:
-        """One page of the organization's tools."""
-        await self._furnish()
-        return await self._store.list(current_principal().organization_id, where, order, query)
+    async def list_tools(self, caller: Principal, filter_: ToolFilter, order: ToolOrder, page: PageQuery) -> Page[Tool]:
+        """Returns a page of the tools that match the filter, sorted by `order`."""
+        require_valid_filter(filter_)
+        await self._seed_builtin_tools(caller)
+        return await self._store.read(caller.organization_id, lambda tx: tx.list_tools(filter_, order, page))
 
-    async def count(self, where: ToolFilter) -> int:
-        """How many tools a list with this filter has."""
-        await self._furnish()
-        return await self._store.count(current_principal().organization_id, where)
+    async def count_tools(self, caller: Principal, filter_: ToolFilter) -> int:
+        """Returns the number of tools that match the filter."""
+        require_valid_filter(filter_)
+        await self._seed_builtin_tools(caller)
+        return await self._store.read(caller.organization_id, lambda tx: tx.count_tools(filter_))
 
-    async def ensure_builtins(self, specs: Sequence[ToolSpec], key: RequestKey | None) -> tuple[Tool, ...]:
-        """Stores the definitions of built-in tools, restoring deleted and rewriting changed ones.
+    async def ensure_base_tools(
+        self, caller: Principal, specs: Sequence[ToolSpec], key: RequestKey | None
+    ) -> Sequence[Tool]:
+        """Stores definitions of built-in tools. Restores deleted tools and overwrites changed ones.
 
-        Each is a write of its own that changes nothing when repeated, so a repeat after a failure completes the rest.
+        Each tool is written in its own transaction, under a key derived from `key`. A repeat after a failure writes
+        the rest.
+
+        Raises:
+            InvalidArgument: A field breaks its rule, or a type is not BUILTIN.
         """
-        for spec in specs:
-            if spec.type is not ToolType.BUILTIN:
-                raise InvalidArgument("Only tools of type BUILTIN are the caller's own.", field="tools.type")
-        stored = []
-        for spec in [settled(spec) for spec in specs]:
-            part = None if key is None else replace(key, request_id=derive_id("tool", key.request_id, spec.name))
-            tool, _ = await self._store.upsert(self._new(spec), _always(spec), part)
-            stored.append(tool)
-        return tuple(stored)
-
-    async def _furnish(self) -> None:
-        """Gives the organization the built-in tools of this release, once; what it deletes or changes since stays so.
-
-        A tool of its own that has the name of one keeps it.
-        """
-        organization_id = current_principal().organization_id
-        if organization_id in self._furnished or not self._builtins.specs:
-            return
-        tools = [replace(self._new(spec), created_by_id="", last_updated_by_id="") for spec in self._builtins.specs]
-        await self._store.furnish(organization_id, self._builtins.release, tools)
-        self._furnished.add(organization_id)
+        if any(spec.type is not ToolType.BUILTIN for spec in specs):
+            raise InvalidArgument("tools must all have the type BUILTIN.", field="tools.type")
+        complete = [complete_spec(spec) for spec in specs]
+        return [await self._overwrite_tool(caller, spec, key) for spec in complete]
 
     def generate_schema(self, source: str) -> str:
-        """The schema of Python source as JSON text; nothing is stored and nothing is run."""
+        """Returns the schema of Python source as JSON text. The source is neither stored nor executed.
+
+        Raises:
+            ToolSourceInvalid: The source yields no schema.
+        """
         return json.dumps(from_source(source, "source_code").to_dict(), ensure_ascii=False)
 
-    def _new(self, spec: ToolSpec) -> Tool:
-        who, now = current_principal(), self._clock.now()
+    async def _overwrite_tool(self, caller: Principal, spec: ToolSpec, key: RequestKey | None) -> Tool:
+        tool = self._new_tool(caller, spec)
+
+        def overwrite(tx: ToolTransaction) -> Tool:
+            stored = tx.get_tool_by_name(spec.name)
+            if stored is None:
+                tx.insert_tool(tool)
+                return tool
+            return changes.update_tool(tx, stored, spec, caller.subject_id, self._clock.now())
+
+        return await self._store.write_once(
+            caller.organization_id,
+            None if key is None else replace(key, request_id=derive_id("tool", key.request_id, spec.name)),
+            overwrite,
+            result_ids=lambda written: [written.id],
+            replay=lambda tx, ids: lookups.get_tool(tx, ids[0]),
+        )
+
+    async def _seed_builtin_tools(self, caller: Principal) -> None:
+        """Stores the built-in tools of this release, once for each organization.
+
+        An organization that has those of another release gets the new tools, and the new schemas of the tools that it
+        still has. A tool of another type that has the name of a built-in tool is kept.
+        """
+        organization_id, release = caller.organization_id, self._builtin_tools.release
+        if organization_id in self._seeded_organizations or not self._builtin_tools.specs:
+            return
+
+        def seed(tx: ToolTransaction) -> None:
+            if tx.get_builtin_release() == release:
+                return
+            for spec in self._builtin_tools.specs:
+                stored = tx.get_tool_by_name(spec.name)
+                if stored is None:
+                    tx.insert_tool(replace(self._new_tool(caller, spec), created_by_id="", last_updated_by_id=""))
+                elif stored.spec.type is ToolType.BUILTIN:
+                    merged = replace(stored.spec, json_schema=spec.json_schema)
+                    changes.update_tool(tx, stored, merged, "", self._clock.now())
+            tx.set_builtin_release(release)
+
+        # A read of its own, so that an organization that has the tools costs no write.
+        if await self._store.read(organization_id, lambda tx: tx.get_builtin_release()) != release:
+            await self._store.write(organization_id, seed)
+        self._seeded_organizations.add(organization_id)
+
+    def _new_tool(self, caller: Principal, spec: ToolSpec) -> Tool:
+        now = self._clock.now()
         return Tool(
             id=self._ids.new("tool"),
-            organization_id=who.organization_id,
+            organization_id=caller.organization_id,
             spec=spec,
             revision=1,
             created_at=now,
             updated_at=now,
-            created_by_id=who.subject_id,
-            last_updated_by_id=who.subject_id,
+            created_by_id=caller.subject_id,
+            last_updated_by_id=caller.subject_id,
         )
-
-
-def _always(spec: ToolSpec) -> Callable[[ToolSpec], ToolSpec]:
-    return lambda _: spec
 
 
 def _refuse_builtin(spec: ToolSpec) -> None:
     if spec.type is ToolType.BUILTIN:
-        raise InvalidArgument("Built-in tools are not created one by one.", field="tool.type")
-
-
-def _merged(stored: ToolSpec, given: ToolSpec, written: Collection[str]) -> ToolSpec:
-    """`stored` with the fields `written` taken from `given`, its name and schema settled anew."""
-    fields = {name: getattr(given, name) for name in written}
-    remade = bool(_SCHEMA_SOURCES & set(written)) and "json_schema" not in written
-    by_source = stored.type is ToolType.CUSTOM
-    merged = replace(stored, **fields)
-    if by_source and "name" not in written and ("json_schema" in written or remade):
-        merged = replace(merged, name="")
-    if remade and by_source:
-        merged = replace(merged, json_schema="")
-    return settled(merged)
+        raise InvalidArgument(
+            "tool.type must not be BUILTIN. EnsureBaseTools writes built-in tools.", field="tool.type"
+        )

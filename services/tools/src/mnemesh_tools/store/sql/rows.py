@@ -1,4 +1,4 @@
-"""Rows of the tools table to tools and back."""
+"""Conversions between rows and domain values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from mnemesh_tools.model.tools import Requirement, SourceType, Tool, ToolSpec, ToolType
 
-# Fields of ToolSpec that the table has as they are.
+# The fields of ToolSpec that have a column of the same name and type.
 _PLAIN: Final = tuple(
     item.name
     for item in fields(ToolSpec)
@@ -18,8 +18,8 @@ _PLAIN: Final = tuple(
 )
 
 
-def row_of(tool: Tool) -> dict[str, Any]:
-    """All columns of a tool's row; its tags are rows of their own."""
+def tool_to_row(tool: Tool) -> dict[str, Any]:
+    """Returns the column values of a tool. Its tags are rows of `tool_tags`."""
     spec = tool.spec
     return {
         **{name: getattr(spec, name) for name in _PLAIN},
@@ -39,8 +39,8 @@ def row_of(tool: Tool) -> dict[str, Any]:
     }
 
 
-def tool_of(row: sa.Row[Any], tags: tuple[str, ...]) -> Tool:
-    """The tool of a row."""
+def tool_from_row(row: sa.Row[Any], tags: tuple[str, ...]) -> Tool:
+    """Returns the tool of a row of `tools`, with these tags."""
     columns = row._mapping
     spec = ToolSpec(
         **{name: columns[name] for name in _PLAIN},

@@ -1,4 +1,4 @@
-"""The tables of the tools database; migrations repeat them as history."""
+"""The tables of the tools service."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ tools: Final = sa.Table(
     sa.Column("base_template_id", sa.Text),
     sa.Column("deployment_id", sa.Text),
     sa.Column("entity_id", sa.Text),
-    # Name and description in one case, so that a search is the same on every engine.
+    # The name and the description, case-folded, so that searches give the same result on every engine.
     sa.Column("search_text", sa.Text, nullable=False),
     sa.Column("revision", sa.Integer, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
@@ -60,8 +60,8 @@ tool_tags: Final = sa.Table(
     sa.Index("ix_tool_tags_tag", "organization_id", "tag"),
 )
 
-# Which release's built-in tools an organization was given.
-furnishings: Final = sa.Table(
+# The release whose built-in tools each organization has.
+builtin_releases: Final = sa.Table(
     "furnishings",
     metadata,
     sa.Column("organization_id", sa.Text, primary_key=True),

@@ -1,8 +1,4 @@
-"""Tools, their tags, and the request ledger.
-
-Revision ID: 0001
-Revises:
-"""
+"""Creates the tables of tools, tags and idempotency keys."""
 
 import sqlalchemy as sa
 from alembic import op

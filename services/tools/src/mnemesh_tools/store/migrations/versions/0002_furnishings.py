@@ -1,4 +1,4 @@
-"""Which built-in tools an organization was given."""
+"""Creates the table of the release whose built-in tools each organization has."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,0 +1,61 @@
+"""Executions of tools."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from google.protobuf.duration_pb2 import Duration
+from mnemesh.tools.v1 import execution_service_pb2 as pb
+
+from mnemesh_tools.model.executions import AdHocTool, Execution, Invocation
+from mnemesh_tools.rpc.convert.fields import optional_field, requirements_from_proto, source_type_from_proto
+from mnemesh_tools.sandbox import AgentView, OutcomeStatus
+
+_STATUSES: Final = {
+    OutcomeStatus.SUCCESS: pb.EXECUTION_STATUS_SUCCESS,
+    OutcomeStatus.ERROR: pb.EXECUTION_STATUS_ERROR,
+    OutcomeStatus.TIMED_OUT: pb.EXECUTION_STATUS_TIMED_OUT,
+    OutcomeStatus.KILLED: pb.EXECUTION_STATUS_KILLED,
+}
+
+
+def ad_hoc_tool_from_proto(message: pb.AdHocTool) -> AdHocTool:
+    """Returns the tool of a request that names no stored one.
+
+    Raises:
+        InvalidArgument: The language is unknown.
+    """
+    return AdHocTool(
+        source_code=message.source_code,
+        source_type=source_type_from_proto(message.source_type, "ad_hoc.source_type"),
+        name=optional_field(message, "name"),
+        args_json_schema=optional_field(message, "args_json_schema"),
+        pip_requirements=requirements_from_proto(message.pip_requirements),
+        npm_requirements=requirements_from_proto(message.npm_requirements),
+        allow_network=message.allow_network,
+    )
+
+
+def invocation_from_proto(request: pb.ExecuteToolRequest) -> Invocation:
+    """Returns the inputs of an execution."""
+    timeout, state = request.timeout, request.agent_state
+    return Invocation(
+        arguments=request.arguments,
+        environment=dict(request.environment),
+        agent=AgentView(state.agent_id, state.name, dict(state.blocks)) if request.HasField("agent_state") else None,
+        timeout_seconds=timeout.seconds + timeout.nanos / 1e9 if request.HasField("timeout") else None,
+    )
+
+
+def execution_to_proto(execution: Execution) -> pb.ExecuteToolResponse:
+    """Returns the message of an execution."""
+    outcome = execution.outcome
+    return pb.ExecuteToolResponse(
+        status=_STATUSES[outcome.status],
+        result=execution.result,
+        stdout=outcome.stdout,
+        stderr=outcome.stderr,
+        duration=Duration(seconds=int(outcome.duration), nanos=int(outcome.duration % 1 * 1e9)),
+        truncated=execution.truncated,
+        changed_blocks=dict(outcome.changed_blocks),
+    )
