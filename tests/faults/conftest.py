@@ -20,10 +20,12 @@ async def provider() -> AsyncIterator[FakeOpenAI]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mesh(
-    tmp_path_factory: pytest.TempPathFactory, provider: FakeOpenAI, forks: ForkServer
+    tmp_path_factory: pytest.TempPathFactory, provider: FakeOpenAI, fork_server: ForkServer
 ) -> AsyncIterator[ProcessMesh]:
     """The mesh, with proxies before the rooms that hold memory."""
     directory = tmp_path_factory.mktemp("mesh")
     proxied = ("blocks", "recall", "archival", "tools")
-    async with ProcessMesh(directory, openai_base_url=provider.base_url, proxied=proxied, forks=forks) as running:
+    async with ProcessMesh(
+        directory, openai_base_url=provider.base_url, proxied=proxied, fork_server=fork_server
+    ) as running:
         yield running

@@ -30,7 +30,10 @@ PATIENCE = 90.0
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mesh(
-    tmp_path_factory: pytest.TempPathFactory, provider: FakeOpenAI, postgres_server: PostgresServer, forks: ForkServer
+    tmp_path_factory: pytest.TempPathFactory,
+    provider: FakeOpenAI,
+    postgres_server: PostgresServer,
+    fork_server: ForkServer,
 ) -> AsyncIterator[ProcessMesh]:
     """Three orchestrators on one database, and one each of the other rooms."""
     name = await postgres_server.create_database()
@@ -40,7 +43,7 @@ async def mesh(
         proxied=("blocks", "recall", "archival"),
         environment={"MNEMESH_ORCHESTRATOR_DATABASE_URL": postgres_server.url(name)},
         orchestrators=3,
-        forks=forks,
+        fork_server=fork_server,
     ) as running:
         yield running
     await postgres_server.drop_database(name)

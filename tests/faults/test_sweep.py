@@ -1,4 +1,4 @@
-"""kill -9 at every point of a turn, by the process itself: of the orchestrator, and of each room that it calls."""
+"""SIGKILL at every failpoint of a turn: of the orchestrator, and of each service that it calls."""
 
 from __future__ import annotations
 
@@ -17,28 +17,31 @@ from mnemesh.types.v1 import message_pb2
 from mnemesh_client import Agent
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.services import SERVICE_NAMES
-from mnemesh_testkit.failpoints.kill_orders import Deaths, Point
+from mnemesh_testkit.failpoints.kill_orders import Failpoint, KillOrders
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply
 from mnemesh_testkit.mesh.fork_server import ForkServer
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import assert_whole, turn, window_of
+from mnemesh_testkit.timeouts import scaled
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(scaled(600))]
 
-PATIENCE: Final = 60.0
+TURN_SECONDS: Final = scaled(60)
 
 INPUT: Final = "Do it all."
 OUTPUT: Final = "All is done."
 V3, V2 = "letta_v1", "memgpt_v2"
 SHARES: Final = {"orchestrator": 6, "blocks": 2, "recall": 2, "archival": 2, "tools": 1}
-"""Into how many tests the points of a room are divided, for as many processes as there are to run them."""
+"""The number of tests that share the failpoints of a service, so that test processes can divide them."""
+SAMPLED: Final = 4
+"""Without --full every fourth failpoint is swept."""
 SWEPT: Final = [
-    (kind, room, share)
-    # What blocks, archival and tools are asked is the same in both.
-    for kind, rooms in ((V3, SHARES), (V2, ("orchestrator", "recall")))
-    for room in rooms
-    for share in range(SHARES[room])
+    (agent_type, service, share)
+    # The calls to blocks, archival and tools do not depend on the agent type.
+    for agent_type, services in ((V3, SHARES), (V2, ("orchestrator", "recall")))
+    for service in services
+    for share in range(SHARES[service])
 ]
 
 SOURCES: Final = {
@@ -67,21 +70,24 @@ CALLS: Final[Sequence[Sequence[tuple[str, dict[str, str]]]]] = (
     ),
     (("launch", {}), ("measure", {})),
 )
-"""What the model calls, answer by answer, before it says that all is done."""
-NAMES: Final = [name for answer in CALLS for name, _ in answer]
+"""The tool calls of each model response, before the final one."""
+NAMES: Final = [name for response in CALLS for name, _ in response]
 
-COMMIT: Final = "after the commit of SqlRunStore.write"
-JOURNALLED: Final = (COMMIT, "after calling CommitStep")
+COMMITTED: Final = "sql.write.after_commit:runs.write"
+JOURNALLED: Final = (COMMITTED, "call.after:CommitStep")
+RESPONDED: Final = "model.response_started:openai"
+LEAVING: Final = ("rpc.before_response:", "run.before_event:")
 AWAY: Final = "cannot be reached at the moment"
-HEARD: Final = "when the model begins to answer"
 
 
 def model(body: dict[str, Any]) -> Reply | str:
-    """What the model answers, by how far the turn is: the same however often it is asked."""
+    """The response that follows from the messages alone, so that a repeated request has the same response."""
     is_v2 = any(tool["function"]["name"] == "send_message" for tool in body["tools"])
-    said = [json.dumps(message) if message["role"] == "user" else "" for message in body["messages"]]
-    place, text = max((place, text) for text in (INPUT, "Farewell") for place, line in enumerate(said) if text in line)
-    returned, done = sum(message["role"] == "tool" for message in body["messages"][place:]), 0
+    inputs = [json.dumps(message) if message["role"] == "user" else "" for message in body["messages"]]
+    start, text = max(
+        (index, text) for text in (INPUT, "Farewell") for index, line in enumerate(inputs) if text in line
+    )
+    returned, done = sum(message["role"] == "tool" for message in body["messages"][start:]), 0
     while done < len(CALLS) and returned >= len(CALLS[done]):
         returned -= len(CALLS[done])
         done += 1
@@ -95,7 +101,7 @@ def model(body: dict[str, Any]) -> Reply | str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a turn leaves behind, times and ids left out."""
+    """The stored results of a turn, without times and ids."""
 
     history: list[tuple[str, list[str], list[str]]]
     blocks: dict[str, str]
@@ -103,60 +109,62 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Undisturbed:
-    """A turn in which nobody dies."""
+class Baseline:
+    """A turn in which no process is killed."""
 
-    points: dict[str, list[Point]]
+    failpoints: dict[str, list[Failpoint]]
     requests: int
     outcome: Outcome
 
 
 class Sweep:
-    """One mesh, in which a process dies again and again."""
+    """One mesh, whose processes are killed again and again."""
 
-    def __init__(self, mesh: ProcessMesh, provider: FakeOpenAI, deaths: Deaths) -> None:
-        self.mesh, self.provider, self.deaths = mesh, provider, deaths
-        self._undisturbed: dict[str, Undisturbed] = {}
+    def __init__(self, mesh: ProcessMesh, provider: FakeOpenAI, orders: KillOrders) -> None:
+        self.mesh, self.provider, self.orders = mesh, provider, orders
+        self._baselines: dict[str, Baseline] = {}
 
-    async def agent(self, kind: str) -> Agent:
+    async def agent(self, agent_type: str) -> Agent:
         blocks = {"human": "A human.", "notes": ""}
-        return await self.mesh.client.agents.create(model="openai/fake-model", type=kind, blocks=blocks, tools=NAMES)
+        return await self.mesh.client.agents.create(
+            model="openai/fake-model", type=agent_type, blocks=blocks, tools=NAMES
+        )
 
-    async def undisturbed(self, kind: str) -> Undisturbed:
-        """The points of a turn, and what comes of it."""
-        known = self._undisturbed.get(kind)
+    async def baseline(self, agent_type: str) -> Baseline:
+        """Returns the failpoints and the outcome of an undisturbed turn."""
+        known = self._baselines.get(agent_type)
         if known is None:
-            agent = await self.agent(kind)
-            asked = len(self.provider.requests)
-            self.deaths.begin(*SERVICE_NAMES)
-            heard = await turn(agent, INPUT, stream_tokens=True)
-            points = {room: self.deaths.points(room) for room in SERVICE_NAMES}
-            assert (heard.status, heard.said) == ("COMPLETED", OUTPUT), heard.error
+            agent = await self.agent(agent_type)
+            before = len(self.provider.requests)
+            self.orders.forget(*SERVICE_NAMES)
+            result = await turn(agent, INPUT, stream_tokens=True)
+            failpoints = {service: self.orders.failpoints(service) for service in SERVICE_NAMES}
+            assert (result.status, result.said) == ("COMPLETED", OUTPUT), result.error
             outcome = await self._outcome(agent)
             assert outcome.passages == ["The key is under the mat."]
             assert outcome.blocks == {"human": "A woman.\nHer name is Ada.", "notes": "launched\n"}
-            known = Undisturbed(points, len(self.provider.requests) - asked, outcome)
-            self._undisturbed[kind] = known
+            known = Baseline(failpoints, len(self.provider.requests) - before, outcome)
+            self._baselines[agent_type] = known
         return known
 
-    async def survives(self, kind: str, point: Point) -> None:
-        """A turn in which a process kills itself at the point, and what must hold of it."""
-        whole, agent = await self.undisturbed(kind), await self.agent(kind)
-        asked = len(self.provider.requests)
-        self.deaths.begin(*SERVICE_NAMES)
-        self.deaths.order(point)
-        async with asyncio.timeout(PATIENCE):
-            heard = await turn(agent, INPUT, stream_tokens=True)
-        passed = self.deaths.met(point)
-        assert (heard.status, heard.said) == ("COMPLETED", OUTPUT), heard.error
-        assert heard.sequences == list(range(1, len(heard.sequences) + 1)), "the client missed or repeated an event"
-        again = len(self.provider.requests) - asked - whole.requests
-        assert again in asked_again(point, passed), f"the model was asked {again} times more than in a quiet turn"
-        custom = custom_outcomes(point, passed, whole)
+    async def survives(self, agent_type: str, failpoint: Failpoint) -> None:
+        """Runs a turn in which a process kills itself at the failpoint, and checks its outcome."""
+        baseline, agent = await self.baseline(agent_type), await self.agent(agent_type)
+        before = len(self.provider.requests)
+        self.orders.forget(*SERVICE_NAMES)
+        self.orders.order(failpoint)
+        async with asyncio.timeout(TURN_SECONDS):
+            result = await turn(agent, INPUT, stream_tokens=True)
+        reached = self.orders.executed(failpoint)
+        assert (result.status, result.said) == ("COMPLETED", OUTPUT), result.error
+        assert result.sequences == list(range(1, len(result.sequences) + 1)), "an event is missing or repeated"
+        repeated = len(self.provider.requests) - before - baseline.requests
+        assert repeated in repeated_requests(failpoint, reached), f"{repeated} requests more than in the baseline"
+        custom = custom_outcomes(failpoint, reached, baseline)
         outcome = await self._outcome(agent)
-        assert outcome in [with_custom(whole.outcome, *pair, notes) for *pair, notes in custom], outcome
+        assert outcome in [with_custom(baseline.outcome, *pair, notes) for *pair, notes in custom], outcome
         self._ran_once(outcome)
-        await self._goes_on(agent, point)
+        await self._next_turn_works(agent, failpoint)
 
     async def _outcome(self, agent: Agent) -> Outcome:
         window = await window_of(self.mesh.client, agent)
@@ -168,7 +176,7 @@ class Sweep:
             (
                 message_pb2.Role.Name(row.role).removeprefix("ROLE_"),
                 [call.name for call in row.tool_calls],
-                [told(item) for item in row.tool_returns],
+                [described(item) for item in row.tool_returns],
             )
             for row in window
         ]
@@ -176,111 +184,120 @@ class Sweep:
         return Outcome(history, blocks, [passage.text async for passage in agent.passages()])
 
     def _ran_once(self, outcome: Outcome) -> None:
-        """No tool ran twice that does not say that it may."""
-        runs = self.deaths.passed("tools").count("before Sandbox.run of launch")
+        """Checks that a tool which is not declared idempotent ran once."""
+        runs = self.orders.reached("tools").count("sandbox.before_run:launch")
         assert runs <= 1, f"launch ran {runs} times"
         assert runs == 1 or "launch: SUCCESS" not in outcome.history[-2][2]
 
-    async def _goes_on(self, agent: Agent, point: Point) -> None:
-        """The next turn works, and sees what the last one saw, byte for byte."""
+    async def _next_turn_works(self, agent: Agent, failpoint: Failpoint) -> None:
+        """Checks that the next request begins with the messages of the last one, byte for byte."""
         sent = [json.dumps(message) for message in self.provider.requests[-1].body["messages"]]
-        # That a room is away is said in one request alone.
+        # One request alone contains the note that a service cannot be reached.
         before = [message for message in sent if AWAY not in message]
-        assert before == sent or point.room in {"archival", "tools"}
-        async with asyncio.timeout(PATIENCE):
-            heard = await turn(agent, "Farewell.")
-        assert heard.said == "Goodbye.", heard.error
+        assert before == sent or failpoint.service in {"archival", "tools"}
+        async with asyncio.timeout(TURN_SECONDS):
+            result = await turn(agent, "Farewell.")
+        assert result.said == "Goodbye.", result.error
         after = [json.dumps(message) for message in self.provider.requests[-1].body["messages"]]
         assert after[: len(before)] == before
 
 
-def told(item: message_pb2.ToolReturn) -> str:
+def described(item: message_pb2.ToolReturn) -> str:
     status = message_pb2.ToolReturnStatus.Name(item.status).removeprefix("TOOL_RETURN_STATUS_")
     is_unknown = item.status != message_pb2.TOOL_RETURN_STATUS_SUCCESS and "unknown" in item.content[0].text.text
     return f"{item.name}: {'INTERRUPTED' if is_unknown else status}"
 
 
-def asked_again(point: Point, passed: Sequence[str]) -> set[int]:
-    """How often the model may be asked beyond the answers of the turn."""
-    if point.room != "orchestrator" or HEARD not in passed:
+def repeated_requests(failpoint: Failpoint, reached: Sequence[str]) -> set[int]:
+    """Returns how many requests to the model may be repeated."""
+    if failpoint.service != "orchestrator" or RESPONDED not in reached:
         return {0}
-    since = passed[len(passed) - passed[::-1].index(HEARD) :]
+    since = reached[len(reached) - reached[::-1].index(RESPONDED) :]
     if any(name in JOURNALLED for name in since):
         return {0}
-    # Where the process dies as it tells of an event, it may be just about to store the next answer.
-    return {0, 1} if point.name.endswith(" leaves") else {1}
+    # A process that is killed while it emits an event may not have stored the next response.
+    return {0, 1} if failpoint.name.startswith(LEAVING) else {1}
 
 
-def custom_outcomes(point: Point, passed: Sequence[str], whole: Undisturbed) -> list[tuple[str, str, str]]:
-    """What may have come of `launch`, of `measure`, and of the block that `launch` writes."""
+def custom_outcomes(failpoint: Failpoint, reached: Sequence[str], baseline: Baseline) -> list[tuple[str, str, str]]:
+    """Returns the possible results of `launch` and `measure`, and of the block that `launch` writes."""
     good = ("SUCCESS", "SUCCESS", "launched\n")
-    if point.room == "tools":
-        absent = ("ERROR", "ERROR", "")  # the turn began while nobody answered, and went on without them
-        return [[good, absent], [("INTERRUPTED", "SUCCESS", "")], [good]][passed.count("when ExecuteTool comes")]
-    if point.room != "orchestrator":
+    if failpoint.service == "tools":
+        absent = ("ERROR", "ERROR", "")  # the turn began while the service was away, and continued without its tools
+        return [[good, absent], [("INTERRUPTED", "SUCCESS", "")], [good]][reached.count("rpc.received:ExecuteTool")]
+    if failpoint.service != "orchestrator":
         return [good]
-    names = [known.name for known in whole.points["orchestrator"]]
-    started = names[: names.index("before calling ExecuteTool")].count(COMMIT)
+    names = [known.name for known in baseline.failpoints["orchestrator"]]
+    started = names[: names.index("call.before:ExecuteTool")].count(COMMITTED)
     unknown = [("INTERRUPTED", "SUCCESS", "launched\n"), ("INTERRUPTED", "SUCCESS", "")]
-    if passed.count(COMMIT) == started:
-        # Dying as it tells of an event, it may be just about to store what comes next.
-        return [*unknown, good] if point.name.endswith(" leaves") else unknown
-    is_close = passed.count(COMMIT) == started - 1 and point.name.endswith(" leaves")
+    if reached.count(COMMITTED) == started:
+        # A process that is killed while it emits an event may not have stored the next entry.
+        return [*unknown, good] if failpoint.name.startswith(LEAVING) else unknown
+    is_close = reached.count(COMMITTED) == started - 1 and failpoint.name.startswith(LEAVING)
     return [good, *unknown] if is_close else [good]
 
 
 def with_custom(outcome: Outcome, launch: str, measure: str, notes: str) -> Outcome:
-    """The outcome of a quiet turn, but for what came of the tools that users wrote."""
-    told = [f"launch: {launch}", f"measure: {measure}"]
+    """Returns the baseline's outcome with other results of the custom tools."""
+    results = [f"launch: {launch}", f"measure: {measure}"]
     history = [
-        (role, calls, told if "launch: SUCCESS" in returns else returns) for role, calls, returns in outcome.history
+        (role, calls, results if "launch: SUCCESS" in returns else returns) for role, calls, returns in outcome.history
     ]
     return replace(outcome, history=history, blocks={**outcome.blocks, "notes": notes})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sweep(
-    tmp_path_factory: pytest.TempPathFactory, provider: FakeOpenAI, forks: ForkServer
+    tmp_path_factory: pytest.TempPathFactory, provider: FakeOpenAI, fork_server: ForkServer
 ) -> AsyncIterator[Sweep]:
-    """A mesh whose processes are started again whenever they end."""
+    """A mesh whose processes restart whenever they end."""
     directory = tmp_path_factory.mktemp("sweep")
-    deaths = Deaths(directory / "points")
+    orders = KillOrders(directory / "failpoints")
     provider.script = model
     async with (
-        ProcessMesh(directory, openai_base_url=provider.base_url, forks=forks, deaths=deaths) as mesh,
-        AsyncExitStack() as kept,
+        ProcessMesh(directory, openai_base_url=provider.base_url, fork_server=fork_server, kill_orders=orders) as mesh,
+        AsyncExitStack() as stack,
     ):
-        for room in SERVICE_NAMES:
-            await kept.enter_async_context(mesh.kept(room))
+        for service in SERVICE_NAMES:
+            await stack.enter_async_context(mesh.restarting(service))
         for name, source in SOURCES.items():
             await mesh.client.tools.upsert(source, idempotent=name == "measure")
-        yield Sweep(mesh, provider, deaths)
+        yield Sweep(mesh, provider, orders)
 
 
-async def test_a_turn_has_its_points(sweep: Sweep) -> None:
-    """What is swept: every write of the journal, every effect, every commit, in each room."""
-    points = (await sweep.undisturbed(V3)).points
-    names = {room: Counter(point.name for point in points[room]) for room in SERVICE_NAMES}
-    entries = len(CALLS) + len(NAMES) + len(SOURCES)  # answers, results, and the starts of what users wrote
-    for place in ("before the transaction of", "before the commit of", "after the commit of"):
-        assert names["orchestrator"][f"{place} SqlRunStore.write"] == entries
-        assert names["orchestrator"][f"{place} SqlRunStore.finish"] == 1
-        assert names["blocks"][f"{place} SqlBlockStore.write_once"] == 3
-        assert names["recall"][f"{place} SqlMessageStore.commit_step"] == len(CALLS) + 1
-    for place in ("before calling", "after calling"):
+async def test_a_turn_reaches_its_failpoints(sweep: Sweep) -> None:
+    """The sweep covers every write of the journal, every effect and every commit, in each service."""
+    failpoints = (await sweep.baseline(V3)).failpoints
+    names = {service: Counter(failpoint.name for failpoint in failpoints[service]) for service in SERVICE_NAMES}
+    entries = len(CALLS) + len(NAMES) + len(SOURCES)  # responses, results, and the starts of custom tools
+    for moment in ("before", "before_commit", "after_commit"):
+        assert names["orchestrator"][f"sql.write.{moment}:runs.write"] == entries
+        assert names["orchestrator"][f"sql.write.{moment}:runs.finish"] == 1
+        assert names["blocks"][f"sql.write.{moment}:blocks.write_once"] == 3
+        assert names["recall"][f"sql.write.{moment}:messages.commit_step"] == len(CALLS) + 1
+    for moment in ("before", "after"):
         for method in ("EditBlock", "InsertPassages", "SearchPassages", "SearchMessages", "ExecuteTool", "CommitStep"):
-            assert names["orchestrator"][f"{place} {method}"] >= 1
-    assert names["orchestrator"][HEARD] == len(CALLS) + 1
-    assert sum(times for name, times in names["archival"].items() if name.startswith("after EdgeIndex.write")) == 1
-    assert names["tools"]["after Sandbox.run of launch"] == names["tools"]["after Sandbox.run of measure"] == 1
+            assert names["orchestrator"][f"call.{moment}:{method}"] >= 1
+    assert names["orchestrator"][RESPONDED] == len(CALLS) + 1
+    assert sum(times for name, times in names["archival"].items() if name.startswith("index.after_write:")) == 1
+    assert names["tools"]["sandbox.after_run:launch"] == names["tools"]["sandbox.after_run:measure"] == 1
+    for service, moment in (
+        ("orchestrator", "run.before_event:"),
+        ("blocks", "rpc.received:"),
+        ("recall", "sql.read."),
+    ):
+        assert any(name.startswith(moment) for name in names[service]), (service, moment)
 
 
-@pytest.mark.parametrize(("kind", "room", "share"), SWEPT)
-async def test_a_turn_survives_a_death_at_every_point(sweep: Sweep, kind: str, room: str, share: int) -> None:
+@pytest.mark.parametrize(("agent_type", "service", "share"), SWEPT)
+async def test_a_turn_survives_a_kill_at_every_failpoint(
+    sweep: Sweep, agent_type: str, service: str, share: int, is_full: bool
+) -> None:
+    swept = (await sweep.baseline(agent_type)).failpoints[service][:: 1 if is_full else SAMPLED]
     failures = []
-    for point in (await sweep.undisturbed(kind)).points[room][share :: SHARES[room]]:
+    for failpoint in swept[share :: SHARES[service]]:
         try:
-            await sweep.survives(kind, point)
+            await sweep.survives(agent_type, failpoint)
         except (AssertionError, TimeoutError, MnemeshError) as error:
-            failures.append(f"{point}: {error}")
+            failures.append(f"{failpoint}: {error}")
     assert not failures, "\n".join(failures)

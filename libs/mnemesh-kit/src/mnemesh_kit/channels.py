@@ -15,6 +15,7 @@ from mnemesh_kit.auth import AUTHORIZATION_KEY, TokenMint, read_keys
 from mnemesh_kit.correlation import METADATA_KEY, current_correlation_id
 from mnemesh_kit.deadline import remaining
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, by_reason, from_rpc_error
+from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.principal import ORGANIZATION_KEY, SUBJECT_KEY, current_principal
 from mnemesh_kit.retries import request_id_number, service_config, service_descriptor
 from mnemesh_kit.transport import CHANNEL_OPTIONS
@@ -100,7 +101,7 @@ class Channel(grpc.aio.Channel):
         inner = self._inner(method).unary_unary(
             method, _adding_request_id(method, request_serializer), response_deserializer
         )
-        return _Single(inner, self._channels)
+        return _Single(method, inner, self._channels)
 
     def unary_stream(
         self,
@@ -124,7 +125,7 @@ class Channel(grpc.aio.Channel):
     ) -> Any:
         """Returns a callable from an iterator of requests to one response."""
         inner = self._inner(method).stream_unary(method, request_serializer, response_deserializer)
-        return _Single(inner, self._channels)
+        return _Single(method, inner, self._channels)
 
     def stream_stream(
         self,
@@ -178,19 +179,23 @@ class Channel(grpc.aio.Channel):
 class _Single:
     """A method with one response."""
 
-    def __init__(self, inner: Any, channels: Channels) -> None:
+    def __init__(self, method: str, inner: Any, channels: Channels) -> None:
+        self._method = method
         self._inner = inner
         self._channels = channels
 
     async def __call__(self, request: Any, *, timeout: float | None = None, **options: Any) -> Any:  # noqa: ASYNC109
         channels = self._channels
         metadata = (*channels.metadata(), *(options.pop("metadata", None) or ()))
+        await async_failpoint("call.before", self._method)
         try:
-            return await self._inner(
+            response = await self._inner(
                 request, timeout=_bounded(timeout or channels.deadline), metadata=metadata, **options
             )
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, channels.known) from error
+        await async_failpoint("call.after", self._method)
+        return response
 
 
 class _Streaming:

@@ -28,6 +28,7 @@ from mnemesh_kit.auth import Authenticator
 from mnemesh_kit.correlation import METADATA_KEY, set_correlation_id
 from mnemesh_kit.deadline import set_remaining
 from mnemesh_kit.errors import MAX_ERROR_MESSAGE_BYTES, Internal, InvalidArgument, to_trailers, truncated, typed_error
+from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.metrics import Metrics
 from mnemesh_kit.principal import set_principal
 
@@ -98,7 +99,10 @@ class Pipeline(grpc.aio.ServerInterceptor):
             call = Call(method, context)
             try:
                 self._begin(call, request)
-                return await handler(request, context)
+                await async_failpoint("rpc.received", method)
+                response = await handler(request, context)
+                await async_failpoint("rpc.before_response", method)
+                return response
             except BaseException as error:
                 await _refuse(call, error)
                 raise
@@ -112,6 +116,7 @@ class Pipeline(grpc.aio.ServerInterceptor):
             call = Call(method, context)
             try:
                 self._begin(call, request)
+                await async_failpoint("rpc.received", method)
                 result = handler(request, context)
                 if inspect.isawaitable(result):
                     await result

@@ -1,6 +1,6 @@
-"""The pytest plugin of the testkit: the fixtures that every package's tests may ask for.
+"""The testkit's pytest plugin: fixtures, markers and options for the tests of every package.
 
-Nothing is imported here before a fixture needs it: the plugin is loaded into every test run.
+Fixtures import what they need when they run, because every test run loads the plugin.
 """
 
 from __future__ import annotations
@@ -22,14 +22,36 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the marker with which a test changes the mesh that it gets; lets properties take the time they need."""
+    """Declares the markers, and removes the time limits of property tests."""
     config.addinivalue_line("markers", "mesh(**arguments): arguments of the Mesh or ProcessMesh of the test's fixture.")
+    config.addinivalue_line("markers", "full: a test that runs only with --full.")
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import HealthCheck, settings  # noqa: PLC0415
 
-        # How fast examples are drawn says how busy the machine is, not whether a property holds.
+        # The speed of drawing examples depends on the load of the machine, not on the property.
         settings.register_profile("mnemesh", deadline=None, suppress_health_check=[HealthCheck.too_slow])
         settings.load_profile("mnemesh")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--full`."""
+    parser.addoption("--full", action="store_true", help="run whole sweeps and the tests that are marked `full`")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselects the tests that are marked `full`, unless `--full` is arguments."""
+    if config.getoption("--full"):
+        return
+    skipped = [item for item in items if item.get_closest_marker("full")]
+    if skipped:
+        config.hook.pytest_deselected(items=skipped)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+@pytest.fixture(scope="session")
+def is_full(pytestconfig: pytest.Config) -> bool:
+    """Whether this run is a full one (`--full`)."""
+    return bool(pytestconfig.getoption("--full"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,11 +64,11 @@ def _fresh_databases() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    """What forks the rooms of this test process; started when the first test asks for it."""
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """The process that forks the services of this test process; started when the first test asks for it."""
     from mnemesh_testkit.mesh.fork_server import ForkServer  # noqa: PLC0415
 
-    with ForkServer(tmp_path_factory.mktemp("forks") / "forks.log") as server:
+    with ForkServer(tmp_path_factory.mktemp("fork-server") / "log") as server:
         yield server
 
 
@@ -61,7 +83,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest_asyncio.fixture
 async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
-    """The URL of an empty database of the test's own."""
+    """The URL of an empty database for this test."""
     name = await postgres_server.create_database()
     yield postgres_server.url(name)
     await postgres_server.drop_database(name)
@@ -78,7 +100,7 @@ async def fake_openai() -> AsyncIterator[FakeOpenAI]:
 
 @pytest_asyncio.fixture
 async def fake_anthropic() -> AsyncIterator[FakeAnthropic]:
-    """A fake Anthropic, likewise for `anthropic/…` models."""
+    """A fake Anthropic; set its `script`. The mesh of the same test calls it for `anthropic/…` models."""
     from mnemesh_testkit.fakes.anthropic import FakeAnthropic  # noqa: PLC0415
 
     async with FakeAnthropic() as fake:
@@ -102,17 +124,19 @@ async def process_mesh(
     tmp_path: Path,
     fake_openai: FakeOpenAI,
     fake_anthropic: FakeAnthropic,
-    forks: ForkServer,
+    fork_server: ForkServer,
 ) -> AsyncIterator[ProcessMesh]:
-    """The whole mesh as processes, likewise."""
+    """The whole mesh as processes, wired to both fakes; `@pytest.mark.mesh(...)` changes it."""
     from mnemesh_testkit.mesh.processes import ProcessMesh  # noqa: PLC0415
 
-    async with ProcessMesh(tmp_path, forks=forks, **_arguments(request, fake_openai, fake_anthropic)) as running:
+    async with ProcessMesh(
+        tmp_path, fork_server=fork_server, **_arguments(request, fake_openai, fake_anthropic)
+    ) as running:
         yield running
 
 
 def _arguments(request: pytest.FixtureRequest, openai: FakeOpenAI, anthropic: FakeAnthropic) -> dict[str, Any]:
-    given: dict[str, Any] = {"openai_base_url": openai.base_url, "anthropic_base_url": anthropic.base_url}
+    arguments: dict[str, Any] = {"openai_base_url": openai.base_url, "anthropic_base_url": anthropic.base_url}
     for marker in request.node.iter_markers("mesh"):
-        given |= marker.kwargs
-    return given
+        arguments |= marker.kwargs
+    return arguments

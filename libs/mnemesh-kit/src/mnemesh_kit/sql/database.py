@@ -8,6 +8,7 @@ from typing import Final, Protocol, Self, TypeVar
 import sqlalchemy as sa
 
 from mnemesh_kit.config import ConfigError, StartupError
+from mnemesh_kit.failpoints import async_failpoint, failpoint_after
 from mnemesh_kit.metrics import Counter
 from mnemesh_kit.sql.revisions import is_newest
 
@@ -100,27 +101,31 @@ class Database:
             case other:
                 raise ConfigError(f"The database engine {other!r} is not supported. Use sqlite or postgresql.")
 
-    async def read(self, fn: Callable[[sa.Connection], T]) -> T:
-        """Runs `fn` on one consistent snapshot and returns its result. Writes fail.
+    async def read(self, fn: Callable[[sa.Connection], T], *, name: str | None = None) -> T:
+        """Runs `fn` on one consistent snapshot and returns its result. Writes fail. Failpoints know it by `name`.
 
         Raises:
             Unavailable: the database cannot be reached.
         """
         TRANSACTIONS.inc("read")
+        await async_failpoint("sql.read.before", name or fn)
         return await self._engine.read(fn)
 
-    async def write(self, fn: Callable[[sa.Connection], T]) -> T:
+    async def write(self, fn: Callable[[sa.Connection], T], *, name: str | None = None) -> T:
         """Runs `fn` in one serializable transaction, commits, and returns the result.
 
         An exception of `fn` rolls everything back. After a conflict with another writer, `fn` runs again from its
         beginning, so it must not change anything but the database. If the caller is cancelled, the transaction may
-        still be committed.
+        still be committed. Failpoints know the transaction by `name`.
 
         Raises:
             Unavailable: the database cannot be reached, or conflicts with other writers did not end.
         """
         TRANSACTIONS.inc("write")
-        return await self._engine.write(fn)
+        await async_failpoint("sql.write.before", name or fn)
+        result = await self._engine.write(failpoint_after(fn, "sql.write.before_commit", name or fn))
+        await async_failpoint("sql.write.after_commit", name or fn)
+        return result
 
     async def migrate(self, package: str) -> None:
         """Migrates the schema to the newest revision in `<package>/store/migrations/versions`.

@@ -1,4 +1,4 @@
-"""Orders for processes to kill themselves at a point, and the points that they have passed."""
+"""Orders for processes to kill themselves at a failpoint, and the failpoints that they have reached."""
 
 from __future__ import annotations
 
@@ -8,76 +8,81 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from mnemesh_testkit.failpoints.observer import DIED
+from mnemesh_testkit.failpoints.kill_observer import KILLED
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """The `times`-th time that a room is at a place; `number` is its place among all, from 1."""
+class Failpoint:
+    """One time at which a service reached a failpoint."""
 
-    room: str
+    service: str
     number: int
+    """Its position among all failpoints that the service reached, from 1."""
     name: str
-    times: int
+    occurrence: int
+    """How many times the service had then reached the failpoint of this name."""
 
     def __str__(self) -> str:
-        """For whoever reads why a test failed."""
-        return f"{self.room} {self.number}: {self.name} ({self.times})"
+        """The failpoint as failed tests show it."""
+        return f"{self.service} {self.number}: {self.name} ({self.occurrence})"
 
 
-class Deaths:
-    """What a mesh's processes are told, and tell, of their points; see `mnemesh_testkit.failpoints.observer`."""
+class KillOrders:
+    """Tells a mesh's processes where to kill themselves, and reads the failpoints that they recorded.
+
+    See `mnemesh_testkit.failpoints.kill_observer` for the files.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        self._begins: Counter[str] = Counter()
+        self._starts: Counter[str] = Counter()
 
-    def begin(self, *rooms: str) -> None:
-        """Forgets what the rooms have passed so far."""
-        for room in rooms:
-            path = self._trail(room)
-            self._begins[room] = path.stat().st_size if path.exists() else 0
+    def forget(self, *services: str) -> None:
+        """Ignores the failpoints that the services have reached so far."""
+        for service in services:
+            path = self._trail(service)
+            self._starts[service] = path.stat().st_size if path.exists() else 0
 
-    def passed(self, room: str) -> list[str]:
-        """The points that the room has passed since then, in all its lives; behind the last of each `DIED`."""
-        path = self._trail(room)
+    def reached(self, service: str) -> list[str]:
+        """Returns the failpoints that the service has reached, in all its processes, with `KILLED` after a kill."""
+        path = self._trail(service)
         if not path.exists():
             return []
         with path.open("rb") as trail:
-            trail.seek(self._begins[room])
+            trail.seek(self._starts[service])
             return trail.read().decode().splitlines()
 
-    def points(self, room: str) -> list[Point]:
-        """The same as points to die at."""
+    def failpoints(self, service: str) -> list[Failpoint]:
+        """Returns the same as failpoints that an order can name."""
         counts: Counter[str] = Counter()
-        points = []
-        for number, name in enumerate(self.passed(room), 1):
+        found = []
+        for number, name in enumerate(self.reached(service), 1):
             counts[name] += 1
-            points.append(Point(room, number, name, counts[name]))
-        return points
+            found.append(Failpoint(service, number, name, counts[name]))
+        return found
 
-    def order(self, point: Point) -> None:
-        """The room is to kill itself at the point, counted from now on."""
-        order = self._order(point.room)
+    def order(self, failpoint: Failpoint) -> None:
+        """Orders the service to kill itself at the failpoint; its occurrences are counted from now on."""
+        order = self._order(failpoint.service)
         written = order.with_suffix(".new")
-        written.write_text(f"{uuid4()}\n{point.times}\n{point.name}")
+        written.write_text(f"{uuid4()}\n{failpoint.occurrence}\n{failpoint.name}")
         written.replace(order)
 
-    def met(self, point: Point) -> Sequence[str]:
-        """What the room had passed when it killed itself as it was ordered to, the point itself at the end.
+    def executed(self, failpoint: Failpoint) -> Sequence[str]:
+        """Returns what the service had reached when it executed the order, with the failpoint itself at the end.
 
         Raises:
-            AssertionError: it has not.
+            AssertionError: it never reached the failpoint.
         """
-        passed = self.passed(point.room)
-        if DIED not in passed:
-            self._order(point.room).unlink(missing_ok=True)
-            raise AssertionError(f"{point} was never reached")
-        return passed[: passed.index(DIED)]
+        reached = self.reached(failpoint.service)
+        if KILLED not in reached:
+            self._order(failpoint.service).unlink(missing_ok=True)
+            raise AssertionError(f"{failpoint} was never reached")
+        return reached[: reached.index(KILLED)]
 
-    def _trail(self, room: str) -> Path:
-        return self.directory / f"{room}.points"
+    def _trail(self, service: str) -> Path:
+        return self.directory / f"{service}.failpoints"
 
-    def _order(self, room: str) -> Path:
-        return self.directory / f"{room}.death"
+    def _order(self, service: str) -> Path:
+        return self.directory / f"{service}.kill"

@@ -1,4 +1,4 @@
-"""Rooms that are forked from a process which has imported them: what `Service` is, at a tenth of its start."""
+"""Services as processes that are forked from one which has imported them: a tenth of the usual start time."""
 
 from __future__ import annotations
 
@@ -15,77 +15,77 @@ from pathlib import Path
 from threading import Thread
 from typing import Final, Self
 
-from mnemesh_client.supervisor import process
+from mnemesh_client.supervisor import process as supervisor_process
 
-_LAUNCH: Final = str(Path(process.__file__).with_name("launch.py"))
+_LAUNCH: Final = str(Path(supervisor_process.__file__).with_name("launch.py"))
 
 
 class ForkServer:
-    """The process that forks rooms, for all meshes of a test process; a context manager.
+    """The process that forks the services of all meshes of a test process; a context manager.
 
-    The rooms end with it, and it ends with this process.
+    The services end with it, and it ends with this process.
     """
 
     def __init__(self, log: Path) -> None:
-        """Describes it; what it has to say of itself goes into `log`."""
+        """Prepares it; its own output goes to `log`."""
         self._log = log
-        self._started: deque[Future[int]] = deque()
+        self._starting: deque[Future[int]] = deque()
         self._ended: dict[int, Future[int]] = {}
 
     def __enter__(self) -> Self:
-        """Starts it; it takes orders while it imports."""
+        """Starts it. It accepts orders while it imports."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), "-m", "mnemesh_testkit.mesh.fork_server_main"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                # A thread of a library in the process that forks would be missing in those that it makes.
+                # Forked processes would lack the threads that a library has started in the forking one.
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "0"},
                 start_new_session=True,
             )
-        self._reading = Thread(target=self._read, name="fork-server")
-        self._reading.start()
+        self._reader = Thread(target=self._read, name="fork-server")
+        self._reader.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends it, and with it whatever it has forked."""
+        """Ends it and every process that it has forked."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
-        self._reading.join()
+        self._reader.join()
 
-    async def fork(self, name: str, room: str, environment: Mapping[str, str], log: Path) -> tuple[int, Future[int]]:
-        """Makes the process of a room; its id, and the future of its exit code."""
+    async def fork(self, name: str, service: str, environment: Mapping[str, str], log: Path) -> tuple[int, Future[int]]:
+        """Starts the process of a service. Returns its id and the future of its exit code."""
         assert self._process.stdin is not None
-        started: Future[int] = Future()
-        self._started.append(started)
-        order = {"name": name, "room": room, "environment": dict(environment), "log": str(log)}
+        starting: Future[int] = Future()
+        self._starting.append(starting)
+        order = {"name": name, "service": service, "environment": dict(environment), "log": str(log)}
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         self._process.stdin.flush()
-        pid = await asyncio.shield(asyncio.wrap_future(started))
+        pid = await asyncio.shield(asyncio.wrap_future(starting))
         return pid, self._ended[pid]
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout as told:
-            for line in told:
-                fact = json.loads(line)
-                if "code" in fact:
-                    self._ended[fact["pid"]].set_result(fact["code"])
+        with self._process.stdout as reports:
+            for line in reports:
+                report = json.loads(line)
+                if "code" in report:
+                    self._ended[report["pid"]].set_result(report["code"])
                 else:
-                    self._ended[fact["pid"]] = Future()
-                    self._started.popleft().set_result(fact["pid"])
-        for started in self._started:
-            started.set_exception(RuntimeError(f"the fork server has ended: {self._log.read_text(errors='replace')}"))
+                    self._ended[report["pid"]] = Future()
+                    self._starting.popleft().set_result(report["pid"])
+        for starting in self._starting:
+            starting.set_exception(RuntimeError(f"the fork server has ended: {self._log.read_text(errors='replace')}"))
 
 
 class ForkedService:
-    """The process of one room, as `Service` has it."""
+    """The process of one service, with the methods of the supervisor's `ServiceProcess`."""
 
-    def __init__(self, server: ForkServer, name: str, room: str, environment: Mapping[str, str], log: Path) -> None:
-        """Describes the process."""
-        self.room = room
+    def __init__(self, server: ForkServer, name: str, service: str, environment: Mapping[str, str], log: Path) -> None:
+        """Prepares the process."""
+        self.service = service
         self.log = log
         self._server = server
         self._name = name
@@ -95,20 +95,20 @@ class ForkedService:
 
     @property
     def pid(self) -> int | None:
-        """Of the running process."""
+        """The id of the running process; None while it does not run."""
         return self._pid if self._ended is not None and not self._ended.done() else None
 
     async def start(self) -> None:
         """Starts the process; its output is appended to the log."""
-        self._pid, self._ended = await self._server.fork(self._name, self.room, self._environment, self.log)
+        self._pid, self._ended = await self._server.fork(self._name, self.service, self._environment, self.log)
 
     async def wait(self) -> int:
-        """Waits for the end of the process; its exit code, or the negative number of the signal that ended it."""
-        assert self._ended is not None, "a service is started before it is waited for"
+        """Waits for the end of the process. Returns its exit code, or the negative number of the signal."""
+        assert self._ended is not None, "a service must be started before it is awaited"
         return await asyncio.shield(asyncio.wrap_future(self._ended))
 
     async def stop(self, seconds: float) -> bool:
-        """Asks the process to end, and kills it when it has not after `seconds`; whether it ended by itself."""
+        """Sends SIGTERM, and SIGKILL after `seconds`. Returns whether the process ended by itself."""
         if self.pid is None:
             return True
         self._signal(signal.SIGTERM)
@@ -121,7 +121,7 @@ class ForkedService:
         return True
 
     def kill(self) -> None:
-        """Ends the process at once."""
+        """Sends SIGKILL."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:

@@ -1,7 +1,7 @@
-"""Forks rooms: a process that has imported all of them, so that one starts within a tenth of a second.
+"""The program of the fork server: imports all services once and forks a process from itself for each one to start.
 
-Run as a module. Reads a line of JSON for each process to be started, and writes a line when it is there (its process
-id) and when it has ended (its process id and its exit code, or the negative number of the signal that ended it).
+Run as a module. Reads one line of JSON for each process to start. Writes a line when the process runs (its id) and one
+when it has ended (its id, and its exit code or the negative number of the signal that ended it).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from mnemesh_kit.services import SERVICE_NAMES
 
 _PR_SET_PDEATHSIG: Final = 1
 _IMPORTED: Final = (
-    *(f"mnemesh_{room}.{module}" for room in SERVICE_NAMES for module in ("main", "wiring")),
-    # What rooms import when they first need it.
+    *(f"mnemesh_{service}.{module}" for service in SERVICE_NAMES for module in ("main", "wiring")),
+    # Modules that services import on first use.
     "alembic.command",
     "anyio._backends._asyncio",
     "mnemesh_kit.sql.sqlite",
@@ -30,7 +30,7 @@ _IMPORTED: Final = (
     "mnemesh_orchestrator.llm.openai_chat.client",
     "mnemesh_retrieval.edge",
     "mnemesh_retrieval.embedders.hashing",
-    "mnemesh_testkit.failpoints.observer",
+    "mnemesh_testkit.failpoints.kill_observer",
     "httpcore2",
     "openai.resources.chat",
     "openai.resources.models",
@@ -40,45 +40,47 @@ _IMPORTED: Final = (
 
 
 def main() -> int:
-    """Serves until its input ends; in a process that it forked, does what the room does."""
+    """Serves until its input ends; in a forked process, runs the service."""
     for module in _IMPORTED:
         import_module(module)
     gc.collect()
     gc.freeze()
-    waking, woken = socket.socketpair()
-    for end in (waking, woken):
+    writer, reader = socket.socketpair()
+    for end in (writer, reader):
         end.setblocking(False)
-    signal.set_wakeup_fd(waking.fileno(), warn_on_full_buffer=False)
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     orders = os.fdopen(0, "rb", buffering=0, closefd=False)
     selector = selectors.DefaultSelector()
     selector.register(orders, selectors.EVENT_READ)
-    selector.register(woken, selectors.EVENT_READ)
-    read = b""
+    selector.register(reader, selectors.EVENT_READ)
+    pending = b""
     while True:
         for key, _ in selector.select():
-            if key.fileobj is woken:
-                woken.recv(4096)
-                _tell_ended()
+            if key.fileobj is reader:
+                reader.recv(4096)
+                _report_ended()
                 continue
             piece = orders.read(65536)
             if not piece:
                 return 0
-            *lines, read = (read + piece).split(b"\n")
+            *lines, pending = (pending + piece).split(b"\n")
             for line in lines:
                 order = json.loads(line)
                 pid = os.fork()
                 if not pid:
-                    return _become(order)
-                _tell(pid=pid)
+                    return _run_service(order)
+                _report(pid=pid)
 
 
-def _become(order: dict[str, Any]) -> int:
-    """The life of a room, in the process that was made for it."""
+def _run_service(order: dict[str, Any]) -> int:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for received in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(received, signal.SIG_DFL)
+    # A background job of a shell, as a test run may be, starts with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()
     for number, path, flags in (
         (0, os.devnull, os.O_RDONLY),
@@ -90,15 +92,15 @@ def _become(order: dict[str, Any]) -> int:
         os.close(opened)
     os.environ.clear()
     os.environ.update(order["environment"])
-    sys.argv = [order["room"]]
-    directory = os.environ.get("TESTKIT_POINTS")
+    sys.argv = [order["service"]]
+    directory = os.environ.get("TESTKIT_FAILPOINTS")
     if directory is not None:
-        import_module("mnemesh_testkit.failpoints.observer").watch(directory, order["name"])
-    code: int = import_module(f"mnemesh_{order['room']}.main").main()
+        import_module("mnemesh_testkit.failpoints.kill_observer").observe(directory, order["name"])
+    code: int = import_module(f"mnemesh_{order['service']}.main").main()
     return code
 
 
-def _tell_ended() -> None:
+def _report_ended() -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -106,11 +108,11 @@ def _tell_ended() -> None:
             return
         if not pid:
             return
-        _tell(pid=pid, code=os.waitstatus_to_exitcode(status))
+        _report(pid=pid, code=os.waitstatus_to_exitcode(status))
 
 
-def _tell(**fact: int) -> None:
-    os.write(1, json.dumps(fact).encode() + b"\n")
+def _report(**fields: int) -> None:
+    os.write(1, json.dumps(fields).encode() + b"\n")
 
 
 if __name__ == "__main__":

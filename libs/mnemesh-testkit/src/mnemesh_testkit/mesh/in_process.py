@@ -1,4 +1,4 @@
-"""The whole mesh in this process: the real wiring of every room, on free loopback ports, over embedded stores."""
+"""A whole mesh in this process: the real wiring of every service, on free loopback ports, over embedded stores."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from mnemesh_testkit.mesh.reserved_ports import ReservedPort
 from mnemesh_testkit.mesh.stubs import Stubs
 
 EMBEDDER: Final = "mnemesh/hashing-256"
-"""Quick, and finds what shares words."""
+"""A fast embedder, for which texts that share words are similar."""
 REHEARSAL: Final = "mnemesh/rehearsal"
 
 Settings = Mapping[str, Mapping[str, Any]]
 
 
 class Mesh:
-    """Five rooms, wired to each other; an async context manager.
+    """All services, wired to each other; an async context manager.
 
     ```python
     async with Mesh(tmp_path, openai_base_url=fake.base_url) as mesh:
@@ -39,13 +39,13 @@ class Mesh:
     Args:
         directory: of the stores; a second mesh on it finds what the first one stored.
         openai_base_url: of a fake OpenAI; None leaves the provider unconfigured.
-        anthropic_base_url: of a fake Anthropic, likewise.
-        model: what an agent gets that names none.
+        anthropic_base_url: of a fake Anthropic; None leaves the provider unconfigured.
+        model: the model of agents that name none.
         embedder: of recall and archival.
-        clock: of every room; None is the system's.
-        ids: of every room; None is random.
-        settings: room → fields of its Config, laid over everything else.
-        proxied: rooms that are reached through a `FaultyProxy` in `mesh.proxies`, by the other rooms and by clients.
+        clock: of every service; None is the system's.
+        ids: of every service; None is random.
+        settings: service → fields of its Config, which override all others.
+        proxied: services that clients and other services reach through a `FaultyProxy` in `mesh.proxies`.
     """
 
     def __init__(
@@ -62,71 +62,73 @@ class Mesh:
         proxied: Sequence[str] = (),
     ) -> None:
         self.directory = directory
-        self._given: dict[str, Any] = {"clock": clock, "ids": ids}
-        self._ports = {room: ReservedPort() for room in SERVICE_NAMES}
-        self.proxies = {room: FaultyProxy(self._ports[room].address) for room in proxied}
+        self._dependencies: dict[str, Any] = {"clock": clock, "ids": ids}
+        self._ports = {service: ReservedPort() for service in SERVICE_NAMES}
+        self.proxies = {service: FaultyProxy(self._ports[service].address) for service in proxied}
         self.addresses = {
-            room: self.proxies[room].address if room in self.proxies else port.address
-            for room, port in self._ports.items()
+            service: self.proxies[service].address if service in self.proxies else port.address
+            for service, port in self._ports.items()
         }
         shared = {"data_dir": str(directory), "shutdown_grace_seconds": 0.5}
-        self._settings = {room: {**shared, "port": self._ports[room].number} for room in SERVICE_NAMES}
+        self._settings = {service: {**shared, "port": self._ports[service].number} for service in SERVICE_NAMES}
         self._settings["recall"]["embedder"] = self._settings["archival"]["embedder"] = embedder
         self._settings["orchestrator"] |= {
-            **{f"{room}_target": self.addresses[room] for room in SERVICE_NAMES if room != "orchestrator"},
+            **{f"{service}_target": self.addresses[service] for service in SERVICE_NAMES if service != "orchestrator"},
             **_provider("openai", openai_base_url),
             **_provider("anthropic", anthropic_base_url),
             "model": model,
             "embedder": embedder,
         }
-        for room, fields in (settings or {}).items():
-            self._settings[room] |= fields
+        for service, fields in (settings or {}).items():
+            self._settings[service] |= fields
         self._running: dict[str, RunningServer] = {}
         self._exits = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Starts every room, and the proxies before them."""
+        """Starts the proxies, then every service."""
         try:
             for proxy in self.proxies.values():
                 await self._exits.enter_async_context(proxy)
-            for room in reversed(SERVICE_NAMES):
-                await self.start(room)
+            for service in reversed(SERVICE_NAMES):
+                await self.start(service)
         except BaseException:
             await self.__aexit__()
             raise
-        self.stubs, self.client = await connected(self.addresses, self._exits)
+        self.stubs, self.client = await connect(self.addresses, self._exits)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Closes the clients, stops the rooms, gives the ports back."""
+        """Closes the clients, stops the services, and releases the ports."""
         await self._exits.aclose()
-        for room in reversed(tuple(self._running)):
-            await self.stop(room)
+        for service in reversed(tuple(self._running)):
+            await self.stop(service)
         for port in self._ports.values():
             port.release()
 
-    async def start(self, room: str) -> None:
-        """Starts a room that is not running, on its old port and store."""
-        config = import_module(f"mnemesh_{room}.config").Config(**self._settings[room])
-        assemble = import_module(f"mnemesh_{room}.wiring").assemble
-        taken = signature(assemble).parameters
-        given = {name: value for name, value in self._given.items() if name in taken and value is not None}
+    async def start(self, service: str) -> None:
+        """Starts a service that is not running, on the same port and store as before."""
+        config = import_module(f"mnemesh_{service}.config").Config(**self._settings[service])
+        assemble = import_module(f"mnemesh_{service}.wiring").assemble
+        accepted = signature(assemble).parameters
+        dependencies = {
+            name: value for name, value in self._dependencies.items() if name in accepted and value is not None
+        }
         server = RunningServer()
-        await server.start(await assemble(config, **given), config)
-        self._running[room] = server
+        await server.start(await assemble(config, **dependencies), config)
+        self._running[service] = server
 
-    async def stop(self, room: str) -> None:
-        """Stops a room in order: calls on their way get their grace."""
-        await self._running.pop(room).stop()
+    async def stop(self, service: str) -> None:
+        """Stops a service in order: running calls have until the end of the grace period."""
+        await self._running.pop(service).stop()
 
-    async def restart(self, room: str) -> None:
-        """Stops a room and starts it again."""
-        await self.stop(room)
-        await self.start(room)
+    async def restart(self, service: str) -> None:
+        """Stops a service and starts it again."""
+        await self.stop(service)
+        await self.start(service)
 
 
-async def connected(addresses: Mapping[str, str], exits: AsyncExitStack) -> tuple[Stubs, Mnemesh]:
-    """Stubs and a client for the rooms at these addresses, closed with `exits`."""
+async def connect(addresses: Mapping[str, str], exits: AsyncExitStack) -> tuple[Stubs, Mnemesh]:
+    """Returns stubs and a client for the services at these addresses; `exits` closes them."""
     channels = Channels()
     exits.push_async_callback(channels.close)
     client = Mnemesh(

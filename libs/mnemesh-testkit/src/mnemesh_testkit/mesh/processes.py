@@ -1,4 +1,4 @@
-"""The whole mesh as real processes, to be killed."""
+"""A whole mesh as real processes, which a test can kill."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ from mnemesh_client.supervisor.health import wait_until_serving
 from mnemesh_client.supervisor.process import ServiceProcess
 from mnemesh_kit.services import SERVICE_NAMES
 
-from mnemesh_testkit.failpoints.kill_orders import Deaths
+from mnemesh_testkit.failpoints.kill_orders import KillOrders
 from mnemesh_testkit.mesh.faulty_proxy import FaultyProxy
 from mnemesh_testkit.mesh.fork_server import ForkedService, ForkServer
-from mnemesh_testkit.mesh.in_process import EMBEDDER, REHEARSAL, connected
+from mnemesh_testkit.mesh.in_process import EMBEDDER, REHEARSAL, connect
 from mnemesh_testkit.mesh.reserved_ports import ReservedPort
+from mnemesh_testkit.timeouts import scaled
 
-START_SECONDS: Final = 60.0
-STOP_SECONDS: Final = 15.0
+START_SECONDS: Final = scaled(60)
+STOP_SECONDS: Final = scaled(15)
 
 
 class ProcessMesh:
-    """Five processes, `python -m mnemesh_<room>`; an async context manager. Arguments as of `Mesh`.
+    """All services, each as a process; an async context manager. See `Mesh` for the arguments they share.
 
-    With `forks` the processes are made by a server that has imported all rooms: they start in a tenth of the time. With
-    `deaths` such processes kill themselves where they are ordered to.
+    The processes end with this one, however it ends. Their logs are `<directory>/<service>.log`.
 
-    With more `orchestrators` than one there are also `orchestrator-2` and so on, each with a data directory of its own;
-    they need a database that they share. The processes end with this one, whatever happens to it. Their logs are
-    `<directory>/<room>.log`.
+    Args:
+        environment: variables of every process, which override all others.
+        orchestrators: how many replicas of the orchestrator run. The others are `orchestrator-2` and so on, each with
+            its own data directory; they need a shared database.
+        fork_server: forks the processes, which then start ten times faster.
+        kill_orders: where such processes record their failpoints and find orders to kill themselves.
     """
 
     def __init__(
@@ -45,18 +48,18 @@ class ProcessMesh:
         environment: Mapping[str, str] | None = None,
         proxied: Sequence[str] = (),
         orchestrators: int = 1,
-        forks: ForkServer | None = None,
-        deaths: Deaths | None = None,
+        fork_server: ForkServer | None = None,
+        kill_orders: KillOrders | None = None,
     ) -> None:
-        if deaths is not None and forks is None:
-            raise ValueError("processes that kill themselves are forked")
+        if kill_orders is not None and fork_server is None:
+            raise ValueError("kill_orders needs a fork_server")
         self.directory = directory
         replicas = tuple(f"orchestrator-{number}" for number in range(2, orchestrators + 1))
-        self._ports = {room: ReservedPort() for room in (*SERVICE_NAMES, *replicas)}
-        self.proxies = {room: FaultyProxy(self._ports[room].address) for room in proxied}
+        self._ports = {service: ReservedPort() for service in (*SERVICE_NAMES, *replicas)}
+        self.proxies = {service: FaultyProxy(self._ports[service].address) for service in proxied}
         self.addresses = {
-            room: self.proxies[room].address if room in self.proxies else port.address
-            for room, port in self._ports.items()
+            service: self.proxies[service].address if service in self.proxies else port.address
+            for service, port in self._ports.items()
         }
         self.environment = {
             **_inherited(),
@@ -65,18 +68,18 @@ class ProcessMesh:
             "MNEMESH_MODEL": model,
             "MNEMESH_SHUTDOWN_GRACE_SECONDS": "1",
             **{
-                f"MNEMESH_{room.upper()}_PORT": str(port.number)
-                for room, port in self._ports.items()
-                if room in SERVICE_NAMES
+                f"MNEMESH_{service.upper()}_PORT": str(port.number)
+                for service, port in self._ports.items()
+                if service in SERVICE_NAMES
             },
-            **{f"MNEMESH_{room.upper()}_TARGET": self.addresses[room] for room in SERVICE_NAMES},
+            **{f"MNEMESH_{service.upper()}_TARGET": self.addresses[service] for service in SERVICE_NAMES},
             **_provider("OPENAI", openai_base_url),
             **_provider("ANTHROPIC", anthropic_base_url),
-            **({"TESTKIT_POINTS": str(deaths.directory)} if deaths is not None else {}),
+            **({"TESTKIT_FAILPOINTS": str(kill_orders.directory)} if kill_orders is not None else {}),
             **(environment or {}),
         }
-        self._forks = forks
-        self._services = {room: self._service(room, room, self.environment) for room in SERVICE_NAMES}
+        self._fork_server = fork_server
+        self._services = {service: self._service(service, service, self.environment) for service in SERVICE_NAMES}
         for name in replicas:
             own = {
                 "MNEMESH_DATA_DIR": str(directory / name),
@@ -85,22 +88,22 @@ class ProcessMesh:
             self._services[name] = self._service(name, "orchestrator", {**self.environment, **own})
         self._exits = AsyncExitStack()
 
-    def _service(self, name: str, room: str, environment: Mapping[str, str]) -> ServiceProcess | ForkedService:
+    def _service(self, name: str, service: str, environment: Mapping[str, str]) -> ServiceProcess | ForkedService:
         log = self.directory / f"{name}.log"
-        if self._forks is not None:
-            return ForkedService(self._forks, name, room, environment, log)
-        return ServiceProcess(room, ("-m", f"mnemesh_{room}"), environment, log)
+        if self._fork_server is not None:
+            return ForkedService(self._fork_server, name, service, environment, log)
+        return ServiceProcess(service, ("-m", f"mnemesh_{service}"), environment, log)
 
     async def __aenter__(self) -> Self:
         """Starts every process and waits until all of them serve."""
         try:
             for proxy in self.proxies.values():
                 await self._exits.enter_async_context(proxy)
-            await asyncio.gather(*(self.start(room) for room in self._services))
+            await asyncio.gather(*(self.start(service) for service in self._services))
         except BaseException:
             await self.__aexit__()
             raise
-        self.stubs, self.client = await connected(self.addresses, self._exits)
+        self.stubs, self.client = await connect(self.addresses, self._exits)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -110,69 +113,69 @@ class ProcessMesh:
         for port in self._ports.values():
             port.release()
 
-    def pid(self, room: str) -> int:
-        """The process id of a room that runs."""
-        pid = self._services[room].pid
+    def pid(self, service: str) -> int:
+        """Returns the process id of a running service."""
+        pid = self._services[service].pid
         if pid is None:
-            raise ProcessLookupError(f"{room} does not run")
+            raise ProcessLookupError(f"{service} does not run")
         return pid
 
-    async def kill(self, room: str) -> None:
-        """SIGKILL; returns when the process is gone."""
-        self._services[room].kill()
-        await self._services[room].wait()
+    async def kill(self, service: str) -> None:
+        """Sends SIGKILL and waits for the end of the process."""
+        self._services[service].kill()
+        await self._services[service].wait()
 
-    async def stop(self, room: str) -> None:
-        """SIGTERM; returns when the process has ended by itself.
-
-        Raises:
-            TimeoutError: it had to be killed.
-        """
-        if not await self._services[room].stop(STOP_SECONDS):
-            raise TimeoutError(f"{room} did not end by itself within {STOP_SECONDS:g} s: {self.log(room)}")
-
-    async def start(self, room: str) -> None:
-        """Starts the process of a room and waits until it says that it serves.
+    async def stop(self, service: str) -> None:
+        """Sends SIGTERM and waits until the process has ended by itself.
 
         Raises:
-            RuntimeError: it ended, or did not serve in time; with its log.
+            TimeoutError: it did not, and was killed.
         """
-        service = self._services[room]
-        await service.start()
-        serving = asyncio.create_task(wait_until_serving(self._ports[room].address))
-        ended = asyncio.create_task(service.wait())
+        if not await self._services[service].stop(STOP_SECONDS):
+            raise TimeoutError(f"{service} did not end by itself within {STOP_SECONDS:g} s: {self.log(service)}")
+
+    async def start(self, service: str) -> None:
+        """Starts the process of a service and waits until it serves.
+
+        Raises:
+            RuntimeError: it ended, or did not serve in time. The text contains its log.
+        """
+        process = self._services[service]
+        await process.start()
+        serving = asyncio.create_task(wait_until_serving(self._ports[service].address))
+        ended = asyncio.create_task(process.wait())
         try:
             await asyncio.wait((serving, ended), timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
-                raise RuntimeError(f"{room} does not serve: {self.log(room)}")
+                raise RuntimeError(f"{service} does not serve: {self.log(service)}")
         finally:
             for task in (serving, ended):
                 task.cancel()
             await asyncio.gather(serving, ended, return_exceptions=True)
 
     @asynccontextmanager
-    async def kept(self, room: str) -> AsyncIterator[None]:
-        """Starts the room again whenever it ends, as a supervisor does."""
+    async def restarting(self, service: str) -> AsyncIterator[None]:
+        """Restarts the service whenever it ends, as the supervisor does."""
 
-        async def keep() -> None:
+        async def restart() -> None:
             while True:
-                await self._services[room].wait()
-                await self._services[room].start()
+                await self._services[service].wait()
+                await self._services[service].start()
 
-        keeping = asyncio.create_task(keep())
+        restarting = asyncio.create_task(restart())
         try:
             yield
         finally:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+            restarting.cancel()
+            await asyncio.gather(restarting, return_exceptions=True)
 
-    def log(self, room: str) -> str:
-        """What the process has written."""
-        return (self.directory / f"{room}.log").read_text(errors="replace")
+    def log(self, service: str) -> str:
+        """Returns the log of a service's processes."""
+        return (self.directory / f"{service}.log").read_text(errors="replace")
 
 
 def _inherited() -> dict[str, str]:
-    """This process's environment without what would configure mnemesh or a provider."""
+    """Returns this process's environment without the variables of mnemesh and of providers."""
     foreign = ("MNEMESH_", "OPENAI_", "ANTHROPIC_", "OTEL_")
     return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
 

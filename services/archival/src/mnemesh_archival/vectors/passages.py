@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
+from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.errors import IndexUnavailable
 from mnemesh_retrieval.filters import Filter, HasId, HasWords, Match, MatchAll, MatchAny, TimeRange, all_of
@@ -72,7 +73,10 @@ class VectorPassageStore:
             for (point_id, passage), vector in zip(pairs, vectors, strict=True)
         ]
         mode = WriteMode.UPSERT if replace else WriteMode.INSERT_ABSENT
-        await self._index.write(await self._collection(embedder), points, mode)
+        collection = await self._collection(embedder)
+        await async_failpoint("index.before_write", collection)
+        await self._index.write(collection, points, mode)
+        await async_failpoint("index.after_write", collection)
 
     @_typed
     async def update(self, embedder: str, point_id: UUID, change: PassageChange, vector: Vector | None) -> None:
@@ -91,7 +95,10 @@ class VectorPassageStore:
     @_typed
     async def delete(self, embedder: str, point_ids: Sequence[UUID]) -> None:
         """See PassageStore.delete."""
-        await self._index.delete(await self._collection(embedder), point_ids)
+        collection = await self._collection(embedder)
+        await async_failpoint("index.before_delete", collection)
+        await self._index.delete(collection, point_ids)
+        await async_failpoint("index.after_delete", collection)
 
     @_typed
     async def drop_archive(self, embedder: str, organization_id: str, archive_id: str) -> None:

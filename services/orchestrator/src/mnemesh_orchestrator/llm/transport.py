@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from types import ModuleType
 from typing import Any
 
+from mnemesh_kit.failpoints import async_failpoint
+
 from mnemesh_orchestrator.llm.attempts import CallLimits, in_time
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderTimeout, ProviderUnavailable
 from mnemesh_orchestrator.llm.provider_errors import diagnose, quotable
@@ -44,6 +46,7 @@ async def chunks(
 
     clock = asyncio.get_running_loop().time
     deadline = clock() + limits.total_seconds
+    await async_failpoint("model.before_request", provider)
     try:
         async with asyncio.timeout_at(deadline):
             stream = await client.post(
@@ -54,6 +57,7 @@ async def chunks(
                 stream=True,
                 stream_cls=sdk.AsyncStream[object],
             )
+        await async_failpoint("model.response_started", provider)
         async with stream:
             kind = stream.response.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind == "text/html":

@@ -5,14 +5,16 @@ from contextlib import aclosing
 from typing import Any
 
 import grpc
+from mnemesh.agents.v1 import runs_pb2, runs_service_pb2_grpc
 from mnemesh.agents.v1 import runs_service_pb2 as rpc
-from mnemesh.agents.v1 import runs_service_pb2_grpc
 from mnemesh_kit.errors import InvalidArgument, Unimplemented
+from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.idempotency import request_key
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
+from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.rpc.convert.approvals import answer_from_proto
 from mnemesh_orchestrator.rpc.convert.events import event_to_proto, wanted
 from mnemesh_orchestrator.rpc.convert.runs import (
@@ -63,7 +65,7 @@ class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
         )
         async for event in events:
             if wanted(event, config.include_events):
-                yield rpc.SendMessageResponse(event=event_to_proto(event))
+                yield rpc.SendMessageResponse(event=await _leaving(event))
 
     async def StartRun(self, request: rpc.StartRunRequest, context: Context) -> rpc.StartRunResponse:
         """The same in the background."""
@@ -95,7 +97,7 @@ class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
         async with aclosing(events):
             async for event in events:
                 if wanted(event, run.config.include_events):
-                    yield rpc.AnswerApprovalResponse(event=event_to_proto(event))
+                    yield rpc.AnswerApprovalResponse(event=await _leaving(event))
 
     async def GetRun(self, request: rpc.GetRunRequest, context: Context) -> rpc.GetRunResponse:
         """A run."""
@@ -152,7 +154,7 @@ class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
         async with aclosing(events):
             async for event in events:
                 if wanted(event, run.config.include_events):
-                    yield rpc.StreamRunResponse(event=event_to_proto(event))
+                    yield rpc.StreamRunResponse(event=await _leaving(event))
 
     async def ListSteps(self, request: rpc.ListStepsRequest, context: Context) -> rpc.ListStepsResponse:
         """A page of finished steps."""
@@ -183,6 +185,13 @@ class RunsServicer(runs_service_pb2_grpc.RunServiceServicer):
             step_tags(request.tags, "tags"),
         )
         return rpc.SetStepFeedbackResponse(step=step_to_proto(step))
+
+
+async def _leaving(event: RunEvent) -> runs_pb2.RunEvent:
+    message = event_to_proto(event)
+    if message.HasField("sequence"):
+        await async_failpoint("run.before_event", message.WhichOneof("event") or "")
+    return message
 
 
 def _addressed(request: rpc.SendMessageRequest | rpc.StartRunRequest) -> tuple[str, str]:

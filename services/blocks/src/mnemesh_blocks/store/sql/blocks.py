@@ -94,7 +94,7 @@ class SqlBlockStore:
             recorded, replayed = self._ledger.once(conn, key, effect)
             return replay(tx, recorded) if replayed else results[0]
 
-        return await self._database.write(transaction)
+        return await self._database.write(transaction, name="blocks.write_once")
 
     async def purge_ledger(self) -> int:
         """Deletes idempotency keys that are older than a day; returns how many."""

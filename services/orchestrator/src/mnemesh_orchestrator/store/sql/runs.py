@@ -191,7 +191,7 @@ class SqlRunStore:
             _record(conn, lease, entries, events)
             record_steps(conn, steps, traces, lease.run_id)
 
-        await self._database.write(write)
+        await self._database.write(write, name="runs.write")
 
     def _extend(self, conn: sa.Connection, lease: Lease) -> None:
         """Puts off the lease's expiry, or fails where it no longer holds."""
@@ -228,7 +228,7 @@ class SqlRunStore:
             conn.execute(sql.NOTE_LAST_RUN, last)
             return first_unfinished(conn, run.conversation_id) is not None
 
-        return await self._database.write(write)
+        return await self._database.write(write, name="runs.finish")
 
     async def undone(self, conversation_id: str, approval_id: str) -> Undone | None:
         """See RunStore."""

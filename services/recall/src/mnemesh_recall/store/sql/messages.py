@@ -78,7 +78,8 @@ class SqlMessageStore:
         """See MessageStore."""
         content = fingerprint(step.messages, step.hidden_messages)
         return await self._database.write(
-            lambda conn: steps.commit(self._transaction(conn, organization_id), step, content)
+            lambda conn: steps.commit(self._transaction(conn, organization_id), step, content),
+            name="messages.commit_step",
         )
 
     async def replace_context(self, organization_id: str, new: Replacement, key: RequestKey | None) -> ContextWindow:
