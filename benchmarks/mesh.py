@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
-from mnemesh_client.supervisor.config import ROOMS, MeshConfig
+from mnemesh_client.supervisor.config import MeshConfig
 from mnemesh_client.supervisor.supervisor import Supervisor
+from mnemesh_kit.services import SERVICE_NAMES
 
 from benchmarks.processes import Processes
 
@@ -32,7 +33,7 @@ class RunningMesh:
         """Calls and transactions of each service since it began, as its metrics tell; only where they are on."""
         assert self.config.metrics_port is not None, "the mesh runs without metrics"
         found: dict[str, float] = {}
-        for number, room in enumerate(ROOMS):
+        for number, room in enumerate(SERVICE_NAMES):
             with urlopen(f"http://127.0.0.1:{self.config.metrics_port + number}/metrics", timeout=5) as answer:
                 lines = answer.read().decode().splitlines()
             for line in lines:
@@ -60,11 +61,11 @@ async def running_mesh(data_dir: Path, model: tuple[str, int], *, metrics: bool 
     """All services on free ports, on embedded stores under `data_dir`, until the context is left."""
     base_url, model_pid = model
     os.environ["OPENAI_BASE_URL"] = base_url  # the services inherit this process's environment
-    ports = _free_ports(len(ROOMS) * 2)
-    settings = {f"MNEMESH_{room.upper()}_PORT": str(port) for room, port in zip(ROOMS, ports, strict=False)}
+    ports = _free_ports(len(SERVICE_NAMES) * 2)
+    settings = {f"MNEMESH_{room.upper()}_PORT": str(port) for room, port in zip(SERVICE_NAMES, ports, strict=False)}
     settings["MNEMESH_DATA_DIR"] = str(data_dir)
     if metrics:
-        settings["MNEMESH_METRICS_PORT"] = str(ports[len(ROOMS)])
+        settings["MNEMESH_METRICS_PORT"] = str(ports[len(SERVICE_NAMES)])
     config = MeshConfig.from_env(settings)
     mesh = Supervisor(config, lambda line: print(f"  mesh: {line}", file=sys.stderr))
     began = time.perf_counter()

@@ -108,7 +108,7 @@ async def _start(service: ServiceProcess, address: str) -> None:
     try:
         await asyncio.wait(waiting, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not waiting[0].done():
-            raise RuntimeError(f"{service.room} does not serve: {service.last_words()}; its log is {service.log}")
+            raise RuntimeError(f"{service.name} does not serve: {service.startup_error()}; its log is {service.log}")
     finally:
         for task in waiting:
             task.cancel()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from mnemesh_client.supervisor.config import MeshConfig
 from mnemesh_kit.config import ServerConfig
+from mnemesh_kit.services import SERVICES
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 ROOMS = ("orchestrator", "blocks", "recall", "archival", "tools")
@@ -55,7 +56,9 @@ def test_what_each_service_has(room: str) -> None:
 
 
 def test_what_the_supervisor_has() -> None:
-    assert documented("mnemesh up") == {f"MNEMESH_{field.name.upper()}": shown(field) for field in fields(MeshConfig)}
+    expected = {f"MNEMESH_{field.name.upper()}": shown(field) for field in fields(MeshConfig) if field.name != "ports"}
+    expected |= {spec.port_variable: str(spec.port) for spec in SERVICES}
+    assert documented("mnemesh up") == expected
 
 
 def test_the_keys_of_providers_are_read_under_their_usual_names_too() -> None:

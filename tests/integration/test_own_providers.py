@@ -144,7 +144,7 @@ async def test_from_the_command_line(mesh: Mesh) -> None:
         assert (code, err) == (0, "")
         code, listed, _ = await command(mesh, "list")
         row = next(line for line in listed.splitlines() if line.lstrip().startswith("mine"))
-        assert row.split() == ["mine", "vllm", "yours", "yes", "2", made.strip()]
+        assert row.split() == ["mine", "vllm", "organization", "yes", "2", made.strip()]
         assert (await command(mesh, "check", "mine"))[:2] == (0, "one\ntwo\n")
         assert KEY not in listed
         code, _, err = await command(mesh, "add", "mine", *place)

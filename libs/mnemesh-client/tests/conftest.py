@@ -1,4 +1,4 @@
-"""A small orchestrator of the tests' own beside the real blocks service: real servers that the client calls."""
+"""A fake orchestrator and a real blocks service, both as gRPC servers that the client calls."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from mnemesh_kit.server import Assembly, RunningServer
 PAGE = 2
 
 
-class SmallOrchestrator(
+class FakeOrchestrator(
     agents_service_pb2_grpc.AgentServiceServicer,
     runs_service_pb2_grpc.RunServiceServicer,
     models_service_pb2_grpc.ModelServiceServicer,
 ):
-    """Answers a message with its echo; "remember X" edits the human block first; "refuse" is a refused key,
-    "think forever" never ends its turn, "launch" asks for the approval of two calls.
+    """Echoes messages.
 
-    `break_after` holds, per stream to come, after how many events it is cut off; `can_attach` is whether StreamRun is
-    answered.
+    "remember X" also edits the block "human", "refuse" fails with a refused API key, "think forever" does not end, and
+    "launch" asks for the approval of two calls. `break_after` has, for each of the next streams, the number of events
+    after which it breaks. `can_attach` is whether StreamRun is implemented.
     """
 
     def __init__(self, blocks: str) -> None:
@@ -109,7 +109,7 @@ class SmallOrchestrator(
         if run_id is None:
             run_id = self.started[request.request_id] = new_id("run")
             self.runs[run_id] = await self._turn(agent, run_id, text_of(request.messages[0].content))
-        async for event in self._played(run_id, 0):
+        async for event in self._replay(run_id, 0):
             yield runs_service_pb2.SendMessageResponse(event=event)
             if event.HasField("message") and text_of(request.messages[0].content) == "think forever":
                 await asyncio.Future()
@@ -124,7 +124,7 @@ class SmallOrchestrator(
             self._agent(request.agent_id).ClearField("pending_approval_request_id")
             kinds = ", ".join(str(item.WhichOneof("decision")) for item in request.decisions)
             self.runs[run_id] = await self._turn(self._agent(request.agent_id), run_id, kinds)
-        async for event in self._played(run_id, 0):
+        async for event in self._replay(run_id, 0):
             yield runs_service_pb2.AnswerApprovalResponse(event=event)
 
     async def CancelRuns(self, request: Any, context: Any) -> runs_service_pb2.CancelRunsResponse:
@@ -135,16 +135,16 @@ class SmallOrchestrator(
         if not self.can_attach:
             raise NotImplementedError
         self.attached += 1
-        async for event in self._played(request.run_id, request.starting_after):
+        async for event in self._replay(request.run_id, request.starting_after):
             yield runs_service_pb2.StreamRunResponse(event=event)
 
-    async def _played(self, run_id: str, behind: int) -> AsyncIterator[runs_pb2.RunEvent]:
+    async def _replay(self, run_id: str, after: int) -> AsyncIterator[runs_pb2.RunEvent]:
         left = self.break_after.pop(0) if self.break_after else -1
         accepted = runs_pb2.RunEvent(run_id=run_id, accepted=runs_pb2.RunAccepted())
         for event in (accepted, *self.runs[run_id]):
             if left == 0:
                 raise Unavailable("The connection broke.")
-            if not event.sequence or event.sequence > behind:
+            if not event.sequence or event.sequence > after:
                 yield event
                 left -= 1
 
@@ -174,8 +174,8 @@ class SmallOrchestrator(
         parts.append({"usage": runs_pb2.UsageEvent(step_count=1)})
         return [runs_pb2.RunEvent(run_id=run_id, sequence=n, **part) for n, part in enumerate(parts, 1)]
 
-    def ask(self, agent: agents_pb2.Agent, *names: str, conversation: str = "conv-1") -> None:
-        """Has the agent wait, in a conversation, for calls of these tools."""
+    def request_approval(self, agent: agents_pb2.Agent, *names: str, conversation: str = "conv-1") -> None:
+        """Makes calls of these tools in a conversation wait for an approval."""
         agent.default_conversation_id = "conv-1"
         calls = [message_pb2.ToolCall(id=f"call_{n}", name=name, arguments="{}") for n, name in enumerate(names, 1)]
         message = message_pb2.Message(id=new_id("message"), conversation_id=conversation, tool_calls=calls)
@@ -192,8 +192,8 @@ def _message(**message: Any) -> runs_pb2.MessageEvent:
     return runs_pb2.MessageEvent(message_id=new_id("message"), otid="otid", **message)
 
 
-class SmallRecall(messages_service_pb2_grpc.MessageServiceServicer):
-    """Knows the messages that ask for an approval."""
+class FakeRecall(messages_service_pb2_grpc.MessageServiceServicer):
+    """Returns the messages that request an approval."""
 
     def __init__(self, asked: dict[str, message_pb2.Message]) -> None:
         self._asked = asked
@@ -204,25 +204,25 @@ class SmallRecall(messages_service_pb2_grpc.MessageServiceServicer):
 
 
 @dataclass
-class SmallMesh:
-    """The two servers, and how to reach and disturb them."""
+class FakeMesh:
+    """The servers, their addresses, and ways to stop and start them."""
 
-    orchestrator: SmallOrchestrator
+    orchestrator: FakeOrchestrator
     server: RunningServer
     address: str
     blocks: str
     directory: Path
 
     def client(self, **options: Any) -> Mnemesh:
-        """A client of this mesh."""
+        """Returns a client of this mesh."""
         return Mnemesh(self.address, blocks=self.blocks, **options)
 
     async def stop(self) -> None:
-        """Takes the orchestrator's process away, so to speak: connections break."""
+        """Stops the orchestrator. Its connections break."""
         await self.server.stop()
 
     async def start(self) -> None:
-        """Starts it again, on the port that it had."""
+        """Starts the orchestrator again on the same port."""
         port = int(self.address.rpartition(":")[2]) if self.address else 0
         config = ServerConfig(port=port, data_dir=str(self.directory), shutdown_grace_seconds=0)
         self.server = RunningServer()
@@ -235,7 +235,7 @@ class SmallMesh:
                     (models_service_pb2_grpc.add_ModelServiceServicer_to_server, self.orchestrator),
                     (
                         messages_service_pb2_grpc.add_MessageServiceServicer_to_server,
-                        SmallRecall(self.orchestrator.asked),
+                        FakeRecall(self.orchestrator.asked),
                     ),
                 ],
                 service_names=["mnemesh.agents.v1.AgentService", "mnemesh.agents.v1.RunService"],
@@ -244,7 +244,7 @@ class SmallMesh:
         )
 
     async def run(self, *arguments: str, stdin: str = "", **environment: str) -> tuple[int, str, str]:
-        """Runs the `mnemesh` command against this mesh: its exit code, stdout and stderr."""
+        """Runs the `mnemesh` command against this mesh. Returns its exit code, stdout and stderr."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "mnemesh_client"),
             *arguments,
@@ -258,7 +258,7 @@ class SmallMesh:
         return process.returncode, out.decode(), err.decode()
 
     def environment(self) -> dict[str, str]:
-        """Variables under which the command finds this mesh."""
+        """Returns the variables with which the command finds this mesh."""
         return {
             "MNEMESH_TARGET": self.address,
             "MNEMESH_BLOCKS_TARGET": self.blocks,
@@ -267,13 +267,13 @@ class SmallMesh:
 
 
 @pytest_asyncio.fixture
-async def mesh(tmp_path: Path) -> AsyncIterator[SmallMesh]:
-    """A small mesh of the test's own."""
+async def mesh(tmp_path: Path) -> AsyncIterator[FakeMesh]:
+    """A running fake mesh."""
     config = BlocksConfig(port=0, data_dir=str(tmp_path), shutdown_grace_seconds=0)
     blocks = RunningServer()
     address = await blocks.start(await assemble_blocks(config), config)
-    orchestrator = SmallOrchestrator(address)
-    mesh = SmallMesh(orchestrator, RunningServer(), "", address, tmp_path)
+    orchestrator = FakeOrchestrator(address)
+    mesh = FakeMesh(orchestrator, RunningServer(), "", address, tmp_path)
     await mesh.start()
     yield mesh
     await mesh.stop()
@@ -282,7 +282,7 @@ async def mesh(tmp_path: Path) -> AsyncIterator[SmallMesh]:
 
 
 @pytest_asyncio.fixture
-async def mnemesh(mesh: SmallMesh) -> AsyncIterator[Mnemesh]:
-    """A client of it."""
+async def mnemesh(mesh: FakeMesh) -> AsyncIterator[Mnemesh]:
+    """A client of the fake mesh."""
     async with mesh.client() as client:
         yield client

@@ -1,4 +1,4 @@
-"""What somebody sees who types `mnemesh …`."""
+"""The output and exit codes of the `mnemesh` command."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 import jwt
 from mnemesh_client import Mnemesh
 from mnemesh_client.cli.main import app
+from mnemesh_client.cli.version import CLIENT_VERSION
+from mnemesh_kit.services import SERVICE_NAMES, service
 from typer.testing import CliRunner
 
 if TYPE_CHECKING:
-    from .conftest import SmallMesh
+    from .conftest import FakeMesh
 
 KEY = "k" * 40
 
 
-async def test_agents_are_created_listed_shown_and_deleted(mesh: SmallMesh) -> None:
+async def test_agents_are_created_listed_shown_and_deleted(mesh: FakeMesh) -> None:
     code, agent_id, err = await mesh.run(
         "agents", "create", "ada", "--model", "mnemesh/rehearsal", "--human", "Likes tea.", "--block", "rules=Be brief."
     )
@@ -36,7 +38,7 @@ async def test_agents_are_created_listed_shown_and_deleted(mesh: SmallMesh) -> N
     assert agent_id not in listed
 
 
-async def test_deleting_asks_first(mesh: SmallMesh, mnemesh: Mnemesh) -> None:
+async def test_delete_asks_for_confirmation(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
 
     code, _, _ = await mesh.run("agents", "delete", "ada", stdin="n\n")
@@ -45,7 +47,7 @@ async def test_deleting_asks_first(mesh: SmallMesh, mnemesh: Mnemesh) -> None:
     assert (await mnemesh.agents.get(agent.id)).name == "ada"
 
 
-async def test_memory_is_shown_and_edited(mesh: SmallMesh, mnemesh: Mnemesh) -> None:
+async def test_memory_is_shown_and_edited(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
     await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": "Likes tea."})
 
     await mesh.run("memory", "edit", "ada", "human", "--append", "Has a cat.")
@@ -60,7 +62,7 @@ async def test_memory_is_shown_and_edited(mesh: SmallMesh, mnemesh: Mnemesh) -> 
     assert len(err.splitlines()) == 1
 
 
-async def test_memory_is_edited_in_the_editor(mesh: SmallMesh, mnemesh: Mnemesh, tmp_path: Path) -> None:
+async def test_memory_edit_without_options_opens_the_editor(mesh: FakeMesh, mnemesh: Mnemesh, tmp_path: Path) -> None:
     await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": "Likes tea."})
     editor = tmp_path / "editor"
     editor.write_text("#!/bin/sh\necho 'Likes milk.' > \"$1\"\n")
@@ -72,7 +74,7 @@ async def test_memory_is_edited_in_the_editor(mesh: SmallMesh, mnemesh: Mnemesh,
     assert "Likes milk." in shown
 
 
-async def test_a_chat_without_a_terminal_prints_the_replies_and_nothing_else(mesh: SmallMesh, mnemesh: Mnemesh) -> None:
+async def test_chat_without_a_terminal_prints_only_the_replies(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
     await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": ""})
 
     code, out, err = await mesh.run("chat", stdin="remember tea\n\nhow are you [bold]?[/bold] :smile:\nno newline")
@@ -85,7 +87,7 @@ async def test_a_chat_without_a_terminal_prints_the_replies_and_nothing_else(mes
     ]
 
 
-async def test_a_refused_key_is_one_line_and_a_failed_exit(mesh: SmallMesh, mnemesh: Mnemesh) -> None:
+async def test_a_refused_api_key_is_one_error_line_and_exit_code_1(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
     await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
 
     code, out, err = await mesh.run("chat", "--agent", "ada", stdin="refuse\nhello\n")
@@ -93,11 +95,11 @@ async def test_a_refused_key_is_one_line_and_a_failed_exit(mesh: SmallMesh, mnem
     assert code == 1
     assert out == "You said: hello\n"
     assert err.splitlines() == [
-        "mnemesh: openai refused the key; check OPENAI_API_KEY and start the mesh again (Bad key.)"
+        "mnemesh: openai refused the API key. Check OPENAI_API_KEY and restart the mesh. (Bad key.)"
     ]
 
 
-async def test_a_chat_needs_to_know_which_agent(mesh: SmallMesh, mnemesh: Mnemesh) -> None:
+async def test_chat_without_an_agent_needs_exactly_one_agent(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
     code, _, err = await mesh.run("chat")
     assert code == 1
     assert "mnemesh agents create" in err
@@ -108,7 +110,7 @@ async def test_a_chat_needs_to_know_which_agent(mesh: SmallMesh, mnemesh: Mnemes
     assert "several agents" in err
 
 
-async def test_nobody_there_is_one_line(mesh: SmallMesh, unused_tcp_port: int) -> None:
+async def test_an_unreachable_mesh_is_one_error_line(mesh: FakeMesh, unused_tcp_port: int) -> None:
     code, out, err = await mesh.run("agents", "list", MNEMESH_TARGET=f"127.0.0.1:{unused_tcp_port}")
 
     assert (code, out) == (1, "")
@@ -116,21 +118,47 @@ async def test_nobody_there_is_one_line(mesh: SmallMesh, unused_tcp_port: int) -
     assert "mnemesh up" in err
 
 
-async def test_the_doctor_tells_who_answers(mesh: SmallMesh, unused_tcp_port: int, tmp_path: Path) -> None:
-    elsewhere = {f"MNEMESH_{room}_TARGET": f"127.0.0.1:{unused_tcp_port}" for room in ("RECALL", "ARCHIVAL", "TOOLS")}
+async def test_doctor_reports_the_state_and_version_of_each_service(
+    mesh: FakeMesh, unused_tcp_port: int, tmp_path: Path
+) -> None:
+    stopped = {
+        service(name).target_variable: f"127.0.0.1:{unused_tcp_port}" for name in ("recall", "archival", "tools")
+    }
 
-    code, out, _ = await mesh.run("doctor", MNEMESH_DATA_DIR=str(tmp_path), **elsewhere)
+    code, out, _ = await mesh.run("doctor", MNEMESH_DATA_DIR=str(tmp_path), **stopped)
 
     assert code == 1
-    assert f"✓ orchestrator  {mesh.address} answers" in out
-    assert f"✓ blocks        {mesh.blocks} answers" in out
+    assert f"✓ orchestrator  {mesh.address} is serving version {CLIENT_VERSION}" in out
+    assert f"✓ blocks        {mesh.blocks} is serving version {CLIENT_VERSION}" in out
     assert f"✗ recall        127.0.0.1:{unused_tcp_port} does not answer" in out
     assert "✓ model         mnemesh/rehearsal" in out
     assert "✓ embedder      mnemesh/wordllama-256" in out
     assert str(tmp_path) in out
 
 
-def test_a_token_speaks_for_whom_it_says(tmp_path: Path) -> None:
+async def test_version_prints_the_version_of_the_client_and_of_each_service(mesh: FakeMesh) -> None:
+    targets = {service(name).target_variable: mesh.blocks for name in ("archival", "tools")}
+
+    code, out, err = await mesh.run("version", **targets)
+
+    assert (code, err) == (0, "")
+    assert [line.split() for line in out.splitlines()] == [
+        [name, CLIENT_VERSION] for name in ("client", *SERVICE_NAMES)
+    ]
+    assert (await mesh.run("--version"))[:2] == (0, f"mnemesh {CLIENT_VERSION}\n")
+
+
+async def test_version_reports_a_service_that_does_not_answer(mesh: FakeMesh, unused_tcp_port: int) -> None:
+    targets = {service(name).target_variable: f"127.0.0.1:{unused_tcp_port}" for name in ("archival", "tools")}
+
+    code, out, err = await mesh.run("version", **targets)
+
+    assert code == 1
+    assert f"recall        {CLIENT_VERSION}" in out
+    assert [line.split()[1] for line in err.splitlines()] == ["archival:", "tools:"]
+
+
+def test_a_token_has_the_requested_organization_and_lifetime(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"{KEY}\n")
     organization = "org-11111111-1111-4111-8111-111111111111"
@@ -144,7 +172,7 @@ def test_a_token_speaks_for_whom_it_says(tmp_path: Path) -> None:
     assert claims["exp"] - time.time() > 1.9 * 86_400
 
 
-async def test_a_missing_key_file_is_one_line(mesh: SmallMesh, tmp_path: Path) -> None:
+async def test_a_missing_key_file_is_one_error_line(mesh: FakeMesh, tmp_path: Path) -> None:
     code, out, err = await mesh.run("tokens", "create", "--key-file", str(tmp_path / "none"))
 
     assert (code, out) == (2, "")

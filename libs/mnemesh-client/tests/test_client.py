@@ -1,4 +1,4 @@
-"""What a Python caller sees: agents, their memory, lists and errors."""
+"""The Python client: agents, their memory, lists and errors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from mnemesh_client import Mnemesh, RunFailed
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.errors import AlreadyExists, InvalidArgument, NotFound, Unavailable
 from mnemesh_client.inputs import source_text
+from mnemesh_kit.server_info import version_of
 
 
-async def test_an_agent_is_made_with_its_blocks_and_answers(mnemesh: Mnemesh) -> None:
+async def test_an_agent_is_created_with_its_blocks_and_answers(mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create(
         "ada", model="mnemesh/rehearsal", blocks={"human": "Likes tea.", "persona": "Kind."}, tools=["web_search"]
     )
@@ -26,14 +27,14 @@ async def test_an_agent_is_made_with_its_blocks_and_answers(mnemesh: Mnemesh) ->
     assert await agent.ask("hello") == "You said: hello"
 
 
-async def test_block_messages_keep_what_a_mapping_cannot_say(mnemesh: Mnemesh) -> None:
+async def test_blocks_can_be_given_as_messages(mnemesh: Mnemesh) -> None:
     block = blocks_pb2.Block(label="rules", value="Be brief.", read_only=True)
     agent = await mnemesh.agents.create(model="mnemesh/rehearsal", blocks=[block])
 
-    assert [held.label for held in (await agent.memory()).blocks] == ["rules"]
+    assert [block.label for block in (await agent.memory()).blocks] == ["rules"]
 
 
-async def test_the_events_of_a_turn_come_in_order_to_stop_and_usage(mnemesh: Mnemesh) -> None:
+async def test_a_turn_yields_its_events_in_order_up_to_stop_and_usage(mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": ""})
 
     kinds = [_kind(event) async for event in agent.send("remember Ada likes tea")]
@@ -42,7 +43,7 @@ async def test_the_events_of_a_turn_come_in_order_to_stop_and_usage(mnemesh: Mne
     assert "Ada likes tea" in (await agent.memory()).blocks[0].value
 
 
-async def test_a_failed_turn_is_an_event_to_send_and_an_error_to_ask(mnemesh: Mnemesh) -> None:
+async def test_a_failed_turn_is_an_event_of_send_and_an_error_of_ask(mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
 
     assert "error" in [_kind(event) async for event in agent.send("refuse")]
@@ -52,21 +53,21 @@ async def test_a_failed_turn_is_an_event_to_send_and_an_error_to_ask(mnemesh: Mn
     assert failure.value.metadata["provider"] == "openai"
 
 
-async def test_the_same_request_id_is_the_same_agent(mnemesh: Mnemesh) -> None:
+async def test_the_same_request_id_returns_the_same_agent(mnemesh: Mnemesh) -> None:
     first = await mnemesh.agents.create("ada", model="mnemesh/rehearsal", request_id="once")
     second = await mnemesh.agents.create("ada", model="mnemesh/rehearsal", request_id="once")
 
     assert first.id == second.id
 
 
-async def test_a_list_goes_on_over_its_pages(mnemesh: Mnemesh) -> None:
-    made = [(await mnemesh.agents.create(f"a{n}", model="mnemesh/rehearsal")).id for n in range(5)]
+async def test_a_list_yields_the_rows_of_all_pages(mnemesh: Mnemesh) -> None:
+    ids = [(await mnemesh.agents.create(f"a{n}", model="mnemesh/rehearsal")).id for n in range(5)]
 
-    assert [agent.id async for agent in mnemesh.agents.list()] == made
-    assert [agent.id async for agent in mnemesh.agents.list(limit=3)] == made[:3]
+    assert [agent.id async for agent in mnemesh.agents.list()] == ids
+    assert [agent.id async for agent in mnemesh.agents.list(limit=3)] == ids[:3]
 
 
-async def test_an_agent_is_found_by_id_and_by_a_name_that_is_its_own(mnemesh: Mnemesh) -> None:
+async def test_an_agent_is_found_by_id_and_by_a_unique_name(mnemesh: Mnemesh) -> None:
     ada = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
     await mnemesh.agents.create("bob", model="mnemesh/rehearsal")
     await mnemesh.agents.create("bob", model="mnemesh/rehearsal")
@@ -74,12 +75,12 @@ async def test_an_agent_is_found_by_id_and_by_a_name_that_is_its_own(mnemesh: Mn
     assert (await mnemesh.agents.find(ada.id)).name == "ada"
     assert (await mnemesh.agents.find("ada")).id == ada.id
     with pytest.raises(NotFound):
-        await mnemesh.agents.find("nobody")
+        await mnemesh.agents.find("eve")
     with pytest.raises(InvalidArgument):
         await mnemesh.agents.find("bob")
 
 
-async def test_errors_of_the_server_come_typed(mnemesh: Mnemesh) -> None:
+async def test_errors_of_the_server_are_raised_as_typed_errors(mnemesh: Mnemesh) -> None:
     with pytest.raises(InvalidArgument) as refused:
         await mnemesh.agents.create("no model")
     assert refused.value.field == "agent.model"
@@ -91,7 +92,7 @@ async def test_errors_of_the_server_come_typed(mnemesh: Mnemesh) -> None:
     assert taken.value.reason == "BLOCK_LABEL_TAKEN"
 
 
-async def test_blocks_are_edited_shared_and_their_history_read(mnemesh: Mnemesh) -> None:
+async def test_blocks_can_be_shared_and_edited_and_have_revisions(mnemesh: Mnemesh) -> None:
     ada = await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": "Ada."})
     bob = await mnemesh.agents.create("bob", model="mnemesh/rehearsal")
     block = (await ada.memory()).blocks[0]
@@ -112,7 +113,7 @@ async def test_blocks_are_edited_shared_and_their_history_read(mnemesh: Mnemesh)
     assert [revision.revision async for revision in mnemesh.blocks.revisions(block.id)] == [5, 4, 3, 2, 1]
 
 
-async def test_a_cleared_field_is_absent_afterwards(mnemesh: Mnemesh) -> None:
+async def test_none_clears_a_field(mnemesh: Mnemesh) -> None:
     block = await mnemesh.blocks.create("notes", description="Temporary.")
 
     await mnemesh.blocks.update(block.id, description=None)
@@ -120,7 +121,7 @@ async def test_a_cleared_field_is_absent_afterwards(mnemesh: Mnemesh) -> None:
     assert (await mnemesh.blocks.get(block.id)).description != "Temporary."
 
 
-async def test_nobody_there_is_unavailable(unused_tcp_port: int) -> None:
+async def test_an_unreachable_mesh_is_unavailable(unused_tcp_port: int) -> None:
     async with Mnemesh(f"127.0.0.1:{unused_tcp_port}", patience=0.2) as mnemesh:
         with pytest.raises(Unavailable):
             await mnemesh.agents.get("agent-00000000-0000-4000-8000-000000000000")
@@ -129,7 +130,7 @@ async def test_nobody_there_is_unavailable(unused_tcp_port: int) -> None:
                 pass
 
 
-def test_addresses_come_from_arguments_then_the_environment_then_the_default_ports() -> None:
+def test_addresses_are_resolved_from_arguments_then_environment_then_default_ports() -> None:
     env = {"MNEMESH_TARGET": "mesh:7000", "MNEMESH_RECALL_TARGET": "recall:7002"}
 
     assert Addresses.resolve(env={}).orchestrator == "localhost:50050"
@@ -146,7 +147,7 @@ def test_addresses_come_from_arguments_then_the_environment_then_the_default_por
     )
 
 
-def test_a_function_is_sent_as_its_source() -> None:
+def test_a_function_is_converted_to_its_source_code() -> None:
     def add(a: int, b: int) -> int:
         return a + b
 
@@ -154,6 +155,13 @@ def test_a_function_is_sent_as_its_source() -> None:
     assert source_text("def f(): ...") == "def f(): ..."
     with pytest.raises(InvalidArgument):
         source_text(len)
+
+
+async def test_a_service_reports_its_name_and_version(mnemesh: Mnemesh) -> None:
+    info = await mnemesh.server_info("blocks")
+
+    assert (info.service, info.version) == ("blocks", version_of("mnemesh-blocks"))
+    assert "mnemesh.blocks.v1.BlockService" in info.proto_services
 
 
 def _kind(event: Any) -> str:

@@ -1,4 +1,4 @@
-"""A turn survives what happens to its stream: broken connections, restarts, servers that cannot re-attach."""
+"""The event stream of a turn survives broken connections, restarts, and servers that cannot re-attach."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mnemesh_client import Agent, Mnemesh, approve, returned
 from mnemesh_client.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
-    from .conftest import SmallMesh
+    from .conftest import FakeMesh
 
 
-async def test_a_broken_stream_is_taken_up_behind_the_last_event(mnemesh: Mnemesh, mesh: SmallMesh) -> None:
+async def test_a_broken_stream_is_resumed_after_the_last_event(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
     agent = await _agent(mnemesh)
     mesh.orchestrator.break_after = [2, 1]
 
@@ -24,9 +24,7 @@ async def test_a_broken_stream_is_taken_up_behind_the_last_event(mnemesh: Mnemes
     assert len(mesh.orchestrator.runs) == 1
 
 
-async def test_where_the_server_cannot_re_attach_the_same_request_is_the_same_run(
-    mnemesh: Mnemesh, mesh: SmallMesh
-) -> None:
+async def test_the_request_is_repeated_if_the_server_cannot_re_attach(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
     agent = await _agent(mnemesh)
     mesh.orchestrator.can_attach = False
     mesh.orchestrator.break_after = [3]
@@ -38,8 +36,8 @@ async def test_where_the_server_cannot_re_attach_the_same_request_is_the_same_ru
     assert (await agent.memory()).blocks[0].value.count("the tea") == 1
 
 
-async def test_a_connection_that_breaks_before_any_answer_sends_the_request_again(
-    mnemesh: Mnemesh, mesh: SmallMesh
+async def test_the_request_is_repeated_if_the_connection_breaks_before_the_first_event(
+    mnemesh: Mnemesh, mesh: FakeMesh
 ) -> None:
     agent = await _agent(mnemesh)
     mesh.orchestrator.break_after = [0]
@@ -48,12 +46,12 @@ async def test_a_connection_that_breaks_before_any_answer_sends_the_request_agai
     assert len(mesh.orchestrator.runs) == 1
 
 
-async def test_a_turn_goes_on_over_a_restart_of_the_server(mnemesh: Mnemesh, mesh: SmallMesh) -> None:
+async def test_a_turn_continues_after_a_restart_of_the_server(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
     agent = await _agent(mnemesh)
     mesh.orchestrator.break_after = [2]
     seen: list[int] = []
 
-    async def talk() -> None:
+    async def consume() -> None:
         async for event in agent.send("remember the tea"):
             if event.HasField("sequence"):
                 seen.append(event.sequence)
@@ -62,14 +60,14 @@ async def test_a_turn_goes_on_over_a_restart_of_the_server(mnemesh: Mnemesh, mes
                 restarting.append(asyncio.create_task(mesh.start()))
 
     restarting: list[asyncio.Task[None]] = []
-    await talk()
+    await consume()
 
     assert seen == [1, 2, 3, 4, 5]
     assert len(mesh.orchestrator.runs) == 1
     await restarting[0]
 
 
-async def test_a_server_that_stays_away_ends_the_wait(mesh: SmallMesh) -> None:
+async def test_retries_end_when_the_patience_is_exhausted(mesh: FakeMesh) -> None:
     async with mesh.client(patience=0.3) as mnemesh:
         agent = await _agent(mnemesh)
         mesh.orchestrator.break_after = [1] + [0] * 100
@@ -78,7 +76,7 @@ async def test_a_server_that_stays_away_ends_the_wait(mesh: SmallMesh) -> None:
             await _sequences(agent, "hello")
 
 
-async def test_a_refused_request_is_not_repeated(mnemesh: Mnemesh, mesh: SmallMesh) -> None:
+async def test_a_refused_request_is_not_repeated(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
     agent = await _agent(mnemesh)
     await agent.delete()
 
@@ -87,7 +85,7 @@ async def test_a_refused_request_is_not_repeated(mnemesh: Mnemesh, mesh: SmallMe
     assert not mesh.orchestrator.runs
 
 
-async def test_a_run_is_followed_from_a_number(mnemesh: Mnemesh) -> None:
+async def test_a_run_is_streamed_after_a_sequence_number(mnemesh: Mnemesh) -> None:
     agent = await _agent(mnemesh)
     run_id = ""
     async for event in agent.send("remember the tea"):
@@ -106,13 +104,13 @@ async def _sequences(agent: Agent, text: str) -> list[int]:
     return [event.sequence async for event in agent.send(text) if event.HasField("sequence")]
 
 
-async def test_an_answer_to_an_approval_is_taken_up_where_it_broke(mnemesh: Mnemesh, mesh: SmallMesh) -> None:
+async def test_a_broken_stream_of_an_approval_answer_is_resumed(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
     agent = await _agent(mnemesh)
     asked = [event.message.approval_request async for event in agent.send("launch") if event.HasField("message")]
     one, two = asked[0].tool_calls
     mesh.orchestrator.break_after = [0, 1]
-    given = [approve(one.id), returned(two.id, "by hand", failed=True)]
-    events = [event async for event in agent.answer(given, "And then?")]
+    decisions = [approve(one.id), returned(two.id, "by hand", failed=True)]
+    events = [event async for event in agent.answer(decisions, "And then?")]
     assert [event.sequence for event in events if event.HasField("sequence")] == [1, 2, 3]
     assert len(mesh.orchestrator.runs) == 2
-    assert list(mesh.orchestrator.decided) == given
+    assert list(mesh.orchestrator.decided) == decisions

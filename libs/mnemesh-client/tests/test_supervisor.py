@@ -1,8 +1,9 @@
-"""`mnemesh up` with real services as processes: started, brought back, stopped, and refused in one line."""
+"""The supervisor with real service processes: start, restart, stop, and start-up errors in one line."""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import select
 import signal
@@ -15,147 +16,180 @@ import pytest
 import pytest_asyncio
 from mnemesh_client import Mnemesh
 from mnemesh_client.supervisor import health
-from mnemesh_client.supervisor.config import ROOMS, MeshConfig
-from mnemesh_client.supervisor.data_lock import lock_holder
+from mnemesh_client.supervisor.config import MeshConfig
+from mnemesh_client.supervisor.data_lock import PREVIOUS_LOCK_NAME, LockHolder, lock_holder
 from mnemesh_client.supervisor.supervisor import Supervisor
 from mnemesh_kit.config import StartupError
+from mnemesh_kit.services import SERVICE_NAMES, SERVICES
 
 SOME = ("blocks", "tools")
 
 
 class Notices:
-    """What the supervisor says, and a way to wait for it."""
+    """The notices of a supervisor."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def __call__(self, line: str) -> None:
         self.lines.append(line)
-        self._news.set()
+        self._changed.set()
 
     async def wait_for(self, text: str) -> None:
+        """Waits for a notice that contains `text`."""
         while not any(text in line for line in self.lines):
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
 
 @pytest.fixture
 def config(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> MeshConfig:
-    """Ports and a data directory of the test's own."""
-    ports = {f"{room}_port": unused_tcp_port_factory() for room in ROOMS}
-    return MeshConfig(data_dir=str(tmp_path / "data"), **ports)  # type: ignore[arg-type]
+    """A mesh on free ports and an empty data directory."""
+    ports = {name: unused_tcp_port_factory() for name in SERVICE_NAMES}
+    return MeshConfig(data_dir=str(tmp_path / "data"), ports=ports)
 
 
 @pytest_asyncio.fixture
-async def mesh(config: MeshConfig) -> AsyncIterator[Supervisor]:
-    """A mesh of two rooms, not started."""
-    mesh = Supervisor(config, Notices(), SOME)
-    yield mesh
-    await mesh.stop()
+async def supervisor(config: MeshConfig) -> AsyncIterator[Supervisor]:
+    """The supervisor of two services, not started."""
+    supervisor = Supervisor(config, Notices(), SOME)
+    yield supervisor
+    await supervisor.stop()
 
 
 @pytest.mark.timeout(60)
-async def test_services_answer_when_started_and_are_gone_when_stopped(mesh: Supervisor, config: MeshConfig) -> None:
-    await mesh.start()
-    pids = [service.pid for service in mesh.services.values()]
-    assert [await health.status(config.address(room)) for room in SOME] == ["SERVING", "SERVING"]
-    mesh.declare_ready()
-    assert lock_holder(config.data_path) == {"pid": os.getpid(), "ready": True}
+async def test_services_serve_after_start_and_exit_on_stop(supervisor: Supervisor, config: MeshConfig) -> None:
+    await supervisor.start()
+    pids = [service.pid for service in supervisor.services.values()]
+    assert [await health.health_status(config.address(name)) for name in SOME] == ["SERVING", "SERVING"]
+    supervisor.declare_ready()
+    assert lock_holder(config.data_path) == LockHolder(os.getpid(), ready=True)
     assert (config.data_path / "logs" / "blocks.log").read_text()
 
-    await mesh.stop()
+    await supervisor.stop()
 
     assert not [pid for pid in pids if pid is not None and Path(f"/proc/{pid}").exists()]
     assert lock_holder(config.data_path) is None
 
 
 @pytest.mark.timeout(60)
-async def test_a_killed_service_comes_back_with_its_data(config: MeshConfig) -> None:
+async def test_a_killed_service_is_restarted_with_its_data(config: MeshConfig) -> None:
     notices = Notices()
-    mesh = Supervisor(config, notices, SOME)
-    await mesh.start()
+    supervisor = Supervisor(config, notices, SOME)
+    await supervisor.start()
     async with Mnemesh(blocks=config.address("blocks")) as mnemesh:
         block = await mnemesh.blocks.create("notes", "Kept.")
-        pid = mesh.services["blocks"].pid
+        pid = supervisor.services["blocks"].pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        await notices.wait_for("blocks was ended by SIGKILL; starting it again")
-        await notices.wait_for("blocks is back")
+        await notices.wait_for("blocks was killed by SIGKILL; restarting it")
+        await notices.wait_for("blocks is ready again")
 
     async with Mnemesh(blocks=config.address("blocks")) as mnemesh:
         assert (await mnemesh.blocks.get(block.id)).value == "Kept."
-    assert mesh.services["blocks"].pid != pid
-    await mesh.stop()
+    assert supervisor.services["blocks"].pid != pid
+    await supervisor.stop()
 
 
 @pytest.mark.timeout(60)
-async def test_services_end_with_a_killed_supervisor_and_a_new_one_starts(mesh: Supervisor, config: MeshConfig) -> None:
+async def test_services_exit_with_a_killed_supervisor_and_a_new_one_starts(
+    supervisor: Supervisor, config: MeshConfig
+) -> None:
     code = (
         "import asyncio, sys\n"
         "from mnemesh_client.supervisor.supervisor import Supervisor\n"
         "from mnemesh_client.supervisor.config import MeshConfig\n"
         "async def main():\n"
-        "    mesh = Supervisor(MeshConfig.from_env(), print, sys.argv[1:])\n"
-        "    await mesh.start()\n"
-        "    print(*(service.pid for service in mesh.services.values()), flush=True)\n"
+        "    supervisor = Supervisor(MeshConfig.from_env(), print, sys.argv[1:])\n"
+        "    await supervisor.start()\n"
+        "    print(*(service.pid for service in supervisor.services.values()), flush=True)\n"
         "    await asyncio.Future()\n"
         "asyncio.run(main())\n"
     )
-    supervisor = await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", code),
         *SOME,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, **_environment(config)},
     )
-    assert supervisor.stdout is not None
-    await supervisor.stdout.readline()
-    services = [os.pidfd_open(int(pid)) for pid in (await supervisor.stdout.readline()).split()]
+    assert process.stdout is not None
+    await process.stdout.readline()
+    services = [os.pidfd_open(int(pid)) for pid in (await process.stdout.readline()).split()]
     assert len(services) == 2
 
-    supervisor.kill()
-    await supervisor.wait()
+    process.kill()
+    await process.wait()
 
     for service in services:
         assert select.select([service], [], [], 10)[0], "a service outlived its supervisor"
         os.close(service)
-    await mesh.start()
-    assert await health.status(config.address("blocks")) == "SERVING"
+    await supervisor.start()
+    assert await health.health_status(config.address("blocks")) == "SERVING"
 
 
-async def test_a_bad_setting_of_a_service_is_its_own_line(
-    mesh: Supervisor, config: MeshConfig, monkeypatch: pytest.MonkeyPatch
+async def test_an_invalid_setting_of_a_service_is_one_error_line(
+    supervisor: Supervisor, config: MeshConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MNEMESH_TOOLS_MEMORY_MB", "lots")
-    mesh = Supervisor(config, Notices(), SOME)
+    supervisor = Supervisor(config, Notices(), SOME)
 
     with pytest.raises(StartupError, match="MNEMESH_TOOLS_MEMORY_MB"):
-        await mesh.start()
+        await supervisor.start()
 
     assert lock_holder(config.data_path) is None
 
 
 @pytest.mark.timeout(60)
-async def test_a_second_instance_on_the_same_directory_is_refused(mesh: Supervisor, config: MeshConfig) -> None:
-    await mesh.start()
+async def test_a_second_mesh_on_the_same_directory_is_refused(supervisor: Supervisor, config: MeshConfig) -> None:
+    await supervisor.start()
 
     code, err = await _up(config)
 
     assert code == 2
-    assert f"(pid {os.getpid()}) runs on {config.data_path}" in err
-    assert await health.status(config.address("blocks")) == "SERVING"
+    assert f"(pid {os.getpid()}) is running on {config.data_path}" in err
+    assert await health.health_status(config.address("blocks")) == "SERVING"
 
 
-async def test_a_taken_port_is_one_line(config: MeshConfig) -> None:
-    with socket.create_server(("127.0.0.1", config.recall_port)):
+async def test_a_mesh_of_the_previous_version_on_the_same_directory_is_refused(config: MeshConfig) -> None:
+    config.data_path.mkdir()
+    with (config.data_path / PREVIOUS_LOCK_NAME).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write('{"pid": 4711, "ready": true}')
+        file.flush()
+
+        code, err = await _up(config)
+
+        assert code == 2
+        assert f"Another mesh (pid 4711) is running on {config.data_path}" in err
+        assert lock_holder(config.data_path) == LockHolder(4711, ready=True)
+
+
+@pytest.mark.timeout(60)
+async def test_a_mesh_excludes_the_previous_version_from_its_directory(
+    supervisor: Supervisor, config: MeshConfig
+) -> None:
+    config.data_path.mkdir()
+    (config.data_path / PREVIOUS_LOCK_NAME).touch()
+    await supervisor.start()
+
+    with (config.data_path / PREVIOUS_LOCK_NAME).open() as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    await supervisor.stop()
+    assert lock_holder(config.data_path) is None
+
+
+async def test_a_port_in_use_is_one_error_line(config: MeshConfig) -> None:
+    with socket.create_server(("127.0.0.1", config.port("recall"))):
         code, err = await _up(config)
 
     assert code == 2
-    assert f"Port {config.recall_port} on 127.0.0.1 is already taken" in err
+    assert f"Port {config.port('recall')} on 127.0.0.1 is already in use" in err
     assert "MNEMESH_RECALL_PORT" in err
 
 
-async def test_a_directory_that_cannot_be_written_is_one_line(config: MeshConfig, tmp_path: Path) -> None:
+async def test_a_read_only_data_directory_is_one_error_line(config: MeshConfig, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     code, err = await _up(config, MNEMESH_DATA_DIR=str(tmp_path / "file" / "data"))
@@ -167,12 +201,12 @@ async def test_a_directory_that_cannot_be_written_is_one_line(config: MeshConfig
 @pytest.mark.parametrize(
     ("variable", "value", "line"),
     [
-        ("MNEMESH_BLOCKS_PORT", "many", "MNEMESH_BLOCKS_PORT has an invalid value"),
-        ("MNEMESH_BLOCKS_PORT", "70000", "70000 is no port"),
+        ("MNEMESH_BLOCKS_PORT", "many", "MNEMESH_BLOCKS_PORT must be a port number"),
+        ("MNEMESH_BLOCKS_PORT", "70000", "MNEMESH_BLOCKS_PORT must be a port number"),
         ("MNEMESH_METRICS_PORT", "http", "MNEMESH_METRICS_PORT has an invalid value"),
     ],
 )
-async def test_a_bad_setting_is_one_line(config: MeshConfig, variable: str, value: str, line: str) -> None:
+async def test_an_invalid_setting_is_one_error_line(config: MeshConfig, variable: str, value: str, line: str) -> None:
     code, err = await _up(config, **{variable: value})
 
     assert code == 2
@@ -180,7 +214,7 @@ async def test_a_bad_setting_is_one_line(config: MeshConfig, variable: str, valu
 
 
 async def _up(config: MeshConfig, **environment: str) -> tuple[int | None, str]:
-    """Runs `mnemesh up`: its exit code, and the one line that it says."""
+    """Runs `mnemesh up`. Returns its exit code and its only line of output."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "MNEMESH_"))}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "mnemesh_client", "up"),
@@ -193,5 +227,5 @@ async def _up(config: MeshConfig, **environment: str) -> tuple[int | None, str]:
 
 
 def _environment(config: MeshConfig) -> dict[str, str]:
-    ports = {f"MNEMESH_{room.upper()}_PORT": str(config.port(room)) for room in ROOMS}
+    ports = {spec.port_variable: str(config.port(spec.name)) for spec in SERVICES}
     return {"MNEMESH_DATA_DIR": config.data_dir, **ports}

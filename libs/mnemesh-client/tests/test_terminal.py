@@ -1,4 +1,4 @@
-"""A chat on a terminal: what happens in a turn is shown as it happens."""
+"""`mnemesh chat` on a terminal: live display, approvals and signals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest_asyncio
 from mnemesh_client import Mnemesh
 
 if TYPE_CHECKING:
-    from .conftest import SmallMesh
+    from .conftest import FakeMesh
 
 PROMPT = "› "
 
@@ -25,7 +25,7 @@ PROMPT = "› "
 class Terminal:
     """A chat in a pseudo-terminal."""
 
-    def __init__(self, mesh: SmallMesh) -> None:
+    def __init__(self, mesh: FakeMesh) -> None:
         self._mesh = mesh
         self._screen, self._keyboard = "", -1
         self._process: asyncio.subprocess.Process | None = None
@@ -39,13 +39,13 @@ class Terminal:
             stdout=inner,
             stderr=inner,
             env={**self._mesh.environment(), "TERM": "xterm", "COLUMNS": "200", "PATH": ""},
-            # Whoever runs the tests in the background may have Ctrl-C ignored, and children inherit that.
+            # A background job of a shell ignores SIGINT, and its children inherit that.
             preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
         os.close(inner)
 
     async def see(self, text: str) -> str:
-        """Waits until `text` is on the screen; what came up to it."""
+        """Waits until `text` is on the screen. Returns the text before it."""
         while text not in self._screen:
             piece = await asyncio.to_thread(os.read, self._keyboard, 65536)
             self._screen += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", piece.decode(errors="replace"))
@@ -53,21 +53,21 @@ class Terminal:
         return before
 
     def type(self, text: str) -> None:
-        """Presses keys."""
+        """Types text."""
         os.write(self._keyboard, text.encode())
 
     def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
-        """Presses Ctrl-C, or sends another signal."""
+        """Sends a signal, by default that of Ctrl-C."""
         assert self._process is not None
         self._process.send_signal(number)
 
-    async def ended(self) -> int:
-        """Waits for the end of the chat; its exit code."""
+    async def wait(self) -> int:
+        """Waits for the chat to exit. Returns its exit code."""
         assert self._process is not None
         return await self._process.wait()
 
     async def close(self) -> None:
-        """Puts everything away."""
+        """Kills the chat and closes the terminal."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
@@ -75,9 +75,9 @@ class Terminal:
 
 
 @pytest_asyncio.fixture
-async def terminal(mesh: SmallMesh, mnemesh: Mnemesh) -> AsyncIterator[Terminal]:
-    """A chat with an agent that knows nothing yet."""
-    await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": "Somebody."})
+async def terminal(mesh: FakeMesh, mnemesh: Mnemesh) -> AsyncIterator[Terminal]:
+    """A chat with an agent that has one block."""
+    await mnemesh.agents.create("ada", model="mnemesh/rehearsal", blocks={"human": "A person."})
     chat = Terminal(mesh)
     await chat.open()
     yield chat
@@ -95,21 +95,21 @@ async def test_tool_calls_and_memory_edits_are_shown(terminal: Terminal) -> None
     await terminal.see("You said: remember Likes tea.")
     await terminal.see(PROMPT)
     terminal.type("/memory\r")
-    await terminal.see("Somebody.")
+    await terminal.see("A person.")
     await terminal.see(PROMPT)
     terminal.type("/quit\r")
-    assert await terminal.ended() == 0
+    assert await terminal.wait() == 0
 
 
 @pytest.mark.timeout(60)
-async def test_a_person_is_asked_for_each_call_that_waits(terminal: Terminal, mesh: SmallMesh) -> None:
+async def test_the_user_decides_about_each_pending_call(terminal: Terminal, mesh: FakeMesh) -> None:
     await terminal.see(PROMPT)
     terminal.type("launch\r")
     await terminal.see("? launch()")
-    await terminal.see("may it run launch?")
+    await terminal.see("run launch?")
     await terminal.see(PROMPT)
     terminal.type("y\r")
-    await terminal.see("may it run launch?")
+    await terminal.see("run launch?")
     await terminal.see(PROMPT)
     terminal.type("it rains\r")
     await terminal.see("You said: approve, deny")
@@ -119,15 +119,15 @@ async def test_a_person_is_asked_for_each_call_that_waits(terminal: Terminal, me
 
 
 @pytest.mark.timeout(60)
-async def test_a_chat_begins_with_what_waits_already(mesh: SmallMesh, mnemesh: Mnemesh) -> None:
+async def test_a_chat_starts_with_pending_approvals(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
-    mesh.orchestrator.ask(mesh.orchestrator.agents[agent.id], "launch")
+    mesh.orchestrator.request_approval(mesh.orchestrator.agents[agent.id], "launch")
     terminal = Terminal(mesh)
     await terminal.open()
     try:
-        await terminal.see("it waits for an answer:")
+        await terminal.see("the agent is waiting for your approval:")
         await terminal.see("? launch()")
-        await terminal.see("may it run launch?")
+        await terminal.see("run launch?")
         await terminal.see(PROMPT)
         terminal.type("y\r")
         await terminal.see("You said: approve")
@@ -138,9 +138,9 @@ async def test_a_chat_begins_with_what_waits_already(mesh: SmallMesh, mnemesh: M
 
 
 @pytest.mark.timeout(60)
-async def test_what_waits_in_another_conversation_is_not_asked_for(mesh: SmallMesh, mnemesh: Mnemesh) -> None:
+async def test_approvals_of_another_conversation_are_ignored(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
-    mesh.orchestrator.ask(mesh.orchestrator.agents[agent.id], "launch", conversation="conv-2")
+    mesh.orchestrator.request_approval(mesh.orchestrator.agents[agent.id], "launch", conversation="conv-2")
     terminal = Terminal(mesh)
     await terminal.open()
     try:
@@ -150,7 +150,7 @@ async def test_what_waits_in_another_conversation_is_not_asked_for(mesh: SmallMe
 
 
 @pytest.mark.timeout(60)
-async def test_ctrl_c_in_a_turn_cancels_the_turn_and_not_the_chat(terminal: Terminal, mesh: SmallMesh) -> None:
+async def test_ctrl_c_during_a_turn_cancels_only_the_turn(terminal: Terminal, mesh: FakeMesh) -> None:
     await terminal.see(PROMPT)
     terminal.type("think forever\r")
     await terminal.see("You said: think forever")
@@ -165,8 +165,10 @@ async def test_ctrl_c_in_a_turn_cancels_the_turn_and_not_the_chat(terminal: Term
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_a_signal_at_the_prompt_ends_the_chat_without_a_trace(terminal: Terminal, number: signal.Signals) -> None:
+async def test_a_signal_at_the_prompt_ends_the_chat_with_exit_code_0(
+    terminal: Terminal, number: signal.Signals
+) -> None:
     await terminal.see(PROMPT)
     terminal.interrupt(number)
 
-    assert await terminal.ended() == 0
+    assert await terminal.wait() == 0

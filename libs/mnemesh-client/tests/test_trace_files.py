@@ -1,4 +1,4 @@
-"""An agent's memory as files: every line by its schema, out and in again whole, whenever the writer is killed."""
+"""Trace files: schemas, export and import, updates, and crashes of the writer."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_client import Mnemesh
 from mnemesh_client.episodes import memory_scope
 from mnemesh_client.trace_files.convert import (
-    episode_line,
-    episode_record,
-    fact_line,
-    fact_record,
-    trace_line,
-    trace_record,
+    episode_from_line,
+    episode_to_line,
+    fact_from_line,
+    fact_to_line,
+    trace_from_line,
+    trace_to_line,
 )
 from mnemesh_client.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, TraceDirectory
 from mnemesh_client.trace_files.mirror import Mirror
@@ -37,13 +37,13 @@ from mnemesh_recall.wiring import assemble
 from mnemesh_retrieval.registry import HASHING
 
 if TYPE_CHECKING:
-    from .conftest import SmallMesh
+    from .conftest import FakeMesh
 
 SCHEMAS = {ACTIVE: "raw_trace", ARCHIVE: "raw_trace", EPISODES: "episode", FACTS: "fact"}
 
 
-class Killed(BaseException):
-    """The writer is gone."""
+class Crash(BaseException):
+    """The crash of a writer."""
 
 
 @pytest_asyncio.fixture
@@ -56,23 +56,23 @@ async def recall(tmp_path: Path) -> AsyncIterator[str]:
     await server.stop()
 
 
-def said(text: str, role: int = pb.ROLE_USER, **more: Any) -> pb.Message:
+def message(text: str, role: int = pb.ROLE_USER, **more: Any) -> pb.Message:
     content = [pb.ContentPart(text=pb.TextPart(text=text))] if text else []
     return pb.Message(id=new_id("message"), role=pb.Role.ValueType(role), content=content, **more)
 
 
-class Life:
-    """An agent with a window, that lives on as the test says."""
+class RecallAgent:
+    """An agent of the recall service whose turns and compactions a test controls."""
 
     def __init__(self, mnemesh: Mnemesh, agent_id: str) -> None:
         self.mnemesh, self.agent = mnemesh, agent_id
         self.conversation = derive_id("conv", agent_id)
         self.stub: Any = mnemesh.messages.stub
 
-    async def begin(self) -> None:
+    async def create(self) -> None:
         await self.stub.CreateContext(
             rpc.CreateContextRequest(
-                agent_id=self.agent, conversation_id=self.conversation, messages=[said("prompt", pb.ROLE_SYSTEM)]
+                agent_id=self.agent, conversation_id=self.conversation, messages=[message("prompt", pb.ROLE_SYSTEM)]
             )
         )
 
@@ -85,17 +85,17 @@ class Life:
             content=[pb.ContentPart(text=pb.TextPart(text='{"seen": ["a", 1.5]}'))],
         )
         rows = [
-            said(question),
-            said("", pb.ROLE_ASSISTANT, tool_calls=[call]),
-            said("", pb.ROLE_TOOL, tool_returns=[answer]),
-            said(f"of {question}\u2028this", pb.ROLE_ASSISTANT),
+            message(question),
+            message("", pb.ROLE_ASSISTANT, tool_calls=[call]),
+            message("", pb.ROLE_TOOL, tool_returns=[answer]),
+            message(f"of {question}\u2028this", pb.ROLE_ASSISTANT),
         ]
         await self.stub.AppendMessages(
             rpc.AppendMessagesRequest(agent_id=self.agent, conversation_id=self.conversation, messages=rows)
         )
 
     async def compact(self, keep: int) -> None:
-        """Leaves the last `keep` messages in the window, and an episode and facts of the others."""
+        """Keeps the last `keep` messages in the window, and stores an episode and a fact about the others."""
         window = await self.mnemesh.messages.window(self.conversation)
         ids = [message.id for message in window.messages]
         fact = episodes_pb2.Fact(text=f"They looked {len(ids)} times", tags=["looks"], confidence=0.5)
@@ -123,10 +123,10 @@ class Life:
 
 
 @pytest_asyncio.fixture
-async def life(recall: str) -> AsyncIterator[Life]:
+async def recall_agent(recall: str) -> AsyncIterator[RecallAgent]:
     async with Mnemesh(recall=recall) as mnemesh:
-        agent = Life(mnemesh, new_id("agent"))
-        await agent.begin()
+        agent = RecallAgent(mnemesh, new_id("agent"))
+        await agent.create()
         yield agent
 
 
@@ -134,16 +134,18 @@ def ids(directory: TraceDirectory, *names: str) -> list[str]:
     return [line["id"] for name in names for line in directory.lines(name)]
 
 
-async def test_every_line_is_valid_by_its_schema_and_says_what_the_agent_remembers(life: Life, tmp_path: Path) -> None:
-    await life.turn("one")
-    await life.turn("two")
-    await life.compact(keep=4)
-    old = (await life.mnemesh.facts.create("Likes tea", agent_id=life.agent, metadata={"by": "hand"})).fact
-    new = await life.mnemesh.facts.supersede(old.id, "Likes coffee")
-    await life.mnemesh.facts.invalidate(new.id, reason="told so")
-    directory = TraceDirectory.of_agent(tmp_path, life.agent)
-    assert directory.path == tmp_path / "agents" / life.agent
-    assert await Mirror(life.mnemesh.traces, life.agent, directory).write() == 8 + 1 + 3
+async def test_every_exported_line_is_valid_by_its_schema(recall_agent: RecallAgent, tmp_path: Path) -> None:
+    await recall_agent.turn("one")
+    await recall_agent.turn("two")
+    await recall_agent.compact(keep=4)
+    old = (
+        await recall_agent.mnemesh.facts.create("Likes tea", agent_id=recall_agent.agent, metadata={"by": "hand"})
+    ).fact
+    new = await recall_agent.mnemesh.facts.supersede(old.id, "Likes coffee")
+    await recall_agent.mnemesh.facts.invalidate(new.id, reason="told so")
+    directory = TraceDirectory.of_agent(tmp_path, recall_agent.agent)
+    assert directory.path == tmp_path / "agents" / recall_agent.agent
+    assert await Mirror(recall_agent.mnemesh.traces, recall_agent.agent, directory).write() == 8 + 1 + 3
     for name, schema in SCHEMAS.items():
         text = resources.files("mnemesh_client") / "trace_files" / "schemas" / f"{schema}.json"
         rules = json.loads(text.read_text())
@@ -166,26 +168,24 @@ async def test_every_line_is_valid_by_its_schema_and_says_what_the_agent_remembe
     assert closed["invalid_ts"] == closed["close_ts"]
 
 
-async def test_what_was_written_is_read_into_another_agent_and_written_again_the_same(
-    life: Life, tmp_path: Path
-) -> None:
+async def test_exported_files_can_be_imported_into_another_agent(recall_agent: RecallAgent, tmp_path: Path) -> None:
     for question in ("one", "two", "three"):
-        await life.turn(question)
-    await life.compact(keep=4)
-    first = TraceDirectory.of_agent(tmp_path, life.agent)
-    await Mirror(life.mnemesh.traces, life.agent, first).write()
-    other = Life(life.mnemesh, new_id("agent"))
-    await other.begin()
-    done = await life.mnemesh.traces.import_(other.agent, list(first.records()), extend_window=True)
+        await recall_agent.turn(question)
+    await recall_agent.compact(keep=4)
+    first = TraceDirectory.of_agent(tmp_path, recall_agent.agent)
+    await Mirror(recall_agent.mnemesh.traces, recall_agent.agent, first).write()
+    other = RecallAgent(recall_agent.mnemesh, new_id("agent"))
+    await other.create()
+    done = await recall_agent.mnemesh.traces.import_(other.agent, list(first.records()), extend_window=True)
     assert (done.imported_traces, done.imported_episodes, done.imported_facts) == (12, 1, 1)
     second = TraceDirectory.of_agent(tmp_path, other.agent)
-    await Mirror(life.mnemesh.traces, other.agent, second).write()
+    await Mirror(recall_agent.mnemesh.traces, other.agent, second).write()
     for name in SCHEMAS:
         one, two = first.lines(name), second.lines(name)
         for line in (*one, *two):
             line.pop("conversation_id", None)
         assert one == two, name
-    again = await life.mnemesh.traces.import_(other.agent, list(second.records()), extend_window=True)
+    again = await recall_agent.mnemesh.traces.import_(other.agent, list(second.records()), extend_window=True)
     assert (again.imported_traces, again.skipped_records) == (0, 14)
 
 
@@ -199,54 +199,54 @@ async def test_what_was_written_is_read_into_another_agent_and_written_again_the
      "source_event": "ToolResultEvent", "tool_name": "x", "tool_result": ["app.py", None], "mood": {"calm": True},
      "conversation_id": "not ours", "tags": "none"},
 ])  # fmt: skip
-def test_a_line_comes_out_as_it_came_in(line: dict[str, Any]) -> None:
-    assert trace_line(trace_record(line, archived=False).raw_trace) == line
+def test_a_trace_line_survives_a_round_trip(line: dict[str, Any]) -> None:
+    assert trace_to_line(trace_from_line(line, archived=False).raw_trace) == line
 
 
-def test_episodes_and_facts_of_other_makers_come_out_as_they_came_in() -> None:
+def test_lines_of_episodes_and_facts_survive_a_round_trip() -> None:
     episode = {
         "id": "ep_0001", "ts": 1738100500.0, "turn_ids": ["turn_0001"], "summary": "…", "tags": ["a"], "salience": 0.7,
         "source": "elsewhere", "weather": "fine",
     }  # fmt: skip
-    assert episode_line(episode_record(episode).episode) == episode
+    assert episode_to_line(episode_from_line(episode).episode) == episode
     fact = {
         "id": "sem_0001", "ts": 1738100501.0, "fact": "Use pytest.", "tags": ["testing"], "confidence": 0.8,
         "salience": 0.9, "valid_from_ts": -5.25,
     }  # fmt: skip
-    assert fact_line(fact_record(fact).fact) == fact
+    assert fact_to_line(fact_from_line(fact).fact) == fact
 
 
-def test_lines_that_are_none_are_refused_by_file_and_place(tmp_path: Path) -> None:
+def test_invalid_lines_are_refused_with_their_file_and_number(tmp_path: Path) -> None:
     good = {"id": "a", "ts": 1.0, "turn_id": "t", "seq": 1, "trace_type": "user", "content": "", "source_event": ""}
-    for name, bad, where in (
+    for name, bad, position in (
         (ACTIVE, "{", "line 2: not JSON"),
-        (ACTIVE, "[]", "line 2: not an object"),
+        (ACTIVE, "[]", "line 2: not a JSON object"),
         (ACTIVE, json.dumps({**good, "id": "b", "seq": "1"}), "record 2: seq"),
         (ACTIVE, json.dumps({**good, "id": "b", "trace_type": "x"}), "record 2: trace_type"),
     ):
         (tmp_path / name).write_text(f"{json.dumps(good)}\n{bad}\n")
         with pytest.raises(InvalidArgument) as error:
             list(TraceDirectory(tmp_path).records())
-        assert error.value.message.startswith(f"{name}, {where}")
+        assert error.value.message.startswith(f"{name}, {position}")
 
 
-def killer(at: int, steps: list[str]) -> Callable[[str], None]:
+def crash_at(at: int, steps: list[str]) -> Callable[[str], None]:
     def before(step: str) -> None:
         steps.append(step)
         if len(steps) == at:
-            raise Killed
+            raise Crash
 
     return before
 
 
-async def test_killed_between_any_two_steps_nothing_is_lost(life: Life, tmp_path: Path) -> None:
+async def test_a_crash_between_any_two_steps_loses_no_trace(recall_agent: RecallAgent, tmp_path: Path) -> None:
     for question in ("one", "two", "three"):
-        await life.turn(question)
-    before = await life.traces()
-    whole = TraceDirectory.of_agent(tmp_path / "whole", life.agent)
-    await Mirror(life.mnemesh.traces, life.agent, whole).write()
-    await life.turn("four")
-    await life.compact(keep=8)
+        await recall_agent.turn(question)
+    before = await recall_agent.traces()
+    whole = TraceDirectory.of_agent(tmp_path / "whole", recall_agent.agent)
+    await Mirror(recall_agent.mnemesh.traces, recall_agent.agent, whole).write()
+    await recall_agent.turn("four")
+    await recall_agent.compact(keep=8)
     for full in (True, False):
         for at in range(1, 20):
             steps: list[str] = []
@@ -254,24 +254,26 @@ async def test_killed_between_any_two_steps_nothing_is_lost(life: Life, tmp_path
             path.mkdir()
             for name in (ACTIVE, EPISODES, FACTS):
                 (path / name).write_bytes((whole.path / name).read_bytes())
-            mirror = Mirror(life.mnemesh.traces, life.agent, TraceDirectory(path, before=killer(at, steps)))
+            mirror = Mirror(
+                recall_agent.mnemesh.traces, recall_agent.agent, TraceDirectory(path, before=crash_at(at, steps))
+            )
             try:
                 await (mirror.write() if full else mirror.refresh())
-            except Killed:
+            except Crash:
                 left = ids(TraceDirectory(path), ACTIVE, ARCHIVE)
                 assert before <= set(left), steps
-                # Who comes next makes it whole.
-                await Mirror(life.mnemesh.traces, life.agent, TraceDirectory(path)).write()
+                # The next writer completes the files.
+                await Mirror(recall_agent.mnemesh.traces, recall_agent.agent, TraceDirectory(path)).write()
             else:
                 break
             found = ids(TraceDirectory(path), ACTIVE, ARCHIVE)
-            assert sorted(found) == sorted(await life.traces()), steps
+            assert sorted(found) == sorted(await recall_agent.traces()), steps
             assert not list(path.glob(".*.new"))
         assert steps[0] == f"append to {ARCHIVE}"
         assert at > 6
 
 
-def test_a_line_that_a_crash_cut_short_is_passed_over_and_taken_away(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_skipped_and_removed(tmp_path: Path) -> None:
     directory = TraceDirectory(tmp_path)
     one = {"id": "a", "ts": 1.0, "turn_id": "t", "seq": 1, "trace_type": "user", "content": "", "source_event": ""}
     two = {**one, "id": "b", "seq": 2}
@@ -282,36 +284,36 @@ def test_a_line_that_a_crash_cut_short_is_passed_over_and_taken_away(tmp_path: P
     assert (directory.lines(ARCHIVE), directory.lines(ACTIVE)) == ([one], [two])
 
 
-async def test_a_look_at_nothing_new_writes_nothing_and_what_grew_is_added(life: Life, tmp_path: Path) -> None:
-    await life.turn("one")
+async def test_refresh_writes_only_changes(recall_agent: RecallAgent, tmp_path: Path) -> None:
+    await recall_agent.turn("one")
     steps: list[str] = []
     directory = TraceDirectory(tmp_path, before=steps.append)
-    mirror = Mirror(life.mnemesh.traces, life.agent, directory)
+    mirror = Mirror(recall_agent.mnemesh.traces, recall_agent.agent, directory)
     await mirror.write()
     steps.clear()
     await mirror.refresh()
     assert steps == []
-    await life.turn("two")
+    await recall_agent.turn("two")
     await mirror.refresh()
     assert steps == [f"append to {ACTIVE}"]
     steps.clear()
-    # Came and left between two looks.
-    await life.turn("three")
-    await life.compact(keep=0)
+    # This turn was created and archived between two refreshes.
+    await recall_agent.turn("three")
+    await recall_agent.compact(keep=0)
     await mirror.refresh()
     assert steps[0] == f"append to {ARCHIVE}"
     assert (len(ids(directory, ARCHIVE)), ids(directory, ACTIVE)) == (12, [])
-    assert set(ids(directory, ARCHIVE)) == await life.traces()
+    assert set(ids(directory, ARCHIVE)) == await recall_agent.traces()
 
 
-async def test_the_command_keeps_files_current_until_it_is_told_to_stop(
-    mesh: SmallMesh, recall: str, tmp_path: Path
+async def test_export_watch_updates_files_until_a_signal_and_import_reads_them(
+    mesh: FakeMesh, recall: str, tmp_path: Path
 ) -> None:
     async with mesh.client(recall=recall) as mnemesh:
         agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
-        life = Life(mnemesh, agent.id)
-        await life.begin()
-        await life.turn("one")
+        recall_agent = RecallAgent(mnemesh, agent.id)
+        await recall_agent.create()
+        await recall_agent.turn("one")
         base = tmp_path / "memory"
         environment = {**mesh.environment(), "MNEMESH_RECALL_TARGET": recall, "AUTOBYTEUS_MEMORY_DIR": str(base)}
         directory = TraceDirectory.of_agent(base, agent.id)
@@ -324,24 +326,24 @@ async def test_the_command_keeps_files_current_until_it_is_told_to_stop(
             )
             assert process.stdout is not None
             assert str(directory.path).encode() in await process.stdout.readline()
-            await life.turn("another")
-            wanted = await life.traces()
+            await recall_agent.turn("another")
+            expected = await recall_agent.traces()
             async with asyncio.timeout(60):
-                while set(ids(directory, ACTIVE)) != wanted:
+                while set(ids(directory, ACTIVE)) != expected:
                     await asyncio.sleep(0.02)
             process.send_signal(number)
             out, err = await process.communicate()
             assert (process.returncode, out, err) == (0, b"", b"")
         other = await mnemesh.agents.create("bob", model="mnemesh/rehearsal")
-        await Life(mnemesh, other.id).begin()
+        await RecallAgent(mnemesh, other.id).create()
         variables = {"MNEMESH_RECALL_TARGET": recall}
-        code, told, err = await mesh.run("import", str(base), "--agent", "bob", **variables)
+        code, out, err = await mesh.run("import", str(base), "--agent", "bob", **variables)
         assert (code, err) == (0, "")
-        assert "bob: 12 traces in 3 new turns, 0 episodes, 0 facts; 0 were there already" in told
+        assert "bob: imported 12 traces in 3 new turns, 0 episodes, 0 facts; skipped 0 existing records" in out
         window = await mnemesh.messages.window(derive_id("conv", other.id))
         assert len(window.messages) == 13
-        code, told, _ = await mesh.run("import", str(directory.path), **variables)
-        assert "ada: 0 traces in 0 new turns, 0 episodes, 0 facts; 12 were there already" in told
+        code, out, _ = await mesh.run("import", str(directory.path), **variables)
+        assert "ada: imported 0 traces in 0 new turns, 0 episodes, 0 facts; skipped 12 existing records" in out
         code, _, err = await mesh.run("import", str(tmp_path / "mesh"), **variables)
         assert (code, len(err.splitlines())) == (1, 1)
-        assert "holds no trace files" in err
+        assert "has no trace files" in err

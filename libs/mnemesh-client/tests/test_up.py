@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from mnemesh_client.supervisor.config import ROOMS
+from mnemesh_kit.services import SERVICE_NAMES
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply, status
 
@@ -58,7 +58,7 @@ class Up:
 @pytest_asyncio.fixture
 async def up(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Up]:
     """A machine of the test's own, so to speak."""
-    runs = Up(tmp_path / "data", {room: unused_tcp_port_factory() for room in ROOMS})
+    runs = Up(tmp_path / "data", {room: unused_tcp_port_factory() for room in SERVICE_NAMES})
     yield runs
     await runs.close()
 
@@ -67,7 +67,7 @@ async def test_a_restarted_mesh_goes_on_with_the_same_agent_and_its_memory(up: U
     code, out, err = await up.run("up", "--chat", stdin="My name is Ada.\n")
     assert code == 0, err
     assert "Ada" in out
-    assert "made a first agent" in err
+    assert "created the first agent" in err
     assert "mnemesh/rehearsal" in err
     assert "mnemesh/wordllama-256" in err
 
@@ -75,7 +75,7 @@ async def test_a_restarted_mesh_goes_on_with_the_same_agent_and_its_memory(up: U
 
     assert code == 0, err
     assert "Ada" in out
-    assert "going on with mnemesh" in err
+    assert "using agent mnemesh" in err
 
 
 async def test_a_mesh_is_maintained_while_it_does_not_run(up: Up) -> None:
@@ -84,11 +84,11 @@ async def test_a_mesh_is_maintained_while_it_does_not_run(up: Up) -> None:
     assert code == 0, err
     code, out, err = await up.run("maintain")
     assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert "Another `mnemesh up`" in err
+    assert "Another mesh" in err
     assert (await up.run("down"))[0] == 0
     code, out, err = await up.run("maintain")
     assert (code, err) == (0, "")
-    for room in ROOMS:
+    for room in SERVICE_NAMES:
         own = [line.removeprefix(room).strip() for line in out.splitlines() if line.startswith(f"{room} ")]
         assert any(line.startswith(f"{room}.db: ") for line in own), out
         assert any(line.startswith("idempotency keys deleted: ") for line in own), out
@@ -112,7 +112,7 @@ async def test_a_chat_outlives_the_death_of_the_orchestrator(up: Up) -> None:
     chat.stdin.close()
     assert await chat.wait() == 0
     assert chat.stderr is not None
-    assert "orchestrator was ended by SIGKILL; starting it again" in (await chat.stderr.read()).decode()
+    assert "orchestrator was killed by SIGKILL; restarting it" in (await chat.stderr.read()).decode()
 
 
 async def test_a_turn_outlives_the_death_of_the_orchestrator_in_the_middle_of_it(up: Up) -> None:
@@ -147,8 +147,8 @@ async def test_another_model_is_taken_when_there_is_a_key_and_a_refused_key_is_o
         )
 
     assert out == "Hello, Ada.\n"
-    assert "now on openai/small instead of mnemesh/rehearsal" in err
-    refusals = [line for line in err.splitlines() if "refused the key" in line]
+    assert "now with openai/small instead of mnemesh/rehearsal" in err
+    refusals = [line for line in err.splitlines() if "refused the API key" in line]
     assert len(refusals) == 1
     assert "OPENAI_API_KEY" in refusals[0]
     assert "Traceback" not in err
@@ -170,22 +170,22 @@ async def test_a_mesh_runs_in_the_background_until_it_is_taken_down(up: Up) -> N
     assert "ready after" in err
     code, out, _ = await up.run("doctor")
     assert code == 0
-    assert out.count(" answers") == len(ROOMS)
+    assert out.count(" is serving version ") == len(SERVICE_NAMES)
     assert (await up.run("up", "--background"))[0] == 2
 
     assert (await up.run("down"))[0] == 0
 
     code, out, _ = await up.run("doctor")
     assert code == 0
-    assert out.count("does not answer; `mnemesh up` starts a mesh") == len(ROOMS)
-    assert "nothing runs" in (await up.run("down"))[2]
+    assert out.count("does not answer. Start a mesh with `mnemesh up`.") == len(SERVICE_NAMES)
+    assert "no mesh is running" in (await up.run("down"))[2]
 
 
 async def test_sigterm_stops_everything_in_order(up: Up) -> None:
     mesh = await up.start("up")
     assert mesh.stderr is not None
     await _until(mesh.stderr, "stops the mesh")
-    services = [_child(mesh.pid, f"mnemesh_{room}") for room in ROOMS]
+    services = [_child(mesh.pid, f"mnemesh_{room}") for room in SERVICE_NAMES]
 
     mesh.terminate()
 

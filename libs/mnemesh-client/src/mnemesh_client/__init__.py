@@ -1,4 +1,4 @@
-"""The asynchronous Python client of mnemesh: `Mnemesh`, agents' handles, and the errors they raise."""
+"""The asynchronous Python client of mnemesh: `Mnemesh`, handles of agents, and the errors they raise."""
 
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.agent import Agent

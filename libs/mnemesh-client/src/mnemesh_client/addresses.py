@@ -1,24 +1,17 @@
-"""Where the rooms of a mesh are: from arguments, the environment, or the default ports."""
+"""The addresses of a mesh's services: from arguments, the environment, or the default ports."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
-DEFAULT_PORTS: Final[Mapping[str, int]] = {
-    "orchestrator": 50050,
-    "blocks": 50051,
-    "recall": 50052,
-    "archival": 50053,
-    "tools": 50054,
-}
+from mnemesh_kit.services import SERVICES, service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """The gRPC target of each room: `host:port`, `unix:path` or `dns:///name:port`."""
+    """The gRPC target of each service: `host:port`, `unix:path` or `dns:///name:port`."""
 
     orchestrator: str
     blocks: str
@@ -37,32 +30,36 @@ class Addresses:
         tools: str | None = None,
         env: Mapping[str, str] = os.environ,
     ) -> Addresses:
-        """The addresses of a mesh.
+        """Returns the addresses of a mesh.
 
         Args:
-            target: the orchestrator; else MNEMESH_TARGET, else localhost:50050. A host without a port gets 50050.
-            blocks: and the other rooms likewise: else MNEMESH_BLOCKS_TARGET and so on, else the room's default port
-                on the orchestrator's host.
-            env: where the variables are looked up.
+            target: The orchestrator. Defaults to MNEMESH_TARGET, then to localhost:50050. A host without a port gets
+                port 50050.
+            blocks: The blocks service. Defaults to MNEMESH_BLOCKS_TARGET, then to the default port of the service on
+                the host of the orchestrator.
+            recall: The recall service. Has the same defaults with MNEMESH_RECALL_TARGET.
+            archival: The archival service. Has the same defaults with MNEMESH_ARCHIVAL_TARGET.
+            tools: The tools service. Has the same defaults with MNEMESH_TOOLS_TARGET.
+            env: The environment to read the variables from.
         """
         orchestrator = _with_port(target or env.get("MNEMESH_TARGET") or "localhost")
         host = _host(orchestrator)
-        given = {"blocks": blocks, "recall": recall, "archival": archival, "tools": tools}
-        rooms = {
-            room: address or env.get(f"MNEMESH_{room.upper()}_TARGET") or f"{host}:{DEFAULT_PORTS[room]}"
-            for room, address in given.items()
+        arguments = {"blocks": blocks, "recall": recall, "archival": archival, "tools": tools}
+        others = {
+            name: address or env.get(service(name).target_variable) or f"{host}:{service(name).port}"
+            for name, address in arguments.items()
         }
-        return cls(orchestrator=orchestrator, **rooms)
+        return cls(orchestrator=orchestrator, **others)
 
     def items(self) -> tuple[tuple[str, str], ...]:
-        """Each room with its address, the orchestrator first."""
-        return tuple((room, str(getattr(self, room))) for room in DEFAULT_PORTS)
+        """Returns the name and address of each service, the orchestrator first."""
+        return tuple((spec.name, str(getattr(self, spec.name))) for spec in SERVICES)
 
 
 def _with_port(target: str) -> str:
-    bare_v6 = target.startswith("[") and target.endswith("]")
-    if bare_v6 or ":" not in target:
-        return f"{target}:{DEFAULT_PORTS['orchestrator']}"
+    is_bare_ipv6 = target.startswith("[") and target.endswith("]")
+    if is_bare_ipv6 or ":" not in target:
+        return f"{target}:{service('orchestrator').port}"
     return target
 
 

@@ -1,4 +1,4 @@
-"""Agents: made, found, listed, deleted."""
+"""Agents: create, get, find, list and delete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mnemesh_client.inputs import (
     json_text,
     source_text,
 )
-from mnemesh_client.paging import Order, every, sort_order
+from mnemesh_client.paging import Order, paginate, sort_order
 
 if TYPE_CHECKING:
     from mnemesh_client.mnemesh import Mnemesh
@@ -28,7 +28,7 @@ _CREATION_SECONDS = 60.0
 
 
 class AgentsClient:
-    """`e.agents`."""
+    """Calls of AgentService, as `e.agents`."""
 
     def __init__(self, mnemesh: Mnemesh, channel: Channel) -> None:
         self._mnemesh = mnemesh
@@ -60,36 +60,36 @@ class AgentsClient:
         continuation_message: str | None = None,
         request_id: str = "",
     ) -> Agent:
-        """Makes an agent with its blocks, tools and default conversation.
+        """Creates an agent with its blocks, tools and default conversation.
 
         Args:
-            name: not unique; empty lets the server make one up.
-            model: "provider/model"; empty is the server's default.
-            type: "letta_v1" speaks in plain text, "memgpt_v2" by send_message; and further ones.
-            blocks: core memory as label → value, or Block messages.
-            block_ids: existing blocks that it shares.
-            tools: built-in tools by name, stored ones by name or "tool-…" id.
-            tool_sources: Python functions, or their source texts, to make tools of.
-            archive_ids: existing archives that it shares.
-            system: the system prompt; empty is the type's own.
-            system_prompt_key: takes the prompt under this key instead, see `e.prompts`.
-            description: for people.
-            embedder: of archives made for it.
-            tags: to find it by.
-            metadata: carried as JSON.
-            settings: how the model is called.
-            tool_rules: on the order and number of tool calls.
-            time_zone: an IANA name, of the times that it sees.
-            memory_variables: put into blocks and the system prompt where they say {{name}}.
-            secrets: the environment of its tools.
-            include_base_tools: None: what the type says.
-            continuation_message: what it is told behind its tools; for types that speak in plain text.
-            request_id: repeat it to get the same agent again.
+            name: the name, which is not unique; the server chooses one if it is empty.
+            model: the model as "provider/model"; empty is the server's default.
+            type: the agent type. "letta_v1" replies in plain text, "memgpt_v2" with the tool send_message.
+            blocks: core memory as a mapping of labels to values, or as Block messages.
+            block_ids: existing blocks to share.
+            tools: built-in tools by name, stored tools by name or "tool-…" id.
+            tool_sources: Python functions, or their source code, to create tools from.
+            archive_ids: existing archives to share.
+            system: the system prompt; empty is the prompt of the type.
+            system_prompt_key: the key of a stored system prompt to use instead of `system`; see `e.prompts`.
+            description: a description for people.
+            embedder: the embedder of archives that are created for it.
+            tags: tags to find it by.
+            metadata: any JSON object; it is stored unchanged.
+            settings: the settings of model calls.
+            tool_rules: rules on the order and number of tool calls.
+            time_zone: the IANA name of the time zone in which it sees times.
+            memory_variables: values that replace {{name}} in blocks and in the system prompt.
+            secrets: environment variables of its tools.
+            include_base_tools: whether to attach the base tools; None is the default of the type.
+            continuation_message: the message to the model after tool calls, for types that reply in plain text.
+            request_id: the idempotency key, to get the same agent again; empty creates a new one.
 
         Raises:
             NotFound: a tool, block or system prompt does not exist, or no provider serves the model (MODEL_UNKNOWN).
-            InvalidArgument: a field breaks its rule (`error.field`), or a source yields no schema.
-            AlreadyExists: two blocks under one label.
+            InvalidArgument: a field is invalid (`error.field`), or no schema can be derived from a source.
+            AlreadyExists: two blocks have the same label.
         """
         proto = agents_pb2.Agent(
             name=name,
@@ -123,16 +123,16 @@ class AgentsClient:
         return Agent(self._mnemesh, response.agent)
 
     async def get(self, agent_id: str) -> Agent:
-        """The agent with that id; raises NotFound."""
+        """Returns the agent with an id. Raises NotFound."""
         response = await self.stub.GetAgent(agents_service_pb2.GetAgentRequest(agent_id=agent_id))
         return Agent(self._mnemesh, response.agent)
 
     async def find(self, key: str) -> Agent:
-        """The agent with that id or name.
+        """Returns the agent with an id or name.
 
         Raises:
-            NotFound: there is none.
-            InvalidArgument: several have that name.
+            NotFound: there is no such agent.
+            InvalidArgument: several agents have that name.
         """
         if key.startswith("agent-"):
             return await self.get(key)
@@ -140,7 +140,7 @@ class AgentsClient:
         if not named:
             raise NotFound(f"There is no agent named {key!r}.", resource_id=key)
         if len(named) > 1:
-            raise InvalidArgument(f"Several agents are named {key!r}; name one by its id.", field="agent")
+            raise InvalidArgument(f"Several agents are named {key!r}. Use the id of one.", field="agent")
         return named[0]
 
     async def list(
@@ -155,7 +155,7 @@ class AgentsClient:
         order: Order | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[Agent]:
-        """Agents for which all that is given holds, newest first unless `order` is "asc"."""
+        """Yields the agents that match all arguments, newest first unless `order` is "asc"."""
         criteria = agents_service_pb2.AgentFilter(
             name=name,
             text_search=text_search,
@@ -165,10 +165,10 @@ class AgentsClient:
             identifier_key=identifier_key,
         )
         request = agents_service_pb2.ListAgentsRequest(order=sort_order(order), filter=criteria)
-        async for proto in every(self.stub.ListAgents, request, "agents", limit):
+        async for proto in paginate(self.stub.ListAgents, request, "agents", limit):
             yield Agent(self._mnemesh, proto)
 
     async def delete(self, agent_id: str) -> None:
-        """Deletes an agent, with everything that only it has in every tier."""
+        """Deletes an agent, with all data that belongs only to it in every service."""
         request = agents_service_pb2.DeleteAgentRequest(agent_id=agent_id)
         await self.stub.DeleteAgent(request, timeout=_CREATION_SECONDS)

@@ -1,4 +1,4 @@
-"""Decisions about calls that wait: for a person, or for a tool that the client runs."""
+"""Decisions about tool calls that wait for an approval."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from mnemesh_client.inputs import text_part
 
 
 def approve(tool_call_id: str) -> message_pb2.ApprovalDecision:
-    """The tool may run."""
+    """Returns the decision that the tool may run."""
     return message_pb2.ApprovalDecision(tool_call_id=tool_call_id, approve=message_pb2.Approve())
 
 
 def deny(tool_call_id: str, reason: str | None = None) -> message_pb2.ApprovalDecision:
-    """The tool must not run; the model is told the reason."""
+    """Returns the decision that the tool must not run. The model receives the reason."""
     return message_pb2.ApprovalDecision(tool_call_id=tool_call_id, deny=message_pb2.Deny(reason=reason))
 
 
@@ -25,9 +25,17 @@ def returned(
     stdout: list[str] | None = None,
     stderr: list[str] | None = None,
 ) -> message_pb2.ApprovalDecision:
-    """The client ran the tool itself, and `text` is what it came to."""
+    """Returns the decision for a call that the client ran itself.
+
+    Args:
+        tool_call_id: The id of the call.
+        text: The result, or the error if it failed.
+        failed: Whether the call failed.
+        stdout: The lines that the tool printed to stdout.
+        stderr: The lines that the tool printed to stderr.
+    """
     status = message_pb2.TOOL_RETURN_STATUS_ERROR if failed else message_pb2.TOOL_RETURN_STATUS_SUCCESS
-    given = message_pb2.ToolReturn(
+    tool_return = message_pb2.ToolReturn(
         tool_call_id=tool_call_id, status=status, content=[text_part(text)], stdout=stdout or (), stderr=stderr or ()
     )
-    return message_pb2.ApprovalDecision(tool_call_id=tool_call_id, client_return=given)
+    return message_pb2.ApprovalDecision(tool_call_id=tool_call_id, client_return=tool_return)

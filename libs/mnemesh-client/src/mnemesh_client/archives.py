@@ -1,4 +1,4 @@
-"""Archival memory: archives, and the passages in them."""
+"""Archival memory: archives and the passages in them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from mnemesh.archival.v1 import (
 from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import InvalidArgument
 
-from mnemesh_client.inputs import given, json_text
+from mnemesh_client.inputs import json_text, present_fields
 from mnemesh_client.messages import SearchModeName
-from mnemesh_client.paging import Order, every, sort_order
+from mnemesh_client.paging import Order, paginate, sort_order
 
 TagMatchName = Literal["any", "all"]
 
 
 class ArchivesClient:
-    """`e.archives`. Errors: NotFound ARCHIVE_NOT_FOUND; InvalidArgument EMBEDDER_UNKNOWN."""
+    """Calls of ArchiveService, as `e.archives`.
+
+    Errors: NotFound ARCHIVE_NOT_FOUND; InvalidArgument EMBEDDER_UNKNOWN.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self.stub = archives_service_pb2_grpc.ArchiveServiceStub(channel)
@@ -39,7 +42,7 @@ class ArchivesClient:
         deduplicate: bool = False,
         agent_ids: Sequence[str] = (),
     ) -> archives_pb2.Archive:
-        """Makes an archive, held by `agent_ids` from the start; an empty `embedder` is the server's default."""
+        """Creates an archive and attaches it to `agent_ids`. An empty `embedder` is the server's default."""
         archive = archives_pb2.Archive(
             name=name,
             description=description,
@@ -51,34 +54,37 @@ class ArchivesClient:
         return (await self.stub.CreateArchive(request)).archive
 
     async def get(self, archive_id: str) -> archives_pb2.Archive:
-        """One archive."""
+        """Returns an archive."""
         return (await self.stub.GetArchive(archives_service_pb2.GetArchiveRequest(archive_id=archive_id))).archive
 
     def list(
         self, *, agent_id: str | None = None, order: Order | None = None, limit: int | None = None
     ) -> AsyncIterator[archives_pb2.Archive]:
-        """Archives, of one agent or of the organization, newest first unless `order` is "asc"."""
+        """Yields the archives of an agent or of the organization, newest first unless `order` is "asc"."""
         criteria = archives_service_pb2.ArchiveFilter(agent_id=agent_id)
         request = archives_service_pb2.ListArchivesRequest(order=sort_order(order), filter=criteria)
-        return every(self.stub.ListArchives, request, "archives", limit)
+        return paginate(self.stub.ListArchives, request, "archives", limit)
 
     async def attach(self, agent_id: str, archive_id: str) -> None:
-        """Gives an archive to an agent; several may hold the same one."""
+        """Attaches an archive to an agent. Several agents may share one."""
         request = archives_service_pb2.AttachArchiveRequest(agent_id=agent_id, archive_id=archive_id)
         await self.stub.AttachArchive(request)
 
     async def detach(self, agent_id: str, archive_id: str) -> None:
-        """Takes an archive from an agent; the archive stays."""
+        """Detaches an archive from an agent. The archive is kept."""
         request = archives_service_pb2.DetachArchiveRequest(agent_id=agent_id, archive_id=archive_id)
         await self.stub.DetachArchive(request)
 
     async def delete(self, archive_id: str) -> None:
-        """Deletes an archive with its passages."""
+        """Deletes an archive and its passages."""
         await self.stub.DeleteArchive(archives_service_pb2.DeleteArchiveRequest(archive_id=archive_id))
 
 
 class PassagesClient:
-    """`e.passages`. Errors: NotFound ARCHIVE_NOT_FOUND; Unavailable EMBEDDER_UNAVAILABLE; InvalidArgument."""
+    """Calls of PassageService, as `e.passages`.
+
+    Errors: NotFound ARCHIVE_NOT_FOUND; Unavailable EMBEDDER_UNAVAILABLE; InvalidArgument.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self.stub = passages_service_pb2_grpc.PassageServiceStub(channel)
@@ -92,7 +98,7 @@ class PassagesClient:
         tags: Sequence[str] = (),
         metadata: Mapping[str, Any] | str | None = None,
     ) -> archives_pb2.Passage:
-        """Stores one passage, in an archive or in an agent's first one (which is made where it has none)."""
+        """Stores one passage in an archive, or in an agent's first archive, which is created if the agent has none."""
         passage = archives_pb2.Passage(
             text=text, tags=tags, metadata=json_text(metadata), source=archives_pb2.PASSAGE_SOURCE_OWNER
         )
@@ -106,16 +112,16 @@ class PassagesClient:
         agent_id: str | None = None,
         archive_id: str | None = None,
     ) -> list[passages_service_pb2.InsertResult]:
-        """Stores up to 1000 passages; the results, in order, tell which of them failed."""
+        """Stores up to 1000 passages. Returns one result per passage, in order; a passage may fail alone."""
         if (agent_id is None) == (archive_id is None):
-            raise InvalidArgument("Name an agent or an archive, and not both.", field="target")
+            raise InvalidArgument("Set exactly one of agent_id and archive_id.", field="target")
         request = passages_service_pb2.InsertPassagesRequest(
-            **given(agent_id=agent_id, archive_id=archive_id), passages=passages
+            **present_fields(agent_id=agent_id, archive_id=archive_id), passages=passages
         )
         return list((await self.stub.InsertPassages(request)).results)
 
     async def get(self, passage_id: str) -> archives_pb2.Passage:
-        """One passage."""
+        """Returns a passage."""
         return (await self.stub.GetPassage(passages_service_pb2.GetPassageRequest(passage_id=passage_id))).passage
 
     def list(
@@ -127,12 +133,12 @@ class PassagesClient:
         order: Order | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[archives_pb2.Passage]:
-        """Passages, newest first unless `order` is "asc"."""
+        """Yields passages, newest first unless `order` is "asc"."""
         request = passages_service_pb2.ListPassagesRequest(
             order=sort_order(order),
             filter=passages_service_pb2.PassageFilter(agent_id=agent_id, archive_id=archive_id, tags=tags),
         )
-        return every(self.stub.ListPassages, request, "passages", limit)
+        return paginate(self.stub.ListPassages, request, "passages", limit)
 
     async def search(
         self,
@@ -148,7 +154,10 @@ class PassagesClient:
         mode: SearchModeName = "hybrid",
         limit: int = 0,
     ) -> Sequence[passages_service_pb2.PassageHit]:
-        """Passages by words and meaning, best first; dates as in `MessagesClient.search`; a `limit` of 0 is 10."""
+        """Searches passages by words and meaning, best first.
+
+        Dates are as in `MessagesClient.search`. A `limit` of 0 is 10.
+        """
         criteria = passages_service_pb2.PassageFilter(
             agent_id=agent_id,
             archive_id=archive_id,
@@ -167,10 +176,10 @@ class PassagesClient:
         return list((await self.stub.SearchPassages(request)).hits)
 
     async def update(self, passage_id: str, **fields: Any) -> archives_pb2.Passage:
-        """Writes text, tags or metadata of a passage; a new text is embedded anew."""
+        """Updates the text, tags or metadata of a passage. A new text is embedded again."""
         if "metadata" in fields:
             fields["metadata"] = json_text(fields["metadata"])
-        present = given(**fields)
+        present = present_fields(**fields)
         request = passages_service_pb2.UpdatePassageRequest(
             passage=archives_pb2.Passage(id=passage_id, **present),
             update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
@@ -182,6 +191,6 @@ class PassagesClient:
         await self.stub.DeletePassage(passages_service_pb2.DeletePassageRequest(passage_id=passage_id))
 
     async def summary(self, agent_id: str) -> passages_service_pb2.GetArchivalSummaryResponse:
-        """How many passages an agent has, and their tags."""
+        """Returns the number of an agent's passages, and their tags."""
         request = passages_service_pb2.GetArchivalSummaryRequest(agent_id=agent_id)
         return await self.stub.GetArchivalSummary(request)

@@ -1,4 +1,4 @@
-"""Core memory: blocks, who holds them, and their edits."""
+"""Core memory: blocks, their agents, and their edits."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from google.protobuf import field_mask_pb2
 from mnemesh.blocks.v1 import blocks_pb2, blocks_service_pb2, blocks_service_pb2_grpc
 from mnemesh_kit.channels import Channel
 
-from mnemesh_client.inputs import given, json_text
-from mnemesh_client.paging import Order, every, sort_order
+from mnemesh_client.inputs import json_text, present_fields
+from mnemesh_client.paging import Order, paginate, sort_order
 
 _OWNER = blocks_pb2.Author(owner=blocks_pb2.OwnerAuthor())
 
 
 class BlocksClient:
-    """`e.blocks`. Edits are made as the owner, who may also write read-only blocks.
+    """Calls of BlockService, as `e.blocks`. Edits are made as the owner, who may also edit read-only blocks.
 
     Errors: NotFound; AlreadyExists BLOCK_LABEL_TAKEN; FailedPrecondition BLOCK_LIMIT_EXCEEDED,
     BLOCK_TEXT_NOT_FOUND, BLOCK_TEXT_AMBIGUOUS; Aborted BLOCK_REVISION_MISMATCH.
@@ -37,7 +37,7 @@ class BlocksClient:
         metadata: Mapping[str, Any] | str | None = None,
         agent_ids: Sequence[str] = (),
     ) -> blocks_pb2.Block:
-        """Makes a block, held by `agent_ids` from the start. A `limit` of 0 is the server's default."""
+        """Creates a block and attaches it to `agent_ids`. A `limit` of 0 is the server's default."""
         block = blocks_pb2.Block(
             label=label,
             value=value,
@@ -51,7 +51,7 @@ class BlocksClient:
         return (await self.stub.CreateBlock(request)).block
 
     async def get(self, block_id: str) -> blocks_pb2.Block:
-        """One block."""
+        """Returns a block."""
         return (await self.stub.GetBlock(blocks_service_pb2.GetBlockRequest(block_id=block_id))).block
 
     def list(
@@ -63,14 +63,14 @@ class BlocksClient:
         order: Order | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[blocks_pb2.Block]:
-        """Blocks for which all that is given holds."""
+        """Yields the blocks that match all arguments."""
         criteria = blocks_service_pb2.BlockFilter(agent_id=agent_id, label=label, tags_any=tags_any)
         request = blocks_service_pb2.ListBlocksRequest(order=sort_order(order), filter=criteria)
-        return every(self.stub.ListBlocks, request, "blocks", limit)
+        return paginate(self.stub.ListBlocks, request, "blocks", limit)
 
     async def update(self, block_id: str, *, base_revision: int | None = None, **fields: Any) -> blocks_pb2.Block:
-        """Writes the named fields of a block (label, value, description, limit, read_only, tags, …); None clears."""
-        present = given(**fields)
+        """Updates fields of a block (label, value, description, limit, read_only, tags, …). None clears a field."""
+        present = present_fields(**fields)
         request = blocks_service_pb2.UpdateBlockRequest(
             block=blocks_pb2.Block(id=block_id, **present),
             update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
@@ -79,30 +79,30 @@ class BlocksClient:
         return (await self.stub.UpdateBlock(request)).block
 
     async def delete(self, block_id: str) -> None:
-        """Deletes a block and takes it from everybody who holds it."""
+        """Deletes a block and detaches it from all agents."""
         await self.stub.DeleteBlock(blocks_service_pb2.DeleteBlockRequest(block_id=block_id))
 
     async def attach(self, agent_id: str, block_id: str) -> None:
-        """Gives a block to an agent; several may hold the same one."""
+        """Attaches a block to an agent. Several agents may share one."""
         await self.stub.AttachBlock(blocks_service_pb2.AttachBlockRequest(agent_id=agent_id, block_id=block_id))
 
     async def detach(self, agent_id: str, *, label: str) -> None:
-        """Takes the block under a label from an agent; the block stays."""
+        """Detaches the block with a label from an agent. The block is kept."""
         await self.stub.DetachBlock(blocks_service_pb2.DetachBlockRequest(agent_id=agent_id, label=label))
 
     async def core_memory(self, agent_id: str) -> blocks_pb2.CoreMemory:
-        """All blocks of an agent, as one consistent read."""
+        """Returns all blocks of an agent, in one consistent read."""
         request = blocks_service_pb2.GetCoreMemoryRequest(agent_id=agent_id)
         return (await self.stub.GetCoreMemory(request)).core_memory
 
     async def core_memory_since(self, agent_id: str, revision: int) -> blocks_pb2.CoreMemory | None:
-        """The same, or None where it still is at `revision`."""
+        """Returns all blocks of an agent, or None if they are still at `revision`."""
         request = blocks_service_pb2.GetCoreMemoryRequest(agent_id=agent_id, if_revision=revision)
         response = await self.stub.GetCoreMemory(request)
         return None if response.not_modified else response.core_memory
 
     async def append(self, agent_id: str, label: str, text: str) -> blocks_pb2.Block:
-        """Adds text on a new line at the end of an agent's block."""
+        """Appends text on a new line to an agent's block."""
         return await self._edit(agent_id, label, append=blocks_service_pb2.AppendEdit(text=text))
 
     async def replace(self, agent_id: str, label: str, old: str, new: str) -> blocks_pb2.Block:
@@ -113,21 +113,21 @@ class BlocksClient:
     async def insert(
         self, agent_id: str, label: str, line: int, text: str, *, base_revision: int | None = None
     ) -> blocks_pb2.Block:
-        """Inserts lines behind the given one: 0 is the beginning, -1 the end."""
+        """Inserts text after a line: 0 is the start of the block, -1 its end."""
         edit = blocks_service_pb2.InsertLineEdit(line=line, text=text, base_revision=base_revision)
         return await self._edit(agent_id, label, insert_line=edit)
 
     async def rethink(
         self, agent_id: str, label: str, value: str, *, base_revision: int | None = None
     ) -> blocks_pb2.Block:
-        """Writes the whole value of an agent's block anew."""
+        """Replaces the whole value of an agent's block."""
         edit = blocks_service_pb2.RethinkEdit(value=value, base_revision=base_revision)
         return await self._edit(agent_id, label, rethink=edit)
 
     def revisions(self, block_id: str, *, limit: int | None = None) -> AsyncIterator[blocks_pb2.BlockRevision]:
-        """The changes of a block, newest first, each with its diff."""
+        """Yields the revisions of a block, newest first, each with its diff."""
         request = blocks_service_pb2.ListBlockRevisionsRequest(block_id=block_id, include_diff=True)
-        return every(self.stub.ListBlockRevisions, request, "revisions", limit)
+        return paginate(self.stub.ListBlockRevisions, request, "revisions", limit)
 
     async def _edit(self, agent_id: str, label: str, **edit: Any) -> blocks_pb2.Block:
         request = blocks_service_pb2.EditBlockRequest(agent_id=agent_id, label=label, author=_OWNER, **edit)

@@ -1,4 +1,4 @@
-"""Episodes and facts: what remains of messages that left the window, alone or shared under a name."""
+"""Episodes and facts: long-term memory of an agent, or of a named scope that agents share."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from google.protobuf import field_mask_pb2, timestamp_pb2
+from google.protobuf import field_mask_pb2
 from mnemesh.recall.v1 import episodes_pb2, episodes_service_pb2, episodes_service_pb2_grpc, messages_service_pb2
 from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import InvalidArgument
 
-from mnemesh_client.inputs import given, json_text
+from mnemesh_client.inputs import json_text, optional_timestamp, present_fields
 from mnemesh_client.messages import SearchModeName
-from mnemesh_client.paging import Order, every, sort_order
+from mnemesh_client.paging import Order, paginate, sort_order
 
 
 def memory_scope(agent_id: str | None = None, name: str | None = None) -> episodes_pb2.MemoryScope:
-    """An agent's own scope, or one that agents share under a name.
+    """Returns the scope of an agent, or the scope with a name.
 
     Raises:
-        InvalidArgument: both or neither are given.
+        InvalidArgument: not exactly one argument is set.
     """
     if (agent_id is None) == (name is None):
-        raise InvalidArgument("Name an agent or a scope, and not both.", field="scope")
-    return episodes_pb2.MemoryScope(**given(agent_id=agent_id, name=name))
+        raise InvalidArgument("Set exactly one of agent_id and name.", field="scope")
+    return episodes_pb2.MemoryScope(**present_fields(agent_id=agent_id, name=name))
 
 
 def _scopes(agent_id: str | None, names: Sequence[str]) -> list[episodes_pb2.MemoryScope]:
@@ -32,16 +32,11 @@ def _scopes(agent_id: str | None, names: Sequence[str]) -> list[episodes_pb2.Mem
     return own + [memory_scope(name=name) for name in names]
 
 
-def _stamp(moment: datetime | None) -> timestamp_pb2.Timestamp | None:
-    if moment is None:
-        return None
-    stamp = timestamp_pb2.Timestamp()
-    stamp.FromDatetime(moment)
-    return stamp
-
-
 class EpisodesClient:
-    """`e.episodes`. Errors: NotFound; Unavailable EMBEDDER_UNAVAILABLE; FailedPrecondition ERASED."""
+    """Calls of EpisodeService about episodes, as `e.episodes`.
+
+    Errors: NotFound; Unavailable EMBEDDER_UNAVAILABLE; FailedPrecondition ERASED.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self.stub = episodes_service_pb2_grpc.EpisodeServiceStub(channel)
@@ -58,7 +53,7 @@ class EpisodesClient:
         operations: Sequence[episodes_pb2.FactOperation] = (),
         request_id: str = "",
     ) -> episodes_service_pb2.CommitEpisodeResponse:
-        """Takes in an episode, where there is a summary, and operations on facts, all or none."""
+        """Stores an episode, if `summary` is not empty, and applies operations on facts. Commits all or nothing."""
         episode = None
         if summary:
             episode = episodes_pb2.Episode(
@@ -70,7 +65,7 @@ class EpisodesClient:
         return await self.stub.CommitEpisode(request)
 
     async def get(self, episode_id: str) -> episodes_pb2.Episode:
-        """One episode."""
+        """Returns an episode."""
         request = episodes_service_pb2.GetEpisodeRequest(episode_id=episode_id)
         return (await self.stub.GetEpisode(request)).episode
 
@@ -84,12 +79,12 @@ class EpisodesClient:
         order: Order | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[episodes_pb2.Episode]:
-        """Episodes of an agent and of named scopes, oldest first unless `order` is "desc"."""
+        """Yields the episodes of an agent and of named scopes, oldest first unless `order` is "desc"."""
         criteria = episodes_service_pb2.EpisodeFilter(
-            scopes=_scopes(agent_id, names), tags_any=tags, known_at_time=_stamp(known_at)
+            scopes=_scopes(agent_id, names), tags_any=tags, known_at_time=optional_timestamp(known_at)
         )
         request = episodes_service_pb2.ListEpisodesRequest(order=sort_order(order), filter=criteria)
-        return every(self.stub.ListEpisodes, request, "episodes", limit)
+        return paginate(self.stub.ListEpisodes, request, "episodes", limit)
 
     async def search(
         self,
@@ -104,7 +99,10 @@ class EpisodesClient:
         mode: SearchModeName = "hybrid",
         limit: int = 0,
     ) -> Sequence[episodes_service_pb2.EpisodeHit]:
-        """Episodes by words and meaning, best first; dates as in `MessagesClient.search`; a `limit` of 0 is 10."""
+        """Searches episodes by words and meaning, best first.
+
+        Dates are as in `MessagesClient.search`. A `limit` of 0 is 10.
+        """
         request = episodes_service_pb2.SearchEpisodesRequest(
             query=query,
             mode=messages_service_pb2.SearchMode.Value(f"SEARCH_MODE_{mode.upper()}"),
@@ -117,26 +115,29 @@ class EpisodesClient:
         return list((await self.stub.SearchEpisodes(request)).hits)
 
     async def update(self, episode_id: str, **fields: Any) -> episodes_pb2.Episode:
-        """Writes summary, tags, salience or metadata of an episode."""
+        """Updates the summary, tags, salience or metadata of an episode."""
         if "metadata" in fields:
             fields["metadata"] = json_text(fields["metadata"])
         request = episodes_service_pb2.UpdateEpisodeRequest(
-            episode=episodes_pb2.Episode(id=episode_id, **given(**fields)),
+            episode=episodes_pb2.Episode(id=episode_id, **present_fields(**fields)),
             update_mask=field_mask_pb2.FieldMask(paths=list(fields)),
         )
         return (await self.stub.UpdateEpisode(request)).episode
 
     async def delete(self, episode_id: str) -> None:
-        """Erases an episode; the facts drawn from it stay."""
+        """Erases an episode. The facts from it are kept."""
         await self.stub.DeleteEpisode(episodes_service_pb2.DeleteEpisodeRequest(episode_id=episode_id))
 
     async def erase_scope(self, scope: episodes_pb2.MemoryScope) -> episodes_service_pb2.EraseMemoryScopeResponse:
-        """Erases every episode and fact of a scope."""
+        """Erases all episodes and facts of a scope."""
         return await self.stub.EraseMemoryScope(episodes_service_pb2.EraseMemoryScopeRequest(scope=scope))
 
 
 class FactsClient:
-    """`e.facts`. Errors: NotFound; FailedPrecondition FACT_CLOSED and ERASED; Unavailable EMBEDDER_UNAVAILABLE."""
+    """Calls of EpisodeService about facts, as `e.facts`.
+
+    Errors: NotFound; FailedPrecondition FACT_CLOSED and ERASED; Unavailable EMBEDDER_UNAVAILABLE.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self.stub = episodes_service_pb2_grpc.EpisodeServiceStub(channel)
@@ -154,21 +155,21 @@ class FactsClient:
         source: episodes_pb2.MemorySource | None = None,
         metadata: Mapping[str, Any] | str | None = None,
     ) -> episodes_service_pb2.CreateFactResponse:
-        """Adds a fact to an agent's scope or a named one; a text that holds there already is confirmed instead."""
+        """Adds a fact to the scope of an agent or to a named scope. An open fact with the same text is confirmed."""
         fact = episodes_pb2.Fact(
             scope=memory_scope(agent_id, name),
             text=text,
             tags=tags,
             confidence=confidence,
             salience=salience,
-            valid_from_time=_stamp(valid_from),
+            valid_from_time=optional_timestamp(valid_from),
             source=source,
             metadata=json_text(metadata),
         )
         return await self.stub.CreateFact(episodes_service_pb2.CreateFactRequest(fact=fact))
 
     async def get(self, fact_id: str) -> episodes_pb2.Fact:
-        """One fact, closed or not."""
+        """Returns a fact, closed or not."""
         return (await self.stub.GetFact(episodes_service_pb2.GetFactRequest(fact_id=fact_id))).fact
 
     def list(
@@ -183,16 +184,19 @@ class FactsClient:
         order: Order | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[episodes_pb2.Fact]:
-        """Facts that hold at `valid_at` by what was known at `known_at`, both now where absent; oldest first."""
+        """Yields facts, oldest first unless `order` is "desc".
+
+        They were valid at `valid_at` according to the knowledge at `known_at`. Both times default to now.
+        """
         criteria = episodes_service_pb2.FactFilter(
             scopes=_scopes(agent_id, names),
             tags_any=tags,
-            valid_at_time=_stamp(valid_at),
-            known_at_time=_stamp(known_at),
+            valid_at_time=optional_timestamp(valid_at),
+            known_at_time=optional_timestamp(known_at),
             include_invalid=include_invalid,
         )
         request = episodes_service_pb2.ListFactsRequest(order=sort_order(order), filter=criteria)
-        return every(self.stub.ListFacts, request, "facts", limit)
+        return paginate(self.stub.ListFacts, request, "facts", limit)
 
     async def search(
         self,
@@ -206,12 +210,12 @@ class FactsClient:
         mode: SearchModeName = "hybrid",
         limit: int = 0,
     ) -> Sequence[episodes_service_pb2.FactHit]:
-        """Facts by words and meaning, best first, among those that `list` would give; a `limit` of 0 is 20."""
+        """Searches the facts that `list` yields, by words and meaning, best first. A `limit` of 0 is 20."""
         criteria = episodes_service_pb2.FactFilter(
             scopes=_scopes(agent_id, names),
             tags_any=tags,
-            valid_at_time=_stamp(valid_at),
-            known_at_time=_stamp(known_at),
+            valid_at_time=optional_timestamp(valid_at),
+            known_at_time=optional_timestamp(known_at),
         )
         request = episodes_service_pb2.SearchFactsRequest(
             query=query,
@@ -224,8 +228,8 @@ class FactsClient:
     async def supersede(
         self, fact_id: str, text: str, *, valid_from: datetime | None = None, **fields: Any
     ) -> episodes_pb2.Fact:
-        """Closes a fact in favour of a new one, which holds from `valid_from`, or from now; the new one."""
-        fact = episodes_pb2.Fact(text=text, valid_from_time=_stamp(valid_from), **given(**fields))
+        """Replaces a fact with a new one, which is valid from `valid_from` or from now. Returns the new fact."""
+        fact = episodes_pb2.Fact(text=text, valid_from_time=optional_timestamp(valid_from), **present_fields(**fields))
         operation = episodes_pb2.SupersedeOperation(fact_id=fact_id, fact=fact)
         request = episodes_service_pb2.SupersedeFactRequest(operation=operation)
         return (await self.stub.SupersedeFact(request)).fact
@@ -233,16 +237,18 @@ class FactsClient:
     async def invalidate(
         self, fact_id: str, *, invalid_at: datetime | None = None, reason: str | None = None
     ) -> episodes_pb2.Fact:
-        """Closes a fact, as of `invalid_at` or of now."""
-        operation = episodes_pb2.InvalidateOperation(fact_id=fact_id, invalid_time=_stamp(invalid_at), reason=reason)
+        """Closes a fact as of `invalid_at` or of now."""
+        operation = episodes_pb2.InvalidateOperation(
+            fact_id=fact_id, invalid_time=optional_timestamp(invalid_at), reason=reason
+        )
         request = episodes_service_pb2.InvalidateFactRequest(operation=operation)
         return (await self.stub.InvalidateFact(request)).fact
 
     def history(self, fact_id: str) -> AsyncIterator[episodes_pb2.Fact]:
-        """The chain of facts that superseded one another, oldest first."""
+        """Yields the facts that superseded one another, oldest first."""
         request = episodes_service_pb2.ListFactHistoryRequest(fact_id=fact_id)
-        return every(self.stub.ListFactHistory, request, "facts")
+        return paginate(self.stub.ListFactHistory, request, "facts")
 
     async def delete(self, fact_id: str) -> None:
-        """Erases a fact as if it had never been learned."""
+        """Erases a fact and its content permanently."""
         await self.stub.DeleteFact(episodes_service_pb2.DeleteFactRequest(fact_id=fact_id))

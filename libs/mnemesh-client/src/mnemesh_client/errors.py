@@ -1,4 +1,4 @@
-"""What a client may have to catch: the mesh's typed errors, and a run that failed."""
+"""The errors that a client raises: the typed errors of the mesh, and a failed run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,12 @@ __all__ = [
 
 
 class RunFailed(MnemeshError):
-    """A turn ended in an error; `reason` says which (PROVIDER_AUTH, CONTEXT_WINDOW_OVERFLOW, …), `run_id` where."""
+    """A turn ended in an error.
+
+    Attributes:
+        run_id: The id of the failed run.
+        reason: The reason of the error, such as PROVIDER_AUTH or CONTEXT_WINDOW_OVERFLOW.
+    """
 
     code = grpc.StatusCode.FAILED_PRECONDITION
     reason = "FAILED_PRECONDITION"

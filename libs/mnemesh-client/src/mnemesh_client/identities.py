@@ -1,4 +1,4 @@
-"""Identities: the people and organizations that agents and blocks belong to, under keys of your own."""
+"""Identities: the people and organizations that agents and blocks belong to, with keys that you choose."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from mnemesh.agents.v1 import agents_pb2, identities_pb2, identities_service_pb2, identities_service_pb2_grpc
 from mnemesh_kit.channels import Channel
 
-from mnemesh_client.paging import every
+from mnemesh_client.paging import paginate
 
 IdentityTypeName = Literal["org", "user", "other"]
 
@@ -16,7 +16,7 @@ _ERASURE_SECONDS = 120.0
 
 
 class IdentitiesClient:
-    """`e.identities`. Errors: NotFound; AlreadyExists where a key is taken."""
+    """Calls of IdentityService, as `e.identities`. Errors: NotFound; AlreadyExists for a key in use."""
 
     def __init__(self, channel: Channel) -> None:
         self.stub = identities_service_pb2_grpc.IdentityServiceStub(channel)
@@ -31,7 +31,7 @@ class IdentitiesClient:
         agent_ids: Sequence[str] = (),
         block_ids: Sequence[str] = (),
     ) -> identities_pb2.Identity:
-        """Makes an identity, or the one with its key so; what is attached is added to."""
+        """Creates an identity, or updates the one with its key. Agents and blocks are added to those attached."""
         identity = identities_pb2.Identity(
             identifier_key=identifier_key,
             name=name,
@@ -46,7 +46,7 @@ class IdentitiesClient:
         return (await self.stub.UpsertIdentity(request)).identity
 
     async def get(self, identity_id: str) -> identities_pb2.Identity:
-        """An identity, with the ids of its agents and blocks."""
+        """Returns an identity with the ids of its agents and blocks."""
         view = identities_service_pb2.IdentityView(agent_ids=True, block_ids=True)
         request = identities_service_pb2.GetIdentityRequest(identity_id=identity_id, view=view)
         return (await self.stub.GetIdentity(request)).identity
@@ -54,16 +54,16 @@ class IdentitiesClient:
     def list(
         self, *, identifier_key: str | None = None, agent_id: str | None = None, limit: int | None = None
     ) -> AsyncIterator[identities_pb2.Identity]:
-        """Identities for which all that is given holds, the oldest first."""
+        """Yields the identities that match all arguments, oldest first."""
         criteria = identities_service_pb2.IdentityFilter(identifier_key=identifier_key, agent_id=agent_id)
         request = identities_service_pb2.ListIdentitiesRequest(filter=criteria)
-        return every(self.stub.ListIdentities, request, "identities", limit)
+        return paginate(self.stub.ListIdentities, request, "identities", limit)
 
     async def delete(self, identity_id: str) -> None:
-        """Deletes an identity; its agents and blocks stay."""
+        """Deletes an identity. Its agents and blocks are kept."""
         await self.stub.DeleteIdentity(identities_service_pb2.DeleteIdentityRequest(identity_id=identity_id))
 
     async def erase(self, identity_id: str) -> agents_pb2.ErasureReport:
-        """Erases an identity with its agents, all that only they have, and its blocks; counts by store."""
+        """Erases an identity, its agents with all data that belongs only to them, and its blocks. Returns counts."""
         request = identities_service_pb2.EraseIdentityRequest(identity_id=identity_id)
         return (await self.stub.EraseIdentity(request, timeout=_ERASURE_SECONDS)).report

@@ -1,4 +1,4 @@
-"""Turns what a Python caller would write into messages of the contracts, and texts back out of them."""
+"""Conversion of plain Python arguments to messages of the contracts, and of messages to text."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import json
 import textwrap
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Literal
 
+from google.protobuf import timestamp_pb2
 from mnemesh.agents.v1 import agents_pb2, runs_pb2
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.time import timestamp_to_proto
 
 AgentTypeName = Literal[
     "memgpt",
@@ -31,15 +34,15 @@ ToolSource = str | Callable[..., Any]
 
 
 def new_request_id() -> str:
-    """An id under which a call may be repeated without a second effect."""
+    """Returns a new idempotency key. A call repeated with the same key has no second effect."""
     return str(uuid.uuid4())
 
 
 def agent_type(name: str) -> agents_pb2.AgentType.ValueType:
-    """The type of that name; "letta_v1" and "letta_v1_agent" are the same.
+    """Returns the agent type with this name. A suffix "_agent" is ignored: "letta_v1_agent" is "letta_v1".
 
     Raises:
-        InvalidArgument: there is no such type.
+        InvalidArgument: There is no such type.
     """
     full = f"AGENT_TYPE_{name.removesuffix('_agent').upper()}"
     if full not in agents_pb2.AgentType.keys():  # noqa: SIM118  (an enum wrapper is no mapping)
@@ -48,48 +51,58 @@ def agent_type(name: str) -> agents_pb2.AgentType.ValueType:
 
 
 def block_messages(blocks: Blocks | None) -> list[blocks_pb2.Block]:
-    """Blocks from label → value, or as they are."""
+    """Returns Block messages for a mapping of labels to values; Block messages are returned unchanged."""
     if isinstance(blocks, Mapping):
         return [blocks_pb2.Block(label=label, value=value) for label, value in blocks.items()]
     return list(blocks or ())
 
 
 def input_messages(content: Input) -> list[runs_pb2.InputMessage]:
-    """A text as one message of the user, or messages as they are."""
+    """Returns a text as one user message; messages are returned unchanged."""
     if isinstance(content, str):
         return [runs_pb2.InputMessage(role=message_pb2.ROLE_USER, content=[text_part(content)])]
     return [content] if isinstance(content, runs_pb2.InputMessage) else list(content)
 
 
 def text_part(text: str) -> message_pb2.ContentPart:
-    """A part that is plain text."""
+    """Returns a content part with plain text."""
     return message_pb2.ContentPart(text=message_pb2.TextPart(text=text))
 
 
 def text_of(parts: Iterable[message_pb2.ContentPart]) -> str:
-    """The words of a message: its text parts, joined."""
+    """Returns the joined text of the text parts of a message."""
     return "".join(part.text.text for part in parts if part.HasField("text"))
 
 
 def source_text(tool: ToolSource) -> str:
-    """The source of a tool: a text as it is, or the source of a function that stands in a file.
+    """Returns the source code of a tool: of a function that is defined in a file, or the text itself.
 
     Raises:
-        InvalidArgument: the function's source cannot be found (it was typed into a prompt, or is built in).
+        InvalidArgument: The source of the function is not available, because it is built in or was typed at a prompt.
     """
     if isinstance(tool, str):
         return tool
     try:
         return textwrap.dedent(inspect.getsource(tool))
     except (OSError, TypeError) as error:
-        raise InvalidArgument(f"The source of {tool!r} cannot be found.", field="tool_sources") from error
+        raise InvalidArgument(
+            f"The source of {tool!r} is not available. Define it in a file, or pass its source as text.",
+            field="tool_sources",
+        ) from error
 
 
-def given(**fields: Any) -> dict[str, Any]:
-    """The fields that have a value: for a oneof, of which at most one may be written."""
+def present_fields(**fields: Any) -> dict[str, Any]:
+    """Returns the fields that are not None. Setting a field of a oneof to None would still select it."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def optional_timestamp(moment: datetime | None) -> timestamp_pb2.Timestamp | None:
+    """Returns a datetime as a timestamp, or None for None. A datetime without a time zone is in UTC."""
+    if moment is None:
+        return None
+    return timestamp_to_proto(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
+
+
 def json_text(value: Mapping[str, Any] | str | None) -> str | None:
-    """JSON that is only carried: a mapping as text, a text as it is."""
+    """Returns a mapping as JSON text; a text is returned unchanged."""
     return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Recall memory: every message ever, and the search through them."""
+"""Recall memory: all messages, and their search."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from mnemesh.recall.v1 import contexts_pb2, messages_service_pb2, messages_servi
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.channels import Channel
 
-from mnemesh_client.paging import Order, every, sort_order
+from mnemesh_client.paging import Order, paginate, sort_order
 
 RoleName = Literal["system", "user", "assistant", "tool", "approval", "summary"]
 SearchModeName = Literal["hybrid", "text", "vector"]
 
 
 class MessagesClient:
-    """`e.messages`. Errors: NotFound; InvalidArgument for a bad date, role or page."""
+    """Calls of MessageService, as `e.messages`. Errors: NotFound; InvalidArgument for a bad date, role or page."""
 
     def __init__(self, channel: Channel) -> None:
         self.stub = messages_service_pb2_grpc.MessageServiceStub(channel)
 
     async def get(self, *message_ids: str) -> list[message_pb2.Message]:
-        """Messages by id, in the order asked for; unknown ids are left out."""
+        """Returns messages by id, in the order of the arguments. Unknown ids are left out."""
         request = messages_service_pb2.GetMessagesRequest(message_ids=message_ids)
         return list((await self.stub.GetMessages(request)).messages)
 
@@ -38,7 +38,7 @@ class MessagesClient:
         order: Order | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[message_pb2.Message]:
-        """Messages, oldest first unless `order` is "desc"."""
+        """Yields messages, oldest first unless `order` is "desc"."""
         request = messages_service_pb2.ListMessagesRequest(
             agent_ids=[agent_id] if agent_id else (),
             conversation=_scope(conversation_id),
@@ -48,7 +48,7 @@ class MessagesClient:
             before_id=before_id,
             order=sort_order(order),
         )
-        return every(self.stub.ListMessages, request, "messages", limit)
+        return paginate(self.stub.ListMessages, request, "messages", limit)
 
     async def search(
         self,
@@ -63,18 +63,18 @@ class MessagesClient:
         time_zone: str | None = None,
         limit: int = 0,
     ) -> Sequence[messages_service_pb2.MessageHit]:
-        """Messages by words and meaning, best first; a blank query lists the newest.
+        """Searches messages by words and meaning, best first. A blank query returns the newest messages.
 
         Args:
-            query: at most 10,000 characters.
-            agent_id: whose messages; None looks through the organization.
-            conversation_id: only that one's.
-            roles: of "user", "assistant" and "tool"; none means all.
+            query: the words to search for, at most 10,000 characters.
+            agent_id: only messages of this agent; None searches the organization.
+            conversation_id: only messages of this conversation.
+            roles: only messages with these roles: "user", "assistant" or "tool"; all three if empty.
             mode: "hybrid", "text" or "vector".
-            start_date: "YYYY-MM-DD" or "YYYY-MM-DDTHH:MM[:SS][offset]", in `time_zone` where it has no offset.
-            end_date: likewise; a bare date reaches to the end of that day.
+            start_date: "YYYY-MM-DD" or "YYYY-MM-DDTHH:MM[:SS][offset]"; a time without an offset is in `time_zone`.
+            end_date: the same; a bare date includes that whole day.
             time_zone: an IANA name; None is UTC.
-            limit: at most 100; 0 means 10.
+            limit: the maximum number of hits, at most 100; 0 is 10.
         """
         request = messages_service_pb2.SearchMessagesRequest(
             query=query,
@@ -90,7 +90,7 @@ class MessagesClient:
         return list((await self.stub.SearchMessages(request)).hits)
 
     async def window(self, conversation_id: str) -> contexts_pb2.Context:
-        """The context window of a conversation: the system message, then what the model sees."""
+        """Returns the context window of a conversation: the system message and the messages that the model receives."""
         request = messages_service_pb2.GetContextRequest(conversation_id=conversation_id)
         return (await self.stub.GetContext(request)).context
 

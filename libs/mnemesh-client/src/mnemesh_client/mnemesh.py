@@ -1,4 +1,4 @@
-"""The client: one object with a part for each kind of thing that a mesh holds."""
+"""The client: one object with an attribute for each kind of resource."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from types import TracebackType
 from typing import Self
 
+from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
 from mnemesh_kit.channels import DEADLINE_SECONDS, Channels
 
 from mnemesh_client.addresses import Addresses
@@ -26,7 +27,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Mnemesh:
-    """A connection to a mesh.
+    """A client of a mesh.
 
     ```python
     async with Mnemesh("localhost:50050") as e:
@@ -35,11 +36,11 @@ class Mnemesh:
             ...
     ```
 
-    Parts: `agents`, `prompts`, `runs`, `models`, `providers` and `identities` (orchestrator), `blocks`, `messages`,
-    `episodes`, `facts` and `traces` (recall), `archives` and `passages` (archival), `tools`. What they hand out are the
-    contracts' own messages; lists are asynchronous iterators that fetch their pages by themselves; every call that
-    changes something carries a request_id, so that a repeat after a broken connection has no second effect. Errors
-    are `mnemesh_client.errors.MnemeshError`s with `code`, `reason` and `metadata`.
+    Its attributes are `agents`, `prompts`, `runs`, `models`, `providers` and `identities` (orchestrator), `blocks`,
+    `messages`, `episodes`, `facts` and `traces` (recall), `archives` and `passages` (archival), and `tools`. Their
+    methods return the messages of the contracts. Lists are asynchronous iterators that fetch further pages as needed.
+    Every call that changes something has a request_id, so that a retry after a broken connection has no second
+    effect. Errors are `mnemesh_client.errors.MnemeshError`s with `code`, `reason` and `metadata`.
     """
 
     def __init__(
@@ -55,20 +56,20 @@ class Mnemesh:
         deadline: float = DEADLINE_SECONDS,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
-        """Prepares a connection; nothing is sent before the first call.
+        """Creates a client. It connects at the first call.
 
         Args:
-            target: address of the orchestrator, or the addresses of all rooms; None is MNEMESH_TARGET, or
+            target: the address of the orchestrator, or the addresses of all services; None is MNEMESH_TARGET, or
                 localhost:50050.
-            blocks: addresses of the other rooms; None is MNEMESH_BLOCKS_TARGET (and so on), or the room's default
-                port on the orchestrator's host.
-            recall: see `blocks`.
-            archival: see `blocks`.
-            tools: see `blocks`.
-            token: a bearer token; None is MNEMESH_TOKEN. Not needed on loopback without authentication.
-            auth_key_file: instead of a token, the mesh's key file, to sign tokens with.
-            deadline: seconds for one call.
-            patience: seconds for which a broken stream is taken up again before it is given up.
+            blocks: the address of the blocks service; None is MNEMESH_BLOCKS_TARGET, or the default port of the
+                service on the host of the orchestrator.
+            recall: the address of the recall service, with the same defaults.
+            archival: the address of the archival service, with the same defaults.
+            tools: the address of the tools service, with the same defaults.
+            token: a bearer token; None is MNEMESH_TOKEN. A mesh without authentication needs none.
+            auth_key_file: the key file of the mesh, to sign tokens with instead.
+            deadline: the deadline of a call, in seconds.
+            patience: the time for which a broken stream is retried, in seconds.
         """
         self.addresses = (
             target
@@ -79,7 +80,7 @@ class Mnemesh:
             token = os.environ.get("MNEMESH_TOKEN") or None
         self._channels = Channels(token=token, auth_key_file=auth_key_file, deadline=deadline)
         orchestrator = self._channels.channel(self.addresses.orchestrator)
-        archives = self._channels.channel(self.addresses.archival)
+        archival_channel = self._channels.channel(self.addresses.archival)
         self.agents = AgentsClient(self, orchestrator)
         self.runs = RunsClient(orchestrator, patience)
         self.models = ModelsClient(orchestrator)
@@ -87,25 +88,38 @@ class Mnemesh:
         self.providers = ProvidersClient(orchestrator)
         self.identities = IdentitiesClient(orchestrator)
         self.blocks = BlocksClient(self._channels.channel(self.addresses.blocks))
-        recalled = self._channels.channel(self.addresses.recall)
-        self.messages = MessagesClient(recalled)
-        self.episodes = EpisodesClient(recalled)
-        self.facts = FactsClient(recalled)
-        self.traces = TracesClient(recalled)
-        self.archives = ArchivesClient(archives)
-        self.passages = PassagesClient(archives)
+        recall_channel = self._channels.channel(self.addresses.recall)
+        self.messages = MessagesClient(recall_channel)
+        self.episodes = EpisodesClient(recall_channel)
+        self.facts = FactsClient(recall_channel)
+        self.traces = TracesClient(recall_channel)
+        self.archives = ArchivesClient(archival_channel)
+        self.passages = PassagesClient(archival_channel)
         self.tools = ToolsClient(self._channels.channel(self.addresses.tools))
 
     async def __aenter__(self) -> Self:
-        """The client itself."""
+        """Returns the client."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes the connection."""
+        """Closes the client."""
         await self.close()
 
+    async def server_info(self, service: str = "orchestrator") -> server_service_pb2.GetServerInfoResponse:
+        """Returns the name and version of a running service, and the gRPC services that it serves.
+
+        Args:
+            service: the name of the service, such as "blocks".
+
+        Raises:
+            Unimplemented: the service is of a release that does not report its version.
+        """
+        channel = self._channels.channel(dict(self.addresses.items())[service])
+        stub = server_service_pb2_grpc.ServerServiceStub(channel)
+        return await stub.GetServerInfo(server_service_pb2.GetServerInfoRequest())
+
     async def close(self) -> None:
-        """Closes the connection; calls on the way are cancelled, runs go on at the server."""
+        """Closes all connections. Open calls are cancelled; runs continue on the server."""
         await self._channels.close()

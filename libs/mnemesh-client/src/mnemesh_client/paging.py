@@ -1,4 +1,4 @@
-"""Lists that fetch their pages as they are read."""
+"""Lists that fetch their pages while they are read."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _LARGEST_PAGE = 1000
 
 
 def sort_order(order: Order | None) -> paging_pb2.SortOrder.ValueType:
-    """The contract's name of an order; None leaves it to the method."""
+    """Returns the enum value of an order; None is the default of the method."""
     return _ORDERS[order]
 
 
-async def every(
+async def paginate(
     call: Callable[[Any], Awaitable[Any]], request: Any, field: str, limit: int | None = None
 ) -> AsyncIterator[Any]:
     """Yields the rows of a List method, page after page.
 
     Args:
-        call: the method of a stub.
-        request: its request; page_size and page_token are written here.
-        field: the response's repeated field.
-        limit: stop after so many rows; None reads to the end.
+        call: The method of a stub.
+        request: The request. Its page_size and page_token are overwritten.
+        field: The name of the repeated field in the response.
+        limit: The maximum number of rows; None yields all.
     """
     left = limit
     while left is None or left > 0:

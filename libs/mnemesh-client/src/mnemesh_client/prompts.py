@@ -1,4 +1,4 @@
-"""System prompts: what agents can be made with by a key."""
+"""System prompts that an agent can be created with by key."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import AsyncIterator
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2, agents_service_pb2_grpc
 from mnemesh_kit.channels import Channel
 
-from mnemesh_client.paging import every
+from mnemesh_client.paging import paginate
 
 
 class PromptsClient:
-    """`e.prompts`: the built-in ones, and those that the operator keeps as files."""
+    """Calls of AgentService about system prompts, as `e.prompts`: built-in prompts and the operator's files."""
 
     def __init__(self, channel: Channel) -> None:
         self.stub = agents_service_pb2_grpc.AgentServiceStub(channel)
 
     async def get(self, key: str) -> agents_pb2.SystemPrompt:
-        """The prompt under a key, as it is now; raises NotFound."""
+        """Returns the current prompt with a key. Raises NotFound."""
         return (await self.stub.GetSystemPrompt(agents_service_pb2.GetSystemPromptRequest(key=key))).system_prompt
 
     def list(self, *, limit: int | None = None) -> AsyncIterator[agents_pb2.SystemPrompt]:
-        """All of them, by key."""
-        return every(
+        """Yields all prompts, in order of their keys."""
+        return paginate(
             self.stub.ListSystemPrompts, agents_service_pb2.ListSystemPromptsRequest(), "system_prompts", limit
         )

@@ -1,4 +1,4 @@
-"""Providers of models: those that the operator configured, and the organization's own."""
+"""Model providers: those of the operator, and those of the organization."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from mnemesh.agents.v1 import models_pb2, models_service_pb2, models_service_pb2
 from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import NotFound
 
-from mnemesh_client.paging import every
+from mnemesh_client.paging import paginate
 
 
 class ProvidersClient:
-    """`e.providers`. Errors: AlreadyExists for a name in use; NotFound; PROVIDER_… of `check` and `refresh`.
+    """Calls of ModelService about providers, as `e.providers`.
 
-    Keys go in and never come out.
+    Errors: AlreadyExists for a name in use; NotFound; the PROVIDER_… reasons of `check` and `refresh`. API keys are
+    write-only.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -25,15 +26,15 @@ class ProvidersClient:
     async def create(
         self,
         name: str,
-        type: str,  # noqa: A002  (as the contract has it)
+        type: str,  # noqa: A002  (the name of the field)
         *,
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         **fields: Any,
     ) -> models_pb2.Provider:
-        """Registers a provider; `fields` are further fields of Provider, as base_url.
+        """Creates a provider. `fields` are other fields of Provider, such as base_url.
 
-        One that cannot be reached is registered all the same: `last_refresh_error` says why.
+        A provider that cannot be reached is also created; see its `last_refresh_error`.
         """
         request = models_service_pb2.CreateProviderRequest(
             provider=models_pb2.Provider(name=name, type=type, **fields), credentials=_credentials(api_key, headers)
@@ -41,19 +42,19 @@ class ProvidersClient:
         return (await self.stub.CreateProvider(request)).provider
 
     async def get(self, key: str) -> models_pb2.Provider:
-        """A provider by id or name."""
+        """Returns a provider by id or name."""
         if key.startswith("provider-"):
             return (await self.stub.GetProvider(models_service_pb2.GetProviderRequest(provider_id=key))).provider
         found = (await self.stub.ListProviders(models_service_pb2.ListProvidersRequest(name=key))).providers
         if not found:
-            raise NotFound(f"There is no provider {key}.", resource_id=key)
-        # Of an organization's own and an operator's of one name, the own one is meant: it is who serves the models.
+            raise NotFound(f"There is no provider {key!r}.", resource_id=key)
+        # If the organization and the operator use the same name, the organization's provider serves the models.
         return max(found, key=lambda provider: provider.category)
 
     def list(self, *, types: Sequence[str] = (), limit: int | None = None) -> AsyncIterator[models_pb2.Provider]:
-        """Providers, the operator's first, then by creation."""
+        """Yields providers: the operator's first, then by creation time."""
         request = models_service_pb2.ListProvidersRequest(types=types)
-        return every(self.stub.ListProviders, request, "providers", limit)
+        return paginate(self.stub.ListProviders, request, "providers", limit)
 
     async def update(
         self,
@@ -63,7 +64,7 @@ class ProvidersClient:
         headers: Mapping[str, str] | None = None,
         **fields: Any,
     ) -> models_pb2.Provider:
-        """Changes the fields and credentials that are given; None of a field clears it, an empty key deletes it."""
+        """Updates fields and credentials. None clears a field; an empty `api_key` deletes the key."""
         provider = models_pb2.Provider(id=(await self.get(key)).id)
         for name, value in fields.items():
             if value is not None:
@@ -76,17 +77,24 @@ class ProvidersClient:
         return (await self.stub.UpdateProvider(request)).provider
 
     async def delete(self, key: str) -> None:
-        """Deletes an own provider with its credentials; agents keep its models and fail until they get others."""
+        """Deletes a provider of the organization, with its credentials.
+
+        Agents with its models are not changed: their turns fail until they get another model.
+        """
         provider_id = (await self.get(key)).id
         await self.stub.DeleteProvider(models_service_pb2.DeleteProviderRequest(provider_id=provider_id))
 
     async def refresh(self, key: str) -> models_service_pb2.RefreshProviderResponse:
-        """Reads the models of a provider anew."""
+        """Reads the list of models from a provider again."""
         provider_id = (await self.get(key)).id
         return await self.stub.RefreshProvider(models_service_pb2.RefreshProviderRequest(provider_id=provider_id))
 
     async def check(self, key: str, *, api_key: str | None = None) -> Sequence[str]:
-        """What a provider serves, as it says itself; stores nothing. Raises why where it does not work."""
+        """Asks a provider for its models and returns their names. Stores nothing.
+
+        Raises:
+            MnemeshError: the provider does not work; see its PROVIDER_… reason.
+        """
         request = models_service_pb2.CheckProviderRequest(provider_id=(await self.get(key)).id)
         if api_key is not None:
             request.credentials.CopyFrom(_credentials(api_key, None))

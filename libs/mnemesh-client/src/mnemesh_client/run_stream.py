@@ -1,4 +1,4 @@
-"""Follows one turn to its end, across broken connections and restarts of the server."""
+"""The event stream of one run, kept alive across broken connections and restarts of the server."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Final, cast
 
 import grpc
 from mnemesh.agents.v1 import runs_pb2, runs_service_pb2, runs_service_pb2_grpc
+from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.errors import MnemeshError, Unavailable, Unimplemented
 
-_BROKEN: Final = {("UNAVAILABLE", grpc.StatusCode.UNAVAILABLE), ("INTERNAL", grpc.StatusCode.CANCELLED)}
-_FIRST_WAIT: Final = 0.1
-_LONGEST_WAIT: Final = 2.0
+_RETRYABLE: Final = {("UNAVAILABLE", grpc.StatusCode.UNAVAILABLE), ("INTERNAL", grpc.StatusCode.CANCELLED)}
+_BACKOFF: Final = Backoff(first=0.1, maximum=2.0)
 
-Opening = Callable[[], AsyncIterable[Any]]
+OpenStream = Callable[[], AsyncIterable[Any]]
 
 
 async def send(
@@ -24,52 +24,50 @@ async def send(
     request: runs_service_pb2.SendMessageRequest | runs_service_pb2.AnswerApprovalRequest,
     patience: float,
 ) -> AsyncIterator[runs_pb2.RunEvent]:
-    """Sends a message, or answers an approval, and yields the events of its turn, to the stop and the usage.
+    """Sends a message or answers an approval request, and yields the events of the turn, up to its stop and usage.
 
-    Each durable event comes exactly once.
-
-    Where the stream breaks, the run goes on at the server; this re-attaches behind the last event seen, or, where
-    the request was not answered yet or the server cannot re-attach, sends the same request_id again, which is the
-    same run.
+    Each durable event is yielded exactly once. If the stream breaks, the run continues on the server. The client then
+    re-attaches after the last event that it received. If it has not received the run's id yet, or the server cannot
+    re-attach, it sends the request again: the same request_id is the same run.
 
     Args:
-        stub: of the run service.
-        request: with its request_id.
-        patience: seconds without any event after which a broken stream is given up.
+        stub: the stub of the run service.
+        request: the request, with its request_id.
+        patience: the seconds without any event after which the client stops retrying.
 
     Raises:
-        Unavailable: nobody answered for so long.
+        Unavailable: the server did not answer within `patience`.
         MnemeshError: the request was refused.
     """
-    progress = Progress()
+    progress = RunProgress()
 
-    def sending() -> AsyncIterable[Any]:
+    def send_request() -> AsyncIterable[Any]:
         if isinstance(request, runs_service_pb2.AnswerApprovalRequest):
             return stub.AnswerApproval(request)
         return stub.SendMessage(request)
 
-    def attaching() -> AsyncIterable[Any]:
-        return stub.StreamRun(progress.attachment()) if progress.run_id else sending()
+    def reattach() -> AsyncIterable[Any]:
+        return stub.StreamRun(progress.stream_request()) if progress.run_id else send_request()
 
-    async for event in _followed(sending, attaching, progress, patience):
+    async for event in _stream(send_request, reattach, progress, patience):
         yield event
 
 
 async def attach(
     stub: runs_service_pb2_grpc.RunServiceAsyncStub, run_id: str, starting_after: int, patience: float
 ) -> AsyncIterator[runs_pb2.RunEvent]:
-    """Yields the events of a run behind a number, then follows it; re-attaches as `send` does."""
-    progress = Progress(run_id, starting_after)
+    """Yields the events of a run after a sequence number, and follows it to its end. Re-attaches as `send` does."""
+    progress = RunProgress(run_id, starting_after)
 
-    def attaching() -> AsyncIterable[Any]:
-        return stub.StreamRun(progress.attachment())
+    def reattach() -> AsyncIterable[Any]:
+        return stub.StreamRun(progress.stream_request())
 
-    async for event in _followed(attaching, attaching, progress, patience):
+    async for event in _stream(reattach, reattach, progress, patience):
         yield event
 
 
-class Progress:
-    """How far a turn was seen."""
+class RunProgress:
+    """The position in the event stream of a run."""
 
     def __init__(self, run_id: str = "", sequence: int = 0) -> None:
         self.run_id = run_id
@@ -77,12 +75,12 @@ class Progress:
         self.stopped = False
         self._accepted = False
 
-    def attachment(self) -> runs_service_pb2.StreamRunRequest:
-        """The request that takes the run up behind what was seen."""
+    def stream_request(self) -> runs_service_pb2.StreamRunRequest:
+        """Returns the request for the events after the current position."""
         return runs_service_pb2.StreamRunRequest(run_id=self.run_id, starting_after=self.sequence, include_deltas=True)
 
-    def is_news(self, event: runs_pb2.RunEvent) -> bool:
-        """Notes an event; False for what was seen before and for signs of life."""
+    def advance(self, event: runs_pb2.RunEvent) -> bool:
+        """Moves the position to an event. Returns False for a repeated event and for a keepalive."""
         self.run_id = event.run_id or self.run_id
         if event.HasField("sequence"):
             if event.sequence <= self.sequence:
@@ -95,33 +93,33 @@ class Progress:
         return not event.HasField("keepalive")
 
 
-async def _followed(
-    opening: Opening, reopening: Opening, progress: Progress, patience: float
+async def _stream(
+    open_stream: OpenStream, reopen: OpenStream, progress: RunProgress, patience: float
 ) -> AsyncIterator[runs_pb2.RunEvent]:
-    source, wait, heard = opening(), _FIRST_WAIT, time.monotonic()
-    fallback: Opening | None = None
+    source, failures, last_event = open_stream(), 0, time.monotonic()
+    fallback: OpenStream | None = None
     while True:
         try:
             async with aclosing(cast("AsyncGenerator[Any, None]", aiter(source))) as responses:
                 async for response in responses:
-                    wait, heard = _FIRST_WAIT, time.monotonic()
-                    if progress.is_news(response.event):
+                    failures, last_event = 0, time.monotonic()
+                    if progress.advance(response.event):
                         yield response.event
             if progress.stopped:
                 return
             problem: MnemeshError = Unavailable("The stream ended before the run did.")
         except Unimplemented as error:
-            # the server cannot re-attach: the same request_id is the same run, and what was seen is passed over
+            # The server cannot re-attach. The same request again is the same run; `progress` drops repeated events.
             if fallback is None:
                 raise
-            problem, reopening, fallback = error, fallback, None
+            problem, reopen, fallback = error, fallback, None
         except MnemeshError as error:
-            if (error.reason, error.code) not in _BROKEN:
+            if (error.reason, error.code) not in _RETRYABLE:
                 raise
             problem = error
-            fallback = opening if reopening is not opening else None
-        if time.monotonic() - heard > patience:
+            fallback = open_stream if reopen is not open_stream else None
+        if time.monotonic() - last_event > patience:
             raise problem
-        await asyncio.sleep(wait)
-        wait = min(wait * 2, _LONGEST_WAIT)
-        source = reopening()
+        failures += 1
+        await asyncio.sleep(_BACKOFF.delay(failures))
+        source = reopen()

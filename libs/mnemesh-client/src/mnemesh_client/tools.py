@@ -1,4 +1,4 @@
-"""Custom tools: their definitions, and runs of them in the sandbox."""
+"""Custom tools: their definitions and executions in the sandbox."""
 
 from __future__ import annotations
 
@@ -16,47 +16,50 @@ from mnemesh.tools.v1 import (
 from mnemesh_kit.channels import Channel
 
 from mnemesh_client.inputs import ToolSource, source_text
-from mnemesh_client.paging import Order, every, sort_order
+from mnemesh_client.paging import Order, paginate, sort_order
 
 _EXECUTION_SECONDS = 200.0
 
 
 class ToolsClient:
-    """`e.tools`. Errors: InvalidArgument TOOL_SOURCE_INVALID; AlreadyExists for a name in use; NotFound."""
+    """Calls of ToolService and ExecutionService, as `e.tools`.
+
+    Errors: InvalidArgument TOOL_SOURCE_INVALID; AlreadyExists for a name in use; NotFound.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self.stub = tools_service_pb2_grpc.ToolServiceStub(channel)
         self.executions = execution_service_pb2_grpc.ExecutionServiceStub(channel)
 
     async def create(self, source: ToolSource, **fields: Any) -> tools_pb2.Tool:
-        """Stores a tool made of Python source, or of a function; `fields` are further fields of Tool."""
+        """Creates a tool from Python source code or from a function. `fields` are other fields of Tool."""
         request = tools_service_pb2.CreateToolRequest(tool=_tool(source, fields))
         return (await self.stub.CreateTool(request)).tool
 
     async def upsert(self, source: ToolSource, **fields: Any) -> tools_pb2.Tool:
-        """The same, but a tool of that name is written anew and keeps its id."""
+        """Creates a tool, or replaces the tool with the same name. A replaced tool keeps its id."""
         request = tools_service_pb2.UpsertToolRequest(tool=_tool(source, fields))
         return (await self.stub.UpsertTool(request)).tool
 
     async def get(self, key: str) -> tools_pb2.Tool:
-        """A tool by id or name."""
+        """Returns a tool by id or name."""
         named = {"tool_id": key} if key.startswith("tool-") else {"name": key}
         return (await self.stub.GetTool(tools_service_pb2.GetToolRequest(**named))).tool
 
     def list(
         self, *, names: Sequence[str] = (), order: Order | None = None, limit: int | None = None
     ) -> AsyncIterator[tools_pb2.Tool]:
-        """Tools, newest first unless `order` is "asc"."""
+        """Yields tools, newest first unless `order` is "asc"."""
         criteria = tools_service_pb2.ToolFilter(names=names)
         request = tools_service_pb2.ListToolsRequest(order=sort_order(order), filter=criteria)
-        return every(self.stub.ListTools, request, "tools", limit)
+        return paginate(self.stub.ListTools, request, "tools", limit)
 
     async def delete(self, tool_id: str) -> None:
         """Deletes a tool."""
         await self.stub.DeleteTool(tools_service_pb2.DeleteToolRequest(tool_id=tool_id))
 
     async def schema(self, source: ToolSource) -> dict[str, Any]:
-        """The function schema that the source yields ({"name", "description", "parameters"}); stores nothing."""
+        """Returns the schema of a function: {"name", "description", "parameters"}. Stores nothing."""
         request = tools_service_pb2.GenerateSchemaRequest(
             source_code=source_text(source), source_type=tools_pb2.SOURCE_TYPE_PYTHON
         )
@@ -66,9 +69,9 @@ class ToolsClient:
     async def run(
         self, tool: ToolSource, arguments: Mapping[str, Any] | None = None
     ) -> execution_service_pb2.ExecuteToolResponse:
-        """Runs a stored tool (by "tool-…" id), or source that is not stored, once in the sandbox.
+        """Executes a stored tool (by "tool-…" id) or source code once in the sandbox.
 
-        A tool that fails is an answer with status ERROR, TIMED_OUT or KILLED, and no exception.
+        A tool that fails does not raise: the response has the status ERROR, TIMED_OUT or KILLED.
         """
         request = execution_service_pb2.ExecuteToolRequest(arguments=json.dumps(dict(arguments or {})))
         if isinstance(tool, str) and tool.startswith("tool-"):

@@ -1,4 +1,4 @@
-"""Turns, tool interactions and raw traces: an agent's life as a view of its messages, and its way out and in."""
+"""Turns, tool interactions and raw traces of an agent, and their export and import."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mnemesh.recall.v1 import traces_pb2, traces_service_pb2, traces_service_pb2
 from mnemesh_kit.channels import Channel
 from mnemesh_kit.ids import new_id
 
-from mnemesh_client.paging import Order, every, sort_order
+from mnemesh_client.paging import Order, paginate, sort_order
 
 RecordKind = Literal["raw_trace", "episode", "fact", "snapshot"]
 InteractionStatusName = Literal["pending", "success", "error"]
@@ -18,7 +18,10 @@ _TRANSFER_SECONDS: Final = 600.0
 
 
 class TracesClient:
-    """`e.traces`. Errors: AlreadyExists (metadata: record_id) and InvalidArgument (metadata: record) of imports."""
+    """Calls of TraceService, as `e.traces`.
+
+    Errors of imports: AlreadyExists (metadata: record_id) and InvalidArgument (metadata: record).
+    """
 
     def __init__(self, channel: Channel) -> None:
         self.stub = traces_service_pb2_grpc.TraceServiceStub(channel)
@@ -35,7 +38,7 @@ class TracesClient:
         order: Order | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[traces_pb2.Turn]:
-        """Turns of an agent by their index, oldest first unless `order` is "desc"."""
+        """Yields the turns of an agent by index, oldest first unless `order` is "desc"."""
         request = traces_service_pb2.ListTurnsRequest(
             agent_id=agent_id,
             conversation_id=conversation_id,
@@ -45,7 +48,7 @@ class TracesClient:
             after_id=after_id,
             order=sort_order(order),
         )
-        return every(self.stub.ListTurns, request, "turns", limit)
+        return paginate(self.stub.ListTurns, request, "turns", limit)
 
     def tool_interactions(
         self,
@@ -58,7 +61,7 @@ class TracesClient:
         order: Order | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[traces_pb2.ToolInteraction]:
-        """Tool calls, each with its result, in the order of the calls."""
+        """Yields tool calls with their results, in the order of the calls."""
         request = traces_service_pb2.ListToolInteractionsRequest(
             agent_id=agent_id,
             turn_id=turn_id,
@@ -69,7 +72,7 @@ class TracesClient:
             ],
             order=sort_order(order),
         )
-        return every(self.stub.ListToolInteractions, request, "tool_interactions", limit)
+        return paginate(self.stub.ListToolInteractions, request, "tool_interactions", limit)
 
     async def export(
         self,
@@ -79,7 +82,7 @@ class TracesClient:
         kinds: Sequence[RecordKind] = (),
         archived: bool | None = None,
     ) -> AsyncIterator[traces_service_pb2.TraceRecord]:
-        """Everything of an agent as of the call: traces, episodes, facts, snapshots."""
+        """Yields the traces, episodes, facts and snapshots of an agent as of the time of the call."""
         request = traces_service_pb2.ExportTracesRequest(
             agent_id=agent_id,
             conversation_id=conversation_id,
@@ -100,14 +103,15 @@ class TracesClient:
         extend_window: bool = False,
         request_id: str = "",
     ) -> traces_service_pb2.ImportTracesResponse:
-        """Writes records into an agent, all or none; what it has already is passed over.
+        """Imports records into an agent, all or nothing. Records that the agent already has are skipped.
 
         Args:
-            agent_id: who takes them in.
-            records: as `export` gave them.
-            conversation_id: where traces go whose conversation the agent does not have; None is its default one.
-            extend_window: also show the traces that are not archived at the end of the window.
-            request_id: repeat it to get the same result again.
+            agent_id: the agent to import into.
+            records: the records, as yielded by `export`.
+            conversation_id: the conversation of traces whose own conversation the agent does not have; None is the
+                agent's default conversation.
+            extend_window: append the traces that are not archived to the context window.
+            request_id: the idempotency key, to get the same result again; empty creates a new one.
         """
         header = traces_service_pb2.ImportTracesHeader(
             agent_id=agent_id,
@@ -116,9 +120,9 @@ class TracesClient:
             record_count=len(records),
         )
 
-        def parts() -> Iterator[traces_service_pb2.ImportTracesRequest]:
+        def requests() -> Iterator[traces_service_pb2.ImportTracesRequest]:
             yield traces_service_pb2.ImportTracesRequest(request_id=request_id or new_id("request"), header=header)
             for record in records:
                 yield traces_service_pb2.ImportTracesRequest(record=record)
 
-        return await self.stub.ImportTraces(parts(), timeout=_TRANSFER_SECONDS)
+        return await self.stub.ImportTraces(requests(), timeout=_TRANSFER_SECONDS)

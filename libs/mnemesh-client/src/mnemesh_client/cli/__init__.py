@@ -1,1 +1,1 @@
-"""The `mnemesh` command line, on top of the client."""
+"""The `mnemesh` command."""

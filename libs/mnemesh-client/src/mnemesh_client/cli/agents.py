@@ -5,27 +5,26 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from mnemesh.agents.v1 import agents_pb2
 from rich.table import Column, Table
 
 from mnemesh_client.agent import Agent
-from mnemesh_client.cli.connection import Connection
+from mnemesh_client.cli.connection import NO_AGENTS, Connection
 from mnemesh_client.cli.memory import print_memory
+from mnemesh_client.cli.options import AgentArgument, YesOption
 from mnemesh_client.cli.terminal import output
 
-app = typer.Typer(no_args_is_help=True, help="Make, list, show and delete agents.")
-
-Key = Annotated[str, typer.Argument(metavar="AGENT", help="Id or name.")]
+app = typer.Typer(no_args_is_help=True, help="Create, list, show and delete agents.")
 
 
 @app.command("list")
 def list_agents(
     context: typer.Context,
-    tag: Annotated[list[str] | None, typer.Option(help="Only agents with this tag; may be repeated.")] = None,
-    limit: Annotated[int, typer.Option(min=1)] = 100,
+    tag: Annotated[list[str] | None, typer.Option(help="Only agents with this tag. Can be repeated.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of agents to list.")] = 100,
 ) -> None:
     """List agents, newest first."""
     asyncio.run(_list(context.obj, tag or [], limit))
@@ -33,76 +32,66 @@ def list_agents(
 
 async def _list(connection: Connection, tags: list[str], limit: int) -> None:
     async with connection.open() as mnemesh:
-        table = Table(Column("id", no_wrap=True), "name", "model", "type", "tags", box=None)
+        table = Table(Column("ID", no_wrap=True), "NAME", "MODEL", "TYPE", "TAGS", box=None)
         async for agent in mnemesh.agents.list(tags_all=tags, limit=limit):
             table.add_row(agent.id, agent.name, agent.model, _type(agent), ", ".join(agent.proto.tags))
-        output().print(table if table.row_count else "There is no agent yet; `mnemesh agents create` makes one.")
+        output().print(table if table.row_count else NO_AGENTS)
 
 
 @app.command("create")
 def create_agent(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Empty lets the server make one up.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="Name of the agent.", show_default="chosen by the server")
+    ] = "",
     model: Annotated[
-        str | None, typer.Option(envvar="MNEMESH_MODEL", help="As provider/model; else the server's default.")
+        str | None,
+        typer.Option(
+            envvar="MNEMESH_MODEL", help="Model, as provider/model.", show_default="the default of the server"
+        ),
     ] = None,
-    type: Annotated[str, typer.Option(help="letta_v1, memgpt_v2, …")] = "letta_v1",  # noqa: A002
-    human: Annotated[str, typer.Option(help="What it knows about you.")] = "",
-    persona: Annotated[str, typer.Option(help="What it knows about itself.")] = "",
-    block: Annotated[list[str] | None, typer.Option(help="A further block as label=value; may be repeated.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="Key of its system prompt; else its type's own.")] = None,
-    tool: Annotated[list[str] | None, typer.Option(help="A tool by name or id; may be repeated.")] = None,
-    tool_file: Annotated[list[Path] | None, typer.Option(help="A Python file with a tool; may be repeated.")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="May be repeated.")] = None,
+    type: Annotated[str, typer.Option(help="Agent type: letta_v1, memgpt_v2, …")] = "letta_v1",  # noqa: A002
+    human: Annotated[str, typer.Option(help="Initial value of the block about the user.")] = "",
+    persona: Annotated[str, typer.Option(help="Initial value of the block about the agent itself.")] = "",
+    block: Annotated[list[str] | None, typer.Option(help="Another block, as label=value. Can be repeated.")] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            help="Key of the system prompt. See `mnemesh prompts list`.", show_default="the prompt of the agent type"
+        ),
+    ] = None,
+    tool: Annotated[list[str] | None, typer.Option(help="A tool, by name or id. Can be repeated.")] = None,
+    tool_file: Annotated[
+        list[Path] | None, typer.Option(help="A Python file to create a tool from. Can be repeated.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A tag of the agent. Can be repeated.")] = None,
     continuation: Annotated[
-        str | None, typer.Option(help='What it is told behind its tools, as "All tools finished. Continue."')
+        str | None, typer.Option(help='Message to the model after tool calls, such as "All tools finished. Continue."')
     ] = None,
 ) -> None:
     """Create an agent and print its id."""
-    blocks = {"human": human, "persona": persona}
-    for text in block or []:
-        label, separator, value = text.partition("=")
-        if not separator:
-            raise typer.BadParameter(f"{text!r} is not of the form label=value", param_hint="--block")
-        blocks[label] = value
-    asyncio.run(
-        _create(
-            context.obj, name, model or "", type, prompt, blocks, tool or [], tool_file or [], tag or [], continuation
-        )
-    )
+    options = {
+        "model": model or "",
+        "type": type,
+        "system_prompt_key": prompt,
+        "blocks": {"human": human, "persona": persona, **_parse_blocks(block or [])},
+        "tools": tool or [],
+        "tool_sources": [_read_tool(path) for path in tool_file or []],
+        "tags": tag or [],
+        "continuation_message": continuation,
+    }
+    asyncio.run(_create(context.obj, name, options))
 
 
-async def _create(
-    connection: Connection,
-    name: str,
-    model: str,
-    kind: str,
-    prompt: str | None,
-    blocks: dict[str, str],
-    tools: list[str],
-    files: list[Path],
-    tags: list[str],
-    continuation: str | None,
-) -> None:
-    sources = [_read(path) for path in files]
+async def _create(connection: Connection, name: str, options: dict[str, Any]) -> None:
     async with connection.open() as mnemesh:
-        agent = await mnemesh.agents.create(
-            name,
-            model=model,
-            type=kind,
-            system_prompt_key=prompt,
-            blocks=blocks,
-            tools=tools,
-            tool_sources=sources,
-            tags=tags,
-            continuation_message=continuation,
-        )
+        agent = await mnemesh.agents.create(name, **options)
         output().print(agent.id, markup=False)
 
 
 @app.command("show")
-def show_agent(context: typer.Context, agent: Key) -> None:
-    """Show an agent: its settings, tools and core memory."""
+def show_agent(context: typer.Context, agent: AgentArgument) -> None:
+    """Show the settings, tools and core memory of an agent."""
     asyncio.run(_show(context.obj, agent))
 
 
@@ -126,30 +115,36 @@ async def _show(connection: Connection, key: str) -> None:
 
 
 @app.command("delete")
-def delete_agent(
-    context: typer.Context,
-    agent: Key,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
-    """Delete an agent with everything that only it has."""
+def delete_agent(context: typer.Context, agent: AgentArgument, yes: YesOption = False) -> None:
+    """Delete an agent and all data that belongs only to it."""
     asyncio.run(_delete(context.obj, agent, yes))
 
 
-async def _delete(connection: Connection, key: str, sure: bool) -> None:
+async def _delete(connection: Connection, key: str, confirmed: bool) -> None:
     async with connection.open() as mnemesh:
         agent = await mnemesh.agents.find(key)
-        if not sure:
+        if not confirmed:
             typer.confirm(f"Delete {agent.name} ({agent.id}) and its memory?", abort=True, err=True)
         await agent.delete()
         output().print(f"deleted {agent.id}", markup=False)
 
 
-def _type(agent: Agent) -> str:
-    return agents_pb2.AgentType.Name(agent.proto.type).removeprefix("AGENT_TYPE_").lower()
+def _parse_blocks(options: list[str]) -> dict[str, str]:
+    blocks = {}
+    for text in options:
+        label, separator, value = text.partition("=")
+        if not separator:
+            raise typer.BadParameter(f"{text!r} must have the form label=value.", param_hint="--block")
+        blocks[label] = value
+    return blocks
 
 
-def _read(path: Path) -> str:
+def _read_tool(path: Path) -> str:
     try:
         return path.read_text()
     except OSError as error:
         raise typer.BadParameter(f"{os.fspath(path)}: {error.strerror}", param_hint="--tool-file") from error
+
+
+def _type(agent: Agent) -> str:
+    return agents_pb2.AgentType.Name(agent.proto.type).removeprefix("AGENT_TYPE_").lower()

@@ -1,4 +1,4 @@
-"""`mnemesh chat`, and the conversation that `mnemesh up --chat` gives."""
+"""`mnemesh chat`, and the chat of `mnemesh up --chat`."""
 
 from __future__ import annotations
 
@@ -17,24 +17,29 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_client.agent import Agent
 from mnemesh_client.approvals import approve, deny
 from mnemesh_client.cli.connection import Connection, choose_agent
-from mnemesh_client.cli.error_text import explain
+from mnemesh_client.cli.error_text import error_text
 from mnemesh_client.cli.memory import print_memory
-from mnemesh_client.cli.memory_changes import MemoryWatch
-from mnemesh_client.cli.render import LiveView, PlainView, View
-from mnemesh_client.cli.stdin import lines, terminal_kept
+from mnemesh_client.cli.memory_changes import MemoryTracker
+from mnemesh_client.cli.render import LiveRenderer, PlainRenderer, Renderer
+from mnemesh_client.cli.stdin import read_lines, terminal_restored
 from mnemesh_client.cli.terminal import notice, output
 from mnemesh_client.mnemesh import Mnemesh
 
 _PROMPT: Final = "› "
-_QUESTION: Final = "  may it run {tool}? y, n, or why not › "
-_HELP: Final = "/memory shows the agent's memory, /help this, /quit ends; Ctrl-C stops a turn."
+_QUESTION: Final = "  run {tool}? y, n, or a reason to deny › "
+_HELP: Final = "/memory shows the agent's memory, /help shows this help, /quit quits; Ctrl-C stops a turn."
 
 
 def chat(
     context: typer.Context,
-    agent: Annotated[str | None, typer.Option("--agent", "-a", help="Id or name; else the first agent.")] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", "-a", help="Id or name of the agent.", show_default="the first agent")
+    ] = None,
 ) -> None:
-    """Talk to an agent. Without a terminal on stdin: a message a line, plain replies."""
+    """Chat with an agent.
+
+    If stdin is not a terminal, each line is a message, and only the replies are printed.
+    """
     try:
         code = asyncio.run(_chat(context.obj, agent))
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -45,7 +50,8 @@ def chat(
 async def _chat(connection: Connection, key: str | None) -> int:
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None  # noqa: S101  (a coroutine always runs in one)
-    # A loop that minds any signal is woken by each. Else a Ctrl-C that comes as it begins to wait would not be seen.
+    # A loop with any signal handler is woken by every signal. Without one, it would miss a Ctrl-C that arrives just
+    # before it blocks.
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, task.cancel)
     async with connection.open() as mnemesh:
@@ -53,36 +59,40 @@ async def _chat(connection: Connection, key: str | None) -> int:
 
 
 async def converse(mnemesh: Mnemesh, agent: Agent) -> int:
-    """Exchanges messages to the end of the input; the exit code: 1 where a turn failed and nobody sits there."""
+    """Exchanges messages until the input ends.
+
+    Returns:
+        The exit code: 1 if stdin is not a terminal and a turn failed, else 0.
+    """
     conversation = Conversation(mnemesh, agent)
     if not sys.stdin.isatty():
-        return await conversation.run(lines(""))
-    notice(f"this is {agent.name}. {_HELP}")
-    with terminal_kept():
+        return await conversation.run(read_lines(""))
+    notice(f"chatting with {agent.name}. {_HELP}")
+    with terminal_restored():
         try:
-            await conversation.run(lines(_PROMPT))
+            await conversation.run(read_lines(_PROMPT))
         except asyncio.CancelledError:
-            output().print()  # what is said next begins behind the prompt that nobody answered
+            output().print()  # the next message starts on the line after the prompt
             raise
     return 0
 
 
 class Conversation:
-    """One person, or one pipe, and one agent."""
+    """A chat of a person, or of a program that writes to stdin, with an agent."""
 
     def __init__(self, mnemesh: Mnemesh, agent: Agent) -> None:
         self._mnemesh = mnemesh
         self._agent = agent
         self._live = sys.stdin.isatty()
         self._console = output()
-        self._view: View = LiveView(self._console) if self._live else PlainView(self._console)
+        self._renderer: Renderer = LiveRenderer(self._console) if self._live else PlainRenderer(self._console)
         self._run_id = ""
-        self._asked: tuple[message_pb2.ToolCall, ...] = ()
+        self._pending: tuple[message_pb2.ToolCall, ...] = ()
 
-    async def run(self, source: AsyncIterator[str]) -> int:
-        """Sends every line that is not blank and not a command; 1 where any turn failed, else 0."""
-        failed = self._live and not await self._answer_what_waits()
-        async for line in source:
+    async def run(self, lines: AsyncIterator[str]) -> int:
+        """Sends each line that is not blank and not a command. Returns 1 if any turn failed, else 0."""
+        failed = self._live and not await self._answer_pending()
+        async for line in lines:
             text = line.strip()
             if self._live and text in ("/quit", "/exit"):
                 break
@@ -91,65 +101,65 @@ class Conversation:
             elif self._live and text == "/memory":
                 await self._show_memory()
             elif text:
-                failed = not await self._exchange(text) or failed
+                failed = not await self._send(text) or failed
         return int(failed)
 
-    async def _answer_what_waits(self) -> bool:
-        """Asks for what the agent had asked before anybody sat here; False where a turn failed."""
+    async def _answer_pending(self) -> bool:
+        """Asks for decisions about tool calls that were pending before this chat. Returns False if a turn failed."""
         try:
-            self._asked = await waiting_calls(self._mnemesh, self._agent)
+            self._pending = await pending_calls(self._mnemesh, self._agent)
         except MnemeshError as error:
-            self._view.fail(explain(error))
+            self._renderer.show_error(error_text(error))
             return False
-        if not self._asked:
+        if not self._pending:
             return True
-        notice("it waits for an answer:")
-        request = runs_pb2.ApprovalRequestMessage(tool_calls=self._asked)
-        self._view.show(runs_pb2.RunEvent(message=runs_pb2.MessageEvent(approval_request=request)))
-        decisions = await self._decisions()
-        return decisions is not None and await self._carry_on(self._agent.answer(decisions))
+        notice("the agent is waiting for your approval:")
+        request = runs_pb2.ApprovalRequestMessage(tool_calls=self._pending)
+        self._renderer.show(runs_pb2.RunEvent(message=runs_pb2.MessageEvent(approval_request=request)))
+        decisions = await self._ask_decisions()
+        return decisions is not None and await self._follow(self._agent.answer(decisions))
 
-    async def _exchange(self, text: str) -> bool:
-        """One message, and the answers to whatever the agent asks for on the way; False where it failed."""
-        return await self._carry_on(self._agent.send(text, stream_tokens=self._live))
+    async def _send(self, text: str) -> bool:
+        """Sends one message, and asks for the approvals that follow. Returns False if a turn failed."""
+        return await self._follow(self._agent.send(text, stream_tokens=self._live))
 
-    async def _carry_on(self, events: AsyncIterator[runs_pb2.RunEvent]) -> bool:
+    async def _follow(self, events: AsyncIterator[runs_pb2.RunEvent]) -> bool:
         while await self._interruptible_turn(events):
-            if not self._asked:
+            if not self._pending:
                 return True
             if not self._live:
-                self._view.fail("the agent waits for an approval; `mnemesh chat` on a terminal asks for it")
+                self._renderer.show_error("the agent is waiting for an approval; run `mnemesh chat` in a terminal")
                 return False
-            decisions = await self._decisions()
+            decisions = await self._ask_decisions()
             if decisions is None:
                 return False
             events = self._agent.answer(decisions)
         return False
 
-    async def _decisions(self) -> list[message_pb2.ApprovalDecision] | None:
-        """What the person says to each call that waits; None where the input ends."""
-        made = []
-        for call in self._asked:
-            async with aclosing(lines(_QUESTION.format(tool=call.name))) as answers:
-                said = await anext(answers, None)
-            if said is None:
+    async def _ask_decisions(self) -> list[message_pb2.ApprovalDecision] | None:
+        """Asks for a decision about each pending call. Returns None if the input ends."""
+        decisions = []
+        for call in self._pending:
+            async with aclosing(read_lines(_QUESTION.format(tool=call.name))) as lines:
+                line = await anext(lines, None)
+            if line is None:
                 return None
-            word = said.strip()
-            if word.lower() in ("y", "yes"):
-                made.append(approve(call.id))
+            answer = line.strip()
+            if answer.lower() in ("y", "yes"):
+                decisions.append(approve(call.id))
             else:
-                made.append(deny(call.id, None if word.lower() in ("", "n", "no") else word))
-        return made
+                decisions.append(deny(call.id, None if answer.lower() in ("", "n", "no") else answer))
+        return decisions
 
     async def _show_memory(self) -> None:
         try:
             print_memory(self._console, await self._agent.memory())
         except MnemeshError as error:
-            self._view.fail(explain(error))
+            self._renderer.show_error(error_text(error))
 
     async def _interruptible_turn(self, events: AsyncIterator[runs_pb2.RunEvent]) -> bool:
         turn = asyncio.ensure_future(self._turn(events))
-        with _interrupts(turn):
+        with _interrupt_cancels(turn):
             try:
                 return await turn
             except asyncio.CancelledError:
@@ -160,34 +170,34 @@ class Conversation:
         return False
 
     async def _turn(self, events: AsyncIterator[runs_pb2.RunEvent]) -> bool:
-        """Shows what comes of a message or an answer; False where it failed."""
-        self._run_id, self._asked, succeeded = "", (), True
-        watch = MemoryWatch(self._mnemesh, self._agent.id) if self._live else None
+        """Displays the events of one turn. Returns False if it failed."""
+        self._run_id, self._pending, succeeded = "", (), True
+        tracker = MemoryTracker(self._mnemesh, self._agent.id) if self._live else None
         try:
-            if watch is not None:
-                await watch.begin()
+            if tracker is not None:
+                await tracker.start()
             async for event in events:
                 if event.HasField("message") and event.message.HasField("approval_request"):
-                    self._asked = tuple(event.message.approval_request.tool_calls)
+                    self._pending = tuple(event.message.approval_request.tool_calls)
                 self._run_id = event.run_id
-                self._view.show(event)
+                self._renderer.show(event)
                 succeeded = succeeded and not event.HasField("error")
-                if watch is not None and event.HasField("message") and event.message.HasField("tool_return"):
-                    self._view.show_edits(await watch.edits())
+                if tracker is not None and event.HasField("message") and event.message.HasField("tool_return"):
+                    self._renderer.show_changes(await tracker.changes())
         except MnemeshError as error:
-            self._view.fail(explain(error))
+            self._renderer.show_error(error_text(error))
             return False
         return succeeded
 
     async def _cancel_run(self) -> None:
-        self._view.fail("stopped")
+        self._renderer.show_error("stopped")
         if self._run_id:
-            with suppress(MnemeshError):  # where it cannot be cancelled it ends by itself
+            with suppress(MnemeshError):  # a run that cannot be cancelled ends by itself
                 await self._mnemesh.runs.cancel(self._run_id)
 
 
-async def waiting_calls(mnemesh: Mnemesh, agent: Agent) -> tuple[message_pb2.ToolCall, ...]:
-    """The calls of the agent's default conversation that wait for a decision."""
+async def pending_calls(mnemesh: Mnemesh, agent: Agent) -> tuple[message_pb2.ToolCall, ...]:
+    """Returns the tool calls in the agent's default conversation that wait for a decision."""
     await agent.refresh()
     if not agent.proto.HasField("pending_approval_request_id"):
         return ()
@@ -200,8 +210,8 @@ async def waiting_calls(mnemesh: Mnemesh, agent: Agent) -> tuple[message_pb2.Too
 
 
 @contextmanager
-def _interrupts(turn: asyncio.Future[bool]) -> Iterator[None]:
-    """While a turn runs on a terminal, Ctrl-C ends the turn and not the program."""
+def _interrupt_cancels(turn: asyncio.Future[bool]) -> Iterator[None]:
+    """On a terminal, makes Ctrl-C cancel the turn instead of the program."""
     if not sys.stdin.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""How a command reaches the mesh, and which agent it means."""
+"""The connection options of the command line, and the choice of an agent."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument, NotFound
 
+from mnemesh_client.addresses import Addresses
 from mnemesh_client.agent import Agent
 from mnemesh_client.mnemesh import Mnemesh
 
 FIRST_AGENT_TAG: Final = "first-agent"
+NO_AGENTS: Final = "There are no agents. Create one with `mnemesh agents create`."
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What the options before the command and the environment say; handed on as the context's object."""
+    """The address of a mesh and the credentials for it. Every command finds it as `context.obj`."""
 
     target: str | None = None
     token: str | None = None
@@ -24,28 +26,28 @@ class Connection:
 
     @classmethod
     def from_env(cls, target: str | None) -> Connection:
-        """With MNEMESH_TOKEN, or signing with MNEMESH_AUTH_KEY_FILE, or neither."""
+        """Reads the credentials: MNEMESH_TOKEN, or else MNEMESH_AUTH_KEY_FILE to sign tokens with, or none."""
         token = os.environ.get("MNEMESH_TOKEN") or None
         return cls(target, token, None if token else os.environ.get("MNEMESH_AUTH_KEY_FILE") or None)
 
-    def open(self) -> Mnemesh:
-        """A client."""
-        return Mnemesh(self.target, token=self.token, auth_key_file=self.key_file)
+    def open(self, addresses: Addresses | None = None) -> Mnemesh:
+        """Returns a client of the mesh at `target`, or at `addresses` if they are given."""
+        return Mnemesh(addresses or self.target, token=self.token, auth_key_file=self.key_file)
 
 
 async def first_agent(mnemesh: Mnemesh) -> Agent | None:
-    """The agent that `mnemesh up --chat` made, if there is one."""
+    """Returns the agent that `mnemesh up --chat` created, or None if there is none."""
     async for agent in mnemesh.agents.list(tags_all=[FIRST_AGENT_TAG], order="asc", limit=1):
         return agent
     return None
 
 
 async def choose_agent(mnemesh: Mnemesh, key: str | None) -> Agent:
-    """The agent with that id or name; without a key the first agent, or the only one.
+    """Returns the agent with an id or name; without a key, the first agent or the only one.
 
     Raises:
-        NotFound: there is none.
-        InvalidArgument: several could be meant.
+        NotFound: There is no such agent.
+        InvalidArgument: Several agents match.
     """
     if key is not None:
         return await mnemesh.agents.find(key)
@@ -54,7 +56,7 @@ async def choose_agent(mnemesh: Mnemesh, key: str | None) -> Agent:
         return first
     agents = [agent async for agent in mnemesh.agents.list(limit=2)]
     if not agents:
-        raise NotFound("There is no agent yet; `mnemesh agents create` makes one.")
+        raise NotFound(NO_AGENTS)
     if len(agents) > 1:
-        raise InvalidArgument("There are several agents; name one by its id or name.", field="agent")
+        raise InvalidArgument("There are several agents. Name one by its id or name.", field="agent")
     return agents[0]

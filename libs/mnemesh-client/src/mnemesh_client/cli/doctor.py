@@ -1,4 +1,4 @@
-"""What `mnemesh doctor` finds."""
+"""`mnemesh doctor`: checks this machine's mesh, or the mesh at a target."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import typer
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError, Unavailable
+from mnemesh_kit.services import SERVICE_NAMES, SERVICES
 
 from mnemesh_client.addresses import Addresses
 from mnemesh_client.cli.connection import Connection
-from mnemesh_client.cli.error_text import explain
-from mnemesh_client.cli.first_agent import REHEARSAL
+from mnemesh_client.cli.error_text import error_text
+from mnemesh_client.cli.first_agent import REHEARSAL_MODEL
+from mnemesh_client.cli.options import DataDirOption, mesh_config
+from mnemesh_client.cli.terminal import output
+from mnemesh_client.cli.version import CLIENT_VERSION, service_version
+from mnemesh_client.mnemesh import Mnemesh
 from mnemesh_client.supervisor import health
-from mnemesh_client.supervisor.config import ROOMS, MeshConfig, module_of
+from mnemesh_client.supervisor.config import MeshConfig, service_module
 from mnemesh_client.supervisor.data_lock import lock_holder
 
-_TOO_NEW_PYTHON: Final = (3, 13)
+_OLDEST_PYTHON: Final = (3, 11)
+_NEWEST_PYTHON: Final = (3, 14)
 _MODEL_VARIABLES: Final = (
     "MNEMESH_MODEL",
     "OPENAI_BASE_URL",
@@ -31,13 +38,13 @@ _MODEL_VARIABLES: Final = (
     "ANTHROPIC_BASE_URL",
     "ANTHROPIC_API_KEY",
 )
-_LITTLE_SPACE: Final = 500 * 1024 * 1024
+_MIN_FREE_BYTES: Final = 500 * 1024 * 1024
 _OFFLINE_EMBEDDER: Final = "mnemesh/wordllama-256"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `state` is "ok", "note" or "problem"."""
+    """The result of one check. `state` is "ok", "note" or "problem"."""
 
     subject: str
     text: str
@@ -45,12 +52,12 @@ class Finding:
 
     @property
     def is_problem(self) -> bool:
-        """Whether something has to be done about it."""
+        """Whether the operator has to act."""
         return self.state == "problem"
 
     @property
     def mark(self) -> str:
-        """The state as a sign."""
+        """The state as a symbol."""
         return {"ok": "✓", "note": "·", "problem": "✗"}[self.state]
 
     @property
@@ -59,90 +66,116 @@ class Finding:
         return {"ok": "", "note": "dim", "problem": "red"}[self.state]
 
 
+def doctor(context: typer.Context, data_dir: DataDirOption = None) -> None:
+    """Check Python, the data directory, the health and version of each service, the model and the embedder.
+
+    The exit code is 1 if there is a problem.
+    """
+    findings = asyncio.run(examine(mesh_config(data_dir), context.obj, os.environ))
+    console = output()
+    for finding in findings:
+        console.print(f"{finding.mark} {finding.subject:13} {finding.text}", style=finding.style, markup=False)
+    raise typer.Exit(int(any(finding.is_problem for finding in findings)))
+
+
 async def examine(config: MeshConfig, connection: Connection, env: Mapping[str, str]) -> list[Finding]:
-    """Everything that can be told from here, about this machine's mesh or the one that is connected to."""
-    findings = [_python(), _data_dir(config), _embedder(config)]
-    findings += [finding for room in ROOMS if (finding := _installed(room)) is not None]
+    """Runs all checks, on this machine's mesh or on the mesh that `connection` names."""
+    findings = [_check_python(), _check_data_dir(config), _check_embedder(config)]
+    findings += [finding for name in SERVICE_NAMES if (finding := _check_installed(name)) is not None]
     addresses = _addresses(config, connection.target, env)
-    states = await asyncio.gather(*(health.status(address) for address in addresses.values()))
+    states = await asyncio.gather(*(health.health_status(address) for address in addresses.values()))
     running = any(state == "SERVING" for state in states)
-    findings += [_room(room, addresses[room], state, running) for room, state in zip(addresses, states, strict=True)]
-    return [*findings, await _model(addresses["orchestrator"], connection, env)]
+    async with connection.open(Addresses(**addresses)) as mnemesh:
+        for (name, address), state in zip(addresses.items(), states, strict=True):
+            if state == "SERVING":
+                findings.append(await _check_version(mnemesh, name, address))
+            else:
+                findings.append(_diagnose(name, address, state, running))
+        findings.append(await _check_model(mnemesh, env))
+    return findings
 
 
 def how_to_change(model: str) -> str:
-    """What a person can do to get another model."""
-    if model == REHEARSAL:
-        return "no LLM; set OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENAI_BASE_URL for a real one"
+    """Returns a hint how to use another model."""
+    if model == REHEARSAL_MODEL:
+        return "no LLM; set OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENAI_BASE_URL to use one"
     return "change it with MNEMESH_MODEL=provider/model"
 
 
 def _addresses(config: MeshConfig, target: str | None, env: Mapping[str, str]) -> dict[str, str]:
     if target is not None:
         return dict(Addresses.resolve(target, env=env).items())
-    return {room: env.get(f"MNEMESH_{room.upper()}_TARGET") or config.address(room) for room in ROOMS}
+    return {spec.name: env.get(spec.target_variable) or config.address(spec.name) for spec in SERVICES}
 
 
-def _python() -> Finding:
+def _check_python() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
-    if not (3, 11) <= sys.version_info[:2] < _TOO_NEW_PYTHON:
-        return Finding("python", f"{version}; mnemesh needs 3.11 or 3.12", "problem")
+    if not _OLDEST_PYTHON <= sys.version_info[:2] <= _NEWEST_PYTHON:
+        return Finding("python", f"{version}; mnemesh requires Python 3.11 to 3.14", "problem")
     return Finding("python", f"{version} at {sys.executable}")
 
 
-def _data_dir(config: MeshConfig) -> Finding:
+def _check_data_dir(config: MeshConfig) -> Finding:
     directory = config.data_path
-    there = next(path for path in (directory, *directory.parents) if path.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
-        text = f"{directory} cannot be written; choose another with MNEMESH_DATA_DIR"
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        text = f"{directory} cannot be written. Choose another with MNEMESH_DATA_DIR."
         return Finding("data", text, "problem")
-    free = shutil.disk_usage(there).free
-    if free < _LITTLE_SPACE:
-        return Finding("data", f"{directory} has only {free // 2**20} MB left", "problem")
+    free = shutil.disk_usage(existing).free
+    if free < _MIN_FREE_BYTES:
+        return Finding("data", f"{directory} has only {free // 2**20} MB of free space", "problem")
     holder = lock_holder(directory)
-    use = f"in use by pid {holder.get('pid')}" if holder else "not in use"
+    use = f"in use by pid {holder.pid}" if holder else "not in use"
     return Finding("data", f"{directory}, {use}, {free // 2**30} GB free")
 
 
-async def _model(address: str, connection: Connection, env: Mapping[str, str]) -> Finding:
-    async with Connection(address, connection.token, connection.key_file).open() as mnemesh:
-        try:
-            model = (await mnemesh.models.default()).handle
-        except Unavailable:
-            given = [name for name in _MODEL_VARIABLES if env.get(name)]
-            return Finding("model", f"chosen by {', '.join(given)}" if given else REHEARSAL, "note")
-        except MnemeshError as error:
-            return Finding("model", explain(error), "problem")
+async def _check_model(mnemesh: Mnemesh, env: Mapping[str, str]) -> Finding:
+    try:
+        model = (await mnemesh.models.default()).handle
+    except Unavailable:
+        present = [name for name in _MODEL_VARIABLES if env.get(name)]
+        return Finding("model", f"set by {', '.join(present)}" if present else REHEARSAL_MODEL, "note")
+    except MnemeshError as error:
+        return Finding("model", error_text(error), "problem")
     return Finding("model", f"{model} ({how_to_change(model)})")
 
 
-def _embedder(config: MeshConfig) -> Finding:
+def _check_embedder(config: MeshConfig) -> Finding:
     if config.embedder == _OFFLINE_EMBEDDER and importlib.util.find_spec("wordllama") is None:
         return Finding("embedder", f"{config.embedder} is not installed", "problem")
     return Finding("embedder", config.embedder)
 
 
-def _installed(room: str) -> Finding | None:
+def _check_installed(name: str) -> Finding | None:
     try:
-        module_of(room)
+        service_module(name)
     except StartupError as error:
-        return Finding(room, str(error), "problem")
+        return Finding(name, str(error), "problem")
     return None
 
 
-def _room(room: str, address: str, state: str, running: bool) -> Finding:
-    if state == "SERVING":
-        return Finding(room, f"{address} answers")
+async def _check_version(mnemesh: Mnemesh, name: str, address: str) -> Finding:
+    try:
+        version = await service_version(mnemesh, name)
+    except MnemeshError as error:
+        return Finding(name, f"{address} is serving, but {error_text(error)}", "problem")
+    if version != CLIENT_VERSION:
+        return Finding(name, f"{address} is serving version {version}; this client is {CLIENT_VERSION}", "note")
+    return Finding(name, f"{address} is serving version {version}")
+
+
+def _diagnose(name: str, address: str, state: str, running: bool) -> Finding:
+    """Returns the finding for a service that is not serving. `running` is whether another one is."""
     if state != "UNAVAILABLE":
-        return Finding(room, f"{address} says {state}", "problem")
+        return Finding(name, f"{address} reports {state}", "problem")
     if running:
-        return Finding(room, f"{address} does not answer; see its log", "problem")
-    if _is_open(address):
-        return Finding(room, f"{address} is taken by something that is not mnemesh", "problem")
-    return Finding(room, f"{address} does not answer; `mnemesh up` starts a mesh", "note")
+        return Finding(name, f"{address} does not answer. See the log of the service.", "problem")
+    if _accepts_connections(address):
+        return Finding(name, f"{address} is in use by a program other than mnemesh", "problem")
+    return Finding(name, f"{address} does not answer. Start a mesh with `mnemesh up`.", "note")
 
 
-def _is_open(address: str) -> bool:
+def _accepts_connections(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):

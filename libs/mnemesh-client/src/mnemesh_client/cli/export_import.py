@@ -1,45 +1,52 @@
-"""`mnemesh export`, `mnemesh import`: an agent's memory as files."""
+"""`mnemesh export` and `mnemesh import`: the memory of an agent as files."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from mnemesh_kit.errors import InvalidArgument, MnemeshError
 
 from mnemesh_client.cli.connection import Connection
-from mnemesh_client.cli.terminal import complain, output
+from mnemesh_client.cli.options import AgentArgument
+from mnemesh_client.cli.terminal import output, print_error
 from mnemesh_client.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, TraceDirectory
 from mnemesh_client.trace_files.mirror import Mirror
 
-FOLDER = ["MNEMESH_MEMORY_DIR", "AUTOBYTEUS_MEMORY_DIR"]
+_DIRECTORY_VARIABLES: Final = ["MNEMESH_MEMORY_DIR", "AUTOBYTEUS_MEMORY_DIR"]
 
 
 def export(
     context: typer.Context,
-    agent: Annotated[str, typer.Argument(help="Id or name.")],
-    dir: Annotated[  # noqa: A002  (the option's own name)
-        Path, typer.Option(envvar=FOLDER, help="Where agents/<id>/ is made.")
+    agent: AgentArgument,
+    dir: Annotated[  # noqa: A002  (the name of the option)
+        Path, typer.Option(envvar=_DIRECTORY_VARIABLES, help="Directory in which agents/<id>/ is created.")
     ] = Path("memory"),
-    watch: Annotated[bool, typer.Option("--watch", help="Keep the files current until interrupted.")] = False,
-    interval: Annotated[float, typer.Option(min=0.05, help="Seconds between looks, with --watch.")] = 2.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep the files up to date until interrupted.")] = False,
+    interval: Annotated[float, typer.Option(min=0.05, help="Seconds between updates with --watch.")] = 2.0,
 ) -> None:
-    """Write what an agent remembers to JSONL files."""
+    """Export the memory of an agent to JSONL files."""
     asyncio.run(_export(context.obj, agent, dir, interval if watch else None))
 
 
 def import_(
     context: typer.Context,
-    dir: Annotated[  # noqa: A002  (the argument's own name)
-        Path, typer.Argument(envvar=FOLDER, help="One agent's files, or a folder with agents/ in it.")
+    dir: Annotated[  # noqa: A002  (the name of the argument)
+        Path,
+        typer.Argument(envvar=_DIRECTORY_VARIABLES, help="Directory of one agent's files, or one with agents/ in it."),
     ],
-    agent: Annotated[str | None, typer.Option(help="Who takes them in; else the agent that the folder names.")] = None,
-    window: Annotated[bool, typer.Option(help="Show what is not archived in the agent's window.")] = True,
+    agent: Annotated[
+        str | None,
+        typer.Option(help="Id or name of the agent to import into.", show_default="the agent that the directory names"),
+    ] = None,
+    window: Annotated[
+        bool, typer.Option(help="Add traces that are not archived to the agent's context window.")
+    ] = True,
 ) -> None:
-    """Read JSONL files into an agent; what it remembers already is passed over."""
+    """Import JSONL files into an agent. Records that the agent already has are skipped."""
     asyncio.run(_import(context.obj, dir, agent, window=window))
 
 
@@ -55,34 +62,34 @@ async def _export(connection: Connection, key: str, base: Path, interval: float 
         count = await mirror.write()
         output().print(f"{directory.path}: {count} lines", soft_wrap=True)
         if interval is not None:
-            await mirror.follow(interval, stop, _tell)
+            await mirror.follow(interval, stop, _report_stale)
 
 
 async def _import(connection: Connection, base: Path, key: str | None, *, window: bool) -> None:
-    folders = _folders(base)
-    if key is not None and len(folders) > 1:
-        raise InvalidArgument("There are files of several agents; name the folder of one.", field="agent")
+    directories = _agent_directories(base)
+    if key is not None and len(directories) > 1:
+        raise InvalidArgument(f"{base} has files of several agents. Name the directory of one.", field="agent")
     async with connection.open() as mnemesh:
-        for folder in folders:
-            agent = await mnemesh.agents.find(key or folder.name)
-            records = list(TraceDirectory(folder).records())
-            done = await mnemesh.traces.import_(agent.id, records, extend_window=window)
+        for directory in directories:
+            agent = await mnemesh.agents.find(key or directory.name)
+            records = list(TraceDirectory(directory).records())
+            result = await mnemesh.traces.import_(agent.id, records, extend_window=window)
             output().print(
-                f"{agent.name}: {done.imported_traces} traces in {done.created_turns} new turns,"
-                f" {done.imported_episodes} episodes, {done.imported_facts} facts;"
-                f" {done.skipped_records} were there already",
+                f"{agent.name}: imported {result.imported_traces} traces in {result.created_turns} new turns,"
+                f" {result.imported_episodes} episodes, {result.imported_facts} facts;"
+                f" skipped {result.skipped_records} existing records",
                 soft_wrap=True,
             )
 
 
-def _folders(base: Path) -> list[Path]:
+def _agent_directories(base: Path) -> list[Path]:
     if any((base / name).exists() for name in (ACTIVE, ARCHIVE, EPISODES, FACTS)):
         return [base.resolve()]
-    found = sorted(path for path in (base / "agents").glob("*") if path.is_dir())
-    if not found:
-        raise InvalidArgument(f"{base} holds no trace files.", field="dir")
-    return found
+    directories = sorted(path for path in (base / "agents").glob("*") if path.is_dir())
+    if not directories:
+        raise InvalidArgument(f"{base} has no trace files.", field="dir")
+    return directories
 
 
-def _tell(error: MnemeshError) -> None:
-    complain(f"not up to date: {error.message}")
+def _report_stale(error: MnemeshError) -> None:
+    print_error(f"the files are not up to date: {error.message}")

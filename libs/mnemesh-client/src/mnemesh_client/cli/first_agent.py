@@ -1,4 +1,4 @@
-"""The agent that `mnemesh up --chat` makes once and always comes back to."""
+"""The first agent: `mnemesh up --chat` creates it once and talks to it each time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mnemesh_client.cli.connection import FIRST_AGENT_TAG, first_agent
 from mnemesh_client.inputs import new_request_id
 from mnemesh_client.mnemesh import Mnemesh
 
-REHEARSAL: Final = "mnemesh/rehearsal"
-_PENDING: Final = "first-agent.request"
+REHEARSAL_MODEL: Final = "mnemesh/rehearsal"
+_PENDING_FILE: Final = "first-agent.request"
 _NAME: Final = "mnemesh"
 _PERSONA: Final = (
     "I am a companion with a memory of my own. I write down what I learn about the person I talk to, "
@@ -22,26 +22,27 @@ _PERSONA: Final = (
 _HUMAN: Final = "I have not learned anything about this person yet."
 
 
-async def ensure_first_agent(mnemesh: Mnemesh, model: str, directory: Path, *, insist: bool) -> tuple[Agent, str]:
-    """The first agent, and one line on what became of it: found, made, or given another model.
+async def ensure_first_agent(mnemesh: Mnemesh, model: str, directory: Path, *, override: bool) -> tuple[Agent, str]:
+    """Returns the first agent, and one line that says whether it was found, created or given another model.
 
-    A creation that was interrupted is taken up again under the request id that `directory` keeps until it is done.
+    An interrupted creation is repeated with the request id that is kept in `directory` until the agent exists.
 
     Args:
-        mnemesh: the mesh.
-        model: the mesh's default model.
-        directory: the mesh's data directory.
-        insist: give it that model whatever it had; otherwise only where it had none, or one that is gone.
+        mnemesh: The client.
+        model: The default model of the mesh.
+        directory: The data directory of the mesh.
+        override: Give the agent `model` in any case. Otherwise it gets `model` only if its own model is the rehearsal
+            model or is no longer served.
     """
     agent = await first_agent(mnemesh)
     if agent is None:
-        agent = await _create(mnemesh, model, PendingRequest(directory / _PENDING))
-        return agent, f"made a first agent, {agent.name} ({agent.id})"
-    before = agent.model
-    if before != model and (insist or before == REHEARSAL or not await _is_served(mnemesh, before)):
+        agent = await _create(mnemesh, model, PendingRequest(directory / _PENDING_FILE))
+        return agent, f"created the first agent, {agent.name} ({agent.id})"
+    previous = agent.model
+    if previous != model and (override or previous == REHEARSAL_MODEL or not await _is_served(mnemesh, previous)):
         await agent.update(model=model)
-        return agent, f"going on with {agent.name} ({agent.id}), now on {model} instead of {before}"
-    return agent, f"going on with {agent.name} ({agent.id}, {before})"
+        return agent, f"using agent {agent.name} ({agent.id}), now with {model} instead of {previous}"
+    return agent, f"using agent {agent.name} ({agent.id}, {previous})"
 
 
 async def _is_served(mnemesh: Mnemesh, model: str) -> bool:
@@ -53,37 +54,37 @@ async def _is_served(mnemesh: Mnemesh, model: str) -> bool:
 
 
 class PendingRequest:
-    """The request id of a creation on the way, kept in a file until it is done."""
+    """The request id of an unfinished creation, in a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def request_id(self) -> str:
-        """The one that is kept, or a new one that is kept from now on."""
-        return self._path.read_text() if self._path.exists() else self.renewed()
+        """Returns the stored request id. Stores a new one if there is none."""
+        return self._path.read_text() if self._path.exists() else self.renew()
 
-    def renewed(self) -> str:
-        """A new one in any case."""
+    def renew(self) -> str:
+        """Stores a new request id and returns it."""
         request_id = new_request_id()
         self._path.write_text(request_id)
         return request_id
 
     def done(self) -> None:
-        """Forgets it."""
+        """Deletes the stored request id."""
         self._path.unlink()
 
 
 async def _create(mnemesh: Mnemesh, model: str, pending: PendingRequest) -> Agent:
     try:
-        agent = await _create_under(mnemesh, model, pending.request_id())
+        agent = await _create_with(mnemesh, model, pending.request_id())
     except RequestIdReused:
-        # the interrupted creation was for another model
-        agent = await _create_under(mnemesh, model, pending.renewed())
+        # The interrupted creation had another model.
+        agent = await _create_with(mnemesh, model, pending.renew())
     pending.done()
     return agent
 
 
-async def _create_under(mnemesh: Mnemesh, model: str, request_id: str) -> Agent:
+async def _create_with(mnemesh: Mnemesh, model: str, request_id: str) -> Agent:
     return await mnemesh.agents.create(
         _NAME,
         model=model,

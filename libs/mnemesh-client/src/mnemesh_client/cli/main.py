@@ -1,4 +1,4 @@
-"""The `mnemesh` command: its sub-commands, and the one line in which any of them fails."""
+"""The `mnemesh` command: its subcommands, and how errors are printed."""
 
 from __future__ import annotations
 
@@ -9,33 +9,53 @@ import typer
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.errors import MnemeshError
 
-from mnemesh_client.cli import agents, chat, export_import, maintain, memory, prompts, providers, search, tokens, up
+from mnemesh_client.cli import (
+    agents,
+    chat,
+    doctor,
+    export_import,
+    maintain,
+    memory,
+    prompts,
+    providers,
+    search,
+    tokens,
+    up,
+    version,
+)
 from mnemesh_client.cli.connection import Connection
-from mnemesh_client.cli.error_text import explain
-from mnemesh_client.cli.terminal import complain
+from mnemesh_client.cli.error_text import error_text
+from mnemesh_client.cli.terminal import print_error
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Run a mesh of mnemesh services, and talk to its agents.",
+    help="Run a mesh of mnemesh services and work with its agents.",
 )
 
 
 @app.callback()
-def connection(
+def main_options(
     context: typer.Context,
     target: Annotated[
-        str | None, typer.Option(envvar="MNEMESH_TARGET", help="Address of the orchestrator.", show_default="localhost")
+        str | None,
+        typer.Option(envvar="MNEMESH_TARGET", help="Address of the orchestrator.", show_default="localhost:50050"),
     ] = None,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version of this program.", callback=version.print_and_exit, is_eager=True
+        ),
+    ] = False,
 ) -> None:
-    """Options of every command."""
+    """Reads the options that come before a command."""
     context.obj = Connection.from_env(target)
 
 
 app.command("up")(up.up)
 app.command("down")(up.down)
-app.command("doctor")(up.doctor)
+app.command("doctor")(doctor.doctor)
 app.command("maintain")(maintain.maintain)
 app.command("chat")(chat.chat)
 app.command("search")(search.search)
@@ -46,21 +66,25 @@ app.add_typer(memory.app, name="memory")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(providers.app, name="providers")
 app.add_typer(tokens.app, name="tokens")
+app.command("version")(version.version)
 
 
 def main() -> None:
-    """Runs the command line: exit code 1 for a refused request, 2 for what cannot be meant or cannot start."""
+    """Runs the command line.
+
+    Exits with 1 if the server refuses a request, and with 2 if an argument is invalid or the mesh cannot start.
+    """
     try:
         app(prog_name="mnemesh")
     except StartupError as error:
-        complain(str(error))
+        print_error(str(error))
         sys.exit(2)
     except MnemeshError as error:
-        complain(explain(error))
+        print_error(error_text(error))
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # whoever read our output has left; Python would complain once more at exit
+        # The reader of stdout is gone. Without this, Python would report a second error when it flushes stdout at exit.
         sys.stdout = None
         sys.exit(1)

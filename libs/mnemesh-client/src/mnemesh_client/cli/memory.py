@@ -1,4 +1,4 @@
-"""`mnemesh memory`: show an agent's core memory, and edit a block of it."""
+"""`mnemesh memory`: shows and edits the core memory of an agent."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from rich.text import Text
 
 from mnemesh_client.agent import Agent
 from mnemesh_client.cli.connection import Connection, choose_agent
+from mnemesh_client.cli.options import AgentArgument, OptionalAgentArgument
 from mnemesh_client.cli.terminal import output
 from mnemesh_client.mnemesh import Mnemesh
 
-app = typer.Typer(no_args_is_help=True, help="Show and edit what agents keep in mind.")
+app = typer.Typer(no_args_is_help=True, help="Show and edit the core memory of agents.")
 
 
 def print_memory(console: Console, memory: blocks_pb2.CoreMemory) -> None:
-    """Prints the blocks, each under its label."""
+    """Prints all blocks, each with its label, size and limit."""
     if not memory.blocks:
         console.print("no blocks", style="dim")
     for block in memory.blocks:
@@ -35,10 +36,7 @@ def print_memory(console: Console, memory: blocks_pb2.CoreMemory) -> None:
 
 
 @app.command("show")
-def show(
-    context: typer.Context,
-    agent: Annotated[str | None, typer.Argument(help="Id or name; else the first agent.")] = None,
-) -> None:
+def show(context: typer.Context, agent: OptionalAgentArgument = None) -> None:
     """Show the blocks of an agent."""
     asyncio.run(_show(context.obj, agent))
 
@@ -52,15 +50,20 @@ async def _show(connection: Connection, key: str | None) -> None:
 @app.command("edit")
 def edit(
     context: typer.Context,
-    agent: Annotated[str, typer.Argument(help="Id or name.")],
-    label: Annotated[str, typer.Argument(help="Of the block.")],
-    append: Annotated[str | None, typer.Option(help="Text to add at the end.")] = None,
-    replace: Annotated[tuple[str, str] | None, typer.Option(metavar="OLD NEW", help="Text to replace.")] = None,
-    value: Annotated[str | None, typer.Option(help="The whole new value.")] = None,
+    agent: AgentArgument,
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="Label of the block.")],
+    append: Annotated[str | None, typer.Option(help="Append a line of text.")] = None,
+    replace: Annotated[
+        tuple[str, str] | None, typer.Option(metavar="OLD NEW", help="Replace the only occurrence of a text.")
+    ] = None,
+    value: Annotated[str | None, typer.Option(help="Replace the whole value.")] = None,
 ) -> None:
-    """Edit a block of an agent, as its owner; without an option, in $EDITOR."""
+    """Edit a block of an agent. Opens $EDITOR if no option is given.
+
+    The edit is made as the owner of the agent, who may also change read-only blocks.
+    """
     if sum(option is not None for option in (append, replace, value)) > 1:
-        raise typer.BadParameter("use one of --append, --replace and --value")
+        raise typer.BadParameter("use only one of --append, --replace and --value")
     asyncio.run(_edit(context.obj, agent, label, append, replace, value))
 
 
@@ -81,12 +84,12 @@ async def _edit(
         elif value is not None:
             await mnemesh.blocks.rethink(agent.id, label, value)
         else:
-            await _in_editor(mnemesh, agent, label)
+            await _edit_in_editor(mnemesh, agent, label)
         print_memory(output(), await agent.memory())
 
 
-async def _in_editor(mnemesh: Mnemesh, agent: Agent, label: str) -> None:
-    """Opens the value in an editor and writes it back, unless somebody else changed it meanwhile."""
+async def _edit_in_editor(mnemesh: Mnemesh, agent: Agent, label: str) -> None:
+    """Opens the value in an editor and writes it back. The write is refused if the block changed meanwhile."""
     block = next((block for block in (await agent.memory()).blocks if block.label == label), None)
     if block is None:
         raise NotFound(f"{agent.name} has no block {label!r}.", resource_id=label)

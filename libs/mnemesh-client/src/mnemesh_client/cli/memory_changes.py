@@ -1,4 +1,4 @@
-"""What a turn changes in core memory, told by comparing the blocks before and after."""
+"""The changes that a turn makes to core memory, found by comparing the blocks before and after."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from mnemesh_client.mnemesh import Mnemesh
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
-    """A change of one block: the lines that went and the lines that came."""
+class BlockChange:
+    """The lines that were removed from a block and added to it."""
 
     label: str
     removed: tuple[str, ...]
     added: tuple[str, ...]
 
 
-class MemoryWatch:
-    """Follows the core memory of one agent. It shows what really changed, whichever tool did it."""
+class MemoryTracker:
+    """Tracks the core memory of one agent. It sees every change, whichever tool made it."""
 
     def __init__(self, mnemesh: Mnemesh, agent_id: str) -> None:
         self._mnemesh = mnemesh
         self._agent_id = agent_id
         self._known: blocks_pb2.CoreMemory | None = None
 
-    async def begin(self) -> None:
-        """Notes the memory as it is before a turn."""
+    async def start(self) -> None:
+        """Reads the memory as it is before a turn."""
         try:
             self._known = await self._mnemesh.blocks.core_memory(self._agent_id)
         except MnemeshError:
-            # the conversation goes on where only the view of its memory is away
+            # The chat continues while only the view of the memory is unavailable.
             self._known = None
 
-    async def edits(self) -> list[Edit]:
-        """What changed since the last look."""
+    async def changes(self) -> list[BlockChange]:
+        """Returns the changes since the last call; none while the memory cannot be read."""
         before = self._known
         if before is None:
             return []
@@ -48,24 +48,24 @@ class MemoryWatch:
         if after is None:
             return []
         self._known = after
-        return differences(before, after)
+        return block_changes(before, after)
 
 
-def differences(before: blocks_pb2.CoreMemory, after: blocks_pb2.CoreMemory) -> list[Edit]:
-    """The edits that lead from one core memory to another, by label."""
+def block_changes(before: blocks_pb2.CoreMemory, after: blocks_pb2.CoreMemory) -> list[BlockChange]:
+    """Returns the changed blocks, in the order of their labels in `before` and then in `after`."""
     old = {block.label: block.value for block in before.blocks}
     new = {block.label: block.value for block in after.blocks}
     return [
-        _edit(label, old.get(label, ""), new.get(label, ""))
+        _change(label, old.get(label, ""), new.get(label, ""))
         for label in dict.fromkeys((*old, *new))
         if old.get(label) != new.get(label)
     ]
 
 
-def _edit(label: str, old: str, new: str) -> Edit:
-    changes = [line for line in difflib.ndiff(old.splitlines(), new.splitlines()) if line[:2] in ("- ", "+ ")]
-    return Edit(
+def _change(label: str, old: str, new: str) -> BlockChange:
+    lines = [line for line in difflib.ndiff(old.splitlines(), new.splitlines()) if line[:2] in ("- ", "+ ")]
+    return BlockChange(
         label,
-        removed=tuple(line[2:] for line in changes if line.startswith("- ")),
-        added=tuple(line[2:] for line in changes if line.startswith("+ ")),
+        removed=tuple(line[2:] for line in lines if line.startswith("- ")),
+        added=tuple(line[2:] for line in lines if line.startswith("+ ")),
     )

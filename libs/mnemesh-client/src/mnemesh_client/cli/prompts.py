@@ -11,25 +11,27 @@ from rich.table import Table
 from mnemesh_client.cli.connection import Connection
 from mnemesh_client.cli.terminal import output
 
-app = typer.Typer(no_args_is_help=True, help="List and show the system prompts that agents can be made with.")
+app = typer.Typer(no_args_is_help=True, help="List and show the system prompts for new agents.")
 
 
 @app.command("list")
 def list_prompts(context: typer.Context) -> None:
-    """List the system prompts by key."""
+    """List system prompts by key."""
     asyncio.run(_list(context.obj))
 
 
 async def _list(connection: Connection) -> None:
     async with connection.open() as mnemesh:
-        table = Table("key", "whose", "characters", box=None)
+        table = Table("KEY", "SOURCE", "CHARACTERS", box=None)
         async for prompt in mnemesh.prompts.list():
-            table.add_row(prompt.key, "mnemesh's" if prompt.built_in else "operator's", str(len(prompt.text)))
+            table.add_row(prompt.key, "built-in" if prompt.built_in else "operator", str(len(prompt.text)))
         output().print(table)
 
 
 @app.command("show")
-def show_prompt(context: typer.Context, key: Annotated[str, typer.Argument(metavar="KEY")]) -> None:
+def show_prompt(
+    context: typer.Context, key: Annotated[str, typer.Argument(metavar="KEY", help="Key of the prompt.")]
+) -> None:
     """Print a system prompt."""
     asyncio.run(_show(context.obj, key))
 

@@ -11,30 +11,33 @@ from mnemesh.agents.v1 import models_pb2
 from rich.table import Column, Table
 
 from mnemesh_client.cli.connection import Connection
-from mnemesh_client.cli.terminal import complain, output
+from mnemesh_client.cli.options import YesOption
+from mnemesh_client.cli.terminal import output, print_error
 
-app = typer.Typer(no_args_is_help=True, help="Register, list, check and remove providers of models.")
+app = typer.Typer(no_args_is_help=True, help="Add, list, check and remove model providers.")
 
-Key = Annotated[str, typer.Argument(metavar="PROVIDER", help="Id or name.")]
+ProviderArgument = Annotated[str, typer.Argument(metavar="PROVIDER", help="Id or name of the provider.")]
 
 
 @app.command("add")
 def add_provider(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="First part of its models' handles.")],
-    type: Annotated[str, typer.Option(help="openai, anthropic, groq, openai_compatible, …")],  # noqa: A002
-    base_url: Annotated[str | None, typer.Option(help="Where it is; the vendor's own place otherwise.")] = None,
-    api_version: Annotated[str | None, typer.Option(help="Of Azure's dated API.")] = None,
-    region: Annotated[str | None, typer.Option(help="Of Bedrock.")] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the provider: the first part of model handles.")],
+    type: Annotated[  # noqa: A002
+        str, typer.Option(help="Provider type: openai, anthropic, groq, openai_compatible, …")
+    ],
+    base_url: Annotated[str | None, typer.Option(help="Base URL of the API.", show_default="the vendor's URL")] = None,
+    api_version: Annotated[str | None, typer.Option(help="API version. Only for Azure.")] = None,
+    region: Annotated[str | None, typer.Option(help="Region. Only for Bedrock.")] = None,
     key_file: Annotated[
         typer.FileText | None,
-        typer.Option(help="A file with its key, - for standard input; a terminal is asked otherwise."),
+        typer.Option(help="File with the API key, or - for stdin.", show_default="prompt on a terminal"),
     ] = None,
 ) -> None:
-    """Register a provider for your organization, and print its id."""
-    fields = {"base_url": base_url, "api_version": api_version, "region": region}
-    given = {field: value for field, value in fields.items() if value is not None}
-    asyncio.run(_add(context.obj, name, type, _key(key_file), given))
+    """Add a model provider for your organization and print its id."""
+    options = {"base_url": base_url, "api_version": api_version, "region": region}
+    fields = {field: value for field, value in options.items() if value is not None}
+    asyncio.run(_add(context.obj, name, type, _read_key(key_file), fields))
 
 
 async def _add(connection: Connection, name: str, kind: str, api_key: str | None, fields: dict[str, Any]) -> None:
@@ -42,7 +45,7 @@ async def _add(connection: Connection, name: str, kind: str, api_key: str | None
         provider = await mnemesh.providers.create(name, kind, api_key=api_key, **fields)
         output().print(provider.id, markup=False)
         if provider.last_refresh_error:
-            complain(f"It is registered, but does not work yet: {provider.last_refresh_error}")
+            print_error(f"The provider was added, but its models cannot be listed: {provider.last_refresh_error}")
 
 
 @app.command("list")
@@ -53,13 +56,13 @@ def list_providers(context: typer.Context) -> None:
 
 async def _list(connection: Connection) -> None:
     async with connection.open() as mnemesh:
-        table = Table("name", "type", "whose", "key", "models", Column("id", no_wrap=True), box=None)
+        table = Table("NAME", "TYPE", "OWNER", "KEY", "MODELS", Column("ID", no_wrap=True), box=None)
         async for provider in mnemesh.providers.list():
             is_own = provider.category == models_pb2.PROVIDER_CATEGORY_BYOK
             table.add_row(
                 provider.name,
                 provider.type,
-                "yours" if is_own else "server's",
+                "organization" if is_own else "server",
                 "yes" if provider.has_api_key else "no",
                 "disabled" if provider.disabled else str(provider.model_count),
                 provider.id,
@@ -68,8 +71,8 @@ async def _list(connection: Connection) -> None:
 
 
 @app.command("check")
-def check_provider(context: typer.Context, provider: Key) -> None:
-    """Ask a provider which models it has, and say why where it does not work."""
+def check_provider(context: typer.Context, provider: ProviderArgument) -> None:
+    """Check that a provider works, and list its models."""
     asyncio.run(_check(context.obj, provider))
 
 
@@ -80,26 +83,22 @@ async def _check(connection: Connection, key: str) -> None:
 
 
 @app.command("remove")
-def remove_provider(
-    context: typer.Context,
-    provider: Key,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
-    """Remove one of your organization's providers, and its key."""
+def remove_provider(context: typer.Context, provider: ProviderArgument, yes: YesOption = False) -> None:
+    """Remove a provider of your organization, and its API key."""
     asyncio.run(_remove(context.obj, provider, yes))
 
 
-async def _remove(connection: Connection, key: str, sure: bool) -> None:
+async def _remove(connection: Connection, key: str, confirmed: bool) -> None:
     async with connection.open() as mnemesh:
         provider = await mnemesh.providers.get(key)
-        if not sure:
-            typer.confirm(f"Remove {provider.name} ({provider.id}) and its key?", abort=True, err=True)
+        if not confirmed:
+            typer.confirm(f"Remove {provider.name} ({provider.id}) and its API key?", abort=True, err=True)
         await mnemesh.providers.delete(provider.id)
         output().print(f"removed {provider.id}", markup=False)
 
 
-def _key(file: typer.FileText | None) -> str | None:
-    """The key from the file, or typed unseen; never from the command line, which others can read."""
+def _read_key(file: typer.FileText | None) -> str | None:
+    """Returns the key from a file or a prompt. There is no option for it: other users can read command lines."""
     if file is not None:
         return file.read().strip() or None
     if not sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""`mnemesh search`: an agent's messages and passages, by words and meaning."""
+"""`mnemesh search`: searches the messages and passages of an agent."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mnemesh_client.cli.terminal import output
 _LONGEST: Final = 300
 
 
-class Tier(StrEnum):
-    """Where to look."""
+class Scope(StrEnum):
+    """The kinds of memory to search."""
 
     ALL = "all"
     MESSAGES = "messages"
@@ -27,44 +27,44 @@ class Tier(StrEnum):
 
 def search(
     context: typer.Context,
-    query: Annotated[str, typer.Argument(help="What to look for.")],
-    agent: Annotated[str | None, typer.Option(help="Id or name; else the first agent.")] = None,
-    tier: Annotated[Tier, typer.Option("--in", help="Where to look.")] = Tier.ALL,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="Most hits of each kind.")] = 5,
+    query: Annotated[str, typer.Argument(help="Words or a phrase to search for.")],
+    agent: Annotated[str | None, typer.Option(help="Id or name of the agent.", show_default="the first agent")] = None,
+    scope: Annotated[Scope, typer.Option("--in", help="Memory to search.")] = Scope.ALL,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Maximum number of results of each kind.")] = 5,
 ) -> None:
-    """Search what an agent heard, said and archived."""
-    asyncio.run(_search(context.obj, query, agent, tier, limit))
+    """Search the messages and archived passages of an agent."""
+    asyncio.run(_search(context.obj, query, agent, scope, limit))
 
 
-async def _search(connection: Connection, query: str, key: str | None, tier: Tier, limit: int) -> None:
+async def _search(connection: Connection, query: str, key: str | None, scope: Scope, limit: int) -> None:
     async with connection.open() as mnemesh:
         agent = await choose_agent(mnemesh, key)
         found = 0
-        if tier is not Tier.PASSAGES:
-            found += await _messages(agent, query, limit)
-        if tier is not Tier.MESSAGES:
-            found += await _passages(agent, query, limit)
+        if scope is not Scope.PASSAGES:
+            found += await _print_messages(agent, query, limit)
+        if scope is not Scope.MESSAGES:
+            found += await _print_passages(agent, query, limit)
         if not found:
-            output().print("nothing found", style="dim")
+            output().print("no results", style="dim")
 
 
-async def _messages(agent: Agent, query: str, limit: int) -> int:
+async def _print_messages(agent: Agent, query: str, limit: int) -> int:
     hits = await agent.search(query, limit=limit)
     for hit in hits:
         role = message_pb2.Role.Name(hit.message.role).removeprefix("ROLE_").lower()
-        _line(hit.message.create_time.ToJsonString(), role, hit.text)
+        _print_hit(hit.message.create_time.ToJsonString(), role, hit.text)
     return len(hits)
 
 
-async def _passages(agent: Agent, query: str, limit: int) -> int:
+async def _print_passages(agent: Agent, query: str, limit: int) -> int:
     hits = await agent.search_passages(query, limit=limit)
     for hit in hits:
         tags = f" [{', '.join(hit.passage.tags)}]" if hit.passage.tags else ""
-        _line(hit.passage.create_time.ToJsonString(), "passage", f"{hit.passage.text}{tags}")
+        _print_hit(hit.passage.create_time.ToJsonString(), "passage", f"{hit.passage.text}{tags}")
     return len(hits)
 
 
-def _line(time: str, kind: str, text: str) -> None:
+def _print_hit(time: str, kind: str, text: str) -> None:
     text = " ".join(text.split())
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     output().print(Text(time[:16].replace("T", " "), style="dim"), Text(f"{kind:9}", style="cyan"), Text(text))

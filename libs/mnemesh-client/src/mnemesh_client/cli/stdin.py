@@ -1,4 +1,4 @@
-"""Reads a person's lines without holding up the event loop."""
+"""Lines from stdin, read without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -13,33 +13,37 @@ from functools import partial
 from typing import Any
 
 
-async def lines(prompt: str) -> AsyncGenerator[str, None]:
-    """Yields the lines of stdin to its end, each read only when it is asked for.
+async def read_lines(prompt: str) -> AsyncGenerator[str, None]:
+    """Yields the lines of stdin to its end. Reads a line only when the caller asks for it.
 
-    On a terminal the line can be edited and has a history. The reading thread is a daemon: a prompt that nobody
-    answers does not keep the program alive.
+    On a terminal, the line can be edited and has a history. The reading thread is a daemon, so that an unanswered
+    prompt does not keep the program alive.
     """
     loop = asyncio.get_running_loop()
-    read = partial(_edited, prompt) if sys.stdin.isatty() and sys.stdout.isatty() else Piped(sys.stdin.fileno()).line
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    read = partial(_read_edited, prompt) if is_terminal else PipeReader(sys.stdin.fileno()).read_line
     while True:
-        answer: asyncio.Future[str | None] = loop.create_future()
-        threading.Thread(target=_read, args=(read, loop, answer), daemon=True).start()
-        line = await answer
+        result: asyncio.Future[str | None] = loop.create_future()
+        threading.Thread(target=_read_into, args=(read, loop, result), daemon=True).start()
+        line = await result
         if line is None:
             return
         yield line
 
 
-class Piped:
-    """The lines of a file descriptor, past Python's own buffer: a thread that waits in there would be fatal at exit."""
+class PipeReader:
+    """The lines of a file descriptor.
+
+    It bypasses the buffer of `sys.stdin`: the interpreter aborts at exit if a daemon thread holds that buffer's lock.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._buffer = b""
         self._ended = False
 
-    def line(self) -> str | None:
-        """The next line without its end, or None after the last."""
+    def read_line(self) -> str | None:
+        """Returns the next line without its line break, or None after the last line."""
         while b"\n" not in self._buffer and not self._ended:
             piece = os.read(self._descriptor, 65536)
             self._buffer += piece
@@ -51,8 +55,8 @@ class Piped:
 
 
 @contextmanager
-def terminal_kept() -> Iterator[None]:
-    """Gives the terminal back as it was: a line editor that is left in mid-line would leave it without echo."""
+def terminal_restored() -> Iterator[None]:
+    """Restores the terminal's settings on exit: an interrupted line editor leaves the terminal without echo."""
     if not sys.stdin.isatty():
         yield
         return
@@ -63,22 +67,24 @@ def terminal_kept() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _edited(prompt: str) -> str | None:
+def _read_edited(prompt: str) -> str | None:
     if "readline" not in sys.modules and os.environ.get("TERM") != "dumb":
         with suppress(ImportError):
-            import readline  # noqa: F401, PLC0415  (gives `input` arrow keys and a history)
+            import readline  # noqa: F401, PLC0415  (adds arrow keys and a history to `input`)
     try:
         return input(prompt)
     except EOFError:
         return None
 
 
-def _read(read: Callable[[], str | None], loop: asyncio.AbstractEventLoop, answer: asyncio.Future[str | None]) -> None:
+def _read_into(
+    read: Callable[[], str | None], loop: asyncio.AbstractEventLoop, result: asyncio.Future[str | None]
+) -> None:
     line = read()
-    with suppress(RuntimeError):  # the loop may have closed while nobody typed
-        loop.call_soon_threadsafe(_settle, answer, line)
+    with suppress(RuntimeError):  # the loop may be closed by now
+        loop.call_soon_threadsafe(_set_result, result, line)
 
 
-def _settle(answer: asyncio.Future[Any], line: str | None) -> None:
-    if not answer.done():
-        answer.set_result(line)
+def _set_result(result: asyncio.Future[Any], line: str | None) -> None:
+    if not result.done():
+        result.set_result(line)

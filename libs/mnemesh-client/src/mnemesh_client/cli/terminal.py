@@ -1,4 +1,4 @@
-"""Where the command line writes: replies and tables on stdout, everything about the program itself on stderr."""
+"""The output of the command line: results go to stdout, messages about the program itself to stderr."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ _UNBOUNDED = 4096
 
 
 def output() -> Console:
-    """The console of results; lines are as long as they are where a program reads them."""
+    """Returns the console for results. It does not wrap lines unless stdout is a terminal."""
     width = None if sys.stdout.isatty() else _UNBOUNDED
     return Console(file=sys.stdout, highlight=False, width=width, soft_wrap=width is not None)
 
 
-def notices() -> Console:
-    """The console of notices."""
-    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
-
-
 def notice(text: str) -> None:
-    """One line about what the program does."""
-    notices().print(Text("mnemesh: ", style="dim"), Text(text), sep="", end="\n")
+    """Prints one line about the program's progress to stderr."""
+    _stderr().print(Text("mnemesh: ", style="dim"), Text(text), sep="", end="\n")
 
 
-def complain(text: str) -> None:
-    """One line about what went wrong."""
+def print_error(text: str) -> None:
+    """Prints an error to stderr, as one line."""
     line = " ".join(text.split())
-    notices().print(Text("mnemesh: ", style="bold red"), Text(line), sep="", end="\n")
+    _stderr().print(Text("mnemesh: ", style="bold red"), Text(line), sep="", end="\n")
+
+
+def _stderr() -> Console:
+    return Console(file=sys.stderr, highlight=False, soft_wrap=True)

@@ -11,28 +11,32 @@ from mnemesh_kit.principal import DEFAULT_PRINCIPAL, Principal
 
 from mnemesh_client.cli.terminal import output
 
-app = typer.Typer(no_args_is_help=True, help="Sign tokens with the key file of the mesh.")
+app = typer.Typer(no_args_is_help=True, help="Create bearer tokens for a mesh with authentication.")
 
 
 @app.callback()
 def tokens() -> None:
-    """Keeps `create` a sub-command."""
+    """Keeps `create` a subcommand: typer runs the only command of a group without its name."""
 
 
 @app.command("create")
 def create(
     key_file: Annotated[
-        str, typer.Option(envvar="MNEMESH_AUTH_KEY_FILE", help="Keys, one a line; the first one signs.")
+        str,
+        typer.Option(envvar="MNEMESH_AUTH_KEY_FILE", help="Key file of the mesh. Its first line signs the token."),
     ],
-    organization: Annotated[str, typer.Option(help="org-<uuid>; the default one otherwise.")] = (
-        DEFAULT_PRINCIPAL.organization_id
-    ),
-    subject: Annotated[str, typer.Option(help="user-<uuid>; the default one otherwise.")] = (
-        DEFAULT_PRINCIPAL.subject_id
-    ),
-    days: Annotated[float, typer.Option(min=0.001, help="How long it is valid.")] = 30.0,
+    organization: Annotated[
+        str, typer.Option(help="Organization of the caller, org-<uuid>.", show_default="the default organization")
+    ] = DEFAULT_PRINCIPAL.organization_id,
+    subject: Annotated[
+        str, typer.Option(help="The caller, user-<uuid>.", show_default="the default user")
+    ] = DEFAULT_PRINCIPAL.subject_id,
+    days: Annotated[float, typer.Option(min=0.001, help="Days until the token expires.")] = 30.0,
 ) -> None:
-    """Print a token, to be presented as MNEMESH_TOKEN or in the metadata authorization: Bearer."""
+    """Create a token and print it.
+
+    Clients send it as MNEMESH_TOKEN, or in the metadata `authorization: Bearer <token>`.
+    """
     require_id(organization, "org", "organization")
     require_id(subject, subject.partition("-")[0], "subject")
     key = read_keys(key_file)[0]

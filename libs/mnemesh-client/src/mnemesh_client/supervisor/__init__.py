@@ -1,1 +1,1 @@
-"""`mnemesh up`: the services of a mesh as processes of one supervisor."""
+"""The supervisor of `mnemesh up`: runs the services of a mesh as child processes."""

@@ -1,86 +1,103 @@
-"""What `mnemesh up` can be told, and what it tells each service through the environment."""
+"""The settings of `mnemesh up`, and the environment variables that it passes to every service."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from mnemesh_kit.config import StartupError, read_config
+from mnemesh_kit.config import ConfigError, StartupError, read_config
+from mnemesh_kit.services import SERVICES, service
 
-ROOMS: Final = ("orchestrator", "blocks", "recall", "archival", "tools")
-"""In the order in which they are stopped: who calls the others goes first."""
+_LARGEST_PORT: Final = 65535
+_LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (addresses to connect to, not to bind)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """Every field is MNEMESH_<FIELD>. All else in the environment reaches the services as it is."""
+    """The settings of a mesh on one machine.
+
+    Each field except `ports` is read from MNEMESH_<FIELD>. The services inherit all other environment variables.
+    """
 
     data_dir: str = "data"
-    """Everything that the mesh keeps, its logs included; made when missing."""
+    """The directory of all databases, indexes and logs. It is created if it is missing."""
     host: str = "127.0.0.1"
-    """Where the services listen. Anything but loopback needs `auth_key_file`."""
-    orchestrator_port: int = 50050
-    blocks_port: int = 50051
-    recall_port: int = 50052
-    archival_port: int = 50053
-    tools_port: int = 50054
+    """The address on which the services listen. Any address but loopback requires `auth_key_file`."""
+    ports: Mapping[str, int] = field(default_factory=dict, metadata={"environment": False})
+    """The ports of services by name, from MNEMESH_<SERVICE>_PORT; a service without one has its default port."""
     metrics_port: int | None = None
-    """Prometheus metrics of the orchestrator; the other rooms follow on the next ports."""
+    """The port of the orchestrator's Prometheus metrics. The other services use the ports after it."""
     auth_key_file: str | None = None
     embedder: str = "mnemesh/wordllama-256"
-    """The embedder of archives that name none."""
+    """The embedder of archives that do not name one."""
     start_seconds: float = 60.0
-    """How long the services may take to become ready."""
+    """The time within which all services must be ready."""
     stop_seconds: float = 15.0
-    """How long a service may take to end before it is killed."""
+    """The time after which a service that does not stop is killed."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> MeshConfig:
-        """The settings; raises ConfigError with one line for a value that cannot be meant."""
-        return read_config(cls, env)
+        """Reads the settings from the environment.
+
+        Raises:
+            ConfigError: A variable has an invalid value. The message is one line and names the variable.
+        """
+        config = read_config(cls, env)
+        return replace(config, ports=_ports_from_env(env))
 
     @property
     def data_path(self) -> Path:
-        """`data_dir` as an absolute path."""
+        """Returns `data_dir` as an absolute path."""
         return Path(self.data_dir).expanduser().absolute()
 
-    def port(self, room: str) -> int:
-        """Where a room listens."""
-        return int(getattr(self, f"{room}_port"))
+    def port(self, name: str) -> int:
+        """Returns the port of a service."""
+        return self.ports.get(name, service(name).port)
 
-    def address(self, room: str) -> str:
-        """Where a room can be reached from this machine."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
-        return f"[{host}]:{self.port(room)}" if ":" in host else f"{host}:{self.port(room)}"
+    def address(self, name: str) -> str:
+        """Returns the address at which clients on this machine reach a service, `host:port`."""
+        host = _LOOPBACK_OF.get(self.host, self.host)
+        return f"[{host}]:{self.port(name)}" if ":" in host else f"{host}:{self.port(name)}"
 
 
 def service_environment(config: MeshConfig, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment that all services of the mesh share: where they listen, keep things, and find each other."""
+    """Returns the environment of all service processes: `env` with the mesh's directory, ports and addresses."""
     shared = {**env, "MNEMESH_HOST": config.host, "MNEMESH_DATA_DIR": str(config.data_path)}
     if config.auth_key_file is not None:
         shared["MNEMESH_AUTH_KEY_FILE"] = str(Path(config.auth_key_file).expanduser().absolute())
-    for number, room in enumerate(ROOMS):
-        name = room.upper()
-        shared[f"MNEMESH_{name}_PORT"] = str(config.port(room))
-        shared[f"MNEMESH_{name}_TARGET"] = config.address(room)
+    for number, spec in enumerate(SERVICES):
+        shared[spec.port_variable] = str(config.port(spec.name))
+        shared[spec.target_variable] = config.address(spec.name)
         if config.metrics_port is not None:
-            shared[f"MNEMESH_{name}_METRICS_PORT"] = str(config.metrics_port + number)
+            shared[f"MNEMESH_{spec.name.upper()}_METRICS_PORT"] = str(config.metrics_port + number)
     return shared
 
 
-def module_of(room: str) -> str:
-    """The package that runs a room, found but not imported.
+def service_module(name: str) -> str:
+    """Returns the module that runs a service (`python -m <module>`), without importing it.
 
     Raises:
-        StartupError: it is not installed.
+        StartupError: The package of the service is not installed.
     """
-    name = f"mnemesh_{room}"
-    spec = importlib.util.find_spec(name)
+    package = service(name).package
+    spec = importlib.util.find_spec(package)
     folders = spec.submodule_search_locations if spec is not None else None
     if not any(Path(folder, "__main__.py").is_file() for folder in folders or ()):
-        raise StartupError(f"The service {room} is not installed (there is no package {name}).")
-    return name
+        raise StartupError(f"The service {name} is not installed: there is no package {package}.")
+    return package
+
+
+def _ports_from_env(env: Mapping[str, str]) -> dict[str, int]:
+    ports: dict[str, int] = {}
+    for spec in SERVICES:
+        text = env.get(spec.port_variable)
+        if not text:
+            continue
+        if not text.isdecimal() or not 0 < int(text) <= _LARGEST_PORT:
+            raise ConfigError(f"{spec.port_variable} must be a port number from 1 to {_LARGEST_PORT}, not {text!r}.")
+        ports[spec.name] = int(text)
+    return ports

@@ -1,118 +1,115 @@
-"""One mesh per data directory: the lock that says so, and what the holder tells about itself."""
+"""The lock file of a data directory: one mesh per directory, and the status of the process that holds it."""
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
-import socket
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from mnemesh_kit.config import StartupError
 
-from mnemesh_client.supervisor.config import ROOMS, MeshConfig
+LOCK_NAME: Final = "mnemesh.lock"
+PREVIOUS_LOCK_NAME: Final = "engram.lock"
+"""The lock file of version 0.1 before the project was renamed. A mesh of that version may still hold it."""
 
-_LOCK: Final = "mnemesh.lock"
+_ACQUIRE_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = 0.02
+_LARGEST_STATUS: Final = 4096
 
 
-class PortTaken(StartupError):
-    """Somebody else has a port of the mesh."""
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """The status that the process with the lock wrote into the lock file."""
+
+    pid: int
+    ready: bool = False
+    """Whether all services of its mesh serve."""
 
 
 class DataDirectoryLock:
-    """The hold on a data directory; it ends with the process that has it, however that ends."""
+    """An exclusive lock on a data directory. The kernel releases it when the process ends."""
 
-    def __init__(self, file: int) -> None:
-        self._file = file
+    def __init__(self, files: Sequence[int]) -> None:
+        """Wraps the descriptors of lock files that this process has locked. Use `acquire`."""
+        self._files = files
 
     @classmethod
-    def claim(cls, directory: Path) -> DataDirectoryLock:
-        """Makes the directory where it is missing, and takes hold of it.
+    def acquire(cls, directory: Path) -> DataDirectoryLock:
+        """Creates the directory if it is missing, and locks it.
 
         Raises:
-            StartupError: it cannot be written, or another instance has it.
+            StartupError: The directory cannot be written, or another process holds the lock.
         """
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            files = [os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)]
+            if (directory / PREVIOUS_LOCK_NAME).exists():
+                files.append(os.open(directory / PREVIOUS_LOCK_NAME, os.O_RDWR))
         except OSError as error:
             raise StartupError(
-                f"The data directory {directory} cannot be written: {error.strerror}; "
-                "choose another with MNEMESH_DATA_DIR."
+                f"The data directory {directory} cannot be written: {error.strerror}. "
+                "Choose another with MNEMESH_DATA_DIR."
             ) from error
-        if not _lock(file, patience=0.2):
-            holder = lock_holder(directory) or {}
-            os.close(file)
+        if not all(_try_lock(file, _ACQUIRE_SECONDS) for file in files):
+            holder = lock_holder(directory)
+            for file in files:
+                os.close(file)
             raise StartupError(
-                f"Another `mnemesh up` (pid {holder.get('pid', 'unknown')}) runs on {directory}; "
-                "stop it, or choose another directory with MNEMESH_DATA_DIR."
+                f"Another mesh (pid {holder.pid if holder else 'unknown'}) is running on {directory}. "
+                "Stop it with `mnemesh down`, or choose another directory with MNEMESH_DATA_DIR."
             )
-        instance = cls(file)
-        instance.tell(ready=False)
-        return instance
+        lock = cls(files)
+        lock.write_status(ready=False)
+        return lock
 
-    def tell(self, *, ready: bool) -> None:
-        """Leaves word for others: who holds the directory, and whether its services answer."""
-        text = json.dumps({"pid": os.getpid(), "ready": ready}).encode()
-        os.pwrite(self._file, text, 0)
-        os.ftruncate(self._file, len(text))
+    def write_status(self, *, ready: bool) -> None:
+        """Writes the status that `lock_holder` reads: the pid of this process, and whether its services serve."""
+        text = json.dumps(asdict(LockHolder(os.getpid(), ready))).encode()
+        for file in self._files:
+            os.pwrite(file, text, 0)
+            os.ftruncate(file, len(text))
 
     def release(self) -> None:
-        """Lets go of the directory."""
-        os.ftruncate(self._file, 0)
-        os.close(self._file)
+        """Releases the lock. The lock files stay."""
+        for file in self._files:
+            os.ftruncate(file, 0)
+            os.close(file)
 
 
-def lock_holder(directory: Path) -> dict[str, Any] | None:
-    """What the instance on a directory tells: `pid` and `ready`; None where there is none."""
+def lock_holder(directory: Path) -> LockHolder | None:
+    """Returns the process that holds the lock on a data directory, or None if no process does."""
+    return _holder_of(directory / LOCK_NAME) or _holder_of(directory / PREVIOUS_LOCK_NAME)
+
+
+def _holder_of(path: Path) -> LockHolder | None:
     try:
-        file = os.open(directory / _LOCK, os.O_RDWR)
+        file = os.open(path, os.O_RDWR)
     except OSError:
         return None
     try:
-        if _lock(file):
+        if _try_lock(file):
             return None
-        return dict(json.loads(os.pread(file, 4096, 0) or b"{}"))
+        return LockHolder(**json.loads(os.pread(file, _LARGEST_STATUS, 0)))
+    except ValueError:
+        return None  # the file is empty: its holder has not written its status yet, or is releasing the lock
     finally:
         os.close(file)
 
 
-def require_free_ports(config: MeshConfig) -> None:
-    """Holds the mesh's ports against what else listens here.
-
-    Raises:
-        PortTaken: names the port and how to choose another.
-        StartupError: a port or the host can never be had.
-    """
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    for room in ROOMS:
-        port, variable = config.port(room), f"MNEMESH_{room.upper()}_PORT"
-        try:
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((config.host, port))
-        except OverflowError as error:
-            raise StartupError(f"{port} is no port; choose one below 65536 with {variable}.") from error
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise PortTaken(
-                    f"Port {port} on {config.host} is already taken; choose another for {room} with {variable}."
-                ) from error
-            raise StartupError(f"Cannot listen on {config.host}:{port}: {error.strerror or error}.") from error
-
-
-def _lock(file: int, patience: float = 0.0) -> bool:
-    """Tries to take the lock; with patience, outlasts somebody who only looks who has it."""
-    deadline = time.monotonic() + patience
+def _try_lock(file: int, timeout_seconds: float = 0.0) -> bool:
+    """Tries to lock a file until the timeout. `lock_holder` of another process also holds a lock for an instant."""
+    deadline = time.monotonic() + timeout_seconds
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(0.02)
+            time.sleep(_POLL_SECONDS)
         else:
             return True

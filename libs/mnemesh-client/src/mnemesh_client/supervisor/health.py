@@ -1,4 +1,4 @@
-"""Whether a service answers: grpc.health.v1, as everybody else would ask."""
+"""Health checks of services over grpc.health.v1."""
 
 from __future__ import annotations
 
@@ -17,25 +17,34 @@ _OPTIONS = (
 
 
 async def wait_until_serving(address: str) -> None:
-    """Waits until the service at `address` says that it serves; for ever, unless cancelled."""
+    """Waits until the service at `address` reports SERVING. Has no time limit of its own.
+
+    Raises:
+        grpc.aio.AioRpcError: The health service returned an error other than UNAVAILABLE.
+    """
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         while True:
             try:
-                async for answer in stub.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True):
-                    if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                async for response in stub.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True):
+                    if response.status == health_pb2.HealthCheckResponse.SERVING:
                         return
             except grpc.aio.AioRpcError as error:
                 if error.code() != grpc.StatusCode.UNAVAILABLE:
                     raise
 
 
-async def status(address: str, seconds: float = 2.0) -> str:
-    """What the service at `address` says: "SERVING", "NOT_SERVING", …; or the name of the error, as "UNAVAILABLE"."""
+async def health_status(address: str, timeout_seconds: float = 2.0) -> str:
+    """Returns the health status of the service at `address`.
+
+    Returns:
+        "SERVING", "NOT_SERVING" or another status of grpc.health.v1; or the name of the gRPC status code of a failed
+        check, for example "UNAVAILABLE".
+    """
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         try:
-            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=seconds)
+            response = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_seconds)
         except grpc.aio.AioRpcError as error:
             return error.code().name
-    return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    return health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)

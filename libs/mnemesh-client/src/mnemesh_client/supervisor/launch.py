@@ -1,5 +1,7 @@
-"""Becomes a service's process, bound to the life of its supervisor. Run as a script: supervisor's pid, then arguments
-for the interpreter."""
+"""Runs a service's process so that it ends when its supervisor does.
+
+A script: its arguments are the supervisor's pid and the arguments of the Python interpreter to run.
+"""
 
 import ctypes
 import os
@@ -10,11 +12,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Asks the kernel to end this process with its parent, then runs the interpreter with the given arguments."""
+    """Makes the kernel kill this process when its parent ends, then replaces it by the interpreter."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != int(sys.argv[1]):
-        sys.exit("mnemesh: The supervisor is gone.")
+        sys.exit("mnemesh: The supervisor has exited.")
     os.execv(sys.executable, [sys.executable, *sys.argv[2:]])  # noqa: S606  (the same interpreter, no shell)
 
 

@@ -1,4 +1,4 @@
-"""One service as a process: started with its log, watched, stopped."""
+"""The process of one service: start, wait, stop, and the error line it printed when it could not start."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ from typing import Final
 
 _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 _LARGEST_LOG: Final = 20 * 1024 * 1024
-_LAST_WORDS: Final = 8192
-_MARK: Final = "mnemesh: "
+_LOG_TAIL: Final = 8192
+_ERROR_PREFIX: Final = "mnemesh: "
 
 
 class ServiceProcess:
-    """The process of one room. It writes nothing but its log, and ends when this process does."""
+    """The process of one service. It writes to its log only, and ends when this process does."""
 
-    def __init__(self, room: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        """Describes the process; `arguments` are the interpreter's."""
-        self.room = room
+    def __init__(self, name: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        """Describes the process without starting it.
+
+        Args:
+            name: The name of the service.
+            arguments: The arguments of the Python interpreter.
+            environment: The whole environment of the process.
+            log: The file to which its output is appended.
+        """
+        self.name = name
         self.log = log
         self._arguments = arguments
         self._environment = environment
@@ -29,11 +36,11 @@ class ServiceProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the running process."""
+        """The id of the running process, or None if it is not running."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def start(self) -> None:
-        """Starts the process; its output is appended to the log."""
+        """Starts the process, after rotating a log that is too large."""
         self.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.log.exists() and self.log.stat().st_size > _LARGEST_LOG:
             self.log.replace(self.log.with_suffix(".log.1"))
@@ -48,28 +55,28 @@ class ServiceProcess:
                     stdout=output,
                     stderr=output,
                     env=dict(self._environment),
-                    start_new_session=True,  # Ctrl-C in the terminal is the supervisor's to pass on
+                    start_new_session=True,  # the supervisor decides what Ctrl-C in its terminal does
                 )
             )
             try:
                 self._process = await asyncio.shield(starting)
             except asyncio.CancelledError:
-                # The process may be there already: whoever stops the service has to know it.
+                # The process may exist already. Keep it, so that `stop` and `kill` reach it.
                 self._process = await starting
                 raise
 
     async def wait(self) -> int:
-        """Waits for the end of the process; its exit code, or the negative number of the signal that ended it."""
+        """Waits for the process to exit. Returns its exit code, or the negative number of the signal that killed it."""
         assert self._process is not None, "a service is started before it is waited for"  # noqa: S101
         return await self._process.wait()
 
-    async def stop(self, seconds: float) -> bool:
-        """Asks the process to end, and kills it when it has not after `seconds`; whether it ended by itself."""
+    async def stop(self, timeout_seconds: float) -> bool:
+        """Sends SIGTERM, and SIGKILL after the timeout. Returns whether the process exited before the timeout."""
         if self._process is None or self._process.returncode is not None:
             return True
         self._process.terminate()
         try:
-            await asyncio.wait_for(self._process.wait(), seconds)
+            await asyncio.wait_for(self._process.wait(), timeout_seconds)
         except TimeoutError:
             self.kill()
             await self._process.wait()
@@ -77,15 +84,15 @@ class ServiceProcess:
         return True
 
     def kill(self) -> None:
-        """Ends the process at once."""
+        """Sends SIGKILL if the process is running."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
-    def last_words(self) -> str | None:
-        """The line with which the process said why it could not start."""
+    def startup_error(self) -> str | None:
+        """Returns the last error line that the process printed since it was started, or None if there is none."""
         with self.log.open("rb") as log:
             end = log.seek(0, os.SEEK_END)
-            log.seek(max(self._log_start, end - _LAST_WORDS))
+            log.seek(max(self._log_start, end - _LOG_TAIL))
             lines = log.read().decode(errors="replace").splitlines()
-        said = [line.removeprefix(_MARK) for line in lines if line.startswith(_MARK)]
-        return said[-1] if said else None
+        errors = [line.removeprefix(_ERROR_PREFIX) for line in lines if line.startswith(_ERROR_PREFIX)]
+        return errors[-1] if errors else None

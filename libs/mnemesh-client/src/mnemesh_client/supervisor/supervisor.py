@@ -1,4 +1,4 @@
-"""All services of a mesh: started together, brought back when one dies, stopped in order."""
+"""The supervisor of a mesh: starts all services, restarts one that exits, and stops them in order."""
 
 from __future__ import annotations
 
@@ -8,94 +8,106 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.config import StartupError
+from mnemesh_kit.services import SERVICE_NAMES
 
 from mnemesh_client.supervisor import health
-from mnemesh_client.supervisor.config import ROOMS, MeshConfig, module_of, service_environment
-from mnemesh_client.supervisor.data_lock import DataDirectoryLock, PortTaken, require_free_ports
+from mnemesh_client.supervisor.config import MeshConfig, service_environment, service_module
+from mnemesh_client.supervisor.data_lock import DataDirectoryLock
+from mnemesh_client.supervisor.ports import PortInUseError, require_free_ports
 from mnemesh_client.supervisor.process import ServiceProcess
 
-_FIRST_WAIT: Final = 0.25
-_LONGEST_WAIT: Final = 30.0
-_STEADY_SECONDS: Final = 60.0
-_PORT_PATIENCE: Final = 1.0
+_RESTART_BACKOFF: Final = Backoff(first=0.25, maximum=30.0, jitter=0.0)
+_STABLE_SECONDS: Final = 60.0
+"""The time after which a restarted service counts as stable, so that its next restart is immediate again."""
+_PORT_WAIT_SECONDS: Final = 1.0
+_PORT_POLL_SECONDS: Final = 0.1
+_CALLER: Final = "orchestrator"
+"""The service that calls the others. It is stopped before them."""
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 class Supervisor:
-    """The supervisor's hold on its services."""
+    """Runs the services of a mesh as child processes."""
 
-    def __init__(self, config: MeshConfig, say: Say, rooms: Sequence[str] = ROOMS) -> None:
-        """Prepares a mesh; nothing starts before `start`. `say` gets one line at a time for whoever watches."""
+    def __init__(self, config: MeshConfig, notify: Notify, names: Sequence[str] = SERVICE_NAMES) -> None:
+        """Describes a mesh without starting it.
+
+        Args:
+            config: The settings of the mesh.
+            notify: Receives one line for each event that an operator wants to see.
+            names: The services to run.
+        """
         self.config = config
-        self._say = say
-        self._rooms = rooms
-        self._instance: DataDirectoryLock | None = None
-        self._keepers: list[asyncio.Task[None]] = []
+        self._notify = notify
+        self._names = names
+        self._lock: DataDirectoryLock | None = None
+        self._restart_tasks: list[asyncio.Task[None]] = []
         self.services: dict[str, ServiceProcess] = {}
 
     async def start(self) -> None:
-        """Starts all services at once and returns when each of them answers.
+        """Starts all services at once and returns when all of them serve.
 
         Raises:
-            StartupError: with the one line that says why it cannot be; nothing is left running.
+            StartupError: The mesh cannot start. The message is one line; no process is left running.
         """
-        self._instance = DataDirectoryLock.claim(self.config.data_path)
+        self._lock = DataDirectoryLock.acquire(self.config.data_path)
         try:
-            await self._free_ports()
-            self._say(f"starting; data and logs in {self.config.data_path}")
-            modules = {room: module_of(room) for room in self._rooms}
+            await self._wait_for_free_ports()
+            self._notify(f"starting; data and logs are in {self.config.data_path}")
+            modules = {name: service_module(name) for name in self._names}
             environment = service_environment(self.config)
-            for room, module in modules.items():
-                log = self.config.data_path / "logs" / f"{room}.log"
-                self.services[room] = ServiceProcess(room, ("-P", "-m", module), environment, log)
-            await self._first_start()
+            for name, module in modules.items():
+                log = self.config.data_path / "logs" / f"{name}.log"
+                self.services[name] = ServiceProcess(name, ("-P", "-m", module), environment, log)
+            await self._start_services()
         except BaseException:
             await self.stop()
             raise
-        self._keepers = [asyncio.create_task(self._keep(service)) for service in self.services.values()]
+        self._restart_tasks = [asyncio.create_task(self._restart(service)) for service in self.services.values()]
 
     def declare_ready(self) -> None:
-        """Tells who looks at the data directory that the mesh answers."""
-        if self._instance is not None:
-            self._instance.tell(ready=True)
+        """Records in the data directory's lock file that the mesh is ready."""
+        if self._lock is not None:
+            self._lock.write_status(ready=True)
 
     async def stop(self) -> None:
-        """Stops the orchestrator, then the rooms that it calls; returns when no process is left."""
-        for task in self._keepers:
+        """Stops the orchestrator, then the services that it calls. Returns when no process is left."""
+        for task in self._restart_tasks:
             task.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
-        self._keepers = []
-        first, *others = self.services.values() or [None]
-        if first is not None:
-            await self._end(first)
-        await asyncio.gather(*(self._end(service) for service in others if service is not None))
+        await asyncio.gather(*self._restart_tasks, return_exceptions=True)
+        self._restart_tasks = []
+        callers = [service for service in self.services.values() if service.name == _CALLER]
+        others = [service for service in self.services.values() if service.name != _CALLER]
+        for group in (callers, others):
+            await asyncio.gather(*(self._stop_service(service) for service in group))
         self.services = {}
-        instance, self._instance = self._instance, None
-        if instance is not None:
-            instance.release()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
 
     def kill(self) -> None:
-        """Ends every service at once, for whoever cannot wait for `stop`."""
+        """Kills every service at once."""
         for service in self.services.values():
             service.kill()
 
-    async def _free_ports(self) -> None:
-        """Refuses taken ports, after a moment for those of processes that are just ending."""
-        deadline = time.monotonic() + _PORT_PATIENCE
+    async def _wait_for_free_ports(self) -> None:
+        """Waits for ports of processes that are just exiting."""
+        deadline = time.monotonic() + _PORT_WAIT_SECONDS
         while True:
             try:
                 return require_free_ports(self.config)
-            except PortTaken:
+            except PortInUseError:
                 if time.monotonic() > deadline:
                     raise
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(_PORT_POLL_SECONDS)
 
-    async def _first_start(self) -> None:
+    async def _start_services(self) -> None:
         for service in self.services.values():
             await service.start()
-        tasks = [asyncio.create_task(self._ready(service)) for service in self.services.values()]
+        tasks = [asyncio.create_task(self._wait_until_ready(service)) for service in self.services.values()]
         try:
             done, pending = await asyncio.wait(
                 tasks, timeout=self.config.start_seconds, return_when=asyncio.FIRST_EXCEPTION
@@ -103,54 +115,52 @@ class Supervisor:
             for task in done:
                 task.result()
             if pending:
-                late = [room for room, task in zip(self.services, tasks, strict=True) if task in pending]
+                late = [name for name, task in zip(self.services, tasks, strict=True) if task in pending]
                 raise StartupError(
-                    f"Not ready after {self.config.start_seconds:.0f} s: {', '.join(late)}; "
-                    f"see {self.config.data_path / 'logs'}."
+                    f"Not ready after {self.config.start_seconds:.0f} s: {', '.join(late)}. "
+                    f"See the logs in {self.config.data_path / 'logs'}."
                 )
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def _ready(self, service: ServiceProcess) -> None:
-        """Waits until the service answers; StartupError where it ends before."""
-        ended = asyncio.create_task(service.wait())
-        serving = asyncio.create_task(health.wait_until_serving(self.config.address(service.room)))
+    async def _wait_until_ready(self, service: ServiceProcess) -> None:
+        """Waits until the service serves. Raises StartupError if its process exits before."""
+        exited = asyncio.create_task(service.wait())
+        serving = asyncio.create_task(health.wait_until_serving(self.config.address(service.name)))
         try:
-            await asyncio.wait((ended, serving), return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                reason = f"{service.room} {_how(ended.result())} while starting; see {service.log}."
-                raise StartupError(service.last_words() or reason)
+            await asyncio.wait((exited, serving), return_when=asyncio.FIRST_COMPLETED)
+            if exited.done():
+                reason = f"{service.name} {_describe_exit(exited.result())} while starting. See {service.log}."
+                raise StartupError(service.startup_error() or reason)
             await serving
         finally:
-            ended.cancel()
+            exited.cancel()
             serving.cancel()
 
-    async def _keep(self, service: ServiceProcess) -> None:
-        """Brings the service back whenever it ends, after a pause that grows while it keeps ending."""
-        wait, since = _FIRST_WAIT, time.monotonic()
+    async def _restart(self, service: ServiceProcess) -> None:
+        """Restarts the service whenever it exits, with a back-off while it keeps exiting."""
+        failures, started = 0, time.monotonic()
         while True:
             code = await service.wait()
-            if time.monotonic() - since > _STEADY_SECONDS:
-                wait = _FIRST_WAIT
-            why = (service.last_words() or f"see {service.log}") if code > 0 else None
-            self._say(f"{service.room} {_how(code)}{f' ({why})' if why else ''}; starting it again")
-            await asyncio.sleep(wait)
-            wait = min(wait * 2, _LONGEST_WAIT)
+            failures = 1 if time.monotonic() - started > _STABLE_SECONDS else failures + 1
+            reason = (service.startup_error() or f"see {service.log}") if code > 0 else None
+            self._notify(f"{service.name} {_describe_exit(code)}{f' ({reason})' if reason else ''}; restarting it")
+            await asyncio.sleep(_RESTART_BACKOFF.delay(failures))
             await service.start()
-            since = time.monotonic()
+            started = time.monotonic()
             try:
-                await self._ready(service)
-                self._say(f"{service.room} is back")
+                await self._wait_until_ready(service)
+                self._notify(f"{service.name} is ready again")
             except StartupError:
                 continue
 
-    async def _end(self, service: ServiceProcess) -> None:
+    async def _stop_service(self, service: ServiceProcess) -> None:
         if not await service.stop(self.config.stop_seconds):
-            self._say(f"{service.room} did not end within {self.config.stop_seconds:.0f} s and was killed")
+            self._notify(f"{service.name} did not stop within {self.config.stop_seconds:.0f} s and was killed")
 
 
-def _how(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"exited with code {code}"

@@ -1,1 +1,1 @@
-"""An agent's memory as JSONL files, for people and other programs to read: written, kept current, and read back."""
+"""The memory of an agent as JSONL files: export, updates and import."""

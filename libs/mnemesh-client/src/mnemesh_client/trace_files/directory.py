@@ -1,4 +1,4 @@
-"""The files of one agent, `<base>/agents/<agent_id>/`, written so that being killed at any moment loses nothing."""
+"""The files of one agent in `<base>/agents/<agent_id>/`. A crash at any moment of a write loses no trace."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mnemesh_kit.errors import InvalidArgument
 
 from mnemesh_client.trace_files.convert import (
     Line,
-    encoded,
-    episode_record,
-    fact_record,
+    encode_json,
+    episode_from_line,
+    fact_from_line,
     ids_of,
-    trace_record,
+    trace_from_line,
 )
 
 ACTIVE: Final = "raw_traces.jsonl"
@@ -26,49 +26,49 @@ EPISODES: Final = "episodic.jsonl"
 FACTS: Final = "semantic.jsonl"
 
 
-def _nothing(step: str) -> None:
-    """Nobody wants to know."""
+def _ignore(step: str) -> None:
+    """Ignores the step."""
 
 
 class TraceDirectory:
-    """The traces of turns that a window shows, the archive of those that left it, episodes and facts.
+    """The trace files of an agent: active traces, archived traces, episodes and facts.
 
-    A trace that leaves the active file is in the archive before: at every moment, every trace is in one of them at
-    least. What a reader finds in both counts once. Lines that were cut short by a crash are taken away by the next
-    write, and passed over by readers.
+    The active file has the traces of turns in a context window. A trace is appended to the archive before it is
+    removed from the active file, so each trace is always in at least one of them; readers count it once. Readers skip
+    a last line without a line break, which a crash leaves behind, and the next write removes it.
     """
 
-    def __init__(self, path: Path, *, before: Callable[[str], None] = _nothing) -> None:
-        """The files under `path`; `before` is told of each step that changes a file, before it is done."""
+    def __init__(self, path: Path, *, before: Callable[[str], None] = _ignore) -> None:
+        """Opens the files in `path`. `before` is called with the name of each step before it changes a file."""
         self.path = path
         self._before = before
 
     @classmethod
-    def of_agent(cls, base: Path, agent_id: str, *, before: Callable[[str], None] = _nothing) -> TraceDirectory:
-        """The directory of an agent under a base that may hold many."""
+    def of_agent(cls, base: Path, agent_id: str, *, before: Callable[[str], None] = _ignore) -> TraceDirectory:
+        """Returns the directory of an agent in a base directory, which may have many."""
         return cls(base / "agents" / agent_id, before=before)
 
     def lines(self, name: str) -> list[Line]:
-        """The lines of a file, none where there is no file.
+        """Returns the lines of a file; an empty list if there is no file.
 
         Raises:
-            InvalidArgument: a line is no JSON object.
+            InvalidArgument: a line is not a JSON object.
         """
         return list(_parsed(self.path / name))
 
     def records(self) -> Iterator[traces_service_pb2.TraceRecord]:
-        """Everything, each trace once: archived ones, active ones, episodes, facts.
+        """Yields all records, each trace once: archived traces, active traces, episodes, facts.
 
         Raises:
-            InvalidArgument: a line is no JSON object, or not one of its file.
+            InvalidArgument: a line is not a JSON object, or has not the fields of its file.
         """
         active = self.lines(ACTIVE)
         known = ids_of(active)
         archive = [line for line in self.lines(ARCHIVE) if line.get("id") not in known]
-        yield from _records(ARCHIVE, _last_of_each(archive), lambda line: trace_record(line, archived=True))
-        yield from _records(ACTIVE, _last_of_each(active), lambda line: trace_record(line, archived=False))
-        yield from _records(EPISODES, self.lines(EPISODES), episode_record)
-        yield from _records(FACTS, self.lines(FACTS), fact_record)
+        yield from _records(ARCHIVE, _last_of_each(archive), lambda line: trace_from_line(line, archived=True))
+        yield from _records(ACTIVE, _last_of_each(active), lambda line: trace_from_line(line, archived=False))
+        yield from _records(EPISODES, self.lines(EPISODES), episode_from_line)
+        yield from _records(FACTS, self.lines(FACTS), fact_from_line)
 
     def write(
         self,
@@ -77,9 +77,9 @@ class TraceDirectory:
         episodes: Sequence[Line],
         facts: Sequence[Line],
     ) -> None:
-        """Makes the files say just this."""
+        """Replaces the content of all files."""
         self.update(active, archive, episodes, facts)
-        # Only now: until the active file was written, the archive may have been the only place of one of its traces.
+        # Last: before the active file was written, one of its traces may have existed in the old archive only.
         self._replace(ARCHIVE, archive)
 
     def update(
@@ -89,17 +89,17 @@ class TraceDirectory:
         episodes: Sequence[Line],
         facts: Sequence[Line],
     ) -> None:
-        """Adds to the archive what it lacks of `archived`, and makes the other files say just this.
+        """Appends the missing traces of `archived` to the archive, and replaces the content of the other files.
 
-        A file that says it already is left alone, and one that only grew is added to.
+        An unchanged file is not written. New lines at the end are appended instead of rewriting the file.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         known = ids_of(self.lines(ARCHIVE)) if archived else set()
         self._append(ARCHIVE, [line for line in archived if line["id"] not in known])
         for name, lines in ((ACTIVE, active), (EPISODES, episodes), (FACTS, facts)):
-            there = self.lines(name)
-            if there and there == list(lines[: len(there)]) and (self.path / name).exists():
-                self._append(name, lines[len(there) :])
+            existing = self.lines(name)
+            if existing and existing == list(lines[: len(existing)]) and (self.path / name).exists():
+                self._append(name, lines[len(existing) :])
             else:
                 self._replace(name, lines)
 
@@ -108,7 +108,7 @@ class TraceDirectory:
             return
         self._before(f"append to {name}")
         with (self.path / name).open("ab+") as file:
-            file.truncate(_whole(file.name))
+            file.truncate(_complete_bytes(file.name))
             file.write(_text(lines))
             file.flush()
             os.fsync(file.fileno())
@@ -119,19 +119,19 @@ class TraceDirectory:
             return
         if not path.exists() and not lines and name == ARCHIVE:
             return
-        fresh = path.with_name(f".{name}.new")
+        new = path.with_name(f".{name}.new")
         self._before(f"write a new {name}")
-        with fresh.open("wb") as file:
+        with new.open("wb") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         self._before(f"replace {name}")
-        fresh.replace(path)
+        new.replace(path)
         _sync(self.path)
 
 
 def _text(lines: Sequence[Mapping[str, Any]]) -> bytes:
-    return "".join(f"{encoded(line)}\n" for line in lines).encode()
+    return "".join(f"{encode_json(line)}\n" for line in lines).encode()
 
 
 def _sync(directory: Path) -> None:
@@ -142,8 +142,8 @@ def _sync(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _whole(path: str) -> int:
-    """How much of a file ends with a line's end."""
+def _complete_bytes(path: str) -> int:
+    """Returns the size of a file without its incomplete last line."""
     content = Path(path).read_bytes()
     return content.rfind(b"\n") + 1
 
@@ -151,8 +151,8 @@ def _whole(path: str) -> int:
 def _parsed(path: Path) -> Iterator[Line]:
     if not path.exists():
         return
-    whole, _, _ = path.read_bytes().rpartition(b"\n")
-    for number, text in enumerate(whole.split(b"\n") if whole else (), start=1):
+    complete, _, _ = path.read_bytes().rpartition(b"\n")
+    for number, text in enumerate(complete.split(b"\n") if complete else (), start=1):
         if not text.strip():
             continue
         try:
@@ -162,12 +162,12 @@ def _parsed(path: Path) -> Iterator[Line]:
                 f"{path.name}, line {number}: not JSON.", field=path.name, line=str(number)
             ) from error
         if not isinstance(line, dict):
-            raise InvalidArgument(f"{path.name}, line {number}: not an object.", field=path.name, line=str(number))
+            raise InvalidArgument(f"{path.name}, line {number}: not a JSON object.", field=path.name, line=str(number))
         yield line
 
 
 def _last_of_each(lines: Sequence[Line]) -> list[Line]:
-    """Each id once, by what its last line says, in the order of the first."""
+    """Returns the last line of each id, in the order of their first lines."""
     return list({line.get("id"): line for line in lines}.values())
 
 

@@ -1,0 +1,32 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from mnemesh_client.supervisor.config import MeshConfig
+
+AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="Id or name of the agent.")]
+OptionalAgentArgument = Annotated[
+    str | None, typer.Argument(metavar="[AGENT]", help="Id or name of the agent.", show_default="the first agent")
+]
+DataDirOption = Annotated[
+    str | None,
+    typer.Option(help="Data directory of the mesh. Overrides MNEMESH_DATA_DIR.", show_default="./data"),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")]
+
+
+def mesh_config(data_dir: str | None) -> MeshConfig:
+    """Returns the settings of the mesh on this machine.
+
+    Args:
+        data_dir: The value of `--data-dir`, or None to use MNEMESH_DATA_DIR.
+
+    Raises:
+        ConfigError: A variable has an invalid value.
+    """
+    return MeshConfig.from_env({**os.environ, **({"MNEMESH_DATA_DIR": data_dir} if data_dir else {})})

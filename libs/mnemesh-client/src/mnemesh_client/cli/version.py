@@ -1,0 +1,64 @@
+"""`mnemesh --version` and `mnemesh version`: the versions of this program and of a mesh."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import typer
+from mnemesh_kit.errors import MnemeshError, Unimplemented
+from mnemesh_kit.server_info import version_of
+
+from mnemesh_client.cli.connection import Connection
+from mnemesh_client.cli.error_text import error_text
+from mnemesh_client.cli.terminal import output, print_error
+from mnemesh_client.mnemesh import Mnemesh
+
+CLIENT_VERSION: Final = version_of("mnemesh-client")
+_UNKNOWN: Final = "unknown"
+
+
+def print_and_exit(is_set: bool) -> None:
+    """The callback of `--version`: prints the version of this program and exits."""
+    if is_set:
+        typer.echo(f"mnemesh {CLIENT_VERSION}")
+        raise typer.Exit
+
+
+def version(context: typer.Context) -> None:
+    """Print the version of this program and of each service of the mesh.
+
+    The exit code is 1 if a service does not answer.
+    """
+    raise typer.Exit(asyncio.run(_version(context.obj)))
+
+
+async def service_version(mnemesh: Mnemesh, name: str) -> str:
+    """Returns the version of a running service; "unknown" for a release that does not report its version.
+
+    Raises:
+        MnemeshError: The service does not answer, or it returned another error.
+    """
+    try:
+        return (await mnemesh.server_info(name)).version or _UNKNOWN
+    except Unimplemented:
+        return _UNKNOWN
+
+
+async def _version(connection: Connection) -> int:
+    console, failed = output(), False
+    console.print(f"{'client':13} {CLIENT_VERSION}", markup=False)
+    async with connection.open() as mnemesh:
+        names = [name for name, _ in mnemesh.addresses.items()]
+        results = await asyncio.gather(*(service_version(mnemesh, name) for name in names), return_exceptions=True)
+    if all(isinstance(result, MnemeshError) for result in results):
+        raise results[0]  # type: ignore[misc]  (checked above)
+    for name, result in zip(names, results, strict=True):
+        if isinstance(result, MnemeshError):
+            print_error(f"{name}: {error_text(result)}")
+            failed = True
+        elif isinstance(result, BaseException):
+            raise result
+        else:
+            console.print(f"{name:13} {result}", markup=False)
+    return int(failed)
