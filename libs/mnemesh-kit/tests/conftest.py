@@ -12,7 +12,7 @@ from mnemesh_kit.sql import Database
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database on the engine under test."""
+    """The URL of an empty database on the engine under test."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'kit.db'}"
     url: str = request.getfixturevalue("postgres_url")
@@ -21,7 +21,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest_asyncio.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    """That database, open."""
+    """The empty database, open."""
     opened = Database.open(database_url)
     yield opened
     await opened.close()

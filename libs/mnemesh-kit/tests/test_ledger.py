@@ -1,4 +1,4 @@
-"""Request ids: scope, fingerprint, and forgetting."""
+"""Idempotency keys: their scope, their fingerprint, and the deletion of old records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def key(request_id: str = "r", block_id: str = "b", method: str = "DeleteBlock")
     return request_key(rpc.DeleteBlockRequest(request_id=request_id, block_id=block_id), method)
 
 
-def test_the_fingerprint_is_of_the_content() -> None:
+def test_the_fingerprint_depends_on_the_content_only() -> None:
     assert key() == key()
     assert key().fingerprint == key("another").fingerprint
     assert key().fingerprint != key(block_id="c").fingerprint
@@ -62,7 +62,7 @@ def _split(data: bytes) -> list[bytes]:
     return fields
 
 
-async def test_an_effect_happens_once_for_each_scope(database: Database) -> None:
+async def test_an_effect_runs_once_per_organization_method_and_id(database: Database) -> None:
     await database.write(metadata.create_all)
     clock = FrozenClock()
     ledger = Ledger(table, clock)

@@ -1,4 +1,4 @@
-"""Keyset pages on both engines, with keys that tie and keys that are NULL."""
+"""Keyset pages on both engines, with equal keys and NULL keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ASCENDING, DESCENDING = "adcgfbe", "fgcdaeb"
 
 @pytest.fixture
 async def filled(database: Database) -> Database:
-    """A table whose sort key ties and is NULL at times."""
+    """A table with equal and NULL sort keys."""
     await database.write(metadata.create_all)
     rows = [{"id": id_, "rank": rank, "kind": "odd" if id_ in "ac" else "even"} for id_, rank in ROWS]
     await database.write(lambda conn: conn.execute(things.insert(), rows))
@@ -44,7 +44,9 @@ async def fetch(database: Database, query: PageQuery, *conditions: Any) -> Page[
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 @pytest.mark.parametrize(("ascending", "order"), [(True, ASCENDING), (False, DESCENDING)])
-async def test_pages_cover_everything_once_nulls_last(filled: Database, size: int, ascending: bool, order: str) -> None:
+async def test_pages_cover_each_row_once_nulls_last(
+    filled: Database, size: int, ascending: bool, order: str
+) -> None:
     query, seen = PageQuery(limit=size, ascending=ascending), ""
     while True:
         page = await fetch(filled, query)
@@ -57,11 +59,11 @@ async def test_pages_cover_everything_once_nulls_last(filled: Database, size: in
 
 
 @pytest.mark.parametrize(("ascending", "order"), [(True, ASCENDING), (False, DESCENDING)])
-async def test_ids_cut_a_list_at_any_row(filled: Database, ascending: bool, order: str) -> None:
-    for place, id_ in enumerate(order):
+async def test_after_id_and_before_id_split_a_list_at_any_row(filled: Database, ascending: bool, order: str) -> None:
+    for index, id_ in enumerate(order):
         after = await fetch(filled, PageQuery(limit=9, ascending=ascending, after_id=id_))
         before = await fetch(filled, PageQuery(limit=9, ascending=ascending, before_id=id_))
-        assert ("".join(before.items), "".join(after.items)) == (order[:place], order[place + 1 :])
+        assert ("".join(before.items), "".join(after.items)) == (order[:index], order[index + 1 :])
     outside = await fetch(filled, PageQuery(limit=9, ascending=True, after_id="d"), things.c.kind == "odd")
     assert outside.items == ("c",)
     with pytest.raises(NotFound):
@@ -84,13 +86,13 @@ def test_a_token_is_bound_to_its_query() -> None:
 
 
 @pytest.mark.parametrize("value", ["1", True, 1.5, 2**63, -(2**70), "\0"])
-async def test_a_made_up_token_with_another_kind_of_value_is_refused(filled: Database, value: Any) -> None:
+async def test_a_forged_token_with_a_value_of_another_type_is_refused(filled: Database, value: Any) -> None:
     with pytest.raises(PageTokenInvalid):
         await fetch(filled, PageQuery(limit=1, ascending=True, cursor=Cursor(value, "a")))
 
 
 @pytest.mark.parametrize("value", ["yesterday", "2026-01-01T00:00:00", "0001-01-01T00:00:00+14:00", 7, None])
-async def test_a_made_up_token_with_a_time_that_is_none_is_refused(filled: Database, value: Any) -> None:
+async def test_a_forged_token_with_an_invalid_time_is_refused(filled: Database, value: Any) -> None:
     key = sa.column("rank", UtcDateTime())
     key.nullable = False  # type: ignore[attr-defined]
     query = PageQuery(limit=1, ascending=True, cursor=Cursor(value, "a"))
@@ -100,12 +102,12 @@ async def test_a_made_up_token_with_a_time_that_is_none_is_refused(filled: Datab
 
 
 @pytest.mark.parametrize("token", ["x", "!!", "bnVsbA", "WzEsMiwzXQ", "é"])
-def test_a_garbled_token_is_refused(token: str) -> None:
+def test_a_malformed_token_is_refused(token: str) -> None:
     with pytest.raises(PageTokenInvalid):
         page_query(rpc.ListBlocksRequest(page_token=token))
 
 
-def test_sizes_and_orders_out_of_bounds_are_refused() -> None:
+def test_invalid_page_sizes_and_orders_are_refused() -> None:
     assert page_query(rpc.ListBlocksRequest()).limit == 50
     assert not page_query(rpc.ListBlocksRequest(), default_ascending=False).ascending
     for request in (rpc.ListBlocksRequest(page_size=-1), rpc.ListBlocksRequest(page_size=1001)):

@@ -1,4 +1,4 @@
-"""The health check of containers, run as they run it: a process whose exit code is the answer."""
+"""The health check of containers: a process whose exit code is the result."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ async def probe(*arguments: str, port: str = "") -> tuple[int | None, str]:
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "MNEMESH_PORT": port},
     )
-    _, said = await process.communicate()
-    return process.returncode, said.decode()
+    _, stderr = await process.communicate()
+    return process.returncode, stderr.decode()
 
 
-async def test_a_service_that_serves_passes_by_address_or_by_port(tmp_path: Path) -> None:
+async def test_a_serving_service_passes_by_address_and_by_port(tmp_path: Path) -> None:
     key_file = tmp_path / "keys"
     key_file.write_text("k" * 32)
     server = RunningServer()
-    # Health is asked without a token, whatever the service wants of its callers.
+    # The service requires tokens, but health checks have none.
     config = ServerConfig(host="0.0.0.0", auth_key_file=str(key_file))
     address = await server.start(Assembly(name="any", servicers=[], service_names=[]), config)
     port = address.rpartition(":")[2]
@@ -40,12 +40,12 @@ async def test_a_service_that_serves_passes_by_address_or_by_port(tmp_path: Path
         assert await probe(port=port) == (0, "")
     finally:
         await server.stop()
-    code, said = await probe(f"127.0.0.1:{port}")
-    assert (code, said) == (1, f"mnemesh: 127.0.0.1:{port} is UNAVAILABLE\n")
+    code, stderr = await probe(f"127.0.0.1:{port}")
+    assert (code, stderr) == (1, f"mnemesh: 127.0.0.1:{port} is UNAVAILABLE\n")
 
 
 @pytest.mark.parametrize("state", ["NOT_SERVING", "UNKNOWN"])
-async def test_a_service_that_answers_but_does_not_serve_fails(state: str) -> None:
+async def test_a_service_that_is_not_serving_fails(state: str) -> None:
     servicer = health.aio.HealthServicer()
     await servicer.set("", health_pb2.HealthCheckResponse.ServingStatus.Value(state))
     server = grpc.aio.server()

@@ -1,4 +1,4 @@
-"""A server and a channel of the kit on both sides of a real connection, around a servicer that tests script."""
+"""The kit's server and channels on a real connection, with a servicer whose behaviour each test sets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,44 +32,44 @@ ME = Principal(new_id("org"), new_id("user"))
 SERVICE = "mnemesh.blocks.v1.BlockService"
 
 
-class RoomIsClosed(errors.FailedPrecondition):
-    reason = "ROOM_IS_CLOSED"
+class ShopIsClosed(errors.FailedPrecondition):
+    reason = "SHOP_IS_CLOSED"
 
-    def __init__(self, room: str) -> None:
-        super().__init__(f"{room} is closed", room=room)
+    def __init__(self, shop: str) -> None:
+        super().__init__(f"{shop} is closed.", shop=shop)
 
 
-class Scripted(blocks_service_pb2_grpc.BlockServiceServicer):
-    """Answers GetBlock with what the test says, and counts."""
+class FakeServicer(blocks_service_pb2_grpc.BlockServiceServicer):
+    """A servicer that counts its calls, and answers with the result of a test's function."""
 
     def __init__(self) -> None:
         self.calls = 0
-        self.script: Callable[[Any], Awaitable[str]] = self.echo
+        self.respond: Callable[[Any], Awaitable[str]] = self.echo
 
     async def echo(self, request: Any) -> str:
         return str(request.block_id)
 
     async def GetBlock(self, request: Any, context: Any) -> rpc.GetBlockResponse:
         self.calls += 1
-        return rpc.GetBlockResponse(block=blocks_pb2.Block(id=await self.script(request)))
+        return rpc.GetBlockResponse(block=blocks_pb2.Block(id=await self.respond(request)))
 
     async def DeleteBlock(self, request: Any, context: Any) -> rpc.DeleteBlockResponse:
         self.calls += 1
-        await self.script(request)
+        await self.respond(request)
         return rpc.DeleteBlockResponse()
 
 
-class Served:
-    def __init__(self, address: str, servicer: Scripted, server: RunningServer) -> None:
-        self.address, self.servicer, self.server = address, servicer, server
+@dataclass
+class Service:
+    """A running service and its servicer."""
 
-    def answering(self, script: Callable[[Any], Awaitable[str]]) -> None:
-        self.servicer.script = script
+    address: str
+    servicer: FakeServicer
 
 
 @asynccontextmanager
-async def serving(**settings: Any) -> AsyncIterator[Served]:
-    servicer, server = Scripted(), RunningServer()
+async def serving(**settings: Any) -> AsyncIterator[Service]:
+    servicer, server = FakeServicer(), RunningServer()
     assembly = Assembly(
         name="blocks",
         servicers=[(blocks_service_pb2_grpc.add_BlockServiceServicer_to_server, servicer)],
@@ -76,7 +77,7 @@ async def serving(**settings: Any) -> AsyncIterator[Served]:
     )
     address = await server.start(assembly, ServerConfig(shutdown_grace_seconds=0, **settings))
     try:
-        yield Served(address, servicer, server)
+        yield Service(address, servicer)
     finally:
         await server.stop()
 
@@ -94,10 +95,10 @@ GET = rpc.GetBlockRequest(block_id="x")
 
 
 def raising(error: BaseException) -> Callable[[Any], Awaitable[str]]:
-    async def script(_: Any) -> str:
+    async def respond(_: Any) -> str:
         raise error
 
-    return script
+    return respond
 
 
 @pytest.mark.parametrize(
@@ -108,9 +109,9 @@ def raising(error: BaseException) -> Callable[[Any], Awaitable[str]]:
         errors.PermissionDenied, errors.Unauthenticated, errors.RequestIdReused, errors.PageTokenInvalid,
     ],
 )  # fmt: skip
-async def test_a_typed_error_arrives_as_itself(kind: type[errors.MnemeshError]) -> None:
-    async with serving() as served, calling(served.address) as stub:
-        served.answering(raising(kind("Grüße, %41 \n 漢", field="block_id", resource_id="7")))
+async def test_a_typed_error_is_raised_by_the_client_unchanged(kind: type[errors.MnemeshError]) -> None:
+    async with serving() as service, calling(service.address) as stub:
+        service.servicer.respond = raising(kind("Grüße, %41 \n 漢", field="block_id", resource_id="7"))
         with pytest.raises(errors.MnemeshError) as raised:
             await stub.GetBlock(GET)
     assert type(raised.value) is kind
@@ -118,23 +119,23 @@ async def test_a_typed_error_arrives_as_itself(kind: type[errors.MnemeshError]) 
     assert raised.value.metadata == {"field": "block_id", "resource_id": "7"}
 
 
-async def test_a_rooms_error_comes_back_as_its_class_where_it_is_known() -> None:
-    async with serving() as served:
-        served.answering(raising(RoomIsClosed("attic")))
-        async with calling(served.address, errors=[RoomIsClosed]) as stub:
-            with pytest.raises(RoomIsClosed) as raised:
+async def test_an_error_of_a_service_is_raised_as_its_class_if_the_client_knows_it() -> None:
+    async with serving() as service:
+        service.servicer.respond = raising(ShopIsClosed("bakery"))
+        async with calling(service.address, errors=[ShopIsClosed]) as stub:
+            with pytest.raises(ShopIsClosed) as raised:
                 await stub.GetBlock(GET)
-            assert raised.value.metadata == {"room": "attic"}
-        async with calling(served.address) as stub:
+            assert raised.value.metadata == {"shop": "bakery"}
+        async with calling(service.address) as stub:
             with pytest.raises(errors.FailedPrecondition) as other:
                 await stub.GetBlock(GET)
             assert type(other.value) is errors.FailedPrecondition
-            assert other.value.reason == "ROOM_IS_CLOSED"
+            assert other.value.reason == "SHOP_IS_CLOSED"
 
 
-async def test_a_defect_is_internal_and_only_the_log_knows_more() -> None:
-    async with serving() as served, calling(served.address) as stub:
-        served.answering(raising(ValueError("the password is tiger")))
+async def test_an_unexpected_error_is_internal_and_its_details_are_only_logged() -> None:
+    async with serving() as service, calling(service.address) as stub:
+        service.servicer.respond = raising(ValueError("the password is tiger"))
         with structlog.testing.capture_logs() as logs, pytest.raises(errors.Internal) as raised:
             await stub.GetBlock(GET)
     assert "tiger" not in str(raised.value)
@@ -143,29 +144,29 @@ async def test_a_defect_is_internal_and_only_the_log_knows_more() -> None:
     assert raised.value.metadata["correlation_id"]
 
 
-async def test_a_method_nobody_wrote_is_unimplemented() -> None:
-    async with serving() as served, calling(served.address) as stub:
+async def test_a_missing_method_is_unimplemented() -> None:
+    async with serving() as service, calling(service.address) as stub:
         with pytest.raises(errors.Unimplemented):
             await stub.ListBlocks(rpc.ListBlocksRequest())
 
 
-async def test_nobody_there_is_unavailable() -> None:
-    async with serving() as served:
-        address = served.address
+async def test_a_stopped_server_is_unavailable() -> None:
+    async with serving() as service:
+        address = service.address
     async with calling(address) as stub:
         with pytest.raises(errors.Unavailable):
             await stub.GetBlock(GET)
 
 
-async def test_the_correlation_id_and_the_principal_travel() -> None:
+async def test_the_correlation_id_and_the_principal_reach_the_server() -> None:
     seen: list[object] = []
 
-    async def look(_: Any) -> str:
+    async def record(_: Any) -> str:
         seen.append((current_correlation_id(), current_principal()))
         return ""
 
-    async with serving() as served, calling(served.address) as stub:
-        served.answering(look)
+    async with serving() as service, calling(service.address) as stub:
+        service.servicer.respond = record
         set_correlation_id("trace-me")
         with as_principal(ME), structlog.testing.capture_logs() as logs:
             await stub.GetBlock(GET)
@@ -174,21 +175,21 @@ async def test_the_correlation_id_and_the_principal_travel() -> None:
     assert [entry["code"] for entry in logs if entry["event"] == "call"] == ["OK"]
 
 
-async def test_a_principal_that_is_no_id_is_refused() -> None:
-    async with serving() as served, calling(served.address) as stub:
+async def test_a_principal_with_a_malformed_id_is_refused() -> None:
+    async with serving() as service, calling(service.address) as stub:
         with as_principal(Principal("org-1", "user-1")), pytest.raises(errors.InvalidArgument):
             await stub.GetBlock(GET)
 
 
-async def test_a_mutation_without_a_request_id_gets_one_and_the_message_stays_as_it_was() -> None:
+async def test_a_channel_adds_a_request_id_without_changing_the_message() -> None:
     seen: list[str] = []
 
-    async def look(request: Any) -> str:
+    async def record(request: Any) -> str:
         seen.append(request.request_id)
         return ""
 
-    async with serving() as served, calling(served.address) as stub:
-        served.answering(look)
+    async with serving() as service, calling(service.address) as stub:
+        service.servicer.respond = record
         request = rpc.DeleteBlockRequest(block_id="x")
         await stub.DeleteBlock(request)
         await stub.DeleteBlock(request)
@@ -200,43 +201,43 @@ async def test_a_mutation_without_a_request_id_gets_one_and_the_message_stays_as
 
 
 @pytest.mark.parametrize("method", ["GetBlock", "DeleteBlock"])
-async def test_calls_that_may_be_repeated_outlive_a_short_absence(method: str) -> None:
+async def test_repeatable_calls_are_retried_while_a_server_is_unavailable(method: str) -> None:
     ids: list[str] = []
 
-    async def twice(request: Any) -> str:
+    async def fail_twice(request: Any) -> str:
         ids.append(getattr(request, "request_id", ""))
         if len(ids) < 3:
             raise errors.Unavailable("not yet")
         return ""
 
-    async with serving() as served, calling(served.address) as stub:
-        served.answering(twice)
+    async with serving() as service, calling(service.address) as stub:
+        service.servicer.respond = fail_twice
         await getattr(stub, method)(GET if method == "GetBlock" else rpc.DeleteBlockRequest())
-        assert served.servicer.calls == 3
+        assert service.servicer.calls == 3
     assert len(set(ids)) == 1
 
 
-async def test_what_a_server_calls_final_is_not_repeated() -> None:
-    class Enough(errors.Unavailable):
+async def test_a_final_error_is_not_retried() -> None:
+    class Final(errors.Unavailable):
         final = True
 
-    async with serving() as served, calling(served.address) as stub:
-        served.answering(raising(Enough("tried often enough")))
-        with pytest.raises(errors.Unavailable, match="tried often enough"):
+    async with serving() as service, calling(service.address) as stub:
+        service.servicer.respond = raising(Final("All retries failed."))
+        with pytest.raises(errors.Unavailable, match="All retries failed"):
             await stub.GetBlock(GET)
-        assert served.servicer.calls == 1
+        assert service.servicer.calls == 1
 
 
 @pytest.mark.parametrize("raw", [b"\x0a\x02\xff\xfe", b"\xff\xff\xff", b"\x0a\x7fshort"])
-async def test_bytes_that_are_no_message_are_an_invalid_argument(raw: bytes) -> None:
-    async with serving() as served, grpc.aio.insecure_channel(served.address) as channel:
+async def test_malformed_bytes_are_an_invalid_argument(raw: bytes) -> None:
+    async with serving() as service, grpc.aio.insecure_channel(service.address) as channel:
         call = channel.unary_unary(f"/{SERVICE}/GetBlock", request_serializer=bytes, response_deserializer=bytes)(raw)
         assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "UTF-8" in (await call.details() or "")
-        assert served.servicer.calls == 0
+        assert service.servicer.calls == 0
 
 
-async def test_a_call_ends_at_its_deadline_and_so_does_its_handler() -> None:
+async def test_a_deadline_ends_the_call_and_its_handler() -> None:
     ended = asyncio.Event()
 
     async def wait(_: Any) -> str:
@@ -246,22 +247,22 @@ async def test_a_call_ends_at_its_deadline_and_so_does_its_handler() -> None:
             ended.set()
         return ""
 
-    async with serving() as served, calling(served.address, deadline=0.05) as stub:
-        served.answering(wait)
+    async with serving() as service, calling(service.address, deadline=0.05) as stub:
+        service.servicer.respond = wait
         with pytest.raises(errors.DeadlineExceeded):
             await stub.GetBlock(GET)
         await asyncio.wait_for(ended.wait(), 5)
 
 
-async def test_an_outgoing_call_never_outlives_the_incoming_one() -> None:
+async def test_an_outgoing_call_inherits_the_deadline_of_the_incoming_one() -> None:
     left: list[float | None] = []
 
-    async def look(_: Any) -> str:
+    async def record(_: Any) -> str:
         left.append(remaining())
         return ""
 
-    async with serving() as served, calling(served.address) as stub:
-        served.answering(look)
+    async with serving() as service, calling(service.address) as stub:
+        service.servicer.respond = record
         set_remaining(3)
         try:
             await stub.GetBlock(GET, timeout=60)
@@ -277,23 +278,23 @@ async def test_an_outgoing_call_never_outlives_the_incoming_one() -> None:
 
 @pytest.fixture
 def key_file(tmp_path: Path) -> str:
-    """Two keys, the first of which signs."""
+    """A file of two keys, the first of which signs."""
     path = tmp_path / "keys"
     path.write_text("a" * 40 + "\n" + "b" * 40 + "\n")
     return str(path)
 
 
-async def test_with_keys_only_tokens_are_believed(key_file: str) -> None:
-    async def who(_: Any) -> str:
+async def test_with_keys_only_valid_tokens_are_accepted(key_file: str) -> None:
+    async def caller(_: Any) -> str:
         return current_principal().organization_id
 
     first, second = read_keys(key_file)
-    async with serving(auth_key_file=key_file, host="127.0.0.1") as served:
-        served.answering(who)
-        async with calling(served.address, auth_key_file=key_file) as mesh:
+    async with serving(auth_key_file=key_file, host="127.0.0.1") as service:
+        service.servicer.respond = caller
+        async with calling(service.address, auth_key_file=key_file) as mesh:
             with as_principal(ME):
                 assert (await mesh.GetBlock(GET)).block.id == ME.organization_id
-        async with calling(served.address, token=mint_token(second, ME, 60)) as older:
+        async with calling(service.address, token=mint_token(second, ME, 60)) as older:
             assert (await older.GetBlock(GET)).block.id == ME.organization_id
         refused = (
             {},
@@ -303,13 +304,13 @@ async def test_with_keys_only_tokens_are_believed(key_file: str) -> None:
             {"token": "garbage"},
         )
         for settings in refused:
-            async with calling(served.address, **settings) as stub:
+            async with calling(service.address, **settings) as stub:
                 with pytest.raises(errors.Unauthenticated):
                     await stub.GetBlock(GET)
 
 
 @pytest.mark.parametrize("content", ["", "short", "a" * 40 + "\nshort"])
-async def test_a_bad_key_file_is_one_line(tmp_path: Path, content: str) -> None:
+async def test_an_invalid_key_file_is_a_startup_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "keys").write_text(content)
     for path in (tmp_path / "keys", tmp_path / "missing"):
         with pytest.raises(StartupError, match="key file"):
@@ -318,20 +319,20 @@ async def test_a_bad_key_file_is_one_line(tmp_path: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-async def test_without_keys_only_loopback_is_served(host: str) -> None:
+async def test_without_keys_a_server_listens_on_loopback_only(host: str) -> None:
     with pytest.raises(StartupError, match="MNEMESH_AUTH_KEY_FILE"):
         async with serving(host=host):
             pass
 
 
-async def test_a_taken_port_is_noticed_and_what_was_open_is_closed() -> None:
+async def test_a_port_in_use_is_a_startup_error_and_the_stores_are_closed() -> None:
     closed: list[str] = []
 
     async def close() -> None:
         closed.append("store")
 
-    async with serving() as served:
-        port = int(served.address.rpartition(":")[2])
+    async with serving() as service:
+        port = int(service.address.rpartition(":")[2])
         again = Assembly(name="blocks", servicers=[], service_names=[], close=[close])
         with pytest.raises(StartupError, match=f"Port {port} .* MNEMESH_BLOCKS_PORT"):
             await RunningServer().start(again, ServerConfig(port=port))
@@ -339,19 +340,19 @@ async def test_a_taken_port_is_noticed_and_what_was_open_is_closed() -> None:
 
 
 async def test_health_and_reflection_need_no_token(key_file: str) -> None:
-    async with serving(auth_key_file=key_file) as served, grpc.aio.insecure_channel(served.address) as channel:
+    async with serving(auth_key_file=key_file) as service, grpc.aio.insecure_channel(service.address) as channel:
         check = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE))
         assert check.status == health_pb2.HealthCheckResponse.SERVING
-        asked = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
-        answers = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(asked)
-        names = [s.name async for answer in answers for s in answer.list_services_response.service]
+        requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+        responses = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(requests)
+        names = [s.name async for response in responses for s in response.list_services_response.service]
         assert SERVICE in names
 
 
 async def test_a_stopping_server_drains_then_closes_in_reverse_order() -> None:
     events: list[str] = []
     entered, release = asyncio.Event(), asyncio.Event()
-    servicer, server = Scripted(), RunningServer()
+    servicer, server = FakeServicer(), RunningServer()
 
     async def slow(_: Any) -> str:
         entered.set()
@@ -371,7 +372,7 @@ async def test_a_stopping_server_drains_then_closes_in_reverse_order() -> None:
         finally:
             events.append("background")
 
-    servicer.script = slow
+    servicer.respond = slow
     assembly = Assembly(
         name="blocks",
         servicers=[(blocks_service_pb2_grpc.add_BlockServiceServicer_to_server, servicer)],
@@ -394,8 +395,8 @@ async def test_a_stopping_server_drains_then_closes_in_reverse_order() -> None:
     assert events == ["call", "background", "second", "first"]
 
 
-async def test_metrics_are_served_where_a_port_is_given(unused_tcp_port: int) -> None:
-    async with serving(metrics_port=unused_tcp_port) as served, calling(served.address) as stub:
+async def test_metrics_are_served_on_the_configured_port(unused_tcp_port: int) -> None:
+    async with serving(metrics_port=unused_tcp_port) as service, calling(service.address) as stub:
         await stub.GetBlock(GET)
         url = f"http://127.0.0.1:{unused_tcp_port}/metrics"
         response = await asyncio.to_thread(urllib.request.urlopen, url)
@@ -404,29 +405,29 @@ async def test_metrics_are_served_where_a_port_is_given(unused_tcp_port: int) ->
     assert f'mnemesh_rpcs_total{{code="OK",method="/{SERVICE}/GetBlock"}} 1.0' in text
 
 
-async def test_a_message_of_many_megabytes_passes() -> None:
-    async with serving() as served, calling(served.address) as stub:
+async def test_messages_of_20_megabytes_are_accepted() -> None:
+    async with serving() as service, calling(service.address) as stub:
         large = rpc.GetBlockRequest(block_id="x" * (20 << 20))
         assert len((await stub.GetBlock(large)).block.id) == 20 << 20
 
 
-async def test_a_dead_background_task_is_told() -> None:
+async def test_a_failed_background_task_is_reported() -> None:
     server = RunningServer()
 
-    async def die() -> None:
+    async def fail() -> None:
         raise LookupError
 
-    await server.start(Assembly(name="x", servicers=[], service_names=[], background=[die]), ServerConfig())
+    await server.start(Assembly(name="x", servicers=[], service_names=[], background=[fail]), ServerConfig())
     await asyncio.wait_for(server.failed.wait(), 5)
     await server.stop()
 
 
-async def test_periodic_work_goes_on_after_a_failure() -> None:
-    done, turns = asyncio.Event(), []
+async def test_a_periodic_task_runs_again_after_a_failure() -> None:
+    done, runs = asyncio.Event(), []
 
     async def work() -> None:
-        turns.append(1)
-        if len(turns) == 1:
+        runs.append(1)
+        if len(runs) == 1:
             raise LookupError
         done.set()
 

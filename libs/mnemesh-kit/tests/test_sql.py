@@ -39,7 +39,7 @@ async def test_concurrent_read_then_write_loses_no_update(database: Database) ->
     assert sorted(seen) == list(range(1, 41))
 
 
-async def test_concurrent_check_then_insert_lets_one_win(database: Database) -> None:
+async def test_of_concurrent_check_then_insert_one_succeeds(database: Database) -> None:
     await _with_tables(database)
 
     def claim(conn: sa.Connection) -> bool:
@@ -52,12 +52,12 @@ async def test_concurrent_check_then_insert_lets_one_win(database: Database) -> 
 
 
 async def test_write_skew_is_impossible(database: Database) -> None:
-    """Two transactions that each read what the other writes cannot both act on the old state."""
+    """Of two transactions that each read a row that the other writes, at most one acts on the old state."""
     await _with_tables(database)
     for name in ("a", "b"):
         await database.write(lambda c, name=name: c.execute(counters.insert().values(name=name, value=1)))
 
-    def leaver(name: str):  # type: ignore[no-untyped-def]
+    def leave_duty(name: str):  # type: ignore[no-untyped-def]
         def leave(conn: sa.Connection) -> bool:
             on_duty = conn.execute(sa.select(sa.func.sum(counters.c.value))).scalar_one()
             if on_duty < 2:
@@ -67,7 +67,7 @@ async def test_write_skew_is_impossible(database: Database) -> None:
 
         return leave
 
-    left = await asyncio.gather(database.write(leaver("a")), database.write(leaver("b")))
+    left = await asyncio.gather(database.write(leave_duty("a")), database.write(leave_duty("b")))
     assert sorted(left) == [False, True]
 
 
@@ -83,7 +83,7 @@ async def test_an_error_rolls_everything_back(database: Database) -> None:
     assert await database.read(lambda c: c.execute(sa.select(counters)).all()) == []
 
 
-async def test_a_real_duplicate_is_still_an_integrity_error(database: Database) -> None:
+async def test_a_duplicate_is_an_integrity_error(database: Database) -> None:
     await _with_tables(database)
     insert = counters.insert().values(name="n", value=0)
     await database.write(lambda c: c.execute(insert))
@@ -97,7 +97,7 @@ async def test_reads_cannot_write(database: Database) -> None:
         await database.read(lambda c: c.execute(counters.insert().values(name="n", value=0)))
 
 
-async def test_what_connections_are_to_set_holds_in_reads_and_writes(postgres_url: str) -> None:
+async def test_postgres_settings_apply_to_reads_and_writes(postgres_url: str) -> None:
     database = Database.open(postgres_url, postgres_settings={"enable_seqscan": "off"})
 
     def shown(conn: sa.Connection) -> str:
@@ -109,7 +109,7 @@ async def test_what_connections_are_to_set_holds_in_reads_and_writes(postgres_ur
         await database.close()
 
 
-async def test_times_come_back_as_the_same_instant_in_utc(database: Database) -> None:
+async def test_times_are_returned_as_the_same_instant_in_utc(database: Database) -> None:
     await _with_tables(database)
     there = datetime(2026, 3, 1, 23, 30, 0, 123456, tzinfo=timezone(timedelta(hours=-5)))
     await database.write(lambda c: c.execute(counters.insert().values(name="n", value=0, changed_at=there)))
@@ -118,16 +118,16 @@ async def test_times_come_back_as_the_same_instant_in_utc(database: Database) ->
     assert stored.tzinfo is UTC
 
 
-async def test_the_caller_is_known_inside_a_transaction(database: Database) -> None:
+async def test_the_principal_is_known_inside_a_transaction(database: Database) -> None:
     me = Principal("org-00000000-0000-4000-8000-000000000007", "user-00000000-0000-4000-8000-000000000007")
     with as_principal(me):
         assert await database.read(lambda _: current_principal()) == me
 
 
 @pytest.fixture
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A package with two migrations."""
-    name = f"room_{tmp_path.name}"
+    name = f"package_{tmp_path.name}"
     versions = tmp_path / name / "store" / "migrations" / "versions"
     versions.mkdir(parents=True)
     (tmp_path / name / "__init__.py").touch()
@@ -142,47 +142,47 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-async def test_migrations_run_once_and_replicas_may_start_together(database_url: str, room: str) -> None:
+async def test_migrations_run_once_when_replicas_start_together(database_url: str, package: str) -> None:
     replicas = [Database.open(database_url) for _ in range(3)]
-    await asyncio.gather(*(replica.migrate(room) for replica in replicas))
-    await replicas[0].migrate(room)
+    await asyncio.gather(*(replica.migrate(package) for replica in replicas))
+    await replicas[0].migrate(package)
     names = await replicas[0].read(lambda c: sa.inspect(c).get_table_names())
     assert sorted(names) == ["alembic_version", "first", "second"]
     for replica in replicas:
         await replica.close()
 
 
-async def test_a_database_behind_the_newest_revision_is_brought_up(
-    database: Database, room: str, tmp_path: Path
-) -> None:
-    second = tmp_path / room / "store" / "migrations" / "versions" / "0002_second.py"
+async def test_an_older_database_is_migrated(database: Database, package: str, tmp_path: Path) -> None:
+    second = tmp_path / package / "store" / "migrations" / "versions" / "0002_second.py"
     later = second.rename(tmp_path / "later.py")
-    await database.migrate(room)
+    await database.migrate(package)
     assert await database.read(lambda c: sa.inspect(c).has_table("second")) is False
     later.rename(second)
-    await database.migrate(room)
+    await database.migrate(package)
     assert await database.read(lambda c: sa.inspect(c).has_table("second")) is True
 
 
-async def test_a_failed_migration_leaves_nothing_behind(database: Database, room: str, tmp_path: Path) -> None:
-    second = tmp_path / room / "store" / "migrations" / "versions" / "0002_second.py"
-    second.write_text(second.read_text() + "    raise RuntimeError('half way')\n")
+async def test_a_failed_migration_is_rolled_back(database: Database, package: str, tmp_path: Path) -> None:
+    second = tmp_path / package / "store" / "migrations" / "versions" / "0002_second.py"
+    second.write_text(second.read_text() + "    raise RuntimeError('failed')\n")
     with pytest.raises(RuntimeError):
-        await database.migrate(room)
+        await database.migrate(package)
     assert await database.read(lambda c: sa.inspect(c).get_table_names()) == []
 
 
-async def test_a_database_that_is_not_there_is_told_in_one_line(tmp_path: Path, room: str) -> None:
+async def test_an_unreachable_database_is_reported_without_its_password(
+    tmp_path: Path, package: str
+) -> None:
     for url in (f"sqlite:///{tmp_path}/missing/x.db", f"postgresql://u:secret@/db?host={tmp_path}"):
         database = Database.open(url)
-        with pytest.raises(StartupError) as refusal:
-            await database.migrate(room)
-        assert "\n" not in str(refusal.value)
-        assert "secret" not in str(refusal.value)
+        with pytest.raises(StartupError) as refused:
+            await database.migrate(package)
+        assert "\n" not in str(refused.value)
+        assert "secret" not in str(refused.value)
         await database.close()
 
 
-def test_a_url_nobody_can_read_is_a_config_error() -> None:
+def test_a_malformed_url_is_a_config_error() -> None:
     for url in ("nonsense", "mysql://host/db"):
         with pytest.raises(ConfigError):
             Database.open(url)

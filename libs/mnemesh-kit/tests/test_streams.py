@@ -1,4 +1,4 @@
-"""Streaming calls: order, errors, early leavers, and the context of their handlers."""
+"""Streaming calls: order, errors, clients that disconnect, deadlines, and the caller in the handler."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ METHOD = "/mnemesh.test.Streams/Count"
 
 
 class Streams:
-    """Counts to the number asked for; a negative one fails half way, zero goes on for ever."""
+    """A servicer that counts up to the request: a negative number then fails, and zero never ends."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
 
     async def count(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        wanted = int(request)
+        limit = int(request)
         try:
-            for number in range(abs(wanted)):
+            for number in range(abs(limit)):
                 yield f"{number} {current_principal().organization_id}".encode()
-            if wanted < 0:
-                raise errors.Aborted("half way", at=str(-wanted))
-            if wanted == 0:
+            if limit < 0:
+                raise errors.Aborted("half way", at=str(-limit))
+            if limit == 0:
                 yield b"started"
                 await asyncio.Event().wait()
         finally:
@@ -46,7 +46,7 @@ class Streams:
 
 @pytest.fixture
 async def streams() -> AsyncIterator[tuple[Streams, Any]]:
-    """The servicer, and the callable of its method."""
+    """A servicer, and a client's callable of its method."""
     servicer, server, channels = Streams(), RunningServer(), Channels()
     assembly = Assembly(name="streams", servicers=[(servicer.register, servicer)], service_names=[])
     address = await server.start(assembly, ServerConfig(shutdown_grace_seconds=0))
@@ -55,14 +55,14 @@ async def streams() -> AsyncIterator[tuple[Streams, Any]]:
     await server.stop()
 
 
-async def test_messages_arrive_in_order_for_the_caller(streams: tuple[Streams, Any]) -> None:
+async def test_messages_arrive_in_order_and_the_handler_knows_the_caller(streams: tuple[Streams, Any]) -> None:
     me = Principal(new_id("org"), new_id("user"))
     with as_principal(me):
         messages = [message async for message in streams[1](b"3")]
     assert messages == [f"{number} {me.organization_id}".encode() for number in range(3)]
 
 
-async def test_an_error_ends_a_stream_after_what_was_sent(streams: tuple[Streams, Any]) -> None:
+async def test_an_error_ends_a_stream_after_the_messages_before_it(streams: tuple[Streams, Any]) -> None:
     received = []
     with pytest.raises(errors.Aborted) as raised:  # noqa: PT012
         async for message in streams[1](b"-2"):
@@ -71,7 +71,7 @@ async def test_an_error_ends_a_stream_after_what_was_sent(streams: tuple[Streams
     assert raised.value.metadata == {"at": "2"}
 
 
-async def test_a_client_that_leaves_ends_the_handler(streams: tuple[Streams, Any]) -> None:
+async def test_a_cancelled_stream_ends_its_handler(streams: tuple[Streams, Any]) -> None:
     servicer, count = streams
     stream = count(b"0")
     async for _ in stream:
@@ -80,7 +80,7 @@ async def test_a_client_that_leaves_ends_the_handler(streams: tuple[Streams, Any
     await asyncio.wait_for(servicer.ended.wait(), 5)
 
 
-async def test_a_stream_has_a_deadline_too(streams: tuple[Streams, Any]) -> None:
+async def test_a_stream_ends_at_its_deadline(streams: tuple[Streams, Any]) -> None:
     servicer, count = streams
     with pytest.raises(errors.DeadlineExceeded):
         async for _ in count(b"0", timeout=0.05):

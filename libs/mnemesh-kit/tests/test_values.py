@@ -15,15 +15,15 @@ from mnemesh_kit.errors import InvalidArgument, truncated
 from mnemesh_kit.ids import SequentialIds, derive_id, is_id, new_id, require_id
 
 
-def test_ids_have_one_shape_however_they_are_made() -> None:
+def test_all_ids_have_one_form() -> None:
     sequential = SequentialIds()
-    made = [new_id("agent"), new_id("agent"), derive_id("agent", "x"), sequential.new("agent"), sequential.new("agent")]
-    assert len(set(made)) == len(made)
-    for value in made:
+    ids = [new_id("agent"), new_id("agent"), derive_id("agent", "x"), sequential.new("agent"), sequential.new("agent")]
+    assert len(set(ids)) == len(ids)
+    for value in ids:
         assert require_id(value, "agent", "agent_id") == value
 
 
-def test_a_derived_id_is_a_function_of_all_its_parts() -> None:
+def test_a_derived_id_depends_on_all_of_its_parts() -> None:
     assert derive_id("conv", "a", "b") == derive_id("conv", "a", "b")
     assert len({derive_id("conv", "a", "b"), derive_id("conv", "ab"), derive_id("run", "a", "b")}) == 3
 
@@ -39,14 +39,14 @@ def test_a_derived_id_is_a_function_of_all_its_parts() -> None:
         derive_id("agent", "a test") + "0",
     ],
 )
-def test_what_is_no_id_names_its_field(value: str) -> None:
+def test_an_invalid_id_is_refused_with_its_field(value: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         require_id(value, "agent", "agent_id")
     assert refused.value.field == "agent_id"
     assert not is_id(value, "agent")
 
 
-def test_a_frozen_clock_moves_only_when_told() -> None:
+def test_a_frozen_clock_moves_only_when_it_is_advanced() -> None:
     clock = FrozenClock(datetime(2026, 1, 1, tzinfo=UTC))
     assert clock.now() == clock.now()
     clock.advance(1.5)
@@ -63,7 +63,7 @@ class Settings(ServerConfig):
 
 
 def test_settings_come_from_the_environment() -> None:
-    room = Settings.__module__.partition(".")[0].removeprefix("mnemesh_").upper()
+    service = Settings.__module__.partition(".")[0].removeprefix("mnemesh_").upper()
     env = {
         "MNEMESH_PORT": "7",
         "MNEMESH_PEERS": "a:1, b:2",
@@ -71,7 +71,7 @@ def test_settings_come_from_the_environment() -> None:
         "MNEMESH_RATIO": "0.25",
         "MNEMESH_METRICS_PORT": "",
         "MNEMESH_LOG_LEVEL": "warning",
-        f"MNEMESH_{room}_LOG_LEVEL": "debug",
+        f"MNEMESH_{service}_LOG_LEVEL": "debug",
     }
     settings = read_config(Settings, env)
     assert settings == Settings(port=7, peers=("a:1", "b:2"), eager=True, ratio=0.25, log_level="debug")
@@ -81,7 +81,7 @@ def test_settings_come_from_the_environment() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("MNEMESH_PORT", "x"), ("MNEMESH_LOG_FORMAT", "xml"), ("MNEMESH_EAGER", "maybe")]
 )
-def test_a_setting_that_cannot_be_meant_is_named_in_one_line(name: str, value: str) -> None:
+def test_an_invalid_setting_is_named_in_one_line(name: str, value: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read_config(Settings, {name: value})
     assert name in str(refused.value)
@@ -89,23 +89,23 @@ def test_a_setting_that_cannot_be_meant_is_named_in_one_line(name: str, value: s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needy(ServerConfig):
+class SettingsWithTarget(ServerConfig):
     target: str
 
 
-def test_a_setting_without_a_default_must_be_there() -> None:
+def test_a_setting_without_a_default_is_required() -> None:
     with pytest.raises(ConfigError, match="MNEMESH_TARGET"):
-        read_config(Needy, {})
+        read_config(SettingsWithTarget, {})
 
 
 @given(st.text(), st.integers(10, 50))
-def test_clipped_text_fits_and_says_that_it_was_cut(text: str, size: int) -> None:
-    cut = truncated(text, size)
-    assert len(cut.encode(errors="replace")) <= size
-    assert cut == text or cut.endswith("…")
+def test_truncated_text_fits_and_ends_with_an_ellipsis(text: str, size: int) -> None:
+    result = truncated(text, size)
+    assert len(result.encode(errors="replace")) <= size
+    assert result == text or result.endswith("…")
 
 
-@pytest.mark.parametrize("offered", [None, "", "a b", "x" * 200, "a\nb"])
-def test_a_correlation_id_that_could_forge_a_log_line_is_replaced(offered: str | None) -> None:
-    assert set_correlation_id(offered) not in ("", offered)
+@pytest.mark.parametrize("value", [None, "", "a b", "x" * 200, "a\nb"])
+def test_a_correlation_id_that_could_forge_a_log_line_is_replaced(value: str | None) -> None:
+    assert set_correlation_id(value) not in ("", value)
     assert set_correlation_id("run-1/2") == "run-1/2"
