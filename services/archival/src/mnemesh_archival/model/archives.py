@@ -1,21 +1,31 @@
-"""Archives: values, their bounds, and what a call may say about them."""
+"""Archives: values and their validation."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-MAX_NAME_LENGTH: Final = 500
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.text import require_json_object, require_line, require_no_controls
 
-MAX_DESCRIPTION_LENGTH: Final = 10_000
+from mnemesh_archival.model.texts import require_no_control_characters
 
+MAX_NAME_CHARS: Final = 500
+MAX_DESCRIPTION_CHARS: Final = 10_000
+MAX_METADATA_BYTES: Final = 100_000
+MAX_FILTER_IDS: Final = 1_000
 SUMMARY_TAGS: Final = 100
+"""The largest number of tags in a summary."""
+UPDATABLE_FIELDS: Final = frozenset({"name", "description", "metadata", "embedder", "deduplicate"})
+CLIENT_PROVENANCE: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
+"""The fields of `Provenance` that clients set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Who made and changed an archive, and ids that clients keep with it."""
+    """The subjects that created and last changed an archive, and ids that clients store with it."""
 
     created_by_id: str = ""
     last_updated_by_id: str = ""
@@ -28,16 +38,18 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Reembedding:
-    """How far a change of embedder has come."""
+    """The progress of a change of embedder."""
 
     embedder: str
+    """The new embedder."""
     done: int
+    """The number of passages that have a vector of the new embedder."""
     total: int
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A named store of passages."""
+    """A named collection of passages."""
 
     id: str
     name: str
@@ -50,16 +62,18 @@ class Archive:
     updated_at: datetime
     passage_count: int = 0
     reembedding: Reembedding | None = None
+    """None unless the embedder is being changed."""
     provenance: Provenance = field(default_factory=Provenance)
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveDraft:
-    """What a caller says of an archive to be made or changed."""
+    """The values that a caller supplies to create or update an archive."""
 
     name: str
     description: str | None = None
     embedder: str = ""
+    """Empty for the default embedder."""
     metadata: str | None = None
     deduplicate: bool = False
     provenance: Provenance = field(default_factory=Provenance)
@@ -67,20 +81,78 @@ class ArchiveDraft:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFilter:
-    """Which archives a list is about."""
+    """A filter of archives. All conditions must hold; unset ones match every archive."""
 
     agent_id: str | None = None
     name: str | None = None
     archive_ids: tuple[str, ...] = ()
     name_search: str | None = None
+    """A part of the name, in any case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How much an agent has in its archives."""
+    """Counters over the archives of one agent."""
 
     revision: int
+    """Grows with every change to the agent's archives or their passages."""
     passage_count: int = 0
     tags: tuple[str, ...] = ()
     updated_at: datetime | None = None
     not_modified: bool = False
+    """Whether the caller already has this revision; the other fields are then empty."""
+
+
+def validate_draft(draft: ArchiveDraft) -> None:
+    """Checks every field of a draft.
+
+    Raises:
+        InvalidArgument: a field has a bad value.
+    """
+    require_line(draft.name, "archive.name", max_chars=MAX_NAME_CHARS)
+    if draft.description is not None:
+        require_no_controls(draft.description, "archive.description", max_chars=MAX_DESCRIPTION_CHARS)
+    require_no_control_characters(draft.embedder, "archive.embedder", MAX_NAME_CHARS)
+    if draft.metadata is not None:
+        require_json_object(draft.metadata, "archive.metadata", max_bytes=MAX_METADATA_BYTES)
+    for name in CLIENT_PROVENANCE:
+        value = getattr(draft.provenance, name)
+        if value is not None:
+            require_no_control_characters(value, f"archive.provenance.{name}", MAX_NAME_CHARS)
+
+
+def validate_update_fields(fields: Collection[str]) -> None:
+    """Checks the field mask of an update.
+
+    Raises:
+        InvalidArgument: the mask is empty or names a field that cannot be updated.
+    """
+    if not fields or not UPDATABLE_FIELDS.issuperset(fields):
+        names = ", ".join(sorted(UPDATABLE_FIELDS))
+        raise InvalidArgument(f"update_mask must name one or more of {names}.", field="update_mask")
+
+
+def validate_filter(filter_: ArchiveFilter) -> None:
+    """Checks the limits of a filter.
+
+    Raises:
+        InvalidArgument: there are too many ids, or a name is too long or has control characters.
+    """
+    if len(filter_.archive_ids) > MAX_FILTER_IDS:
+        raise InvalidArgument(
+            f"filter.archive_ids must have at most {MAX_FILTER_IDS:,} values.", field="filter.archive_ids"
+        )
+    for name in ("name", "name_search"):
+        value = getattr(filter_, name)
+        if value is not None:
+            require_no_control_characters(value, f"filter.{name}", MAX_NAME_CHARS)
+
+
+def validate_agent_ids(agent_ids: Sequence[str]) -> None:
+    """Checks the number of agents that a new archive is attached to.
+
+    Raises:
+        InvalidArgument: there are too many.
+    """
+    if len(agent_ids) > MAX_FILTER_IDS:
+        raise InvalidArgument(f"agent_ids must have at most {MAX_FILTER_IDS:,} values.", field="agent_ids")

@@ -1,7 +1,7 @@
-"""Work on the vector index that SQL has recorded and that must be finished, whoever dies meanwhile.
+"""Operations: changes to the vector index that SQL has recorded and that must be applied, whatever process crashes.
 
-An operation is written in the transaction that decides its effect, and removed in the one that settles it. Between
-the two it may be carried out any number of times: each is idempotent.
+An operation is recorded in the transaction that decides its effect, and removed in the transaction that settles it.
+In between it may run any number of times: every operation is idempotent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mnemesh_archival.model.passages import Passage, PassageChange
 
 @dataclass(frozen=True, slots=True)
 class InsertPoints:
-    """Put passages into the index where they are not there yet."""
+    """Inserts passages into the index unless they are there."""
 
     id: str
     organization_id: str
@@ -25,7 +25,7 @@ class InsertPoints:
 
 @dataclass(frozen=True, slots=True)
 class UpdatePoint:
-    """Give a passage that is there new values."""
+    """Sets new values of a passage if it is in the index."""
 
     id: str
     organization_id: str
@@ -38,7 +38,7 @@ class UpdatePoint:
 
 @dataclass(frozen=True, slots=True)
 class DeletePoints:
-    """Take passages out of the index."""
+    """Deletes passages from the index."""
 
     id: str
     organization_id: str
@@ -48,7 +48,7 @@ class DeletePoints:
 
 @dataclass(frozen=True, slots=True)
 class DropArchive:
-    """Take all passages of an archive out of one embedder's collection."""
+    """Deletes all passages of an archive from the collection of one embedder."""
 
     id: str
     organization_id: str
@@ -60,5 +60,5 @@ Operation = InsertPoints | UpdatePoint | DeletePoints | DropArchive
 
 
 def point_of(passage_id: str) -> UUID:
-    """The point id that a passage has unless another organization brought the same id."""
+    """Returns the point id of a passage, unless another organization imported the same passage id first."""
     return UUID(passage_id.removeprefix("passage-"))

@@ -1,25 +1,33 @@
-"""Archives and passages: values, their bounds, and what a call may say about them."""
+"""Passages: values, their validation, and pure rules."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from datetime import datetime
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.errors import InvalidArgument, MnemeshError
+from mnemesh_kit.ids import require_id
+from mnemesh_kit.text import require_json_object, require_line, require_text
 
-from mnemesh_archival.model.texts import checked_line
+from mnemesh_archival.model.archives import MAX_METADATA_BYTES
+from mnemesh_archival.model.texts import require_no_control_characters
 
 MAX_TEXT_BYTES: Final = 1_000_000
-MAX_PASSAGES: Final = 1_000
+MAX_BATCH: Final = 1_000
+"""The largest number of passages in one insert."""
 MAX_TAGS: Final = 100
-MAX_TAG_LENGTH: Final = 200
+MAX_TAG_CHARS: Final = 200
+MAX_FILE_NAME_CHARS: Final = 1_000
+UPDATABLE_FIELDS: Final = frozenset({"text", "tags", "metadata"})
 
 
 class PassageSource(IntEnum):
-    """Where a passage came from."""
+    """The origin of a passage. The numbers are those of the contract."""
 
     UNSPECIFIED = 0
     AGENT = 1
@@ -30,10 +38,11 @@ class PassageSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PassageDraft:
-    """A passage as its writer gives it."""
+    """A passage as the caller supplies it."""
 
     text: str
     id: str | None = None
+    """None lets the service choose the id; importers supply it."""
     tags: tuple[str, ...] = ()
     metadata: str | None = None
     source: PassageSource = PassageSource.UNSPECIFIED
@@ -47,7 +56,7 @@ class PassageDraft:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of long-term memory."""
+    """A text in an archive, with its tags, origin and times."""
 
     id: str
     archive_id: str
@@ -63,11 +72,12 @@ class Passage:
     created_at: datetime
     updated_at: datetime
     embedding: tuple[float, ...] = ()
+    """Empty unless the caller asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassageChange:
-    """New values of some fields of a passage; `fields` names which."""
+    """New values of the fields that `fields` names; the others are ignored."""
 
     fields: frozenset[str]
     updated_at: datetime
@@ -78,7 +88,7 @@ class PassageChange:
 
 @dataclass(frozen=True, slots=True)
 class InsertTarget:
-    """Where an insert goes: an archive, or an agent's first one."""
+    """The destination of an insert: exactly one of the two is set. An agent means its first archive."""
 
     archive_id: str | None = None
     agent_id: str | None = None
@@ -86,7 +96,7 @@ class InsertTarget:
 
 @dataclass(frozen=True, slots=True)
 class InsertFailure:
-    """Why one passage of a batch was not stored."""
+    """The reason why one passage of a batch was not stored."""
 
     reason: str
     message: str
@@ -95,65 +105,190 @@ class InsertFailure:
 
 @dataclass(frozen=True, slots=True)
 class InsertOutcome:
-    """What became of one passage of a batch: exactly one of the three."""
+    """The result for one passage of a batch: exactly one of `passage`, `failure` and `deleted_id` is set."""
 
     passage: Passage | None = None
     failure: InsertFailure | None = None
     deleted_id: str | None = None
+    """The id of a passage that an earlier call stored and that was deleted since."""
     archive_id: str = ""
     duplicate: bool = False
+    """Whether the archive already had this text; no second passage was stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassageFilter:
-    """Which passages a list or a search is about. Times are UTC, the upper bound excluded."""
+    """A filter of passages. All conditions must hold; unset ones match every passage."""
 
     agent_id: str | None = None
+    """Only the archives attached to this agent."""
     archive_id: str | None = None
     tags: tuple[str, ...] = ()
     every_tag: bool = False
+    """Whether a passage needs all of the tags, not just one."""
     file_id: str | None = None
     folder_id: str | None = None
     since: datetime | None = None
+    """UTC, inclusive."""
     until: datetime | None = None
+    """UTC, exclusive."""
     sources: tuple[PassageSource, ...] = ()
 
     @property
     def narrows(self) -> bool:
-        """Whether it leaves out passages of the archives that it is about."""
+        """Whether it excludes passages of the archives that it covers."""
         bounds = (self.file_id, self.folder_id, self.since, self.until)
         return bool(self.tags or self.sources) or any(bound is not None for bound in bounds)
 
 
 class PassagePosition(NamedTuple):
-    """Where a passage stands among those of its archive, in the order of insertion.
+    """The position of a passage in the insertion order of its archive.
 
-    Passages of one `strand` are of one writer and one file. A tuple, for every search reads hundreds.
+    A tuple, because every search reads hundreds.
     """
 
     point_id: UUID
     archive_id: str
     strand: str
+    """Passages with the same strand have the same writer and the same file; see `strand_of`."""
     position: int
     created_at: datetime
 
 
-def checked_text(text: str, where: str) -> str:
-    """The text of a passage, or InvalidArgument naming the field."""
-    if "\0" in text:
-        raise InvalidArgument(f"{where} must not hold NUL characters.", field=where)
-    if not text.strip():
-        raise InvalidArgument(f"{where} must not be blank.", field=where)
-    if len(text) > MAX_TEXT_BYTES or len(text.encode()) > MAX_TEXT_BYTES:
-        raise InvalidArgument(f"{where} must be at most {MAX_TEXT_BYTES:,} bytes of UTF-8.", field=where)
-    return text
+def validate_draft(draft: PassageDraft, field: str) -> PassageDraft:
+    """Returns the draft with its tags deduplicated.
+
+    Args:
+        draft: the passage.
+        field: the path of the passage in the request, such as `passages[0]`.
+
+    Raises:
+        InvalidArgument: a field has a bad value.
+    """
+    if draft.id is not None:
+        require_id(draft.id, "passage", f"{field}.id")
+    for value, prefix, name in (
+        (draft.agent_id, "agent", "agent_id"),
+        (draft.file_id, "file", "file_id"),
+        (draft.folder_id, "source", "folder_id"),
+    ):
+        if value is not None:
+            require_id(value, prefix, f"{field}.{name}")
+    if draft.file_name is not None:
+        require_no_control_characters(draft.file_name, f"{field}.file_name", MAX_FILE_NAME_CHARS)
+    validate_metadata(draft.metadata, f"{field}.metadata")
+    validate_text(draft.text, f"{field}.text")
+    return replace(draft, tags=validate_tags(draft.tags, f"{field}.tags"))
 
 
-def checked_tags(tags: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """The tags without duplicates, in their order."""
+def validate_batch(drafts: Sequence[PassageDraft | MnemeshError]) -> list[PassageDraft | MnemeshError]:
+    """Returns each valid draft with its tags deduplicated, and the error in place of each invalid one.
+
+    Raises:
+        InvalidArgument: the batch is empty or too large.
+        MnemeshError: the first error, if no draft is valid.
+    """
+    if not drafts:
+        raise InvalidArgument("passages must not be empty.", field="passages")
+    if len(drafts) > MAX_BATCH:
+        raise InvalidArgument(f"passages must have at most {MAX_BATCH:,} values in one call.", field="passages")
+    results: list[PassageDraft | MnemeshError] = []
+    for index, draft in enumerate(drafts):
+        try:
+            results.append(draft if isinstance(draft, MnemeshError) else validate_draft(draft, f"passages[{index}]"))
+        except InvalidArgument as error:
+            results.append(error)
+    errors = [result for result in results if isinstance(result, MnemeshError)]
+    if len(errors) == len(results):
+        raise errors[0]
+    return results
+
+
+def validate_update(draft: PassageDraft, fields: Collection[str], now: datetime) -> PassageChange:
+    """Returns the change that sets the named fields to the values of `draft`.
+
+    Raises:
+        InvalidArgument: `fields` is empty or names a field that cannot be updated, or a value is bad.
+    """
+    if not fields or not UPDATABLE_FIELDS.issuperset(fields):
+        names = ", ".join(sorted(UPDATABLE_FIELDS))
+        raise InvalidArgument(f"update_mask must name one or more of {names}.", field="update_mask")
+    return PassageChange(
+        fields=frozenset(fields),
+        updated_at=now,
+        text=validate_text(draft.text, "passage.text") if "text" in fields else "",
+        tags=validate_tags(draft.tags, "passage.tags") if "tags" in fields else (),
+        metadata=validate_metadata(draft.metadata, "passage.metadata") if "metadata" in fields else None,
+    )
+
+
+def validate_filter(filter_: PassageFilter) -> PassageFilter:
+    """Returns the filter with its tags deduplicated.
+
+    Raises:
+        InvalidArgument: a tag is bad, there are too many, or the range of dates is empty.
+    """
+    if filter_.since is not None and filter_.until is not None and filter_.since >= filter_.until:
+        raise InvalidArgument("filter.end_date is before filter.start_date.", field="filter.end_date")
+    return replace(filter_, tags=validate_tags(filter_.tags, "filter.tags"))
+
+
+def validate_text(text: str, field: str) -> str:
+    """Returns the text of a passage. Raises InvalidArgument if it is blank, too long, or has a NUL character."""
+    return require_text(text, field, max_bytes=MAX_TEXT_BYTES, allow_blank=False)
+
+
+def validate_tags(tags: tuple[str, ...], field: str) -> tuple[str, ...]:
+    """Returns the tags without duplicates, in order. Raises InvalidArgument for a bad tag or too many."""
     unique = tuple(dict.fromkeys(tags))
     if len(unique) > MAX_TAGS:
-        raise InvalidArgument(f"{where} must be at most {MAX_TAGS}.", field=where)
+        raise InvalidArgument(f"{field} must have at most {MAX_TAGS} values.", field=field)
     for tag in unique:
-        checked_line(tag, where, MAX_TAG_LENGTH)
+        require_line(tag, field, max_chars=MAX_TAG_CHARS)
     return unique
+
+
+def validate_metadata(metadata: str | None, field: str) -> str | None:
+    """Returns the JSON text unchanged. Raises InvalidArgument unless it is an object within the size limit."""
+    return None if metadata is None else require_json_object(metadata, field, max_bytes=MAX_METADATA_BYTES)
+
+
+def new_passage(draft: PassageDraft, target: InsertTarget, passage_id: str, index: int, now: datetime) -> Passage:
+    """Returns the passage that a valid draft becomes. Its archive is not decided yet.
+
+    Args:
+        draft: the draft.
+        target: the target of the insert, which decides the default of the source and of the agent.
+        passage_id: the id, unless the draft has one.
+        index: the index in the batch. Creation times are that many microseconds apart, so that lists keep the order
+            of the batch.
+        now: the time of the insert.
+    """
+    source = draft.source
+    if source is PassageSource.UNSPECIFIED:
+        source = PassageSource.AGENT if target.agent_id else PassageSource.OWNER
+    return Passage(
+        id=draft.id or passage_id,
+        archive_id="",
+        text=draft.text,
+        tags=draft.tags,
+        metadata=draft.metadata,
+        source=source,
+        agent_id=draft.agent_id or target.agent_id,
+        file_id=draft.file_id,
+        folder_id=draft.folder_id,
+        file_name=draft.file_name,
+        chunk_index=draft.chunk_index,
+        created_at=draft.created_at or now + timedelta(microseconds=index),
+        updated_at=now,
+    )
+
+
+def strand_of(passage: Passage) -> str:
+    """Returns the key that passages with the same source, writer and file share."""
+    return " ".join((passage.source.name, passage.agent_id or "-", passage.file_id or "-"))
+
+
+def content_hash(text: str) -> str:
+    """Returns the hash by which duplicate texts are found."""
+    return hashlib.sha256(text.encode()).hexdigest()

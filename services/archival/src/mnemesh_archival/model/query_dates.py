@@ -1,4 +1,4 @@
-"""Days, months and years that a query names, as far as passages have them: 'in May 2023', 'on 8 May'."""
+"""Dates in the text of a query, such as 'in May 2023' or 'on 8 May', and how well passages match them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _WORD: Final = re.compile(r"[^\W_]+")
 _YEAR: Final = re.compile(r"(?:19|20)\d\d")
 _DAY: Final = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?")
 _VERBS: Final = frozenset({"may", "march"})
-"""Months that are verbs, too: they need their capital."""
+"""Months that are also verbs: they count only if capitalized."""
 
-Part = tuple[str, int]
-"""What is said of a day, and its number: ('month', 5)."""
+DatePart = tuple[str, int]
+"""A unit and its number, such as ('month', 5)."""
 
 
-def named(query: str) -> tuple[Part, ...]:
-    """The months and years of a query, and its days where it names a month."""
+def date_parts(query: str) -> tuple[DatePart, ...]:
+    """Returns the months and years in a query, and its days if it names a month."""
     words = _WORD.findall(query)
     months = [
         ("month", month)
@@ -39,17 +39,17 @@ def named(query: str) -> tuple[Part, ...]:
     return tuple(dict.fromkeys((*days, *months, *years)))
 
 
-def matching(query: str, places: Iterable[PassagePosition]) -> dict[UUID, float]:
-    """What the named parts of its day count for each passage that has any: more, the fewer of the places have them."""
-    asked = named(query)
-    if not asked:
+def date_scores(query: str, positions: Iterable[PassagePosition]) -> dict[UUID, float]:
+    """Returns a score for each passage whose date has parts that the query names. Rarer parts score higher."""
+    parts = date_parts(query)
+    if not parts:
         return {}
-    held = {place.point_id: frozenset(asked).intersection(_parts(place.created_at)) for place in places}
-    counts = {part: sum(part in parts for parts in held.values()) for part in asked}
+    held = {position.point_id: frozenset(parts).intersection(_parts_of(position.created_at)) for position in positions}
+    counts = {part: sum(part in of_passage for of_passage in held.values()) for part in parts}
     rarity = {part: math.log(1 + (len(held) - count + 0.5) / (count + 0.5)) for part, count in counts.items()}
-    return {point: sum(rarity[part] for part in parts) for point, parts in held.items() if parts}
+    return {point: sum(rarity[part] for part in of_passage) for point, of_passage in held.items() if of_passage}
 
 
-def _parts(time: datetime) -> Iterator[Part]:
+def _parts_of(time: datetime) -> Iterator[DatePart]:
     day = time.astimezone(UTC)
     yield from (("day", day.day), ("month", day.month), ("year", day.year))

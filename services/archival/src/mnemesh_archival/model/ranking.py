@@ -1,7 +1,7 @@
-"""The ranking of passages by words: what each holds itself, and a share of what those around it hold.
+"""The ranking of passages by words: those of the passage itself, and a share of those of its neighbours.
 
-A turn of a conversation, or a piece of a file, is often asked for in the words of the one before it. Nothing of a
-neighbour is kept with a passage, so that what is deleted is gone; neighbours are looked up when a search ranks.
+Questions often use the words of the turn, or of the piece of a file, before the one that answers them. Neighbours are
+looked up when a search ranks and never stored with a passage, so a deleted passage leaves nothing in others.
 """
 
 from __future__ import annotations
@@ -19,71 +19,78 @@ from mnemesh_retrieval.index import WordMatch
 
 from mnemesh_archival.model.passages import PassagePosition
 
-SHARES: Final = (0.6, 0.3)
-"""What a word counts that is held by the passage next to one, and by the one beyond."""
-REACH: Final = len(SHARES)
-STEPS: Final = tuple((sign * far, share) for far, share in enumerate(SHARES, start=1) for sign in (-1, 1))
-SESSION: Final = timedelta(hours=6)
-"""Passages whose times are further apart than this are of different occasions."""
-COUNTED: Final = 128
-"""From so many of the best passages it is judged how common a word is where the search looks."""
+NEIGHBOUR_SHARES: Final = (0.6, 0.3)
+"""The share of a word's weight that the adjacent passages receive, and the share of the next ones."""
+REACH: Final = len(NEIGHBOUR_SHARES)
+_STEPS: Final = tuple((sign * far, share) for far, share in enumerate(NEIGHBOUR_SHARES, start=1) for sign in (-1, 1))
+MAX_GAP: Final = timedelta(hours=6)
+"""Passages whose times are further apart are not neighbours."""
+CANDIDATES: Final = 128
+"""The number of best passages from which the rarity of a word is estimated."""
 RANKED: Final = 64
-"""So many of them, with their neighbours, are ranked, unless more hits are asked for."""
+"""The number of candidates that are ranked with their neighbours, unless more hits are requested."""
 
 Scored = list[tuple[UUID, float]]
 
 
-def rarities(found: Sequence[WordMatch], size: int) -> dict[int, float]:
-    """What each word of the query tells among `size` passages: BM25's inverse document frequency.
+def word_rarities(matches: Sequence[WordMatch], size: int) -> dict[int, float]:
+    """Returns BM25's inverse document frequency of each word of the query among `size` passages.
 
     The engine knows how common a word is in its whole collection. A name that is rare there may be in every second
-    passage of this archive, and a word that nobody else uses tells nothing about which of its holders is meant.
+    passage of this archive, where it does not distinguish passages.
     """
-    holders = Counter(word for match in found for word in match.words)
-    size = max(size, len(found))
-    return {word: math.log(1 + (size - count + 0.5) / (count + 0.5)) for word, count in holders.items()}
+    counts = Counter(word for match in matches for word in match.words)
+    size = max(size, len(matches))
+    return {word: math.log(1 + (size - count + 0.5) / (count + 0.5)) for word, count in counts.items()}
 
 
-def strongest(found: Sequence[WordMatch], rarity: Mapping[int, float], limit: int) -> list[UUID]:
-    """The best by their own words."""
-    scored = {match.id: _total(match.words, rarity) for match in found}
+def best_by_own_words(matches: Sequence[WordMatch], rarity: Mapping[int, float], limit: int) -> list[UUID]:
+    """Returns the ids of the best passages by their own words, best first, ties by id."""
+    scored = {match.id: _total(match.words, rarity) for match in matches}
     return sorted(scored, key=lambda id_: (-scored[id_], id_))[:limit]
 
 
-def by_words(
-    found: Sequence[WordMatch],
+def rank_by_words(
+    matches: Sequence[WordMatch],
     rarity: Mapping[int, float],
-    places: Sequence[PassagePosition],
-    days: Mapping[UUID, float] = MappingProxyType({}),
+    positions: Sequence[PassagePosition],
+    date_scores: Mapping[UUID, float] = MappingProxyType({}),
 ) -> Scored:
-    """The passages at these places, best first, those beside a match included; ties by own words, then by id.
+    """Ranks the passages at these positions, including neighbours of a match.
 
-    `days` is what the day of a passage counts for it.
+    The weight of a word in a passage is its own weight plus the shares of its neighbours, limited to the weight in the
+    best match: a passage between two that contain a word is not more relevant than they are.
 
-    A word counts as much as the passage itself has of it, or with what its neighbours have, then no more than it
-    does in the best of its holders: a passage between two that say a word is not more about it than they are.
+    Args:
+        matches: the passages that have at least one word of the query.
+        rarity: the rarity of each word; see `word_rarities`.
+        positions: the matches and their neighbours.
+        date_scores: an additional score of some passages; see `query_dates.date_scores`.
+
+    Returns:
+        Ids with scores, best first; ties by the score of the passage's own words, then by id.
     """
-    own = {match.id: match.words for match in found}
-    most: dict[int, float] = {}
+    own = {match.id: match.words for match in matches}
+    largest: dict[int, float] = {}
     for words in own.values():
         for word, weight in words.items():
-            most[word] = max(most.get(word, 0.0), weight)
+            largest[word] = max(largest.get(word, 0.0), weight)
     scores: dict[UUID, tuple[float, float]] = {}
-    for id_, around in _lent(own, places).items():
-        held = own.get(id_)
-        mine = score = _total(held, rarity) if held else 0.0
-        for word, lent in around.items():
-            room = most[word] - held.get(word, 0.0) if held else most[word]
-            score += rarity[word] * (lent if lent < room else room)
+    for id_, shares in _neighbour_shares(own, positions).items():
+        words_of_passage = own.get(id_)
+        own_score = score = _total(words_of_passage, rarity) if words_of_passage else 0.0
+        for word, share in shares.items():
+            missing = largest[word] - words_of_passage.get(word, 0.0) if words_of_passage else largest[word]
+            score += rarity[word] * (share if share < missing else missing)
         if score:
-            scores[id_] = (score + days.get(id_, 0.0), mine)
+            scores[id_] = (score + date_scores.get(id_, 0.0), own_score)
     best = sorted(scores.items(), key=lambda item: (-item[1][0], -item[1][1], item[0]))
     return [(id_, score) for id_, (score, _) in best]
 
 
-def fused(words: Scored, meaning: Scored, weight: float) -> Scored:
-    """One list of both, by reciprocal ranks; `weight` is what a rank by meaning counts."""
-    return fuse([(1.0, [id_ for id_, _ in words]), (weight, [id_ for id_, _ in meaning])])
+def fuse_lists(by_words: Scored, by_vector: Scored, vector_weight: float) -> Scored:
+    """Fuses both lists by reciprocal ranks. A rank in the vector list counts `vector_weight`, one by words 1."""
+    return fuse([(1.0, [id_ for id_, _ in by_words]), (vector_weight, [id_ for id_, _ in by_vector])])
 
 
 def _total(words: Mapping[int, float], rarity: Mapping[int, float]) -> float:
@@ -93,21 +100,22 @@ def _total(words: Mapping[int, float], rarity: Mapping[int, float]) -> float:
     return total
 
 
-def _lent(own: Mapping[UUID, Mapping[int, float]], places: Sequence[PassagePosition]) -> dict[UUID, dict[int, float]]:
-    """For each place, what its neighbours' words count there."""
+def _neighbour_shares(
+    own: Mapping[UUID, Mapping[int, float]], positions: Sequence[PassagePosition]
+) -> dict[UUID, dict[int, float]]:
     strands: dict[tuple[str, str], dict[int, PassagePosition]] = defaultdict(dict)
-    for place in places:
-        strands[place.archive_id, place.strand][place.position] = place
-    lent: dict[UUID, dict[int, float]] = {place.point_id: {} for place in places}
+    for each in positions:
+        strands[each.archive_id, each.strand][each.position] = each
+    shares: dict[UUID, dict[int, float]] = {each.point_id: {} for each in positions}
     for strand in strands.values():
-        for position, place in strand.items():
-            held = own.get(place.point_id)
-            if held is None:
+        for position, each in strand.items():
+            words = own.get(each.point_id)
+            if words is None:
                 continue
-            for step, share in STEPS:
-                other = strand.get(position + step)
-                if other is not None and abs(other.created_at - place.created_at) <= SESSION:
-                    around = lent[other.point_id]
-                    for word, weight in held.items():
-                        around[word] = around.get(word, 0.0) + share * weight
-    return lent
+            for step, share in _STEPS:
+                neighbour = strand.get(position + step)
+                if neighbour is not None and abs(neighbour.created_at - each.created_at) <= MAX_GAP:
+                    received = shares[neighbour.point_id]
+                    for word, weight in words.items():
+                        received[word] = received.get(word, 0.0) + share * weight
+    return shares

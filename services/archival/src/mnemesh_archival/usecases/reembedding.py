@@ -1,8 +1,9 @@
-"""Gives an archive another embedder: copies its passages in the background while the old vectors serve.
+"""Changes the embedder of an archive: copies its passages in the background while the old vectors serve.
 
-Passages are copied into the new embedder's collection batch by batch, each noted in SQL; those that are written
-meanwhile are copied again. When none is left, one transaction lets the copies serve. For the very last ones writers
-are held up for a moment, readers never. A process that dies leaves what it noted, and the next one goes on.
+Passages are copied into the collection of the new embedder in batches, and each copy is recorded in SQL; passages that
+change meanwhile are copied again. When none is left, one transaction switches the archive to the copies. Writers are
+paused for a moment while the last passages are copied; readers never are. After a crash, another process resumes from
+the recorded copies.
 """
 
 from __future__ import annotations
@@ -16,48 +17,57 @@ import structlog
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_retrieval.errors import RetrievalError
 
-from mnemesh_archival.store.base import PassageStore, PendingCopy, ReembeddingJob, ReembeddingStore
+from mnemesh_archival.store.base.passages import PassageStore
+from mnemesh_archival.store.base.reembeddings import PendingCopy, ReembeddingJob, ReembeddingStore
 from mnemesh_archival.vectors.embedders import Embedders
 
 BATCH = 64
 BATCH_SECONDS = 30.0
-"""How long a batch may take; less than its claim lasts."""
-HOLD_SECONDS = 1.0
-"""How long writers are held up at most."""
-SOME_SECONDS = 3.0
-"""The pause after a failure, and between two holds."""
-LOOK_SECONDS = 5.0
-"""How often to look for changes that another replica has begun or left."""
+"""The time limit of one batch; shorter than its claim."""
+PAUSE_SECONDS = 1.0
+"""The longest pause of writers."""
+RETRY_SECONDS = 3.0
+"""The wait after a failure, and between two pauses of writers."""
+POLL_SECONDS = 5.0
+"""How often to look for changes of embedder that another replica started or abandoned."""
+SCAN_PAGE = 1_000
 _log = structlog.get_logger("mnemesh.archival")
 
 
 class ReembeddingWorker:
-    """The one task of a process that carries changes of embedders out, one after the other."""
+    """The background task of a process that changes embedders, one archive after the other.
+
+    Args:
+        store: the changes of embedder and their progress.
+        passages: the passages in the index.
+        embedders: the embedders.
+        exclusive: whether no other process uses the index, so that every claim at start is of a process that ended.
+    """
 
     def __init__(
-        self, store: ReembeddingStore, passages: PassageStore, embedders: Embedders, *, alone: bool = True
+        self, store: ReembeddingStore, passages: PassageStore, embedders: Embedders, *, exclusive: bool = True
     ) -> None:
         self._store = store
         self._passages = passages
         self._embedders = embedders
-        self._alone = alone
-        self._woken = asyncio.Event()
+        self._exclusive = exclusive
+        self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """There may be a change to carry out."""
-        self._woken.set()
+        """Makes the worker look for new changes at once."""
+        self._wake.set()
 
     async def run(self) -> None:
-        """Carry changes out for ever."""
-        everything = self._alone
+        """Runs until cancelled."""
+        everything = self._exclusive
         while True:
-            self._woken.clear()
-            for move in await self._claimed(everything):
-                await self._try(move)
+            self._wake.clear()
+            for job in await self._claimed(everything):
+                await self._try(job)
             everything = False
             try:
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._woken.wait()
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._wake.wait()
             except TimeoutError:
                 continue
 
@@ -65,62 +75,62 @@ class ReembeddingWorker:
         try:
             return await self._store.claim(everything=everything)
         except MnemeshError:
-            _log.exception("changes of embedders could not be looked up")
+            _log.exception("reembedding_claim_failed")
             return []
 
-    async def _try(self, move: ReembeddingJob) -> None:
+    async def _try(self, job: ReembeddingJob) -> None:
         try:
-            await self._carry_out(move)
-            _log.info("a change of embedder is over", archive=move.archive_id, embedder=move.target)
+            await self._reembed(job)
+            _log.info("reembedding_finished", archive_id=job.archive_id, embedder=job.target)
         except (MnemeshError, RetrievalError, TimeoutError) as error:
-            _log.warning("a change of embedder is tried again", archive=move.archive_id, why=str(error))
+            _log.warning("reembedding_retried", archive_id=job.archive_id, embedder=job.target, error=str(error))
             try:
-                await self._store.release(move, SOME_SECONDS)
+                await self._store.release(job, RETRY_SECONDS)
             except MnemeshError:
-                _log.exception("a change of embedder could not be released; its claim runs out")
+                _log.exception("reembedding_release_failed", archive_id=job.archive_id)
 
-    async def _carry_out(self, move: ReembeddingJob) -> None:
-        swept = False
-        hold_after = 0.0
+    async def _reembed(self, job: ReembeddingJob) -> None:
+        orphans_deleted = False
+        next_pause = 0.0
         while True:
-            batch = await self._store.next_batch(move, BATCH)
+            batch = await self._store.next_batch(job, BATCH)
             if batch is None:
                 return
             if batch:
                 async with asyncio.timeout(BATCH_SECONDS):
-                    await self._copy(move, batch)
+                    await self._copy(job, batch)
                 continue
-            if not swept:
-                await self._remove_strangers(move)
-                swept = True
-            if await self._store.switch(move):
+            if not orphans_deleted:
+                await self._delete_orphans(job)
+                orphans_deleted = True
+            if await self._store.switch(job):
                 return
-            # Writers are faster than we are: they wait, but not for long, and not all the time.
-            if time.monotonic() >= hold_after:
-                await self._store.hold_writers(move, HOLD_SECONDS)
-                hold_after = time.monotonic() + HOLD_SECONDS + SOME_SECONDS
+            # Writers are faster than this task: they pause, but only briefly and not all the time.
+            if time.monotonic() >= next_pause:
+                await self._store.pause_writers(job, PAUSE_SECONDS)
+                next_pause = time.monotonic() + PAUSE_SECONDS + RETRY_SECONDS
             await asyncio.sleep(0.01)
 
-    async def _copy(self, move: ReembeddingJob, batch: Sequence[PendingCopy]) -> None:
-        points = [each.point_id for each in batch]
-        found = await self._passages.get(move.source, points, with_embedding=False)
+    async def _copy(self, job: ReembeddingJob, batch: Sequence[PendingCopy]) -> None:
+        points = [copy.point_id for copy in batch]
+        found = await self._passages.get(job.source, points, with_embedding=False)
         pairs = [(point, found[point]) for point in points if point in found]
-        vectors = await self._embedders.embed(move.target, [passage.text for _, passage in pairs])
-        await self._passages.insert(move.target, move.organization_id, pairs, vectors, replace=True)
-        gone = await self._store.mark(move, batch)
-        if gone:
-            await self._passages.delete(move.target, gone)
+        vectors = await self._embedders.embed(job.target, [passage.text for _, passage in pairs])
+        await self._passages.insert(job.target, job.organization_id, pairs, vectors, replace=True)
+        deleted = await self._store.mark_copied(job, batch)
+        if deleted:
+            await self._passages.delete(job.target, deleted)
 
-    async def _remove_strangers(self, move: ReembeddingJob) -> None:
-        """Take out what a process that died had copied just before its passage was deleted."""
+    async def _delete_orphans(self, job: ReembeddingJob) -> None:
+        """Deletes copies of passages that were deleted after a process copied them and before it recorded that."""
         last: UUID | None = None
         while True:
             points = await self._passages.point_ids(
-                move.target, move.organization_id, move.archive_id, after=last, limit=1_000
+                job.target, job.organization_id, job.archive_id, after=last, limit=SCAN_PAGE
             )
-            strangers = await self._store.strangers(move, points)
-            if strangers:
-                await self._passages.delete(move.target, strangers)
-            if len(points) < 1_000:
+            orphans = await self._store.orphaned_points(job, points)
+            if orphans:
+                await self._passages.delete(job.target, orphans)
+            if len(points) < SCAN_PAGE:
                 return
             last = points[-1]

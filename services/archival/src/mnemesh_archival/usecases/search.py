@@ -1,4 +1,4 @@
-"""The use cases that find passages: search and list, over any number of archives and embedders as over one."""
+"""The use cases that find passages: search and list, over any number of archives and embedders."""
 
 from __future__ import annotations
 
@@ -17,32 +17,31 @@ from mnemesh_retrieval.index import Position, SearchMode, WordMatch
 
 from mnemesh_archival.errors import EmbedderUnavailable
 from mnemesh_archival.model import query_dates, ranking
-from mnemesh_archival.model.passages import Passage, PassageFilter
-from mnemesh_archival.model.search import PassageHit, SearchKind
-from mnemesh_archival.store.base import ArchiveRef, ArchiveStore, PassageLedger, PassageStore
+from mnemesh_archival.model.passages import Passage, PassageFilter, validate_filter
+from mnemesh_archival.model.search import (
+    PassageHit,
+    SearchKind,
+    SearchResult,
+    validate_limit,
+    validate_query,
+)
+from mnemesh_archival.store.base.archives import ArchiveRef, ArchiveStore
+from mnemesh_archival.store.base.passage_ledger import PassageLedger
+from mnemesh_archival.store.base.passages import PassageScope, PassageStore
 from mnemesh_archival.vectors.embedders import Embedders
 
-QUERY_SECONDS = 2.0
-"""How long a search waits for an embedder before it goes on with words alone."""
-MODES = {SearchKind.HYBRID: SearchMode.HYBRID, SearchKind.TEXT: SearchMode.TEXT, SearchKind.VECTOR: SearchMode.DENSE}
-
-
-@dataclass(frozen=True, slots=True)
-class SearchResult:
-    """Hits, best first; `degraded` if meaning could not be searched."""
-
-    hits: tuple[PassageHit, ...]
-    degraded: bool = False
+EMBEDDER_SECONDS = 2.0
+"""How long a search waits for an embedder before it continues with words only."""
+_MODES = {SearchKind.HYBRID: SearchMode.HYBRID, SearchKind.TEXT: SearchMode.TEXT, SearchKind.VECTOR: SearchMode.DENSE}
 
 
 @dataclass(frozen=True, slots=True)
 class _EmbedderGroup:
-    """The archives of a scope that share an embedder. `archive_ids` is None for all of the organization's."""
+    """The archives in scope that share an embedder."""
 
-    embedder: str
-    archive_ids: tuple[str, ...] | None
+    scope: PassageScope
     size: int
-    """How many passages they hold."""
+    """The number of passages in these archives."""
 
 
 class PassageSearchService:
@@ -61,193 +60,198 @@ class PassageSearchService:
         caller: Principal,
         query: str,
         kind: SearchKind,
-        which: PassageFilter,
+        filter_: PassageFilter,
         *,
         limit: int,
         with_embedding: bool = False,
     ) -> SearchResult:
-        """The best passages; the newest for a blank query."""
+        """Returns the best passages for a query; the newest for a blank one.
+
+        Args:
+            caller: the caller.
+            query: the text to search for.
+            kind: by words, by vector, or both.
+            filter_: the passages to search among.
+            limit: the largest number of hits; 0 for the default.
+            with_embedding: also return the vectors of the hits.
+
+        Raises:
+            InvalidArgument: the query, the filter or the limit is bad.
+            ArchiveNotFound: the filter names an archive that does not exist or that the agent does not have.
+            EmbedderUnavailable: a VECTOR search cannot embed the query. A HYBRID one continues with words only.
+        """
+        query, filter_, limit = validate_query(query, "query"), validate_filter(filter_), validate_limit(limit)
         organization_id = caller.organization_id
-        groups = await self._groups(organization_id, which)
+        groups = await self._groups(organization_id, filter_)
         if not query.strip():
-            newest = await self._newest(organization_id, groups, which, limit)
-            return SearchResult(
-                tuple(PassageHit(each, 0.0) for each in await self._embedded(organization_id, newest, with_embedding))
-            )
-        lists = await asyncio.gather(
-            *(self._search_group(organization_id, group, query, kind, which, limit) for group in groups)
-        )
+            newest = await self._newest(groups, limit)
+            passages = await self._with_embeddings(organization_id, newest, with_embedding)
+            return SearchResult(tuple(PassageHit(passage, 0.0) for passage in passages))
+        lists = await asyncio.gather(*(self._search_group(group, query, kind, limit) for group in groups))
         hits = _merged([hits for hits, _ in lists], kind, limit)
-        passages = await self._embedded(organization_id, [hit.passage for hit in hits], with_embedding)
+        passages = await self._with_embeddings(organization_id, [hit.passage for hit in hits], with_embedding)
         hits = [replace(hit, passage=passage) for hit, passage in zip(hits, passages, strict=True)]
         return SearchResult(tuple(hits), degraded=any(degraded for _, degraded in lists))
 
     async def list_page(
         self,
         caller: Principal,
-        which: PassageFilter,
+        filter_: PassageFilter,
         page: PageQuery,
         *,
-        words: str | None = None,
+        text_search: str = "",
         with_embedding: bool = False,
     ) -> Page[Passage]:
-        """Passages by creation time."""
+        """Returns a page of passages by creation time.
+
+        Args:
+            caller: the caller.
+            filter_: the passages to list.
+            page: the page.
+            text_search: words that a passage must all contain; blank for no condition.
+            with_embedding: also return the vectors.
+
+        Raises:
+            InvalidArgument: the filter or the text is bad.
+            ArchiveNotFound: as for `search`.
+            NotFound: `after_id` or `before_id` is not a passage of the organization.
+        """
+        filter_, words = validate_filter(filter_), validate_query(text_search, "text_search").strip() or None
         organization_id = caller.organization_id
         after = await self._after(organization_id, page)
-        before = await self._place(organization_id, page.before_id, "before_id")
+        before = await self._position(organization_id, page.before_id, "before_id")
         lists = [
             await self._passages.list(
-                group.embedder,
-                organization_id,
-                group.archive_ids,
-                which,
+                group.scope,
                 words=words,
                 ascending=page.ascending,
                 after=after,
                 before=before,
                 limit=page.limit + 1,
             )
-            for group in await self._groups(organization_id, which)
+            for group in await self._groups(organization_id, filter_)
         ]
         listed = sorted((each for some in lists for each in some), key=lambda each: each[0], reverse=not page.ascending)
         shown = listed[: page.limit]
-        passages = await self._embedded(organization_id, [passage for _, passage in shown], with_embedding)
+        passages = await self._with_embeddings(organization_id, [passage for _, passage in shown], with_embedding)
         if len(listed) <= page.limit:
             return Page(tuple(passages))
         last = shown[-1][0]
         return Page(tuple(passages), Cursor(last.value.isoformat(), str(last.id)))
 
-    async def _groups(self, organization_id: str, which: PassageFilter) -> list[_EmbedderGroup]:
-        scope = await self._archives.scope(organization_id, which.agent_id, which.archive_id)
+    async def _groups(self, organization_id: str, filter_: PassageFilter) -> list[_EmbedderGroup]:
         groups: dict[str, list[ArchiveRef]] = {}
-        for archive in scope:
+        for archive in await self._archives.scope(organization_id, filter_.agent_id, filter_.archive_id):
             groups.setdefault(archive.embedder, []).append(archive)
-        everywhere = which.agent_id is None and which.archive_id is None
+        whole_organization = filter_.agent_id is None and filter_.archive_id is None
         return [
             _EmbedderGroup(
-                embedder,
-                None if everywhere else tuple(archive.id for archive in some),
-                sum(archive.passage_count for archive in some),
+                PassageScope(
+                    embedder,
+                    organization_id,
+                    None if whole_organization else tuple(archive.id for archive in archives),
+                    filter_,
+                ),
+                sum(archive.passage_count for archive in archives),
             )
-            for embedder, some in sorted(groups.items())
+            for embedder, archives in sorted(groups.items())
         ]
 
     async def _search_group(
-        self,
-        organization_id: str,
-        group: _EmbedderGroup,
-        query: str,
-        kind: SearchKind,
-        which: PassageFilter,
-        limit: int,
+        self, group: _EmbedderGroup, query: str, kind: SearchKind, limit: int
     ) -> tuple[list[PassageHit], bool]:
         vector: Vector | None = None
         degraded = False
         if kind is not SearchKind.TEXT:
             try:
-                (vector,) = await self._embedders.embed(group.embedder, [query], within=QUERY_SECONDS)
+                (vector,) = await self._embedders.embed(group.scope.embedder, [query], within=EMBEDDER_SECONDS)
             except EmbedderUnavailable:
                 if kind is SearchKind.VECTOR:
                     raise
                 degraded = True
-        found = await self._passages.candidates(
-            group.embedder,
-            organization_id,
-            group.archive_ids,
-            which,
-            mode=MODES[kind],
-            text=query,
-            vector=vector,
-            limit=max(ranking.COUNTED, 4 * limit),
+        candidates = await self._passages.candidates(
+            group.scope, mode=_MODES[kind], text=query, vector=vector, limit=max(ranking.CANDIDATES, 4 * limit)
         )
-        words = await self._by_words(organization_id, group, query, which, found.text, limit)
-        return await self._hits(group, kind, words, list(found.dense), limit), degraded
+        by_words = await self._rank_by_words(group, query, candidates.text, limit)
+        return await self._hits(group.scope, kind, by_words, list(candidates.dense), limit), degraded
 
-    async def _by_words(
-        self,
-        organization_id: str,
-        group: _EmbedderGroup,
-        query: str,
-        which: PassageFilter,
-        found: Sequence[WordMatch],
-        limit: int,
+    async def _rank_by_words(
+        self, group: _EmbedderGroup, query: str, matches: Sequence[WordMatch], limit: int
     ) -> ranking.Scored:
-        if not found:
+        if not matches:
             return []
-        rarity = ranking.rarities(found, group.size)
-        best = ranking.strongest(found, rarity, max(ranking.RANKED, 2 * limit))
-        places = await self._ledger.around(organization_id, best, ranking.REACH)
-        words = ranking.by_words(found, rarity, places, query_dates.matching(query, places))
-        known = {match.id for match in found}
-        beside = [id_ for id_, _ in words if id_ not in known]
-        if not beside or not which.narrows:
-            return words
-        known |= await self._passages.matching(group.embedder, organization_id, group.archive_ids, which, beside)
-        return [(id_, score) for id_, score in words if id_ in known]
+        rarity = ranking.word_rarities(matches, group.size)
+        best = ranking.best_by_own_words(matches, rarity, max(ranking.RANKED, 2 * limit))
+        positions = await self._ledger.neighbours(group.scope.organization_id, best, ranking.REACH)
+        ranked = ranking.rank_by_words(matches, rarity, positions, query_dates.date_scores(query, positions))
+        known = {match.id for match in matches}
+        neighbours = [id_ for id_, _ in ranked if id_ not in known]
+        if not neighbours or not group.scope.filter.narrows:
+            return ranked
+        # The filter may exclude a neighbour of a match.
+        known |= await self._passages.matching(group.scope, neighbours)
+        return [(id_, score) for id_, score in ranked if id_ in known]
 
     async def _hits(
-        self, group: _EmbedderGroup, kind: SearchKind, words: ranking.Scored, meaning: ranking.Scored, limit: int
+        self,
+        scope: PassageScope,
+        kind: SearchKind,
+        by_words: ranking.Scored,
+        by_vector: ranking.Scored,
+        limit: int,
     ) -> list[PassageHit]:
-        ranked = words or meaning
+        ranked = by_words or by_vector
         if kind is SearchKind.HYBRID:
-            ranked = ranking.fused(words, meaning, self._embedders.get(group.embedder).hybrid_weight)
+            ranked = ranking.fuse_lists(by_words, by_vector, self._embedders.get(scope.embedder).hybrid_weight)
         best = ranked[:limit]
-        passages = await self._passages.get(group.embedder, [id_ for id_, _ in best], with_embedding=False)
-        text_ranks = {id_: rank for rank, (id_, _) in enumerate(words, start=1)}
-        vector_ranks = {id_: rank for rank, (id_, _) in enumerate(meaning, start=1)}
+        passages = await self._passages.get(scope.embedder, [id_ for id_, _ in best], with_embedding=False)
+        text_ranks = {id_: rank for rank, (id_, _) in enumerate(by_words, start=1)}
+        vector_ranks = {id_: rank for rank, (id_, _) in enumerate(by_vector, start=1)}
         return [
             PassageHit(passages[id_], score, vector_ranks.get(id_), text_ranks.get(id_))
             for id_, score in best
             if id_ in passages
         ]
 
-    async def _newest(
-        self, organization_id: str, groups: Sequence[_EmbedderGroup], which: PassageFilter, limit: int
-    ) -> list[Passage]:
+    async def _newest(self, groups: Sequence[_EmbedderGroup], limit: int) -> list[Passage]:
         listed: list[tuple[Position, Passage]] = []
         for group in groups:
             listed += await self._passages.list(
-                group.embedder,
-                organization_id,
-                group.archive_ids,
-                which,
-                words=None,
-                ascending=False,
-                after=None,
-                before=None,
-                limit=limit,
+                group.scope, words=None, ascending=False, after=None, before=None, limit=limit
             )
         return [passage for _, passage in sorted(listed, key=lambda each: each[0], reverse=True)[:limit]]
 
-    async def _embedded(self, organization_id: str, passages: Sequence[Passage], wanted: bool) -> list[Passage]:
-        if not wanted or not passages:
+    async def _with_embeddings(
+        self, organization_id: str, passages: Sequence[Passage], with_embedding: bool
+    ) -> list[Passage]:
+        if not with_embedding or not passages:
             return list(passages)
         rows = await self._ledger.find(organization_id, [passage.id for passage in passages])
         vectors: dict[str, tuple[float, ...]] = {}
         for embedder in {row.embedder for row in rows.values()}:
             points = [row.point_id for row in rows.values() if row.embedder == embedder]
-            read = await self._passages.get(embedder, points, with_embedding=True)
-            vectors.update((passage.id, passage.embedding) for passage in read.values())
+            found = await self._passages.get(embedder, points, with_embedding=True)
+            vectors.update((passage.id, passage.embedding) for passage in found.values())
         return [replace(passage, embedding=vectors.get(passage.id, ())) for passage in passages]
 
     async def _after(self, organization_id: str, page: PageQuery) -> Position | None:
-        """The later, in the order asked for, of the two places that the page may begin behind."""
-        places = [await self._place(organization_id, page.after_id, "after_id"), _cursor(page.cursor)]
-        given = [place for place in places if place is not None]
-        if not given:
+        """Returns the position that the page starts after: the later of `after_id` and the page token."""
+        positions = [await self._position(organization_id, page.after_id, "after_id"), _cursor_position(page.cursor)]
+        known = [position for position in positions if position is not None]
+        if not known:
             return None
-        return max(given) if page.ascending else min(given)
+        return max(known) if page.ascending else min(known)
 
-    async def _place(self, organization_id: str, passage_id: str | None, field: str) -> Position | None:
+    async def _position(self, organization_id: str, passage_id: str | None, field: str) -> Position | None:
         if passage_id is None:
             return None
         try:
-            return await self._ledger.place(organization_id, passage_id)
+            return await self._ledger.list_position(organization_id, passage_id)
         except NotFound as error:
             raise NotFound(f"{field} names no row of this list.", field=field, resource_id=passage_id) from error
 
 
-def _cursor(cursor: Cursor | None) -> Position | None:
+def _cursor_position(cursor: Cursor | None) -> Position | None:
     if cursor is None:
         return None
     try:
@@ -260,7 +264,7 @@ def _cursor(cursor: Cursor | None) -> Position | None:
 
 
 def _merged(lists: Sequence[list[PassageHit]], kind: SearchKind, limit: int) -> list[PassageHit]:
-    """One list of several. Likeness by different embedders cannot be compared, so there the rank decides."""
+    """Merges lists of several embedders. Their similarities cannot be compared, so vector hits are scored by rank."""
     if len(lists) == 1:
         return lists[0]
     hits = [hit for some in lists for hit in some]

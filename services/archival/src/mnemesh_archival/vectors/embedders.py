@@ -1,4 +1,4 @@
-"""The embedders that archives name, built when first needed and kept; their failures in this room's words."""
+"""The embedders that archives name."""
 
 from __future__ import annotations
 
@@ -13,31 +13,37 @@ from mnemesh_retrieval.registry import EmbedderSettings, make_embedder
 from mnemesh_archival.errors import EmbedderUnavailable, EmbedderUnknown
 
 MARGIN_SECONDS = 0.5
-"""How long before the caller's deadline a call gives up on an embedder: a refusal that says why must still arrive."""
+"""How long before the caller's deadline a call to an embedder is abandoned, so that its error still arrives."""
 
 
 class Embedders:
-    """Embedders by their handles."""
+    """Embedders by handle. Each is built when first used, and kept."""
 
     def __init__(self, default: Embedder, settings: EmbedderSettings) -> None:
         self.default = default.handle
         self._settings = settings
-        self._made: dict[str, Embedder] = {default.handle: default}
+        self._by_handle: dict[str, Embedder] = {default.handle: default}
 
     def get(self, handle: str) -> Embedder:
-        """The embedder of that handle; EmbedderUnknown if the configuration cannot make one."""
-        embedder = self._made.get(handle)
+        """Returns the embedder. Raises EmbedderUnknown if the configuration does not allow to build it."""
+        embedder = self._by_handle.get(handle)
         if embedder is None:
             try:
-                embedder = self._made[handle] = make_embedder(handle, self._settings)
+                embedder = self._by_handle[handle] = make_embedder(handle, self._settings)
             except EmbedderMisconfigured as error:
                 raise EmbedderUnknown(handle, str(error)) from error
         return embedder
 
     async def embed(self, handle: str, texts: Sequence[str], *, within: float | None = None) -> list[Vector]:
-        """One vector per text; EmbedderUnavailable if it cannot be done now, or not `within` so many seconds.
+        """Returns one vector per text.
 
-        Without `within` it is what the caller's own deadline leaves.
+        Args:
+            handle: the embedder.
+            texts: the texts.
+            within: the time limit in seconds; by default what the caller's deadline leaves.
+
+        Raises:
+            EmbedderUnavailable: the embedder failed, or did not answer in time.
         """
         left = remaining()
         if within is None and left is not None:
@@ -51,7 +57,7 @@ class Embedders:
             raise EmbedderUnavailable(handle, str(error)) from error
 
     async def close(self) -> None:
-        """Close all."""
-        for embedder in self._made.values():
+        """Closes all embedders."""
+        for embedder in self._by_handle.values():
             await embedder.close()
-        self._made.clear()
+        self._by_handle.clear()

@@ -1,4 +1,4 @@
-"""Passages as points of the vector index: the only place that knows their payload."""
+"""Passages as points of the vector index; the only module that knows their payload."""
 
 from __future__ import annotations
 
@@ -27,29 +27,30 @@ from mnemesh_retrieval.index import (
 )
 
 from mnemesh_archival.errors import VectorIndexUnavailable
-from mnemesh_archival.model.passages import Passage, PassageChange, PassageFilter, PassageSource
+from mnemesh_archival.model.passages import Passage, PassageChange, PassageSource
+from mnemesh_archival.store.base.passages import PassageScope
 from mnemesh_archival.vectors.embedders import Embedders
 
 P = ParamSpec("P")
 T = TypeVar("T")
-KEYWORDS = ("organization_id", "archive_id", "tags", "agent_id", "file_id", "folder_id", "source")
+KEYWORD_FIELDS = ("organization_id", "archive_id", "tags", "agent_id", "file_id", "folder_id", "source")
 
 
-def _typed(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """An index that does not answer, in this room's words."""
+def _with_service_errors(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Raises VectorIndexUnavailable in place of the index's own error."""
 
     @functools.wraps(method)
-    async def asked(*args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return await method(*args, **kwargs)
         except IndexUnavailable as error:
-            raise VectorIndexUnavailable(f"The vector index is away: {error}.") from error
+            raise VectorIndexUnavailable(f"The vector index is unavailable: {error}.") from error
 
-    return asked
+    return call
 
 
 class VectorPassageStore:
-    """One collection per embedder, opened when first needed."""
+    """See PassageStore. Each embedder's collection is opened when first used."""
 
     def __init__(self, index: VectorIndex, embedders: Embedders) -> None:
         self._index = index
@@ -57,7 +58,7 @@ class VectorPassageStore:
         self._names: dict[str, str] = {}
         self._opening = asyncio.Lock()
 
-    @_typed
+    @_with_service_errors
     async def insert(
         self,
         embedder: str,
@@ -78,7 +79,7 @@ class VectorPassageStore:
         await self._index.write(collection, points, mode)
         await async_failpoint("index.after_write", collection)
 
-    @_typed
+    @_with_service_errors
     async def update(self, embedder: str, point_id: UUID, change: PassageChange, vector: Vector | None) -> None:
         """See PassageStore.update."""
         collection = await self._collection(embedder)
@@ -92,7 +93,7 @@ class VectorPassageStore:
             changed = Point(point_id, vector, change.text, {**stored.payload, **fields})
             await self._index.write(collection, [changed], WriteMode.UPDATE_PRESENT)
 
-    @_typed
+    @_with_service_errors
     async def delete(self, embedder: str, point_ids: Sequence[UUID]) -> None:
         """See PassageStore.delete."""
         collection = await self._collection(embedder)
@@ -100,64 +101,47 @@ class VectorPassageStore:
         await self._index.delete(collection, point_ids)
         await async_failpoint("index.after_delete", collection)
 
-    @_typed
+    @_with_service_errors
     async def drop_archive(self, embedder: str, organization_id: str, archive_id: str) -> None:
         """See PassageStore.drop_archive."""
-        await self._index.delete_where(await self._collection(embedder), _whole(organization_id, archive_id))
+        await self._index.delete_where(await self._collection(embedder), _archive_filter(organization_id, archive_id))
 
-    @_typed
+    @_with_service_errors
     async def point_ids(
         self, embedder: str, organization_id: str, archive_id: str, *, after: UUID | None, limit: int
     ) -> Sequence[UUID]:
         """See PassageStore.point_ids."""
         collection = await self._collection(embedder)
-        return await self._index.scan(collection, _whole(organization_id, archive_id), after=after, limit=limit)
+        return await self._index.scan(
+            collection, _archive_filter(organization_id, archive_id), after=after, limit=limit
+        )
 
-    @_typed
+    @_with_service_errors
     async def get(self, embedder: str, point_ids: Sequence[UUID], *, with_embedding: bool) -> dict[UUID, Passage]:
         """See PassageStore.get."""
         collection = await self._collection(embedder)
         stored = await self._index.get(collection, point_ids, with_vectors=with_embedding)
         return {point.id: _passage(point.payload, point.vector) for point in stored}
 
-    @_typed
+    @_with_service_errors
     async def candidates(
-        self,
-        embedder: str,
-        organization_id: str,
-        archive_ids: Sequence[str] | None,
-        which: PassageFilter,
-        *,
-        mode: SearchMode,
-        text: str,
-        vector: Vector | None,
-        limit: int,
+        self, scope: PassageScope, *, mode: SearchMode, text: str, vector: Vector | None, limit: int
     ) -> Candidates:
         """See PassageStore.candidates."""
-        condition = _condition(organization_id, archive_ids, which)
-        query = SearchQuery(mode, text=text, vector=vector, filter=condition, candidates=limit)
-        return await self._index.candidates(await self._collection(embedder), query)
+        query = SearchQuery(mode, text=text, vector=vector, filter=_scope_filter(scope), candidates=limit)
+        return await self._index.candidates(await self._collection(scope.embedder), query)
 
-    @_typed
-    async def matching(
-        self,
-        embedder: str,
-        organization_id: str,
-        archive_ids: Sequence[str] | None,
-        which: PassageFilter,
-        point_ids: Sequence[UUID],
-    ) -> set[UUID]:
+    @_with_service_errors
+    async def matching(self, scope: PassageScope, point_ids: Sequence[UUID]) -> set[UUID]:
         """See PassageStore.matching."""
-        condition = all_of(_condition(organization_id, archive_ids, which), HasId(tuple(point_ids)))
-        return set(await self._index.scan(await self._collection(embedder), condition, limit=len(point_ids)))
+        condition = all_of(_scope_filter(scope), HasId(tuple(point_ids)))
+        collection = await self._collection(scope.embedder)
+        return set(await self._index.scan(collection, condition, limit=len(point_ids)))
 
-    @_typed
+    @_with_service_errors
     async def list(
         self,
-        embedder: str,
-        organization_id: str,
-        archive_ids: Sequence[str] | None,
-        which: PassageFilter,
+        scope: PassageScope,
         *,
         words: str | None,
         ascending: bool,
@@ -166,12 +150,12 @@ class VectorPassageStore:
         limit: int,
     ) -> list[tuple[Position, Passage]]:
         """See PassageStore.list."""
-        condition = all_of(_condition(organization_id, archive_ids, which), HasWords("text", words) if words else None)
+        condition = all_of(_scope_filter(scope), HasWords("text", words) if words else None)
         query = ListQuery(
             "created_at", descending=not ascending, filter=condition, after=after, before=before, limit=limit
         )
-        found = await self._index.list_points(await self._collection(embedder), query)
-        listed = [(point.id, _passage(point.payload)) for point in found]
+        points = await self._index.list_points(await self._collection(scope.embedder), query)
+        listed = [(point.id, _passage(point.payload)) for point in points]
         return [(Position(passage.created_at, point_id), passage) for point_id, passage in listed]
 
     async def _collection(self, embedder: str) -> str:
@@ -183,7 +167,7 @@ class VectorPassageStore:
                 collection = Collection(
                     name,
                     dimension,
-                    keyword_fields=KEYWORDS,
+                    keyword_fields=KEYWORD_FIELDS,
                     datetime_fields=("created_at",),
                     text_fields=("text",),
                     tenant_field="archive_id",
@@ -204,20 +188,21 @@ def _collection_name(embedder: str, existing: Container[str]) -> str:
     return earlier if provider == "mnemesh" and earlier in existing else f"passages:{embedder}"
 
 
-def _whole(organization_id: str, archive_id: str) -> Filter:
+def _archive_filter(organization_id: str, archive_id: str) -> Filter:
     return all_of(Match("organization_id", organization_id), Match("archive_id", archive_id))
 
 
-def _condition(organization_id: str, archive_ids: Sequence[str] | None, which: PassageFilter) -> Filter:
-    tags = MatchAll("tags", which.tags) if which.every_tag else MatchAny("tags", which.tags)
+def _scope_filter(scope: PassageScope) -> Filter:
+    filter_ = scope.filter
+    tags = MatchAll("tags", filter_.tags) if filter_.every_tag else MatchAny("tags", filter_.tags)
     return all_of(
-        Match("organization_id", organization_id),
-        MatchAny("archive_id", tuple(archive_ids)) if archive_ids is not None else None,
-        tags if which.tags else None,
-        Match("file_id", which.file_id) if which.file_id is not None else None,
-        Match("folder_id", which.folder_id) if which.folder_id is not None else None,
-        MatchAny("source", tuple(source.name for source in which.sources)) if which.sources else None,
-        TimeRange("created_at", which.since, which.until) if which.since or which.until else None,
+        Match("organization_id", scope.organization_id),
+        MatchAny("archive_id", scope.archive_ids) if scope.archive_ids is not None else None,
+        tags if filter_.tags else None,
+        Match("file_id", filter_.file_id) if filter_.file_id is not None else None,
+        Match("folder_id", filter_.folder_id) if filter_.folder_id is not None else None,
+        MatchAny("source", tuple(source.name for source in filter_.sources)) if filter_.sources else None,
+        TimeRange("created_at", filter_.since, filter_.until) if filter_.since or filter_.until else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Archives, their holders and their counters as rows: what both SQL stores do inside their transactions."""
+"""The rows of archives, of the agents that they are attached to, and of their counters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mnemesh_archival.store.sql import operation_rows, reembedding_rows
 from mnemesh_archival.store.sql.tables import agents, archive_agents, archive_tags, archives, passages
 
 CHUNK = 500
-"""So many values go into one statement."""
+"""The number of values in one statement."""
 PROVENANCE = (
     "created_by_id",
     "last_updated_by_id",
@@ -28,7 +28,7 @@ PROVENANCE = (
     "entity_id",
 )
 
-# Made once: making a statement costs more than running it, and these are run by every write or every search.
+# Built once: building a statement costs more than running it, and every write or search runs these.
 _LIVE = sa.select(archives).where(
     archives.c.organization_id == sa.bindparam("org"),
     archives.c.id == sa.bindparam("archive"),
@@ -53,14 +53,14 @@ _USES = sa.select(archive_tags.c.tag, archive_tags.c.uses).where(
     _OF_ARCHIVE, archive_tags.c.tag.in_(sa.bindparam("tags", expanding=True))
 )
 _ONE_TAG = sa.and_(_OF_ARCHIVE, archive_tags.c.tag == sa.bindparam("which"))
-# Both engines know it, and neither needs to be asked first which tags there are.
+# Both engines support this statement, which needs no query for the existing tags.
 _ADD_USES = sa.text(
     "INSERT INTO archive_tags (organization_id, archive_id, tag, uses) VALUES (:organization_id, :archive, :which, :by)"
     " ON CONFLICT (organization_id, archive_id, tag) DO UPDATE SET uses = archive_tags.uses + excluded.uses"
 )
 _SET_USES = archive_tags.update().where(_ONE_TAG).values(uses=sa.bindparam("count"))
 _DROP_TAG = archive_tags.delete().where(_ONE_TAG)
-_HELD = sa.and_(
+_ATTACHED = sa.and_(
     archive_agents.c.organization_id == archives.c.organization_id,
     archive_agents.c.archive_id == archives.c.id,
     archive_agents.c.agent_id == sa.bindparam("agent"),
@@ -69,22 +69,22 @@ _EVERY_REF = sa.select(archives.c.id, archives.c.embedder, archives.c.passage_co
     archives.c.organization_id == sa.bindparam("org"), archives.c.deleted_at.is_(None)
 )
 _ONE_REF = _EVERY_REF.where(archives.c.id == sa.bindparam("archive"))
-_HELD_REFS = _EVERY_REF.join(archive_agents, _HELD)
-_HELD_REF = _ONE_REF.join(archive_agents, _HELD)
+_ATTACHED_REFS = _EVERY_REF.join(archive_agents, _ATTACHED)
+_ATTACHED_REF = _ONE_REF.join(archive_agents, _ATTACHED)
 
 
 def is_archive(organization_id: str, archive_id: str) -> sa.ColumnElement[bool]:
-    """The row of one archive, deleted or not."""
+    """Returns the condition that selects an archive, deleted or not."""
     return sa.and_(archives.c.organization_id == organization_id, archives.c.id == archive_id)
 
 
 def live(organization_id: str) -> sa.ColumnElement[bool]:
-    """All archives of an organization that are not deleted."""
+    """Returns the condition that selects the archives of an organization that are not deleted."""
     return sa.and_(archives.c.organization_id == organization_id, archives.c.deleted_at.is_(None))
 
 
 def insert(conn: sa.Connection, organization_id: str, archive: Archive) -> None:
-    """A new, empty archive."""
+    """Inserts a new, empty archive."""
     provenance = {name: getattr(archive.provenance, name) for name in PROVENANCE}
     conn.execute(
         archives.insert().values(
@@ -107,15 +107,15 @@ def insert(conn: sa.Connection, organization_id: str, archive: Archive) -> None:
 
 
 def require(conn: sa.Connection, organization_id: str, archive_id: str) -> sa.Row[Any]:
-    """The row of an archive that is not deleted, or ArchiveNotFound."""
+    """Returns the row of an archive. Raises ArchiveNotFound if it does not exist or is deleted."""
     row = conn.execute(_LIVE, {"org": organization_id, "archive": archive_id}).first()
     if row is None:
         raise ArchiveNotFound(archive_id)
     return row
 
 
-def archive(row: sa.Row[Any], moving: Reembedding | None = None) -> Archive:
-    """The archive that a row holds."""
+def archive_from_row(row: sa.Row[Any], reembedding: Reembedding | None = None) -> Archive:
+    """Returns the archive of a row."""
     return Archive(
         id=row.id,
         name=row.name,
@@ -127,19 +127,19 @@ def archive(row: sa.Row[Any], moving: Reembedding | None = None) -> Archive:
         created_at=row.created_at,
         updated_at=row.updated_at,
         passage_count=row.passage_count,
-        reembedding=moving,
+        reembedding=reembedding,
         provenance=Provenance(**{name: getattr(row, name) for name in PROVENANCE}),
     )
 
 
 def require_agent(conn: sa.Connection, organization_id: str, agent_id: str) -> None:
-    """AgentErased if the agent has a tombstone. Agents that were never heard of are fine."""
+    """Raises AgentErased if the agent has a tombstone. Unknown agents are allowed."""
     if conn.execute(_ERASED, {"org": organization_id, "agent": agent_id}).scalar() is not None:
         raise AgentErased(agent_id)
 
 
-def held(conn: sa.Connection, organization_id: str, agent_id: str) -> Sequence[sa.Row[Any]]:
-    """The archives of an agent, the first attached first."""
+def attached(conn: sa.Connection, organization_id: str, agent_id: str) -> Sequence[sa.Row[Any]]:
+    """Returns the archives of an agent in the order in which they were attached."""
     query = (
         sa.select(archives)
         .join(
@@ -158,15 +158,15 @@ def held(conn: sa.Connection, organization_id: str, agent_id: str) -> Sequence[s
 def refs(
     conn: sa.Connection, organization_id: str, agent_id: str | None, archive_id: str | None
 ) -> Sequence[sa.Row[*tuple[Any, ...]]]:
-    """Id, embedder and size of an agent's archives, of one archive if that agent holds it, of one, or of all."""
+    """Returns the id, embedder and size of archives: of the agent's, of one, of one if it is the agent's, or of all."""
     query = _EVERY_REF if archive_id is None else _ONE_REF
     if agent_id is not None:
-        query = _HELD_REFS if archive_id is None else _HELD_REF
+        query = _ATTACHED_REFS if archive_id is None else _ATTACHED_REF
     return conn.execute(query, {"org": organization_id, "agent": agent_id, "archive": archive_id}).all()
 
 
-def holders(conn: sa.Connection, organization_id: str, archive_id: str) -> list[str]:
-    """The agents that hold an archive."""
+def agents_of(conn: sa.Connection, organization_id: str, archive_id: str) -> list[str]:
+    """Returns the agents that an archive is attached to."""
     query = sa.select(archive_agents.c.agent_id).where(
         archive_agents.c.organization_id == organization_id, archive_agents.c.archive_id == archive_id
     )
@@ -174,35 +174,35 @@ def holders(conn: sa.Connection, organization_id: str, archive_id: str) -> list[
 
 
 def attach(conn: sa.Connection, organization_id: str, agent_id: str, archive_id: str, now: datetime) -> None:
-    """Give an archive to an agent, if it does not hold it."""
+    """Attaches an archive to an agent unless it is attached."""
     require_agent(conn, organization_id, agent_id)
-    if agent_id not in holders(conn, organization_id, archive_id):
+    if agent_id not in agents_of(conn, organization_id, archive_id):
         conn.execute(
             archive_agents.insert().values(
                 organization_id=organization_id, agent_id=agent_id, archive_id=archive_id, attached_at=now
             )
         )
-        raise_base(conn, organization_id, agent_id, 1, now)
+        raise_revision(conn, organization_id, agent_id, 1, now)
 
 
 def detach(conn: sa.Connection, organization_id: str, agent_id: str, archive_id: str, now: datetime) -> bool:
-    """Take an archive away; whether the agent held it. The summary's revision grows all the same."""
-    gone = conn.execute(
+    """Detaches an archive and raises the revision of the agent's summary. Returns whether it was attached."""
+    deleted = conn.execute(
         archive_agents.delete().where(
             archive_agents.c.organization_id == organization_id,
             archive_agents.c.agent_id == agent_id,
             archive_agents.c.archive_id == archive_id,
         )
     )
-    if not gone.rowcount:
+    if not deleted.rowcount:
         return False
     revision = conn.execute(sa.select(archives.c.revision).where(is_archive(organization_id, archive_id))).scalar_one()
-    raise_base(conn, organization_id, agent_id, revision + 1, now)
+    raise_revision(conn, organization_id, agent_id, revision + 1, now)
     return True
 
 
-def raise_base(conn: sa.Connection, organization_id: str, agent_id: str, by: int, now: datetime) -> None:
-    """Let the agent's own part of its revision grow."""
+def raise_revision(conn: sa.Connection, organization_id: str, agent_id: str, by: int, now: datetime) -> None:
+    """Raises the agent's own part of the revision of its summary."""
     mine = sa.and_(agents.c.organization_id == organization_id, agents.c.id == agent_id)
     raised = conn.execute(agents.update().where(mine).values(base_revision=agents.c.base_revision + by, changed_at=now))
     if not raised.rowcount:
@@ -214,7 +214,7 @@ def raise_base(conn: sa.Connection, organization_id: str, agent_id: str, by: int
 def count_passages(
     conn: sa.Connection, organization_id: str, archive_id: str, passages_by: int, tags: Counter[str], now: datetime
 ) -> None:
-    """Tell the counters of an archive what changed. Tags may count downwards."""
+    """Adds to the counters of an archive. Counts may be negative."""
     of = {"org": organization_id, "archive": archive_id}
     conn.execute(_COUNT, {**of, "by": passages_by, "now": now})
     more = [{**of, "which": tag, "by": by} for tag, by in sorted(tags.items()) if by > 0]
@@ -225,29 +225,29 @@ def count_passages(
         some = fewer[start : start + CHUNK]
         left = {row.tag: row.uses + tags[row.tag] for row in conn.execute(_USES, {**of, "tags": some})}
         used = [{**of, "which": tag, "count": count} for tag, count in sorted(left.items()) if count > 0]
-        gone = [{**of, "which": tag} for tag, count in sorted(left.items()) if count <= 0]
+        unused = [{**of, "which": tag} for tag, count in sorted(left.items()) if count <= 0]
         if used:
             conn.execute(_SET_USES, used)
-        if gone:
-            conn.execute(_DROP_TAG, gone)
+        if unused:
+            conn.execute(_DROP_TAG, unused)
 
 
 def embedders(conn: sa.Connection, organization_id: str, archive_id: str) -> list[str]:
-    """The embedders in whose collections points of the archive may be."""
+    """Returns the embedders whose collections may contain points of the archive."""
     serving: str = require(conn, organization_id, archive_id).embedder
     target = reembedding_rows.target(conn, organization_id, archive_id)
     return [serving, target] if target is not None else [serving]
 
 
 def tag_counter(encoded: Iterable[str]) -> Counter[str]:
-    """How often each tag stands in these lists of tags."""
+    """Counts each tag in these JSON lists of tags."""
     return Counter(tag for tags in encoded for tag in msgspec.json.decode(tags, type=list[str]))
 
 
 def delete(conn: sa.Connection, organization_id: str, row: sa.Row[Any], now: datetime) -> DropArchive:
-    """Leave a tombstone of an archive and nothing else; the work left in the index."""
-    reembedding_rows.leave(conn, organization_id, row.id, now)
-    for agent_id in holders(conn, organization_id, row.id):
+    """Replaces an archive by a tombstone. Returns the operation that deletes its points."""
+    reembedding_rows.cancel(conn, organization_id, row.id, now)
+    for agent_id in agents_of(conn, organization_id, row.id):
         detach(conn, organization_id, agent_id, row.id, now)
     conn.execute(
         passages.delete().where(passages.c.organization_id == organization_id, passages.c.archive_id == row.id)
@@ -262,7 +262,7 @@ def delete(conn: sa.Connection, organization_id: str, row: sa.Row[Any], now: dat
         .where(is_archive(organization_id, row.id))
         .values(deleted_at=now, passage_count=0, name="", name_folded="", description=None, metadata=None)
     )
-    # Copies for another embedder go with their own operation, when nobody can be copying any more.
+    # The copies of an unfinished change of embedder have their own operation.
     drop = DropArchive(id=f"drop-{row.id}", organization_id=organization_id, embedder=row.embedder, archive_id=row.id)
     operation_rows.add(conn, drop, now)
     return drop

@@ -1,4 +1,4 @@
-"""The registry of archives in SQL: SQLite or PostgreSQL."""
+"""The store of archives in SQL."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from mnemesh_kit.sql import Database
 from mnemesh_archival.errors import ArchiveNotFound
 from mnemesh_archival.model.archives import SUMMARY_TAGS, Archive, ArchiveFilter, Summary
 from mnemesh_archival.model.operations import DeletePoints, Operation
-from mnemesh_archival.store.base import ArchiveRef, ErasedAgent
+from mnemesh_archival.store.base.archives import ArchiveRef, ErasedAgent
 from mnemesh_archival.store.sql import archive_rows as rows
 from mnemesh_archival.store.sql import operation_rows, reembedding_rows
-from mnemesh_archival.store.sql.passage_rows import entombed
+from mnemesh_archival.store.sql.passage_rows import tombstone_values
 from mnemesh_archival.store.sql.tables import agents, archive_agents, archive_tags, archives, passages, request_ledger
 
 
@@ -55,27 +55,29 @@ class SqlArchiveStore:
 
         def read(conn: sa.Connection) -> Archive:
             row = rows.require(conn, organization_id, archive_id)
-            return rows.archive(row, reembedding_rows.progress(conn, organization_id, [archive_id]).get(archive_id))
+            return rows.archive_from_row(
+                row, reembedding_rows.progress(conn, organization_id, [archive_id]).get(archive_id)
+            )
 
         return await self._database.read(read)
 
     async def list_archives(
-        self, organization_id: str, which: ArchiveFilter, page: PageQuery, by_name: bool
+        self, organization_id: str, filter_: ArchiveFilter, page: PageQuery, by_name: bool
     ) -> Page[Archive]:
         """See ArchiveStore.list_archives."""
         key = archives.c.name if by_name else archives.c.created_at
 
         def read(conn: sa.Connection) -> Page[Archive]:
-            query = sa.select(archives).where(_matches(organization_id, which))
+            query = sa.select(archives).where(_matches(organization_id, filter_))
             found = paginate(conn, query, page, key=key, id=archives.c.id, scope=rows.live(organization_id))
-            moving = reembedding_rows.progress(conn, organization_id, [row.id for row in found.items])
-            return found.map(lambda row: rows.archive(row, moving.get(row.id)))
+            reembedding = reembedding_rows.progress(conn, organization_id, [row.id for row in found.items])
+            return found.map(lambda row: rows.archive_from_row(row, reembedding.get(row.id)))
 
         return await self._database.read(read)
 
-    async def count_archives(self, organization_id: str, which: ArchiveFilter) -> int:
+    async def count_archives(self, organization_id: str, filter_: ArchiveFilter) -> int:
         """See ArchiveStore.count_archives."""
-        query = sa.select(sa.func.count()).select_from(archives).where(_matches(organization_id, which))
+        query = sa.select(sa.func.count()).select_from(archives).where(_matches(organization_id, filter_))
         return await self._database.read(lambda conn: int(conn.execute(query).scalar_one()))
 
     async def update_archive(
@@ -115,8 +117,8 @@ class SqlArchiveStore:
                 return [archive_id]
 
             self._requests.once(conn, key, effect)
-            left = operation_rows.by_id(conn, organization_id, f"drop-{archive_id}")
-            return (left,) if left is not None else ()
+            operation = operation_rows.by_id(conn, organization_id, f"drop-{archive_id}")
+            return (operation,) if operation is not None else ()
 
         return await self._database.write(write)
 
@@ -149,12 +151,14 @@ class SqlArchiveStore:
 
     async def list_agents(self, organization_id: str, archive_id: str, page: PageQuery) -> Page[str]:
         """See ArchiveStore.list_agents."""
-        held = sa.and_(archive_agents.c.organization_id == organization_id, archive_agents.c.archive_id == archive_id)
+        attached = sa.and_(
+            archive_agents.c.organization_id == organization_id, archive_agents.c.archive_id == archive_id
+        )
 
         def read(conn: sa.Connection) -> Page[str]:
             rows.require(conn, organization_id, archive_id)
             agent_id = archive_agents.c.agent_id
-            found = paginate(conn, sa.select(agent_id).where(held), page, key=agent_id, id=agent_id, scope=held)
+            found = paginate(conn, sa.select(agent_id).where(attached), page, key=agent_id, id=agent_id, scope=attached)
             return found.map(lambda row: str(row.agent_id))
 
         return await self._database.read(read)
@@ -179,15 +183,15 @@ class SqlArchiveStore:
             ).first()
             if agent is None:
                 return Summary(revision=0, not_modified=if_revision == 0)
-            held = rows.held(conn, organization_id, agent_id)
-            revision = agent.base_revision + sum(row.revision for row in held)
+            attached = rows.attached(conn, organization_id, agent_id)
+            revision = agent.base_revision + sum(row.revision for row in attached)
             if revision == if_revision:
                 return Summary(revision=revision, not_modified=True)
-            changes = [agent.changed_at, *(row.changed_at for row in held if row.changed_at is not None)]
+            changes = [agent.changed_at, *(row.changed_at for row in attached if row.changed_at is not None)]
             return Summary(
                 revision=revision,
-                passage_count=sum(row.passage_count for row in held),
-                tags=_tags(conn, organization_id, [row.id for row in held]),
+                passage_count=sum(row.passage_count for row in attached),
+                tags=_tags(conn, organization_id, [row.id for row in attached]),
                 updated_at=max(changes),
             )
 
@@ -203,19 +207,19 @@ class SqlArchiveStore:
 
             def effect() -> list[str]:
                 now = self._clock.now()
-                rows.raise_base(conn, organization_id, agent_id, 1, now)
+                rows.raise_revision(conn, organization_id, agent_id, 1, now)
                 mine = sa.and_(agents.c.organization_id == organization_id, agents.c.id == agent_id)
                 conn.execute(agents.update().where(mine, agents.c.erased_at.is_(None)).values(erased_at=now))
-                gone_passages = gone_archives = 0
-                for row in rows.held(conn, organization_id, agent_id):
+                deleted_passages = deleted_archives = 0
+                for row in rows.attached(conn, organization_id, agent_id):
                     rows.detach(conn, organization_id, agent_id, row.id, now)
-                    if not rows.holders(conn, organization_id, row.id):
-                        gone_passages += row.passage_count
-                        gone_archives += 1
+                    if not rows.agents_of(conn, organization_id, row.id):
+                        deleted_passages += row.passage_count
+                        deleted_archives += 1
                         operations.append(rows.delete(conn, organization_id, row, now))
                 if delete_shared:
-                    gone_passages += self._delete_written_by(conn, organization_id, agent_id, operations, now)
-                return [str(gone_passages), str(gone_archives)]
+                    deleted_passages += self._delete_written_by(conn, organization_id, agent_id, operations, now)
+                return [str(deleted_passages), str(deleted_archives)]
 
             counts, _ = self._requests.once(conn, key, effect)
             return ErasedAgent(int(counts[0]), int(counts[1]), tuple(operations))
@@ -233,7 +237,7 @@ class SqlArchiveStore:
         by_archive: dict[str, list[sa.Row[Any]]] = defaultdict(list)
         for row in conn.execute(sa.select(passages).where(mine)).all():
             by_archive[row.archive_id].append(row)
-        conn.execute(passages.update().where(mine).values(**entombed(now)))
+        conn.execute(passages.update().where(mine).values(**tombstone_values(now)))
         for archive_id, written in by_archive.items():
             counted = [row for row in written if row.state == "live"]
             fewer = Counter({tag: -uses for tag, uses in rows.tag_counter(row.tags for row in counted).items()})
@@ -246,19 +250,19 @@ class SqlArchiveStore:
         return sum(row.state == "live" for written in by_archive.values() for row in written)
 
 
-def _matches(organization_id: str, which: ArchiveFilter) -> sa.ColumnElement[bool]:
+def _matches(organization_id: str, filter_: ArchiveFilter) -> sa.ColumnElement[bool]:
     conditions = [rows.live(organization_id)]
-    if which.agent_id is not None:
-        held = sa.select(archive_agents.c.archive_id).where(
-            archive_agents.c.organization_id == organization_id, archive_agents.c.agent_id == which.agent_id
+    if filter_.agent_id is not None:
+        attached = sa.select(archive_agents.c.archive_id).where(
+            archive_agents.c.organization_id == organization_id, archive_agents.c.agent_id == filter_.agent_id
         )
-        conditions.append(archives.c.id.in_(held))
-    if which.name is not None:
-        conditions.append(archives.c.name == which.name)
-    if which.archive_ids:
-        conditions.append(archives.c.id.in_(which.archive_ids))
-    if which.name_search:
-        conditions.append(archives.c.name_folded.contains(which.name_search.casefold(), autoescape=True))
+        conditions.append(archives.c.id.in_(attached))
+    if filter_.name is not None:
+        conditions.append(archives.c.name == filter_.name)
+    if filter_.archive_ids:
+        conditions.append(archives.c.id.in_(filter_.archive_ids))
+    if filter_.name_search:
+        conditions.append(archives.c.name_folded.contains(filter_.name_search.casefold(), autoescape=True))
     return sa.and_(*conditions)
 
 
@@ -272,22 +276,22 @@ def _tags(conn: sa.Connection, organization_id: str, archive_ids: Sequence[str])
 def _embedder_values(
     conn: sa.Connection, organization_id: str, current: sa.Row[Any], wanted: Archive, now: datetime
 ) -> dict[str, Any]:
-    """The columns to set at once; where there are passages, they stay and a change of the embedder is begun."""
-    stays = {"embedder": current.embedder, "dimension": current.dimension}
+    """Returns the columns to set now. If there are passages, they are unchanged and a change of embedder starts."""
+    unchanged = {"embedder": current.embedder, "dimension": current.dimension}
     if wanted.embedder == current.embedder:
-        reembedding_rows.leave(conn, organization_id, current.id, now)
-        return stays
+        reembedding_rows.cancel(conn, organization_id, current.id, now)
+        return unchanged
     if reembedding_rows.target(conn, organization_id, current.id) == wanted.embedder:
-        return stays
-    holds = sa.select(passages.c.id).where(
+        return unchanged
+    existing = sa.select(passages.c.id).where(
         passages.c.organization_id == organization_id,
         passages.c.archive_id == current.id,
         passages.c.state != "deleted",
     )
-    if conn.execute(holds.limit(1)).first() is None and not reembedding_rows.is_vacating(
+    if conn.execute(existing.limit(1)).first() is None and not reembedding_rows.is_drop_scheduled(
         conn, organization_id, current.id, wanted.embedder
     ):
-        reembedding_rows.leave(conn, organization_id, current.id, now)
+        reembedding_rows.cancel(conn, organization_id, current.id, now)
         return {"embedder": wanted.embedder, "dimension": wanted.dimension}
-    reembedding_rows.begin(conn, organization_id, current.id, wanted.embedder, wanted.dimension, now)
-    return stays
+    reembedding_rows.start(conn, organization_id, current.id, wanted.embedder, wanted.dimension, now)
+    return unchanged

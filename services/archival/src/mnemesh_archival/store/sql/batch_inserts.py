@@ -1,4 +1,4 @@
-"""Recording a batch: which of its passages are new, under which ids and points, in which archive."""
+"""Records a batch of passages: decides which are new, and their archive, points and positions."""
 
 from __future__ import annotations
 
@@ -12,67 +12,71 @@ import msgspec
 import sqlalchemy as sa
 from mnemesh_kit.ids import derive_id
 
-from mnemesh_archival.errors import ArchiveMoved, PassageExists
+from mnemesh_archival.errors import ArchiveReembedding, PassageExists
 from mnemesh_archival.model.archives import Archive, Provenance
 from mnemesh_archival.model.operations import InsertPoints, point_of
-from mnemesh_archival.model.passages import InsertTarget, Passage
-from mnemesh_archival.store.base import DefaultArchive, InsertBatch, InsertEntry
+from mnemesh_archival.model.passages import InsertTarget, Passage, content_hash, strand_of
+from mnemesh_archival.store.base.passage_ledger import DefaultArchive, InsertBatch, InsertEntry
 from mnemesh_archival.store.sql import archive_rows, operation_rows, reembedding_rows
 from mnemesh_archival.store.sql import passage_rows as rows
 from mnemesh_archival.store.sql.tables import archives, passages
 
-DEFAULT_NAME = "Archival memory"
+DEFAULT_ARCHIVE_NAME = "Archival memory"
 
 
 def record(
-    conn: sa.Connection, organization_id: str, insert: InsertBatch, now: datetime
+    conn: sa.Connection, organization_id: str, batch: InsertBatch, now: datetime
 ) -> tuple[list[str], InsertPoints | None]:
-    """Write a batch and its work; its entries, as the request ledger keeps them, and that work, if there is any."""
-    row = _resolved(conn, organization_id, insert, now)
-    for agent_id in {passage.agent_id for passage in insert.passages if passage and passage.agent_id}:
+    """Records a batch and its operation.
+
+    Returns:
+        The entries as the request ledger stores them, and the operation, if there is any.
+    """
+    row = _resolve(conn, organization_id, batch, now)
+    for agent_id in {passage.agent_id for passage in batch.passages if passage and passage.agent_id}:
         archive_rows.require_agent(conn, organization_id, agent_id)
-    given = [passage for passage in insert.passages if passage is not None]
-    known = {found.id for found in rows.rows(conn, organization_id, [passage.id for passage in given])}
-    hashes = {passage.id: rows.content_hash(passage.text) for passage in given}
-    twins = rows.twins(conn, organization_id, row.id, list(hashes.values())) if row.deduplicate else {}
+    valid = [passage for passage in batch.passages if passage is not None]
+    known = {found.id for found in rows.rows(conn, organization_id, [passage.id for passage in valid])}
+    hashes = {passage.id: content_hash(passage.text) for passage in valid}
+    duplicates = rows.duplicates(conn, organization_id, row.id, list(hashes.values())) if row.deduplicate else {}
     entries: list[InsertEntry] = []
-    fresh: list[Passage] = []
-    for passage in insert.passages:
+    new: list[Passage] = []
+    for passage in batch.passages:
         if passage is None:
             entries.append(InsertEntry())
         elif passage.id in known:
-            taken = InsertEntry(reason="ALREADY_EXISTS") if passage.id in insert.given_ids else InsertEntry(passage.id)
+            taken = InsertEntry(reason="ALREADY_EXISTS") if passage.id in batch.caller_ids else InsertEntry(passage.id)
             entries.append(taken)
-        elif hashes[passage.id] in twins:
-            entries.append(InsertEntry(twins[hashes[passage.id]], duplicate=True))
+        elif hashes[passage.id] in duplicates:
+            entries.append(InsertEntry(duplicates[hashes[passage.id]], duplicate=True))
         else:
             entries.append(InsertEntry(passage.id))
-            fresh.append(replace(passage, archive_id=row.id))
+            new.append(replace(passage, archive_id=row.id))
             known.add(passage.id)
             if row.deduplicate:
-                twins[hashes[passage.id]] = passage.id
+                duplicates[hashes[passage.id]] = passage.id
     if not any(entry.passage_id for entry in entries):
-        raise PassageExists(next(passage.id for passage in given))
-    operation = _add_insert(conn, organization_id, insert, fresh, hashes, now) if fresh else None
+        raise PassageExists(next(passage.id for passage in valid))
+    operation = _add_insert(conn, organization_id, batch, new, hashes, now) if new else None
     return [msgspec.json.encode(entry).decode() for entry in entries], operation
 
 
-def _resolved(conn: sa.Connection, organization_id: str, insert: InsertBatch, now: datetime) -> sa.Row[Any]:
-    """The archive that the batch goes to, made where an agent has none."""
-    row = target_row(conn, organization_id, insert.target)
+def _resolve(conn: sa.Connection, organization_id: str, batch: InsertBatch, now: datetime) -> sa.Row[Any]:
+    """Returns the archive of the batch; creates the default archive of an agent that has none."""
+    row = target_row(conn, organization_id, batch.target)
     if row is None:
-        assert insert.target.agent_id is not None  # noqa: S101 - an archive target raises when it is not there
-        row = _make_default(conn, organization_id, insert.target.agent_id, insert.default, now)
-    if row.embedder != insert.embedder:
-        raise ArchiveMoved(row.id)
-    reembedding_rows.require_open(conn, organization_id, row.id, now)
+        assert batch.target.agent_id is not None  # noqa: S101 - an archive target raises if it does not exist
+        row = _create_default(conn, organization_id, batch.target.agent_id, batch.default, now)
+    if row.embedder != batch.embedder:
+        raise ArchiveReembedding(row.id)
+    reembedding_rows.require_not_paused(conn, organization_id, row.id, now)
     return row
 
 
-def _make_default(
+def _create_default(
     conn: sa.Connection, organization_id: str, agent_id: str, default: DefaultArchive, now: datetime
 ) -> sa.Row[Any]:
-    """The agent's own archive. Its id follows from the agent's; the next such id where one is spent."""
+    """Creates the default archive of an agent. Its id derives from the agent's id and the first unused number."""
     number = 0
     while True:
         archive_id = derive_id("archive", organization_id, agent_id, str(number))
@@ -84,7 +88,7 @@ def _make_default(
         number += 1
     archive = Archive(
         id=archive_id,
-        name=DEFAULT_NAME,
+        name=DEFAULT_ARCHIVE_NAME,
         description=None,
         embedder=default.embedder,
         dimension=default.dimension,
@@ -102,13 +106,13 @@ def _make_default(
 def _add_insert(
     conn: sa.Connection,
     organization_id: str,
-    insert: InsertBatch,
-    fresh: Sequence[Passage],
+    batch: InsertBatch,
+    new: Sequence[Passage],
     hashes: dict[str, str],
     now: datetime,
 ) -> InsertPoints:
-    points = [_free_point(conn, organization_id, passage.id, passage.id in insert.given_ids) for passage in fresh]
-    behind = rows.next_position(conn, organization_id, fresh[0].archive_id)
+    points = [_free_point(conn, organization_id, passage.id, passage.id in batch.caller_ids) for passage in new]
+    first = rows.next_position(conn, organization_id, new[0].archive_id)
     conn.execute(
         passages.insert(),
         [
@@ -122,30 +126,33 @@ def _add_insert(
                 "content_hash": hashes[passage.id],
                 "agent_id": passage.agent_id,
                 "position": position,
-                "strand": rows.strand(passage),
+                "strand": strand_of(passage),
                 "created_at": passage.created_at,
             }
-            for position, (passage, point) in enumerate(zip(fresh, points, strict=True), start=behind)
+            for position, (passage, point) in enumerate(zip(new, points, strict=True), start=first)
         ],
     )
-    operation = InsertPoints(insert.operation_id, organization_id, insert.embedder, tuple(fresh), tuple(points))
+    operation = InsertPoints(batch.operation_id, organization_id, batch.embedder, tuple(new), tuple(points))
     operation_rows.add(conn, operation, now)
     return operation
 
 
-def _free_point(conn: sa.Connection, organization_id: str, passage_id: str, given: bool) -> UUID:
-    """The passage's own UUID; another where an importer of another organization brought the same id."""
+def _free_point(conn: sa.Connection, organization_id: str, passage_id: str, from_caller: bool) -> UUID:
+    """Returns the UUID of the passage, or another if a different organization imported the same passage id."""
     point = point_of(passage_id)
-    if given and conn.execute(sa.select(passages.c.id).where(passages.c.point_id == str(point))).first() is not None:
+    if (
+        from_caller
+        and conn.execute(sa.select(passages.c.id).where(passages.c.point_id == str(point))).first() is not None
+    ):
         return point_of(derive_id("passage", organization_id, passage_id))
     return point
 
 
 def target_row(conn: sa.Connection, organization_id: str, target: InsertTarget) -> sa.Row[Any] | None:
-    """The archive that a target means; None for an agent that holds none yet."""
+    """Returns the archive of a target; None for an agent without archives."""
     if target.archive_id is not None:
         return archive_rows.require(conn, organization_id, target.archive_id)
-    assert target.agent_id is not None  # noqa: S101 - a target is one of both
+    assert target.agent_id is not None  # noqa: S101 - a target is either
     archive_rows.require_agent(conn, organization_id, target.agent_id)
-    held = archive_rows.held(conn, organization_id, target.agent_id)
-    return held[0] if held else None
+    attached = archive_rows.attached(conn, organization_id, target.agent_id)
+    return attached[0] if attached else None

@@ -1,4 +1,4 @@
-"""Operations as rows: the work on the index that is not settled yet."""
+"""The rows of operations that are not settled."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from mnemesh_archival.model.operations import DeletePoints, DropArchive, InsertP
 from mnemesh_archival.store.sql.tables import operations
 
 CLAIM = timedelta(seconds=60)
-"""How long the call that recorded work has before another replica may take it over."""
+"""How long the call that recorded an operation may run it before another replica may."""
 KINDS: dict[str, type[Operation]] = {
     kind.__name__: kind for kind in (InsertPoints, UpdatePoint, DeletePoints, DropArchive)
 }
 
-# Made once: making a statement costs more than running it.
-_IS = sa.and_(operations.c.organization_id == sa.bindparam("org"), operations.c.id == sa.bindparam("operation"))
+# Built once: building a statement costs more than running it.
+_BY_KEY = sa.and_(operations.c.organization_id == sa.bindparam("org"), operations.c.id == sa.bindparam("operation"))
 _ADD = operations.insert()
-_REMOVE = operations.delete().where(_IS)
-_BY_ID = sa.select(operations.c.kind, operations.c.body).where(_IS)
-_CLAIM = operations.update().where(_IS).values(claimed_until=sa.bindparam("until"))
+_REMOVE = operations.delete().where(_BY_KEY)
+_BY_ID = sa.select(operations.c.kind, operations.c.body).where(_BY_KEY)
+_CLAIM = operations.update().where(_BY_KEY).values(claimed_until=sa.bindparam("until"))
 
 
 def add(conn: sa.Connection, operation: Operation, now: datetime, claim: timedelta = CLAIM) -> None:
-    """Record work, claimed by the caller, or due after that time."""
+    """Records an operation with a claim of the caller; any process may run it once the claim expires."""
     row = {
         "organization_id": operation.organization_id,
         "id": operation.id,
@@ -40,18 +40,18 @@ def add(conn: sa.Connection, operation: Operation, now: datetime, claim: timedel
 
 
 def remove(conn: sa.Connection, operation: Operation) -> None:
-    """Forget it."""
+    """Removes an operation."""
     conn.execute(_REMOVE, {"org": operation.organization_id, "operation": operation.id})
 
 
 def by_id(conn: sa.Connection, organization_id: str, operation_id: str) -> Operation | None:
-    """The work of that id, if it is not settled."""
+    """Returns the operation with this id, if it is not settled."""
     row = conn.execute(_BY_ID, {"org": organization_id, "operation": operation_id}).first()
     return _operation(row) if row is not None else None
 
 
 def update_of(conn: sa.Connection, organization_id: str, passage_id: str) -> Operation | None:
-    """An unsettled update of that passage."""
+    """Returns the unsettled update of a passage, if any."""
     query = sa.select(operations.c.kind, operations.c.body).where(
         operations.c.organization_id == organization_id, operations.c.passage_id == passage_id
     )
@@ -60,7 +60,7 @@ def update_of(conn: sa.Connection, organization_id: str, passage_id: str) -> Ope
 
 
 def claim(conn: sa.Connection, now: datetime, everything: bool, limit: int) -> list[Operation]:
-    """Unsettled work, oldest first, claimed anew."""
+    """Claims unsettled operations, oldest first: those with an expired claim, or all with `everything`."""
     query = sa.select(operations.c.organization_id, operations.c.id, operations.c.kind, operations.c.body)
     if not everything:
         query = query.where(operations.c.claimed_until <= now)

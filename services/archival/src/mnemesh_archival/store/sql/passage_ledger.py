@@ -1,4 +1,4 @@
-"""The ledger of passages in SQL: which there are, and what is still to be done about them in the index."""
+"""The ledger of passages in SQL."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ from mnemesh_kit.ids import IdSource
 from mnemesh_kit.sql import Database
 from mnemesh_retrieval.index import Position
 
-from mnemesh_archival.errors import ArchiveMoved, PassageBusy, PassageNotFound
+from mnemesh_archival.errors import ArchiveReembedding, PassageBusy, PassageNotFound
 from mnemesh_archival.model.operations import DeletePoints, InsertPoints, Operation, UpdatePoint
-from mnemesh_archival.model.passages import InsertTarget, PassageChange, PassagePosition
-from mnemesh_archival.store.base import InsertBatch, InsertEntry, PassageRow, RecordedInsert, ResolvedTarget
+from mnemesh_archival.model.passages import InsertTarget, PassageChange, PassagePosition, content_hash
+from mnemesh_archival.store.base.passage_ledger import (
+    InsertBatch,
+    InsertEntry,
+    PassageRow,
+    RecordedInsert,
+    ResolvedTarget,
+)
 from mnemesh_archival.store.sql import archive_rows, batch_inserts, operation_rows, reembedding_rows
 from mnemesh_archival.store.sql import passage_rows as rows
 from mnemesh_archival.store.sql.tables import passages, request_ledger
-
-DEFAULT_NAME = "Archival memory"
 
 
 class SqlPassageLedger:
@@ -36,36 +40,38 @@ class SqlPassageLedger:
         self._ids = ids
         self._requests = Ledger(request_ledger, clock)
 
-    async def insert_target(
+    async def resolve_target(
         self, organization_id: str, target: InsertTarget, default_embedder: str, key: RequestKey | None
     ) -> ResolvedTarget:
-        """See PassageLedger.insert_target."""
+        """See PassageLedger.resolve_target."""
 
         def read(conn: sa.Connection) -> ResolvedTarget:
             if key is not None and self._is_known(conn, key):
-                return ResolvedTarget(None, default_embedder, known=True)
+                return ResolvedTarget(None, default_embedder, is_replay=True)
             row = batch_inserts.target_row(conn, organization_id, target)
             if row is None:
-                return ResolvedTarget(None, default_embedder, known=False)
-            return ResolvedTarget(row.id, row.embedder, known=False)
+                return ResolvedTarget(None, default_embedder, is_replay=False)
+            return ResolvedTarget(row.id, row.embedder, is_replay=False)
 
         return await self._database.read(read)
 
-    async def record_insert(self, organization_id: str, insert: InsertBatch, key: RequestKey | None) -> RecordedInsert:
+    async def record_insert(self, organization_id: str, batch: InsertBatch, key: RequestKey | None) -> RecordedInsert:
         """See PassageLedger.record_insert."""
 
         def write(conn: sa.Connection) -> RecordedInsert:
-            made: list[Operation] = []
+            recorded: list[Operation] = []
 
             def effect() -> list[str]:
-                entries, operation = batch_inserts.record(conn, organization_id, insert, self._clock.now())
-                made.extend([operation] if operation is not None else [])
+                entries, operation = batch_inserts.record(conn, organization_id, batch, self._clock.now())
+                recorded.extend([operation] if operation is not None else [])
                 return entries
 
             written, replayed = self._requests.once(conn, key, effect)
             entries = tuple(msgspec.json.decode(entry, type=InsertEntry) for entry in written)
             operation = (
-                operation_rows.by_id(conn, organization_id, insert.operation_id) if replayed else next(iter(made), None)
+                operation_rows.by_id(conn, organization_id, batch.operation_id)
+                if replayed
+                else next(iter(recorded), None)
             )
             return RecordedInsert(entries, operation if isinstance(operation, InsertPoints) else None, replayed)
 
@@ -78,16 +84,16 @@ class SqlPassageLedger:
         def write(conn: sa.Connection) -> Operation | None:
             now = self._clock.now()
             settled = rows.settle(conn, organization_id, [passage.id for passage in operation.passages])
-            fresh = [passage for passage in operation.passages if passage.id in settled]
-            if fresh:
-                tags = Counter(tag for passage in fresh for tag in passage.tags)
-                archive_rows.count_passages(conn, organization_id, fresh[0].archive_id, len(fresh), tags, now)
+            new = [passage for passage in operation.passages if passage.id in settled]
+            if new:
+                tags = Counter(tag for passage in new for tag in passage.tags)
+                archive_rows.count_passages(conn, organization_id, new[0].archive_id, len(new), tags, now)
             operation_rows.remove(conn, operation)
             others = [passage.id for passage in operation.passages if passage.id not in settled]
             live = settled.union(row.id for row in rows.rows(conn, organization_id, others) if row.state == "live")
             pairs = zip(operation.passages, operation.point_ids, strict=True)
-            lost = tuple(point for passage, point in pairs if passage.id not in live)
-            return self._add_delete(conn, organization_id, operation.embedder, lost) if lost else None
+            deleted = tuple(point for passage, point in pairs if passage.id not in live)
+            return self._add_delete(conn, organization_id, operation.embedder, deleted) if deleted else None
 
         return await self._database.write(write)
 
@@ -95,12 +101,16 @@ class SqlPassageLedger:
         """See PassageLedger.find."""
 
         def read(conn: sa.Connection) -> dict[str, PassageRow]:
-            return {row.id: _found(row) for row in rows.rows(conn, organization_id, passage_ids) if row.state == "live"}
+            return {
+                row.id: _passage_row(row)
+                for row in rows.rows(conn, organization_id, passage_ids)
+                if row.state == "live"
+            }
 
         return await self._database.read(read)
 
-    async def place(self, organization_id: str, passage_id: str) -> Position:
-        """See PassageLedger.place."""
+    async def list_position(self, organization_id: str, passage_id: str) -> Position:
+        """See PassageLedger.list_position."""
 
         def read(conn: sa.Connection) -> Position:
             for row in rows.rows(conn, organization_id, [passage_id]):
@@ -109,9 +119,9 @@ class SqlPassageLedger:
 
         return await self._database.read(read)
 
-    async def around(self, organization_id: str, point_ids: Sequence[UUID], reach: int) -> list[PassagePosition]:
-        """See PassageLedger.around."""
-        return await self._database.read(lambda conn: rows.around(conn, organization_id, point_ids, reach))
+    async def neighbours(self, organization_id: str, point_ids: Sequence[UUID], reach: int) -> list[PassagePosition]:
+        """See PassageLedger.neighbours."""
+        return await self._database.read(lambda conn: rows.neighbours(conn, organization_id, point_ids, reach))
 
     async def record_update(
         self, organization_id: str, operation_id: str, known: PassageRow, change: PassageChange, key: RequestKey | None
@@ -119,25 +129,25 @@ class SqlPassageLedger:
         """See PassageLedger.record_update."""
 
         def write(conn: sa.Connection) -> UpdatePoint | None:
-            made: list[UpdatePoint] = []
+            recorded: list[UpdatePoint] = []
 
             def effect() -> list[str]:
                 row = _require_live(conn, organization_id, known.id)
                 if row.embedder != known.embedder:
-                    raise ArchiveMoved(row.archive_id)
-                reembedding_rows.require_open(conn, organization_id, row.archive_id, self._clock.now())
+                    raise ArchiveReembedding(row.archive_id)
+                reembedding_rows.require_not_paused(conn, organization_id, row.archive_id, self._clock.now())
                 if operation_rows.update_of(conn, organization_id, row.id) is not None:
                     raise PassageBusy(row.id)
-                _note_change(conn, organization_id, row, change)
+                _record_change(conn, organization_id, row, change)
                 update = UpdatePoint(
                     operation_id, organization_id, row.embedder, row.id, known.point_id, change, row.archive_id
                 )
-                made.append(update)
+                recorded.append(update)
                 operation_rows.add(conn, update, change.updated_at)
                 return [row.id]
 
             self._requests.once(conn, key, effect)
-            return made[0] if made else None
+            return recorded[0] if recorded else None
 
         return await self._database.write(write)
 
@@ -151,7 +161,7 @@ class SqlPassageLedger:
         """See PassageLedger.record_delete."""
 
         def write(conn: sa.Connection) -> tuple[Operation, ...]:
-            made: list[Operation] = []
+            recorded: list[Operation] = []
 
             def effect() -> list[str]:
                 now = self._clock.now()
@@ -159,20 +169,22 @@ class SqlPassageLedger:
                     if row.state == "deleted":
                         return [passage_id]
                     conn.execute(
-                        passages.update().where(rows.are(organization_id, [passage_id])).values(**rows.entombed(now))
+                        passages.update()
+                        .where(rows.by_ids(organization_id, [passage_id]))
+                        .values(**rows.tombstone_values(now))
                     )
                     if row.state == "live":
                         tags = archive_rows.tag_counter([row.tags])
                         fewer = Counter({tag: -uses for tag, uses in tags.items()})
                         archive_rows.count_passages(conn, organization_id, row.archive_id, -1, fewer, now)
                     for embedder in archive_rows.embedders(conn, organization_id, row.archive_id):
-                        name = f"{operation_id}/{len(made)}"
-                        made.append(self._add_delete(conn, organization_id, embedder, (UUID(row.point_id),), name))
+                        name = f"{operation_id}/{len(recorded)}"
+                        recorded.append(self._add_delete(conn, organization_id, embedder, (UUID(row.point_id),), name))
                     return [passage_id]
                 raise PassageNotFound(passage_id)
 
             self._requests.once(conn, key, effect)
-            return tuple(made)
+            return tuple(recorded)
 
         return await self._database.write(write)
 
@@ -180,12 +192,12 @@ class SqlPassageLedger:
         """See PassageLedger.settle."""
         await self._database.write(lambda conn: operation_rows.remove(conn, operation))
 
-    async def unsettled(self, *, everything: bool, limit: int = 100) -> list[Operation]:
-        """See PassageLedger.unsettled."""
+    async def claim_unsettled(self, *, everything: bool, limit: int = 100) -> list[Operation]:
+        """See PassageLedger.claim_unsettled."""
         return await self._database.write(lambda conn: operation_rows.claim(conn, self._clock.now(), everything, limit))
 
-    async def is_moving(self, organization_id: str, archive_id: str) -> bool:
-        """See PassageLedger.is_moving."""
+    async def is_reembedding(self, organization_id: str, archive_id: str) -> bool:
+        """See PassageLedger.is_reembedding."""
         return (
             await self._database.read(lambda conn: reembedding_rows.target(conn, organization_id, archive_id))
             is not None
@@ -224,18 +236,18 @@ def _require_live(conn: sa.Connection, organization_id: str, passage_id: str) ->
     raise PassageNotFound(passage_id)
 
 
-def _note_change(conn: sa.Connection, organization_id: str, row: sa.Row[Any], change: PassageChange) -> None:
+def _record_change(conn: sa.Connection, organization_id: str, row: sa.Row[Any], change: PassageChange) -> None:
     values: dict[str, Any] = {"generation": 0, "changes": passages.c.changes + 1}
     tags: Counter[str] = Counter()
     if "text" in change.fields:
-        values["content_hash"] = rows.content_hash(change.text)
+        values["content_hash"] = content_hash(change.text)
     if "tags" in change.fields:
         values["tags"] = msgspec.json.encode(change.tags).decode()
         tags.update(change.tags)
         tags.subtract(archive_rows.tag_counter([row.tags]))
-    conn.execute(passages.update().where(rows.are(organization_id, [row.id])).values(**values))
+    conn.execute(passages.update().where(rows.by_ids(organization_id, [row.id])).values(**values))
     archive_rows.count_passages(conn, organization_id, row.archive_id, 0, tags, change.updated_at)
 
 
-def _found(row: sa.Row[Any]) -> PassageRow:
+def _passage_row(row: sa.Row[Any]) -> PassageRow:
     return PassageRow(row.id, row.archive_id, row.embedder, UUID(row.point_id), row.created_at)

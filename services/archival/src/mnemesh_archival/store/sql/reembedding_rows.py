@@ -1,4 +1,4 @@
-"""Changes of embedders as rows: what the SQL stores do about them inside their transactions."""
+"""The rows of changes of embedders."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from mnemesh_archival.errors import ArchiveMoved
+from mnemesh_archival.errors import ArchiveReembedding
 from mnemesh_archival.model.archives import Reembedding
 from mnemesh_archival.model.operations import DropArchive
 from mnemesh_archival.store.sql import operation_rows
 from mnemesh_archival.store.sql.tables import archives, passages, reembeddings
 
 GRACE = timedelta(seconds=120)
-"""How long points that do not serve any more stay: calls that began before may still read or write them."""
+"""How long replaced points are kept: calls that started before the switch may still read or write them."""
 
-_OF = sa.and_(
+_BY_ARCHIVE = sa.and_(
     reembeddings.c.organization_id == sa.bindparam("org"), reembeddings.c.archive_id == sa.bindparam("archive")
 )
-_TARGET = sa.select(reembeddings.c.embedder).where(_OF)
-_WAIT = sa.select(reembeddings.c.writers_wait_until).where(_OF)
+_TARGET = sa.select(reembeddings.c.embedder).where(_BY_ARCHIVE)
+_PAUSED_UNTIL = sa.select(reembeddings.c.writers_wait_until).where(_BY_ARCHIVE)
 
 
 def of(organization_id: str, archive_id: str) -> sa.ColumnElement[bool]:
-    """The row of an archive's change, if there is one."""
+    """Returns the condition that selects the change of an archive."""
     return sa.and_(reembeddings.c.organization_id == organization_id, reembeddings.c.archive_id == archive_id)
 
 
 def target(conn: sa.Connection, organization_id: str, archive_id: str) -> str | None:
-    """The embedder that the archive is getting; None if it keeps the one that it has."""
+    """Returns the new embedder of an archive; None if its embedder is not being changed."""
     found: str | None = conn.execute(_TARGET, {"org": organization_id, "archive": archive_id}).scalar()
     return found
 
 
-def require_open(conn: sa.Connection, organization_id: str, archive_id: str, now: datetime) -> None:
-    """ArchiveMoved while writers are to wait for the switch."""
-    until = conn.execute(_WAIT, {"org": organization_id, "archive": archive_id}).scalar()
+def require_not_paused(conn: sa.Connection, organization_id: str, archive_id: str, now: datetime) -> None:
+    """Raises ArchiveReembedding while writers are paused for the switch."""
+    until = conn.execute(_PAUSED_UNTIL, {"org": organization_id, "archive": archive_id}).scalar()
     if until is not None and until > now:
-        raise ArchiveMoved(archive_id)
+        raise ArchiveReembedding(archive_id)
 
 
-def begin(
+def start(
     conn: sa.Connection, organization_id: str, archive_id: str, embedder: str, dimension: int, now: datetime
 ) -> None:
-    """Begin a change, in the place of another one."""
-    leave(conn, organization_id, archive_id, now)
+    """Starts a change, and cancels an unfinished one."""
+    cancel(conn, organization_id, archive_id, now)
     mine = sa.and_(archives.c.organization_id == organization_id, archives.c.id == archive_id)
     conn.execute(archives.update().where(mine).values(generation=archives.c.generation + 1))
     conn.execute(
@@ -61,36 +61,36 @@ def begin(
     )
 
 
-def leave(conn: sa.Connection, organization_id: str, archive_id: str, now: datetime) -> None:
-    """Give a change up; what it copied goes when nobody can be copying any more."""
-    abandoned = target(conn, organization_id, archive_id)
-    if abandoned is not None:
+def cancel(conn: sa.Connection, organization_id: str, archive_id: str, now: datetime) -> None:
+    """Cancels an unfinished change. Its copies are deleted once no process can be copying."""
+    canceled = target(conn, organization_id, archive_id)
+    if canceled is not None:
         end(conn, organization_id, archive_id)
-        vacate(conn, organization_id, archive_id, abandoned, now, GRACE)
+        schedule_drop(conn, organization_id, archive_id, canceled, now, GRACE)
 
 
 def end(conn: sa.Connection, organization_id: str, archive_id: str) -> None:
-    """Forget the change."""
+    """Removes the row of a change."""
     conn.execute(reembeddings.delete().where(of(organization_id, archive_id)))
 
 
-def vacate(
+def schedule_drop(
     conn: sa.Connection, organization_id: str, archive_id: str, embedder: str, now: datetime, after: timedelta
 ) -> DropArchive:
-    """Record that the archive's points leave a collection."""
-    drop = DropArchive(_vacating(archive_id, embedder), organization_id, embedder, archive_id)
+    """Records an operation that deletes the archive's points from a collection after some time."""
+    drop = DropArchive(_drop_id(archive_id, embedder), organization_id, embedder, archive_id)
     if operation_rows.by_id(conn, organization_id, drop.id) is None:
         operation_rows.add(conn, drop, now, after)
     return drop
 
 
-def is_vacating(conn: sa.Connection, organization_id: str, archive_id: str, embedder: str) -> bool:
-    """Whether points of the archive are still to leave that collection: nothing may be put there before."""
-    return operation_rows.by_id(conn, organization_id, _vacating(archive_id, embedder)) is not None
+def is_drop_scheduled(conn: sa.Connection, organization_id: str, archive_id: str, embedder: str) -> bool:
+    """Returns whether such an operation is unsettled. Nothing may be written to that collection before it is."""
+    return operation_rows.by_id(conn, organization_id, _drop_id(archive_id, embedder)) is not None
 
 
 def progress(conn: sa.Connection, organization_id: str, archive_ids: Sequence[str]) -> dict[str, Reembedding]:
-    """How far the changes of these archives have come, where there are any."""
+    """Returns the progress of the changes of these archives, by archive id."""
     query = (
         sa.select(reembeddings.c.archive_id, reembeddings.c.embedder, reembeddings.c.generation)
         .where(reembeddings.c.organization_id == organization_id, reembeddings.c.archive_id.in_(archive_ids))
@@ -98,16 +98,16 @@ def progress(conn: sa.Connection, organization_id: str, archive_ids: Sequence[st
     )
     found: dict[str, Reembedding] = {}
     for row in conn.execute(query).all():
-        living = sa.and_(
+        live = sa.and_(
             passages.c.organization_id == organization_id,
             passages.c.archive_id == row.archive_id,
             passages.c.state == "live",
         )
         copied = sa.func.count().filter(passages.c.generation == row.generation)
-        done, total = conn.execute(sa.select(copied, sa.func.count()).select_from(passages).where(living)).one()
+        done, total = conn.execute(sa.select(copied, sa.func.count()).select_from(passages).where(live)).one()
         found[row.archive_id] = Reembedding(row.embedder, done, total)
     return found
 
 
-def _vacating(archive_id: str, embedder: str) -> str:
+def _drop_id(archive_id: str, embedder: str) -> str:
     return f"vacate-{archive_id}/{embedder}"

@@ -1,4 +1,4 @@
-"""The SQL tables: the registry of archives, who holds them, and the ledger of passages and of work in progress."""
+"""The SQL tables: archives, the agents that they are attached to, the ledger of passages, and open operations."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ archives = sa.Table(
     sa.Column("metadata", sa.Text),
     sa.Column("deduplicate", sa.Boolean, nullable=False),
     sa.Column("passage_count", sa.BigInteger, nullable=False),
-    # Raised by every change of its passages: what revisions of summaries are made of.
+    # Raised by every change of its passages; revisions of summaries are sums of these.
     sa.Column("revision", sa.BigInteger, nullable=False),
-    # How many changes of its embedder were begun.
+    # The number of changes of its embedder that were started.
     sa.Column("generation", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("changed_at", UtcDateTime),
     sa.Column("created_at", UtcDateTime, nullable=False),
@@ -35,7 +35,7 @@ archives = sa.Table(
     sa.Column("base_template_id", sa.Text),
     sa.Column("deployment_id", sa.Text),
     sa.Column("entity_id", sa.Text),
-    # A tombstone: the row stays, so that nothing is written into it late and its id never comes back.
+    # Set on a tombstone. The row is kept so that late writes are refused and the id is never used again.
     sa.Column("deleted_at", UtcDateTime),
     sa.Index("archives_by_time", "organization_id", "created_at", "id"),
     sa.Index("archives_by_name", "organization_id", "name", "id"),
@@ -46,7 +46,7 @@ agents = sa.Table(
     metadata,
     sa.Column("organization_id", sa.Text, primary_key=True),
     sa.Column("id", sa.Text, primary_key=True),
-    # What the revision of its summary is beyond those of its archives: grows when it gains or loses one.
+    # The part of the revision of its summary that is not of its archives; raised when one is attached or detached.
     sa.Column("base_revision", sa.BigInteger, nullable=False),
     sa.Column("changed_at", UtcDateTime, nullable=False),
     sa.Column("erased_at", UtcDateTime),
@@ -78,24 +78,24 @@ passages = sa.Table(
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("archive_id", sa.Text, nullable=False),
     sa.Column("point_id", sa.Text, nullable=False, unique=True),
-    # pending: recorded, not yet in the index. live. deleted: a tombstone, kept longer than any retry.
+    # pending (recorded, not yet in the index), live, or deleted (a tombstone, kept longer than any retry).
     sa.Column("state", sa.Text, nullable=False),
-    # What the counters were told, so that a deletion takes back exactly that.
+    # The tags that the counters include, so that a deletion subtracts exactly these.
     sa.Column("tags", sa.Text, nullable=False),
     sa.Column("content_hash", sa.Text, nullable=False),
     sa.Column("agent_id", sa.Text),
-    # The change of embedder that copied the passage as it is; zero again after every update.
+    # The change of embedder that copied the passage; reset to zero by every update.
     sa.Column("generation", sa.BigInteger, nullable=False, server_default="0"),
-    # Counts updates, so that a copy of what was updated meanwhile is not taken for one of what is.
+    # The number of updates, so that a copy of an earlier version is recognized.
     sa.Column("changes", sa.BigInteger, nullable=False, server_default="0"),
-    # Its place in the order of insertion within the archive: no other has it.
+    # The position in the insertion order of the archive; unique there.
     sa.Column("position", sa.BigInteger, nullable=False, server_default="0"),
-    # Who wrote it, from what: those beside it of the same strand are its context.
+    # The source, writer and file. Neighbours of the same strand are its context in ranking.
     sa.Column("strand", sa.Text, nullable=False, server_default=""),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("deleted_at", UtcDateTime),
     sa.Index("passages_by_deletion", "deleted_at"),
-    # All that a search reads of neighbours, so that it reads nothing else.
+    # Covers the columns that a search reads of neighbours.
     sa.Index(
         "passages_by_place",
         *("organization_id", "archive_id", "position", "state", "point_id", "strand", "created_at"),
@@ -111,7 +111,7 @@ reembeddings = sa.Table(
     sa.Column("organization_id", sa.Text, primary_key=True),
     sa.Column("archive_id", sa.Text, primary_key=True),
     sa.Column("generation", sa.BigInteger, nullable=False),
-    # Where to; the archive's own row says where from, until the last passage is copied.
+    # The new embedder. The archive's row has the old one until the switch.
     sa.Column("embedder", sa.Text, nullable=False),
     sa.Column("dimension", sa.Integer, nullable=False),
     sa.Column("started_at", UtcDateTime, nullable=False),
@@ -126,7 +126,7 @@ operations = sa.Table(
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("passage_id", sa.Text),
-    # The whole of the work, until it is done.
+    # The operation as JSON.
     sa.Column("body", sa.Text, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("claimed_until", UtcDateTime, nullable=False, index=True),

@@ -1,0 +1,99 @@
+"""The servicer of mnemesh.archival.v1.ArchiveService."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mnemesh.archival.v1 import archives_service_pb2 as pb
+from mnemesh.archival.v1 import archives_service_pb2_grpc as pb_grpc
+from mnemesh_kit.idempotency import request_key
+from mnemesh_kit.paging import next_page_token, page_query
+from mnemesh_kit.principal import current_principal
+
+from mnemesh_archival.rpc.convert.archives import (
+    archive_draft_from_proto,
+    archive_filter_from_proto,
+    archive_to_proto,
+    by_name_from_proto,
+    require_agent_order,
+)
+from mnemesh_archival.rpc.convert.ids import agent_id_from_proto, agent_ids_from_proto, archive_id_from_proto
+from mnemesh_archival.usecases.archives import ArchiveService
+
+
+class ArchivesServicer(pb_grpc.ArchiveServiceServicer):
+    """Decodes requests, calls the use cases and encodes responses."""
+
+    def __init__(self, archives: ArchiveService) -> None:
+        self._archives = archives
+
+    async def CreateArchive(self, request: pb.CreateArchiveRequest, context: Any) -> pb.CreateArchiveResponse:
+        archive = await self._archives.create(
+            current_principal(),
+            archive_draft_from_proto(request.archive),
+            agent_ids_from_proto(request.agent_ids),
+            request_key(request, "CreateArchive"),
+        )
+        return pb.CreateArchiveResponse(archive=archive_to_proto(archive))
+
+    async def GetArchive(self, request: pb.GetArchiveRequest, context: Any) -> pb.GetArchiveResponse:
+        archive = await self._archives.get(current_principal(), archive_id_from_proto(request.archive_id))
+        return pb.GetArchiveResponse(archive=archive_to_proto(archive))
+
+    async def ListArchives(self, request: pb.ListArchivesRequest, context: Any) -> pb.ListArchivesResponse:
+        query = page_query(request, default_ascending=False)
+        page = await self._archives.list_page(
+            current_principal(),
+            archive_filter_from_proto(request.filter),
+            query,
+            by_name=by_name_from_proto(request.order_by),
+        )
+        return pb.ListArchivesResponse(
+            archives=[archive_to_proto(archive) for archive in page.items],
+            next_page_token=next_page_token(query, page),
+        )
+
+    async def CountArchives(self, request: pb.CountArchivesRequest, context: Any) -> pb.CountArchivesResponse:
+        count = await self._archives.count(current_principal(), archive_filter_from_proto(request.filter))
+        return pb.CountArchivesResponse(count=count)
+
+    async def UpdateArchive(self, request: pb.UpdateArchiveRequest, context: Any) -> pb.UpdateArchiveResponse:
+        archive = await self._archives.update(
+            current_principal(),
+            archive_id_from_proto(request.archive.id, "archive.id"),
+            archive_draft_from_proto(request.archive),
+            request.update_mask.paths,
+            request_key(request, "UpdateArchive"),
+        )
+        return pb.UpdateArchiveResponse(archive=archive_to_proto(archive))
+
+    async def DeleteArchive(self, request: pb.DeleteArchiveRequest, context: Any) -> pb.DeleteArchiveResponse:
+        archive_id = archive_id_from_proto(request.archive_id)
+        await self._archives.delete(current_principal(), archive_id, request_key(request, "DeleteArchive"))
+        return pb.DeleteArchiveResponse()
+
+    async def AttachArchive(self, request: pb.AttachArchiveRequest, context: Any) -> pb.AttachArchiveResponse:
+        await self._archives.attach(
+            current_principal(),
+            agent_id_from_proto(request.agent_id),
+            archive_id_from_proto(request.archive_id),
+            request_key(request, "AttachArchive"),
+        )
+        return pb.AttachArchiveResponse()
+
+    async def DetachArchive(self, request: pb.DetachArchiveRequest, context: Any) -> pb.DetachArchiveResponse:
+        await self._archives.detach(
+            current_principal(),
+            agent_id_from_proto(request.agent_id),
+            archive_id_from_proto(request.archive_id),
+            request_key(request, "DetachArchive"),
+        )
+        return pb.DetachArchiveResponse()
+
+    async def ListArchiveAgents(
+        self, request: pb.ListArchiveAgentsRequest, context: Any
+    ) -> pb.ListArchiveAgentsResponse:
+        require_agent_order(request.order_by)
+        query = page_query(request)
+        page = await self._archives.list_agents(current_principal(), archive_id_from_proto(request.archive_id), query)
+        return pb.ListArchiveAgentsResponse(agent_ids=page.items, next_page_token=next_page_token(query, page))
