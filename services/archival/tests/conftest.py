@@ -1,4 +1,4 @@
-"""A real archival server on a free port, over SQLite and over PostgreSQL."""
+"""A real archival server on a free port, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from mnemesh_testkit.suites.archival.calls import Archival
 
 
 @dataclass
-class Room(Archival):
-    """One archival server, and stubs to call it with."""
+class ArchivalServer(Archival):
+    """An archival server and stubs that call it."""
 
     config: Config
     channels: Channels = field(default_factory=Channels)
-    server: RunningServer = field(default_factory=RunningServer)
+    running: RunningServer = field(default_factory=RunningServer)
 
     async def start(self) -> None:
-        self.server = RunningServer()
-        self.address = address = await self.server.start(await assemble(self.config), self.config)
+        self.running = RunningServer()
+        self.address = address = await self.running.start(await assemble(self.config), self.config)
         self.call_through(self.channels.channel(address))
 
     async def stop(self) -> None:
-        await self.server.stop()
+        await self.running.stop()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of either kind."""
+    """The URL of an empty database."""
     if request.param == "postgresql":
         url: str = request.getfixturevalue("postgres_url")
         return url
@@ -43,20 +43,20 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def room(database_url: str, tmp_path: Path) -> AsyncIterator[Room]:
+async def archival(database_url: str, tmp_path: Path) -> AsyncIterator[ArchivalServer]:
     """A running server."""
     config = Config(
         port=0, data_dir=str(tmp_path), database_url=database_url, embedder="mnemesh/hashing-256", log_level="error"
     )
-    room = Room(config)
-    await room.start()
+    archival = ArchivalServer(config)
+    await archival.start()
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(room.stop)
-        stack.push_async_callback(room.channels.close)
-        yield room
+        stack.push_async_callback(archival.stop)
+        stack.push_async_callback(archival.channels.close)
+        yield archival
 
 
 @pytest.fixture
 def agent() -> str:
-    """An agent's id."""
+    """A new agent id."""
     return new_id("agent")

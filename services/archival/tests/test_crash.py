@@ -1,4 +1,4 @@
-"""kill -9 between any two steps loses nothing and doubles nothing."""
+"""A crash between any two steps loses and duplicates nothing."""
 
 from __future__ import annotations
 
@@ -30,80 +30,80 @@ from mnemesh_kit.channels import Channels
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
 
-from .conftest import Room
+from .conftest import ArchivalServer
 
 ROUNDS = 4
 
 
-class Dying(Exception):
-    """Stands for the death of the process at that point: nothing after it happens."""
+class Crash(Exception):
+    """Simulates a crash of the process: nothing after it happens."""
 
 
-def die_before(monkeypatch: pytest.MonkeyPatch, room: Room, step: str) -> None:
-    """Let the running server die at a step of finishing, as far as later steps can see."""
+def crash_before(monkeypatch: pytest.MonkeyPatch, archival: ArchivalServer, step: str) -> None:
+    """Makes the running server stop at a step of an operation, as a crash would."""
 
-    async def die(*_: object, **__: object) -> None:
-        raise Dying
+    async def crash(*_: object, **__: object) -> None:
+        raise Crash
 
     if step == "index":
-        monkeypatch.setattr(OperationWorker, "_finish", die)
+        monkeypatch.setattr(OperationWorker, "_run", crash)
     else:
-        monkeypatch.setattr(SqlPassageLedger, "settle", die)
-        monkeypatch.setattr(SqlPassageLedger, "settle_insert", die)
+        monkeypatch.setattr(SqlPassageLedger, "settle", crash)
+        monkeypatch.setattr(SqlPassageLedger, "settle_insert", crash)
 
 
 @pytest.mark.parametrize("step", ["index", "settle"])
-async def test_what_was_recorded_is_finished_at_the_next_start(
-    room: Room, agent: str, step: str, monkeypatch: pytest.MonkeyPatch
+async def test_recorded_operations_finish_at_the_next_start(
+    archival: ArchivalServer, agent: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, changed, deleted = (
-        result.passage.id for result in (await room.insert(agent, "kept", "change me", "delete me")).results
+        result.passage.id for result in (await archival.insert(agent, "kept", "change me", "delete me")).results
     )
-    archive = await room.archive()
-    await room.insert(archive, "dropped with its archive")
-    with monkeypatch.context() as dying:
-        die_before(dying, room, step)
+    archive = await archival.archive()
+    await archival.insert(archive, "dropped with its archive")
+    with monkeypatch.context() as patch:
+        crash_before(patch, archival, step)
         update = UpdatePassageRequest(
             passage=Passage(id=changed, text="changed"), update_mask=FieldMask(paths=["text"])
         )
         for call in (
-            room.insert(agent, "inserted", Passage(text="twice", tags=["t"]), request_id="r1"),
-            room.passages.UpdatePassage(update),
-            room.passages.DeletePassage(DeletePassageRequest(passage_id=deleted)),
-            room.archives.DeleteArchive(DeleteArchiveRequest(archive_id=archive)),
+            archival.insert(agent, "inserted", Passage(text="twice", tags=["t"]), request_id="r1"),
+            archival.passages.UpdatePassage(update),
+            archival.passages.DeletePassage(DeletePassageRequest(passage_id=deleted)),
+            archival.archives.DeleteArchive(DeleteArchiveRequest(archive_id=archive)),
         ):
             with pytest.raises(MnemeshError):
                 await call
-        await room.stop()
-    await room.start()
+        await archival.stop()
+    await archival.start()
     expected = ["changed", "inserted", "kept", "twice"]
-    assert sorted(await room.texts(limit=50)) == expected
-    again = await room.insert(agent, "inserted", Passage(text="twice", tags=["t"]), request_id="r1")
+    assert sorted(await archival.texts(limit=50)) == expected
+    again = await archival.insert(agent, "inserted", Passage(text="twice", tags=["t"]), request_id="r1")
     assert [result.passage.text for result in again.results] == ["inserted", "twice"]
-    assert sorted(await room.texts(limit=50, filter=PassageFilter(agent_id=agent))) == expected
-    summary = await room.summary(agent)
+    assert sorted(await archival.texts(limit=50, filter=PassageFilter(agent_id=agent))) == expected
+    summary = await archival.summary(agent)
     assert (summary.passage_count, list(summary.tags)) == (4, ["t"])
     assert kept
 
 
-async def test_an_insert_that_lands_after_its_archive_was_deleted_is_undone(
-    room: Room, agent: str, monkeypatch: pytest.MonkeyPatch
+async def test_an_insert_that_finishes_after_its_archive_was_deleted_is_undone(
+    archival: ArchivalServer, agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive = await room.archive(agent)
-    with monkeypatch.context() as dying:
-        die_before(dying, room, "settle")
+    archive = await archival.archive(agent)
+    with monkeypatch.context() as patch:
+        crash_before(patch, archival, "settle")
         with pytest.raises(MnemeshError):
-            await room.insert(archive, "half there")
+            await archival.insert(archive, "half there")
         with pytest.raises(MnemeshError):
-            await room.archives.DeleteArchive(DeleteArchiveRequest(archive_id=archive))
-        await room.stop()
-    await room.start()
-    assert await room.texts(limit=50) == []
-    assert (await room.summary(agent)).passage_count == 0
+            await archival.archives.DeleteArchive(DeleteArchiveRequest(archive_id=archive))
+        await archival.stop()
+    await archival.start()
+    assert await archival.texts(limit=50) == []
+    assert (await archival.summary(agent)).passage_count == 0
 
 
 class Process:
-    """The service as a process of its own, on one port for all its lives."""
+    """The service in its own process, on the same port after each restart."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -131,9 +131,9 @@ class Process:
         self.address = line.decode().partition('"address":"')[2].partition('"')[0]
         self._reading = asyncio.create_task(asyncio.to_thread(self.process.stdout.read))
 
-    async def end(self, how: signal.Signals) -> int:
+    async def end(self, signal_: signal.Signals) -> int:
         assert self.process is not None
-        self.process.send_signal(how)
+        self.process.send_signal(signal_)
         await self._reading
         code = await asyncio.to_thread(self.process.wait)
         assert self.process.stdout is not None
@@ -141,11 +141,11 @@ class Process:
         return code
 
 
-async def test_kill_9_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
+async def test_sigkill_under_load_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     service, channels, agent = Process(tmp_path), Channels(deadline=5), new_id("agent")
     await service.start()
     live: set[str] = set()
-    doomed: set[str] = set()
+    deleted: set[str] = set()
 
     async def until_done(call: object, request: object) -> object:
         while True:
@@ -166,7 +166,7 @@ async def test_kill_9_under_load_loses_and_doubles_nothing(tmp_path: Path) -> No
             live.update(ids)
             if number % 2:
                 live.discard(ids[0])
-                doomed.add(ids[0])
+                deleted.add(ids[0])
                 deletion = DeletePassageRequest(passage_id=ids[0], request_id=f"{name}/delete")
                 await until_done(passages.DeletePassage, deletion)
 
@@ -182,13 +182,13 @@ async def test_kill_9_under_load_loses_and_doubles_nothing(tmp_path: Path) -> No
         stopped.set()
         await asyncio.wait_for(asyncio.gather(*writers), 60)
 
-    room = Room(config=None, channels=channels)  # type: ignore[arg-type]
-    room.passages = PassageServiceStub(channels.channel(service.address))
-    room.archives = ArchiveServiceStub(channels.channel(service.address))
+    archival = ArchivalServer(config=None, channels=channels)  # type: ignore[arg-type]
+    archival.passages = PassageServiceStub(channels.channel(service.address))
+    archival.archives = ArchiveServiceStub(channels.channel(service.address))
     seen: list[str] = []
     token = ""
     while True:
-        page = await room.passages.ListPassages(
+        page = await archival.passages.ListPassages(
             ListPassagesRequest(page_size=200, page_token=token, filter=PassageFilter(agent_id=agent))
         )
         seen += [passage.id for passage in page.passages]
@@ -196,14 +196,14 @@ async def test_kill_9_under_load_loses_and_doubles_nothing(tmp_path: Path) -> No
         if not token:
             break
     assert sorted(seen) == sorted(live)
-    assert not doomed & set(seen)
-    summary = await room.summary(agent)
+    assert not deleted & set(seen)
+    summary = await archival.summary(agent)
     assert (summary.passage_count, list(summary.tags)) == (len(live), ["all"])
     await channels.close()
     assert await service.end(signal.SIGTERM) == 0
 
 
-async def test_a_second_process_on_the_same_directory_gets_one_clear_line(tmp_path: Path) -> None:
+async def test_a_second_process_on_the_same_directory_fails_with_one_line(tmp_path: Path) -> None:
     service = Process(tmp_path)
     await service.start()
     second = await asyncio.create_subprocess_exec(
@@ -214,8 +214,8 @@ async def test_a_second_process_on_the_same_directory_gets_one_clear_line(tmp_pa
         stderr=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
     )
-    _, said = await second.communicate()
+    _, stderr = await second.communicate()
     assert second.returncode == 2
-    assert len(said.decode().strip().splitlines()) == 1
-    assert "in use by another process" in said.decode()
+    assert len(stderr.decode().strip().splitlines()) == 1
+    assert "in use by another process" in stderr.decode()
     assert await service.end(signal.SIGTERM) == 0

@@ -34,7 +34,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.fuzzing.service_fuzzer import ACCEPTED_CODES, FuzzedService
 
-from .conftest import Room
+from .conftest import ArchivalServer
 
 SERVICES = (
     archives_service_pb2.DESCRIPTOR.services_by_name["ArchiveService"],
@@ -45,11 +45,11 @@ SEEDS = 40
 
 
 class Target(FuzzedService):
-    """A room with archives that have something to lose."""
+    """A archival with archives that have something to lose."""
 
-    def __init__(self, room: Room, channel: grpc.aio.Channel) -> None:
+    def __init__(self, archival: ArchivalServer, channel: grpc.aio.Channel) -> None:
         super().__init__(channel)
-        self.room = room
+        self.archival = archival
         self.agent, self.peer = new_id("agent"), new_id("agent")
         self.archive = self.passage = ""
 
@@ -58,20 +58,22 @@ class Target(FuzzedService):
         return {"agent": [self.agent, self.peer], "archive": [self.archive], "passage": [self.passage]}
 
     async def create(self) -> None:
-        self.archive = await self.room.archive(self.agent, self.peer)
-        self.passage = await self.room.one(self.archive, "a red fox", tags=["t"])
-        await self.room.insert(self.archive, "and a grey one")
+        self.archive = await self.archival.archive(self.agent, self.peer)
+        self.passage = await self.archival.one(self.archive, "a red fox", tags=["t"])
+        await self.archival.insert(self.archive, "and a grey one")
 
     async def stored(self) -> list[bytes]:
         """All that can be seen: archives, who holds them, passages with their vectors, and the counters."""
-        archives = (await self.room.archives.ListArchives(ListArchivesRequest(page_size=1000))).archives
+        archives = (await self.archival.archives.ListArchives(ListArchivesRequest(page_size=1000))).archives
         holders = [
-            await self.room.archives.ListArchiveAgents(ListArchiveAgentsRequest(page_size=1000, archive_id=archive.id))
+            await self.archival.archives.ListArchiveAgents(
+                ListArchiveAgentsRequest(page_size=1000, archive_id=archive.id)
+            )
             for archive in archives
         ]
-        listed = await self.room.passages.ListPassages(ListPassagesRequest(page_size=1000, include_embedding=True))
+        listed = await self.archival.passages.ListPassages(ListPassagesRequest(page_size=1000, include_embedding=True))
         assert len(listed.passages) == sum(archive.passage_count for archive in archives), "something is half written"
-        summaries = [await self.room.summary(agent) for agent in (self.agent, self.peer)]
+        summaries = [await self.archival.summary(agent) for agent in (self.agent, self.peer)]
         return [row.SerializeToString() for row in (*archives, *holders, *listed.passages, *summaries)]
 
 
@@ -105,9 +107,9 @@ def good_requests(target: Target) -> list[tuple[str, Any]]:
 
 
 @pytest.fixture
-async def target(room: Room) -> AsyncIterator[Target]:
-    async with grpc.aio.insecure_channel(room.address) as channel:
-        made = Target(room, channel)
+async def target(archival: ArchivalServer) -> AsyncIterator[Target]:
+    async with grpc.aio.insecure_channel(archival.address) as channel:
+        made = Target(archival, channel)
         await made.create()
         yield made
 
@@ -154,15 +156,15 @@ def forged(token: str, **changed: Any) -> list[str]:
     return tokens
 
 
-async def test_tokens_of_others_and_made_up_ones(room: Room, agent: str) -> None:
-    archives = [await room.archive(agent, new_id("agent"), name=f"n{n}") for n in range(3)]
-    await room.insert(archives[0], "a", "b", "c")
+async def test_tokens_of_others_and_made_up_ones(archival: ArchivalServer, agent: str) -> None:
+    archives = [await archival.archive(agent, new_id("agent"), name=f"n{n}") for n in range(3)]
+    await archival.insert(archives[0], "a", "b", "c")
     mine = PassageFilter(archive_id=archives[0])
     lists: list[tuple[Any, Any]] = [
-        (room.passages.ListPassages, ListPassagesRequest(page_size=1, filter=mine)),
-        (room.archives.ListArchives, ListArchivesRequest(page_size=1)),
-        (room.archives.ListArchives, ListArchivesRequest(page_size=1, order_by=2)),  # type: ignore[arg-type]
-        (room.archives.ListArchiveAgents, ListArchiveAgentsRequest(page_size=1, archive_id=archives[0])),
+        (archival.passages.ListPassages, ListPassagesRequest(page_size=1, filter=mine)),
+        (archival.archives.ListArchives, ListArchivesRequest(page_size=1)),
+        (archival.archives.ListArchives, ListArchivesRequest(page_size=1, order_by=2)),  # type: ignore[arg-type]
+        (archival.archives.ListArchiveAgents, ListArchiveAgentsRequest(page_size=1, archive_id=archives[0])),
     ]
     tokens = [(await call(request)).next_page_token for call, request in lists]
     assert all(tokens)
@@ -181,52 +183,52 @@ async def test_tokens_of_others_and_made_up_ones(room: Room, agent: str) -> None
             assert outcome in ACCEPTED_CODES, (outcome, token)
 
 
-async def test_the_ends_of_time(room: Room, agent: str) -> None:
+async def test_the_ends_of_time(archival: ArchivalServer, agent: str) -> None:
     first, last = Timestamp(seconds=-62135596800), Timestamp(seconds=253402300799, nanos=999999000)
     drafts = [Passage(text=name, create_time=at) for name, at in (("a", first), ("b", last), ("c", last))]
-    await room.insert(agent, *drafts, Passage(text="now"))
+    await archival.insert(agent, *drafts, Passage(text="now"))
     for order in (SORT_ORDER_ASCENDING, SORT_ORDER_DESCENDING):
         seen: list[str] = []
         token = ""
         while True:
             request = ListPassagesRequest(page_size=1, page_token=token, order=order)
-            page = await room.passages.ListPassages(request)
+            page = await archival.passages.ListPassages(request)
             seen += [passage.text for passage in page.passages]
             token = page.next_page_token
             if not token:
                 break
         assert sorted(seen) == ["a", "b", "c", "now"]
         assert (seen[0] == "a") == (order == SORT_ORDER_ASCENDING)
-    assert await room.texts(filter=PassageFilter(start_date="9999-12-31", end_date="9999-12-31T12:00")) == []
+    assert await archival.texts(filter=PassageFilter(start_date="9999-12-31", end_date="9999-12-31T12:00")) == []
 
 
-async def test_ten_megabytes_of_text(room: Room, agent: str) -> None:
+async def test_ten_megabytes_of_text(archival: ArchivalServer, agent: str) -> None:
     huge = "x" * 10_000_000
-    archive = await room.archive(agent)
-    kept = await room.one(archive, "kept")
+    archive = await archival.archive(agent)
+    kept = await archival.one(archive, "kept")
     calls: list[tuple[Any, str]] = [
         (
-            room.passages.InsertPassages(InsertPassagesRequest(archive_id=archive, passages=[Passage(text=huge)])),
+            archival.passages.InsertPassages(InsertPassagesRequest(archive_id=archive, passages=[Passage(text=huge)])),
             ".text",
         ),
-        (room.passages.SearchPassages(SearchPassagesRequest(query=huge)), "query"),
-        (room.passages.ListPassages(ListPassagesRequest(text_search=huge)), "text_search"),
-        (room.passages.ListPassages(ListPassagesRequest(page_token=huge)), "page_token"),
+        (archival.passages.SearchPassages(SearchPassagesRequest(query=huge)), "query"),
+        (archival.passages.ListPassages(ListPassagesRequest(text_search=huge)), "text_search"),
+        (archival.passages.ListPassages(ListPassagesRequest(page_token=huge)), "page_token"),
         (
-            room.passages.SearchPassages(SearchPassagesRequest(query="x", filter=PassageFilter(tags=[huge]))),
+            archival.passages.SearchPassages(SearchPassagesRequest(query="x", filter=PassageFilter(tags=[huge]))),
             "filter.tags",
         ),
-        (room.archives.CreateArchive(CreateArchiveRequest(archive=Archive(name=huge))), "archive.name"),
+        (archival.archives.CreateArchive(CreateArchiveRequest(archive=Archive(name=huge))), "archive.name"),
         (
-            room.archives.CreateArchive(CreateArchiveRequest(archive=Archive(name="x", metadata=huge))),
+            archival.archives.CreateArchive(CreateArchiveRequest(archive=Archive(name="x", metadata=huge))),
             "archive.metadata",
         ),
         (
-            room.archives.CreateArchive(CreateArchiveRequest(archive=Archive(name="x", embedder=huge))),
+            archival.archives.CreateArchive(CreateArchiveRequest(archive=Archive(name="x", embedder=huge))),
             "archive.embedder",
         ),
         (
-            room.passages.UpdatePassage(
+            archival.passages.UpdatePassage(
                 UpdatePassageRequest(passage=Passage(id=kept, text=huge), update_mask=FieldMask(paths=["text"]))
             ),
             "passage.text",
@@ -237,14 +239,14 @@ async def test_ten_megabytes_of_text(room: Room, agent: str) -> None:
         assert error.code is grpc.StatusCode.INVALID_ARGUMENT
         assert (error.field or "").endswith(field)
     over = InsertPassagesRequest(archive_id=archive, passages=[Passage(text="x" * 999_999)] * 70)
-    assert (await refused(room.passages.InsertPassages(over))).code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert await room.texts(limit=100) == ["kept"]
-    assert (await room.summary(agent)).passage_count == 1
+    assert (await refused(archival.passages.InsertPassages(over))).code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert await archival.texts(limit=100) == ["kept"]
+    assert (await archival.summary(agent)).passage_count == 1
 
 
-async def test_a_bad_passage_in_a_batch_leaves_the_others_whole(room: Room, agent: str) -> None:
+async def test_a_bad_passage_in_a_batch_leaves_the_others_whole(archival: ArchivalServer, agent: str) -> None:
     huge = Passage(text="x" * 10_000_000)
-    results = (await room.insert(agent, "first", huge, Passage(text="nul\0"), "last")).results
+    results = (await archival.insert(agent, "first", huge, Passage(text="nul\0"), "last")).results
     assert [bool(result.failure.reason) for result in results] == [False, True, True, False]
-    assert sorted(await room.texts()) == ["first", "last"]
-    assert (await room.summary(agent)).passage_count == 2
+    assert sorted(await archival.texts()) == ["first", "last"]
+    assert (await archival.summary(agent)).passage_count == 2

@@ -27,8 +27,8 @@ from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.index import Collection, Point, instant
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 
-from .conftest import Room
-from .test_reembedding import until_it_serves
+from .conftest import ArchivalServer
+from .test_reembedding import wait_until_serving
 
 EARLIER = "engram/hashing-256"
 """HASHING before the product was renamed."""
@@ -104,26 +104,26 @@ async def test_what_the_first_version_stored_is_there(
     await database.write(fill)
     await database.close()
     await _index(tmp_path, archive, passage, point)
-    room = Room(Config(port=0, data_dir=str(tmp_path), database_url=database_url, embedder=HASHING))
-    await room.start()
+    archival = ArchivalServer(Config(port=0, data_dir=str(tmp_path), database_url=database_url, embedder=HASHING))
+    await archival.start()
     try:
-        assert (await room.archives.GetArchive(GetArchiveRequest(archive_id=archive))).archive.embedder == HASHING
-        assert await room.texts("oak", filter=PassageFilter(agent_id=agent, tags=["tree"])) == ["an oak"]
-        summary = await room.summary(agent)
+        assert (await archival.archives.GetArchive(GetArchiveRequest(archive_id=archive))).archive.embedder == HASHING
+        assert await archival.texts("oak", filter=PassageFilter(agent_id=agent, tags=["tree"])) == ["an oak"]
+        summary = await archival.summary(agent)
         assert (summary.revision, summary.passage_count, list(summary.tags)) == (4, 1, ["tree"])
         with pytest.raises(MnemeshError):
-            await room.insert(archive, Passage(id=gone, text="back again"))
+            await archival.insert(archive, Passage(id=gone, text="back again"))
         change = Archive(id=archive, embedder=WORDLLAMA)
-        await room.archives.UpdateArchive(
+        await archival.archives.UpdateArchive(
             UpdateArchiveRequest(archive=change, update_mask=FieldMask(paths=["embedder"]))
         )
-        await until_it_serves(room, archive, WORDLLAMA)
-        assert await room.texts("oak") == ["an oak"]
-        await room.passages.DeletePassage(DeletePassageRequest(passage_id=passage))
-        assert (await room.archives.GetArchive(GetArchiveRequest(archive_id=archive))).archive.passage_count == 0
+        await wait_until_serving(archival, archive, WORDLLAMA)
+        assert await archival.texts("oak") == ["an oak"]
+        await archival.passages.DeletePassage(DeletePassageRequest(passage_id=passage))
+        assert (await archival.archives.GetArchive(GetArchiveRequest(archive_id=archive))).archive.passage_count == 0
     finally:
-        await room.channels.close()
-        await room.stop()
+        await archival.channels.close()
+        await archival.stop()
 
 
 async def test_passages_of_earlier_versions_stand_in_the_order_of_their_times(

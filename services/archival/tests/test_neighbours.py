@@ -24,7 +24,7 @@ from mnemesh_archival.store.sql.tables import passages
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.sql import Database
 
-from .conftest import Room
+from .conftest import ArchivalServer
 
 MAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 
@@ -42,71 +42,73 @@ def turns(*texts: str, at: datetime = MAY, **fields: object) -> Iterable[Passage
     ]
 
 
-async def by_words(room: Room, query: str, **which: object) -> list[str]:
-    return await room.texts(query, mode=PASSAGE_SEARCH_MODE_TEXT, limit=100, filter=PassageFilter(**which))  # type: ignore[arg-type]
+async def by_words(archival: ArchivalServer, query: str, **which: object) -> list[str]:
+    return await archival.texts(query, mode=PASSAGE_SEARCH_MODE_TEXT, limit=100, filter=PassageFilter(**which))  # type: ignore[arg-type]
 
 
-async def test_an_answer_is_found_by_the_words_of_its_question(room: Room) -> None:
-    archive = await room.archive()
-    await room.insert(archive, *turns("How was your week?", "Quiet, and yours?"))
+async def test_an_answer_is_found_by_the_words_of_its_question(archival: ArchivalServer) -> None:
+    archive = await archival.archive()
+    await archival.insert(archive, *turns("How was your week?", "Quiet, and yours?"))
     later = MAY + timedelta(days=3)
     asked = "Did you buy that used motorcycle?"
     for text in turns(asked, "I picked it up this morning!", "Enjoy.", at=later):
-        await room.insert(archive, text)
+        await archival.insert(archive, text)
     for mode in (PASSAGE_SEARCH_MODE_TEXT, PASSAGE_SEARCH_MODE_HYBRID):
-        found = await room.passages.SearchPassages(
+        found = await archival.passages.SearchPassages(
             SearchPassagesRequest(query="When did she buy the motorcycle?", mode=mode)
         )
         assert [hit.passage.text for hit in found.hits][:3] == [asked, "I picked it up this morning!", "Enjoy."]
         assert [hit.text_rank for hit in found.hits][:3] == [1, 2, 3]
-    assert await by_words(room, "motorcycle") == [asked, "I picked it up this morning!", "Enjoy."]
+    assert await by_words(archival, "motorcycle") == [asked, "I picked it up this morning!", "Enjoy."]
 
 
-async def test_neighbours_are_of_one_archive_one_file_one_writer_and_one_occasion(room: Room, agent: str) -> None:
-    archive, other = await room.archive(agent), await room.archive()
+async def test_neighbours_are_of_one_archive_one_file_one_writer_and_one_occasion(
+    archival: ArchivalServer, agent: str
+) -> None:
+    archive, other = await archival.archive(agent), await archival.archive()
     file = new_id("file")
-    await room.insert(archive, *turns("an oak"))
-    await room.insert(other, *turns("of another archive"))
-    await room.insert(archive, *turns("of a file", file_id=file))
-    await room.insert(agent, *turns("of an agent"))
-    assert await by_words(room, "oak") == ["an oak"]
-    await room.insert(archive, *turns("of another day", at=MAY + timedelta(days=1)))
-    assert await by_words(room, "oak") == ["an oak"]
-    await room.insert(archive, *turns("a chapter on oaks", "its next page", file_id=file))
-    assert await by_words(room, "chapter") == ["a chapter on oaks", "its next page"]
+    await archival.insert(archive, *turns("an oak"))
+    await archival.insert(other, *turns("of another archive"))
+    await archival.insert(archive, *turns("of a file", file_id=file))
+    await archival.insert(agent, *turns("of an agent"))
+    assert await by_words(archival, "oak") == ["an oak"]
+    await archival.insert(archive, *turns("of another day", at=MAY + timedelta(days=1)))
+    assert await by_words(archival, "oak") == ["an oak"]
+    await archival.insert(archive, *turns("a chapter on oaks", "its next page", file_id=file))
+    assert await by_words(archival, "chapter") == ["a chapter on oaks", "its next page"]
 
 
-async def test_independent_facts_keep_their_order(room: Room) -> None:
-    archive = await room.archive()
+async def test_independent_facts_keep_their_order(archival: ArchivalServer) -> None:
+    archive = await archival.archive()
     likings = "Ada orchids, Ben rowing, Cleo ramen, Dan jazz, Eva chess, Finn orchids, Gil surfing, Hana quilts"
     facts = [f"{each.replace(' ', ' likes ')}." for each in likings.split(", ")]
     for fact in facts:
-        await room.insert(archive, fact)
+        await archival.insert(archive, fact)
     for fact in facts:
         words = fact.removesuffix(".").replace("likes ", "")
-        assert (await room.texts(words))[0] == fact
-    assert set((await room.texts("orchids"))[:2]) == {facts[0], facts[5]}
+        assert (await archival.texts(words))[0] == fact
+    assert set((await archival.texts("orchids"))[:2]) == {facts[0], facts[5]}
 
 
-async def test_a_deleted_or_changed_passage_leaves_its_neighbours_nothing(room: Room) -> None:
-    archive = await room.archive()
-    inserted = await room.insert(archive, *turns("the lighthouse", "we went there", "the windmill", "and there"))
+async def test_a_deleted_or_changed_passage_leaves_its_neighbours_nothing(archival: ArchivalServer) -> None:
+    archive = await archival.archive()
+    inserted = await archival.insert(archive, *turns("the lighthouse", "we went there", "the windmill", "and there"))
     lighthouse, _, windmill, _ = (result.passage.id for result in inserted.results)
-    assert "we went there" in await by_words(room, "lighthouse")
-    await room.passages.DeletePassage(DeletePassageRequest(passage_id=lighthouse))
-    assert await by_words(room, "lighthouse") == []
-    assert (await by_words(room, "windmill"))[0] == "the windmill"
+    assert "we went there" in await by_words(archival, "lighthouse")
+    await archival.passages.DeletePassage(DeletePassageRequest(passage_id=lighthouse))
+    assert await by_words(archival, "lighthouse") == []
+    assert (await by_words(archival, "windmill"))[0] == "the windmill"
     change = UpdatePassageRequest(
         passage=Passage(id=windmill, text="the sawmill"), update_mask=FieldMask(paths=["text"])
     )
-    await room.passages.UpdatePassage(change)
-    assert await by_words(room, "windmill") == []
-    assert "the lighthouse" not in await by_words(room, "sawmill")
+    await archival.passages.UpdatePassage(change)
+    assert await by_words(archival, "windmill") == []
+    assert "the lighthouse" not in await by_words(archival, "sawmill")
 
 
-async def test_no_hit_is_ever_outside_the_filter(room: Room, agent: str) -> None:
+async def test_no_hit_is_ever_outside_the_filter(archival: ArchivalServer, agent: str) -> None:
     chance = random.Random(5)
-    archives = [await room.archive(agent), await room.archive(agent), await room.archive()]
+    archives = [await archival.archive(agent), await archival.archive(agent), await archival.archive()]
     files = [new_id("file"), new_id("file")]
     words = ["oak", "elm", "fern", "moss", "ivy", "reed"]
     for archive in archives:
@@ -119,7 +121,7 @@ async def test_no_hit_is_ever_outside_the_filter(room: Room, agent: str) -> None
             )
             for n in range(40)
         ]
-        await room.insert(archive, *drafts)
+        await archival.insert(archive, *drafts)
     modes = (PASSAGE_SEARCH_MODE_HYBRID, PASSAGE_SEARCH_MODE_TEXT, PASSAGE_SEARCH_MODE_VECTOR)
     beside = 0
     for n in range(36):
@@ -130,7 +132,7 @@ async def test_no_hit_is_ever_outside_the_filter(room: Room, agent: str) -> None
             start_date=(MAY + timedelta(hours=since)).isoformat(), end_date=(MAY + timedelta(hours=until)).isoformat(),
         )  # fmt: skip
         query = " ".join(chance.sample(words, 2))
-        found = await room.passages.SearchPassages(
+        found = await archival.passages.SearchPassages(
             SearchPassagesRequest(query=query, mode=modes[n // 2 % 3], filter=which, limit=50)
         )
         for hit in found.hits:
@@ -144,11 +146,11 @@ async def test_no_hit_is_ever_outside_the_filter(room: Room, agent: str) -> None
     assert beside  # neighbours were among them
 
 
-async def test_passages_inserted_at_once_have_a_place_each(room: Room) -> None:
-    archive = await room.archive()
+async def test_passages_inserted_at_once_have_a_place_each(archival: ArchivalServer) -> None:
+    archive = await archival.archive()
     batches = [[f"{n} says {word}" for word in ("one", "two", "three")] for n in range(16)]
-    answers = await asyncio.gather(*(room.insert(archive, *turns(*batch)) for batch in batches))
-    database = Database.open(room.config.database)
+    answers = await asyncio.gather(*(archival.insert(archive, *turns(*batch)) for batch in batches))
+    database = Database.open(archival.config.database)
     stored = await database.read(lambda conn: conn.execute(sa.select(passages.c.id, passages.c.position)).all())
     await database.close()
     places = {row.id: row.position for row in stored}
@@ -158,23 +160,25 @@ async def test_passages_inserted_at_once_have_a_place_each(room: Room) -> None:
         assert (second, third) == (first + 1, first + 2)
 
 
-async def test_a_search_of_many_archives_asks_sql_no_more_often_than_one_of_a_single_archive(room: Room) -> None:
+async def test_a_search_of_many_archives_asks_sql_no_more_often_than_one_of_a_single_archive(
+    archival: ArchivalServer,
+) -> None:
     asked: list[str] = []
 
     def note(_conn: object, _cursor: object, statement: str, *_rest: object) -> None:
         asked.append(statement)
 
-    await room.insert(await room.archive(), *turns("an oak", "that tree"))
+    await archival.insert(await archival.archive(), *turns("an oak", "that tree"))
     sa.event.listen(sa.Engine, "before_cursor_execute", note)
     try:
-        assert await by_words(room, "oak") == ["an oak", "that tree"]
+        assert await by_words(archival, "oak") == ["an oak", "that tree"]
         of_one = len(asked)
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
         for n in range(8):
-            await room.insert(await room.archive(), *turns(f"oak {n}", f"tree {n}"))
+            await archival.insert(await archival.archive(), *turns(f"oak {n}", f"tree {n}"))
         sa.event.listen(sa.Engine, "before_cursor_execute", note)
         asked.clear()
-        assert len(await by_words(room, "oak")) == 18
+        assert len(await by_words(archival, "oak")) == 18
         assert len(asked) == of_one
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", note)

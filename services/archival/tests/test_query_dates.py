@@ -1,4 +1,4 @@
-"""Days that a query names count for the passages that are of them."""
+"""Dates in a query raise the passages of those dates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 from mnemesh_archival.model.passages import PassagePosition
-from mnemesh_archival.model.query_dates import matching, named
+from mnemesh_archival.model.query_dates import date_parts, date_scores
 
 
 @pytest.mark.parametrize(
@@ -20,21 +20,21 @@ from mnemesh_archival.model.query_dates import matching, named
         ("", set()),
     ],
 )
-def test_days_are_read_where_a_month_is_named(query: str, parts: set[tuple[str, int]]) -> None:
-    assert set(named(query)) == parts
+def test_days_count_only_with_a_month(query: str, parts: set[tuple[str, int]]) -> None:
+    assert set(date_parts(query)) == parts
 
 
-def place(number: int, month: int) -> PassagePosition:
+def position(number: int, month: int) -> PassagePosition:
     return PassagePosition(UUID(int=number), "a", "s", number, datetime(2023, month, 8, tzinfo=UTC))
 
 
-def test_a_day_counts_the_more_the_fewer_have_it() -> None:
-    places = [place(1, 5), *(place(number, 6) for number in range(2, 10))]
-    found = matching("In May 2023 or June?", places)
+def test_rarer_date_parts_score_higher() -> None:
+    positions = [position(1, 5), *(position(number, 6) for number in range(2, 10))]
+    found = date_scores("In May 2023 or June?", positions)
     assert found[UUID(int=1)] > 1 > found[UUID(int=2)]
-    assert matching("in July", places) == {}
-    assert matching("the year's end", places) == {}
+    assert date_scores("in July", positions) == {}
+    assert date_scores("the year's end", positions) == {}
 
 
-def test_a_day_that_all_have_tells_next_to_nothing() -> None:
-    assert all(score < 0.1 for score in matching("June", [place(number, 6) for number in range(9)]).values())
+def test_a_date_part_of_all_passages_scores_almost_nothing() -> None:
+    assert all(score < 0.1 for score in date_scores("June", [position(number, 6) for number in range(9)]).values())

@@ -16,7 +16,7 @@ from mnemesh_archival.config import Config
 from mnemesh_kit.ids import derive_id
 from mnemesh_testkit.databases.query_plans import PlannedEngine, Watch, grown, seen
 
-from .conftest import Room
+from .conftest import ArchivalServer
 
 EACH: Final = 40
 FEW, MANY = 3, 40
@@ -27,7 +27,7 @@ BEGAN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 _MADE: Final[dict[str, str]] = {}
 
-Call = Callable[[Room], Awaitable[Any]]
+Call = Callable[[ArchivalServer], Awaitable[Any]]
 
 
 def agent(number: int) -> str:
@@ -51,47 +51,47 @@ def written(number: int, place: int) -> Passage:
     return made
 
 
-async def fill(room: Room, numbers: range) -> None:
+async def fill(archival: ArchivalServer, numbers: range) -> None:
     for number in numbers:
-        _MADE[str(number)] = await room.archive(agent(number), name=f"archive {number}")
-        await room.insert(archive(number), *(written(number, place) for place in range(EACH)))
+        _MADE[str(number)] = await archival.archive(agent(number), name=f"archive {number}")
+        await archival.insert(archive(number), *(written(number, place) for place in range(EACH)))
 
 
 def listing(**which: Any) -> Call:
     request = rpc.ListPassagesRequest(page_size=5, order=SORT_ORDER_ASCENDING, after_id=passage(1, EACH // 2))
     request.filter.CopyFrom(rpc.PassageFilter(**which))
-    return lambda room: room.passages.ListPassages(request)
+    return lambda archival: archival.passages.ListPassages(request)
 
 
 def searching(query: str, mode: int = rpc.PASSAGE_SEARCH_MODE_HYBRID, **which: Any) -> Call:
     request = rpc.SearchPassagesRequest(query=query, limit=5, filter=rpc.PassageFilter(**which))
     request.mode = rpc.PassageSearchMode.ValueType(mode)
-    return lambda room: room.passages.SearchPassages(request)
+    return lambda archival: archival.passages.SearchPassages(request)
 
 
 def reads() -> dict[str, Call]:
     """Every kind of reading."""
     return {
-        "GetArchive": lambda room: room.archives.GetArchive(registry.GetArchiveRequest(archive_id=archive(1))),
-        "ListArchives": lambda room: room.archives.ListArchives(
+        "GetArchive": lambda archival: archival.archives.GetArchive(registry.GetArchiveRequest(archive_id=archive(1))),
+        "ListArchives": lambda archival: archival.archives.ListArchives(
             registry.ListArchivesRequest(page_size=3, after_id=archive(1), order=SORT_ORDER_ASCENDING)
         ),
-        "ListArchives by name": lambda room: room.archives.ListArchives(
+        "ListArchives by name": lambda archival: archival.archives.ListArchives(
             registry.ListArchivesRequest(
                 page_size=3, order_by=registry.ARCHIVE_ORDER_BY_NAME, order=SORT_ORDER_ASCENDING
             )
         ),
-        "ListArchives of an agent": lambda room: room.archives.ListArchives(
+        "ListArchives of an agent": lambda archival: archival.archives.ListArchives(
             registry.ListArchivesRequest(page_size=3, filter=registry.ArchiveFilter(agent_id=agent(1)))
         ),
-        "CountArchives of an agent": lambda room: room.archives.CountArchives(
+        "CountArchives of an agent": lambda archival: archival.archives.CountArchives(
             registry.CountArchivesRequest(filter=registry.ArchiveFilter(agent_id=agent(1)))
         ),
-        "ListArchiveAgents": lambda room: room.archives.ListArchiveAgents(
+        "ListArchiveAgents": lambda archival: archival.archives.ListArchiveAgents(
             registry.ListArchiveAgentsRequest(page_size=3, archive_id=archive(1))
         ),
-        "GetPassage": lambda room: room.passages.GetPassage(rpc.GetPassageRequest(passage_id=passage(1, 5))),
-        "GetArchivalSummary": lambda room: room.summary(agent(1)),
+        "GetPassage": lambda archival: archival.passages.GetPassage(rpc.GetPassageRequest(passage_id=passage(1, 5))),
+        "GetArchivalSummary": lambda archival: archival.summary(agent(1)),
         "ListPassages of an archive": listing(archive_id=archive(1)),
         "ListPassages of an agent": listing(agent_id=agent(1)),
         "Search of an archive, words": searching("red thing 7", rpc.PASSAGE_SEARCH_MODE_TEXT, archive_id=archive(1)),
@@ -124,39 +124,41 @@ class Writes:
         def update(field: str, **fields: Any) -> Call:
             request = rpc.UpdatePassageRequest(passage=Passage(id=passage(1, place), **fields))
             request.update_mask.paths.append(field)
-            return lambda room: room.passages.UpdatePassage(request)
+            return lambda archival: archival.passages.UpdatePassage(request)
 
-        def rename(room: Room) -> Awaitable[Any]:
+        def rename(archival: ArchivalServer) -> Awaitable[Any]:
             request = registry.UpdateArchiveRequest(archive=Archive(id=archive(1), name=fresh))
             request.update_mask.paths.append("name")
-            return room.archives.UpdateArchive(request)  # type: ignore[no-any-return]
+            return archival.archives.UpdateArchive(request)  # type: ignore[no-any-return]
 
-        def delete(room: Room) -> Awaitable[Any]:
-            return room.passages.DeletePassage(rpc.DeletePassageRequest(passage_id=passage(1, 20 + place)))  # type: ignore[no-any-return]
+        def delete(archival: ArchivalServer) -> Awaitable[Any]:
+            return archival.passages.DeletePassage(rpc.DeletePassageRequest(passage_id=passage(1, 20 + place)))  # type: ignore[no-any-return]
 
         held = {"agent_id": agent(800 + place), "archive_id": archive(1)}
         return {
-            "InsertPassages": lambda room: room.insert(archive(1), "one more", request_id=fresh),
-            "InsertPassages again": lambda room: room.insert(archive(1), "one more", request_id=fresh),
-            "InsertPassages of an agent": lambda room: room.insert(agent(2), "one more"),
-            "InsertPassages of a new agent": lambda room: room.insert(agent(900 + place), "the first"),
+            "InsertPassages": lambda archival: archival.insert(archive(1), "one more", request_id=fresh),
+            "InsertPassages again": lambda archival: archival.insert(archive(1), "one more", request_id=fresh),
+            "InsertPassages of an agent": lambda archival: archival.insert(agent(2), "one more"),
+            "InsertPassages of a new agent": lambda archival: archival.insert(agent(900 + place), "the first"),
             "UpdatePassage, its text": update("text", text=f"changed {place}"),
             "UpdatePassage, its tags": update("tags", tags=["other"]),
             "DeletePassage": delete,
             "UpdateArchive": rename,
-            "AttachArchive": lambda room: room.archives.AttachArchive(registry.AttachArchiveRequest(**held)),
-            "DetachArchive": lambda room: room.archives.DetachArchive(registry.DetachArchiveRequest(**held)),
-            "EraseAgent": lambda room: room.passages.EraseAgent(rpc.EraseAgentRequest(agent_id=agent(900 + place))),
-            "DeleteArchive": lambda room: room.archives.DeleteArchive(
+            "AttachArchive": lambda archival: archival.archives.AttachArchive(registry.AttachArchiveRequest(**held)),
+            "DetachArchive": lambda archival: archival.archives.DetachArchive(registry.DetachArchiveRequest(**held)),
+            "EraseAgent": lambda archival: archival.passages.EraseAgent(
+                rpc.EraseAgentRequest(agent_id=agent(900 + place))
+            ),
+            "DeleteArchive": lambda archival: archival.archives.DeleteArchive(
                 registry.DeleteArchiveRequest(archive_id=archive(fresh))
             ),
         }
 
-    async def prepare(self, room: Room) -> None:
+    async def prepare(self, archival: ArchivalServer) -> None:
         """What the next calls take away."""
         name = f"write {self.place + 1}"
-        _MADE[name] = await room.archive(name="soon gone")
-        await room.insert(archive(name), "soon gone")
+        _MADE[name] = await archival.archive(name="soon gone")
+        await archival.insert(archive(name), "soon gone")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -169,19 +171,21 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> PlannedEngine:
 async def watched_twice(engine: PlannedEngine, tmp_path: Path) -> tuple[dict[str, Watch], dict[str, Watch]]:
     """Every call among few archives and among many."""
     await engine.prepare()
-    room = Room(Config(port=0, data_dir=str(tmp_path), database_url=engine.url, embedder="mnemesh/hashing-256"))
-    await room.start()
+    archival = ArchivalServer(
+        Config(port=0, data_dir=str(tmp_path), database_url=engine.url, embedder="mnemesh/hashing-256")
+    )
+    await archival.start()
     writes, found = Writes(), []
     try:
         for numbers in (range(FEW), range(FEW, MANY)):
-            await fill(room, numbers)
-            await writes.prepare(room)
+            await fill(archival, numbers)
+            await writes.prepare(archival)
             await engine.analyze()
             calls = {**reads(), **writes.next()}
-            found.append({name: await seen(lambda call=call: call(room)) for name, call in calls.items()})  # type: ignore[misc]
+            found.append({name: await seen(lambda call=call: call(archival)) for name, call in calls.items()})  # type: ignore[misc]
     finally:
-        await room.channels.close()
-        await room.stop()
+        await archival.channels.close()
+        await archival.stop()
     few, many = found
     return few, many
 

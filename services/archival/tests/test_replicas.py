@@ -1,6 +1,6 @@
-"""Two archival processes over one PostgreSQL and one Qdrant server: neither knows of the other.
+"""Two replicas on one PostgreSQL database and one Qdrant server.
 
-The server is the stand-in that speaks its protocol; where QDRANT_URL is set, a real one.
+The server is a fake that implements the protocol, or a real one if QDRANT_URL is set.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from mnemesh_kit.config import StartupError
 from mnemesh_retrieval.registry import WORDLLAMA
 from mnemesh_testkit.fakes.qdrant import fake_qdrant
 
-from .conftest import Room
+from .conftest import ArchivalServer
 
 
 @pytest.fixture
-async def replicas(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[Room, Room]]:
+async def replicas(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[ArchivalServer, ArchivalServer]]:
     async with AsyncExitStack() as stack:
         server: dict[str, Any] = {
             "qdrant_url": os.environ.get("QDRANT_URL", ""),
@@ -45,18 +45,20 @@ async def replicas(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[Roo
             qdrant = await stack.enter_async_context(fake_qdrant())
             server |= {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": qdrant.port}
         shared = {**server, "database_url": postgres_url, "qdrant_prefix": f"test-{uuid.uuid4().hex}"}
-        rooms = []
+        servers = []
         for name in ("one", "two"):
             config = Config(port=0, data_dir=str(tmp_path / name), embedder="mnemesh/hashing-256", **shared)
-            room = Room(config)
-            await room.start()
-            stack.push_async_callback(room.stop)
-            stack.push_async_callback(room.channels.close)
-            rooms.append(room)
-        yield rooms[0], rooms[1]
+            archival = ArchivalServer(config)
+            await archival.start()
+            stack.push_async_callback(archival.stop)
+            stack.push_async_callback(archival.channels.close)
+            servers.append(archival)
+        yield servers[0], servers[1]
 
 
-async def test_what_one_writes_the_other_finds(replicas: tuple[Room, Room], agent: str) -> None:
+async def test_a_replica_finds_the_writes_of_the_other(
+    replicas: tuple[ArchivalServer, ArchivalServer], agent: str
+) -> None:
     one, two = replicas
     passage = await one.one(agent, "an old oak", tags=["tree"])
     mine = PassageFilter(agent_id=agent, tags=["tree"], start_date="2020-01-01")
@@ -70,7 +72,9 @@ async def test_what_one_writes_the_other_finds(replicas: tuple[Room, Room], agen
     assert (await two.summary(agent)).passage_count == 0
 
 
-async def test_a_repeated_request_is_one_wherever_it_arrives(replicas: tuple[Room, Room], agent: str) -> None:
+async def test_a_repeated_request_takes_effect_once_on_any_replica(
+    replicas: tuple[ArchivalServer, ArchivalServer], agent: str
+) -> None:
     archive = await replicas[0].archive(agent)
     answers = await asyncio.gather(
         *(replicas[n % 2].insert(archive, "once", "twice", request_id="r1") for n in range(8))
@@ -80,7 +84,9 @@ async def test_a_repeated_request_is_one_wherever_it_arrives(replicas: tuple[Roo
     assert (await replicas[1].summary(agent)).passage_count == 2
 
 
-async def test_an_archive_changes_its_embedder_once(replicas: tuple[Room, Room], agent: str) -> None:
+async def test_an_archive_changes_its_embedder_once(
+    replicas: tuple[ArchivalServer, ArchivalServer], agent: str
+) -> None:
     one, two = replicas
     archive = await one.archive(agent)
     await one.insert(archive, *(f"oak {n}" for n in range(100)))
@@ -96,14 +102,16 @@ async def test_an_archive_changes_its_embedder_once(replicas: tuple[Room, Room],
     assert len(listed.passages) == 100
 
 
-async def test_maintenance_says_what_it_leaves_to_the_server(replicas: tuple[Room, Room]) -> None:
+async def test_maintenance_reports_that_the_server_rewrites_its_segments(
+    replicas: tuple[ArchivalServer, ArchivalServer],
+) -> None:
     lines = [line async for line in maintain(replicas[0].config)]
-    assert any("Qdrant server's optimizer" in line for line in lines)
+    assert any("Qdrant server rewrites" in line for line in lines)
 
 
-async def test_a_server_that_is_away_is_one_line(tmp_path: Path, unused_tcp_port: int) -> None:
+async def test_an_unreachable_qdrant_server_is_a_startup_error(tmp_path: Path, unused_tcp_port: int) -> None:
     config = Config(
         port=0, data_dir=str(tmp_path), qdrant_url="http://127.0.0.1:6333", qdrant_grpc_port=unused_tcp_port
     )
     with pytest.raises(StartupError, match="UNAVAILABLE"):
-        await Room(config).start()
+        await ArchivalServer(config).start()

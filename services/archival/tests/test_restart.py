@@ -1,16 +1,16 @@
-"""What a server that was stopped finds again."""
+"""A restart keeps all data."""
 
 from __future__ import annotations
 
 from mnemesh.archival.v1.passages_service_pb2 import PassageFilter
 
-from .conftest import Room
+from .conftest import ArchivalServer
 
 
-async def test_everything_is_there_after_a_restart(room: Room, agent: str) -> None:
-    await room.insert(agent, "the red apple")
-    before = await room.summary(agent)
-    await room.stop()
-    await room.start()
-    assert await room.texts("apple", filter=PassageFilter(agent_id=agent)) == ["the red apple"]
-    assert await room.summary(agent) == before
+async def test_data_survives_a_restart(archival: ArchivalServer, agent: str) -> None:
+    await archival.insert(agent, "the red apple")
+    before = await archival.summary(agent)
+    await archival.stop()
+    await archival.start()
+    assert await archival.texts("apple", filter=PassageFilter(agent_id=agent)) == ["the red apple"]
+    assert await archival.summary(agent) == before

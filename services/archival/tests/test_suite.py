@@ -27,7 +27,7 @@ async def built(database_url: str, directories: pytest.TempPathFactory, **settin
 
 
 class OnEmbeddedIndex(ArchivalSuite):
-    """The suite over this room's parts."""
+    """The suite on the embedded index."""
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
@@ -42,14 +42,14 @@ class TestOverTheWireOnPostgres(OnPostgres, OverTheWire, OnEmbeddedIndex): ...
 
 
 class TestOnFakeQdrant(OnPostgres, OverTheWire, ArchivalSuite):
-    """What speaks the server's protocol, and is none."""
+    """The suite on a fake that implements the protocol of a Qdrant server."""
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
     async def parts(cls, database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Parts]:
         async with fake_qdrant() as server:
-            where = {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": server.port}
-            yield await built(database_url, tmp_path_factory, **where)
+            settings = {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": server.port}
+            yield await built(database_url, tmp_path_factory, **settings)
 
 
 if QDRANT_URL:
@@ -71,4 +71,4 @@ else:
 
     @pytest.mark.skip(reason="NO QDRANT SERVER WAS TESTED: set QDRANT_URL to one (docker-compose.yml has it)")
     def test_the_suite_on_a_qdrant_server() -> None:
-        """Stands for all cases of ArchivalSuite."""
+        """Represents all cases of ArchivalSuite."""

@@ -1,4 +1,4 @@
-"""What can go wrong with archives and passages."""
+"""The errors of the archival service."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from mnemesh_kit.errors import Aborted, AlreadyExists, FailedPrecondition, Inval
 
 
 class ArchiveNotFound(NotFound):
-    """The organization has no such archive, or the agent does not hold it."""
+    """The organization has no such archive, or it is not attached to the agent."""
 
     reason = "ARCHIVE_NOT_FOUND"
 
     def __init__(self, archive_id: str, agent_id: str | None = None) -> None:
-        who = f"Agent {agent_id} holds no" if agent_id else "There is no"
-        super().__init__(f"{who} archive {archive_id}.", resource_id=archive_id)
+        message = f"There is no archive {archive_id}."
+        if agent_id is not None:
+            message = f"Archive {archive_id} is not attached to agent {agent_id}."
+        super().__init__(message, resource_id=archive_id)
 
 
 class PassageNotFound(NotFound):
@@ -23,28 +25,28 @@ class PassageNotFound(NotFound):
 
 
 class PassageExists(AlreadyExists):
-    """The id that an importer gave is taken, or was and is spent."""
+    """The id that the caller supplied belongs to another passage, or belonged to a deleted one."""
 
     def __init__(self, passage_id: str) -> None:
         super().__init__(f"The passage id {passage_id} was used before.", field="id", value=passage_id)
 
 
 class PassageBusy(Aborted):
-    """Another replica is changing the passage at this moment."""
+    """Another replica is updating the passage."""
 
     def __init__(self, passage_id: str) -> None:
-        super().__init__(f"Passage {passage_id} is being changed by another call; try again.", resource_id=passage_id)
+        super().__init__(f"Passage {passage_id} is being changed by another call. Try again.", resource_id=passage_id)
 
 
-class ArchiveMoved(Aborted):
-    """The archive gets another embedder at this moment, or got it while the call was embedding for the old one."""
+class ArchiveReembedding(Aborted):
+    """The archive is switching to another embedder, or did while the call was embedding for the old one."""
 
     def __init__(self, archive_id: str) -> None:
-        super().__init__(f"Archive {archive_id} is changing its embedder; try again.", resource_id=archive_id)
+        super().__init__(f"Archive {archive_id} is changing its embedder. Try again.", resource_id=archive_id)
 
 
 class AgentErased(FailedPrecondition):
-    """The agent was erased; nothing is written for it any more."""
+    """The agent was erased; nothing can be written for it."""
 
     reason = "ERASED"
 
@@ -53,13 +55,13 @@ class AgentErased(FailedPrecondition):
 
 
 class EmbedderUnavailable(Unavailable):
-    """The embedder cannot be reached, or fails. It was asked several times already, so channels need not."""
+    """The embedder cannot be reached, or fails. It was retried, so channels do not retry."""
 
     reason = "EMBEDDER_UNAVAILABLE"
     final = True
 
-    def __init__(self, embedder: str, why: str) -> None:
-        super().__init__(f"The embedder {embedder} does not work: {why}", embedder=embedder)
+    def __init__(self, embedder: str, error: str) -> None:
+        super().__init__(f"The embedder {embedder} is unavailable: {error}", embedder=embedder)
 
 
 class VectorIndexUnavailable(Unavailable):
@@ -67,9 +69,9 @@ class VectorIndexUnavailable(Unavailable):
 
 
 class EmbedderUnknown(InvalidArgument):
-    """No embedder of that name can be built from the configuration."""
+    """The configuration does not allow to build this embedder."""
 
     reason = "EMBEDDER_UNKNOWN"
 
-    def __init__(self, embedder: str, why: str) -> None:
-        super().__init__(why, field="archive.embedder", embedder=embedder)
+    def __init__(self, embedder: str, error: str) -> None:
+        super().__init__(error, field="archive.embedder", embedder=embedder)

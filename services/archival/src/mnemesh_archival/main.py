@@ -1,4 +1,4 @@
-"""The process: configuration in, exit code out."""
+"""The entry point of the process."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from mnemesh_kit import run
 from mnemesh_archival.config import Config
 from mnemesh_archival.wiring import assemble
 
-WORK = {"maintain": "mnemesh_archival.maintenance"}
+COMMANDS = {"maintain": "mnemesh_archival.maintenance"}
 
 
 def main() -> int:
-    """Runs the archival service until it is told to stop, or its maintenance once."""
-    return run.main(Config.from_env, assemble, WORK)
+    """Runs the archival service until it is stopped, or its maintenance once. Returns the exit code."""
+    return run.main(Config.from_env, assemble, COMMANDS)

@@ -1,23 +1,22 @@
-"""Builds the service from its parts; the only place that picks them."""
+"""Builds the service from its parts. Only this module chooses implementations."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from mnemesh.archival.v1 import archives_service_pb2 as aspb
-from mnemesh.archival.v1 import archives_service_pb2_grpc as aspb_grpc
-from mnemesh.archival.v1 import passages_service_pb2 as ppb
-from mnemesh.archival.v1 import passages_service_pb2_grpc as ppb_grpc
+from mnemesh.archival.v1 import archives_service_pb2_grpc, passages_service_pb2_grpc
 from mnemesh_kit.background import periodic
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.ids import IdSource, RandomIds
 from mnemesh_kit.server import Assembly
-from mnemesh_kit.sql import Database
+from mnemesh_kit.services import service
+from mnemesh_kit.sql import open_database
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.startup import embedder_from_config, open_index
 
 from mnemesh_archival.config import Config
-from mnemesh_archival.rpc.passages import ArchivesServicer, PassagesServicer
+from mnemesh_archival.rpc.archives import ArchivesServicer
+from mnemesh_archival.rpc.passages import PassagesServicer
 from mnemesh_archival.store.sql.archives import SqlArchiveStore
 from mnemesh_archival.store.sql.passage_ledger import SqlPassageLedger
 from mnemesh_archival.store.sql.reembeddings import SqlReembeddingStore
@@ -34,31 +33,29 @@ SWEEP_SECONDS = 15.0
 
 
 async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
-    """The archival service over its migrated database and its index, ready to start."""
+    """Opens the vector index, migrates the database and returns the service, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
     embedders = Embedders(embedder_from_config(config), config.embedder_settings)
     index = await open_index(config, config.index_path, EdgeIndex)
-    database = Database.open(config.database, synchronous=config.sqlite_synchronous)
     try:
-        await database.migrate("mnemesh_archival")
+        database = await open_database(config, "mnemesh_archival")
     except BaseException:
         await index.close()
-        await database.close()
         raise
-    archives = SqlArchiveStore(database, clock, ids)
+    archive_store = SqlArchiveStore(database, clock, ids)
     ledger = SqlPassageLedger(database, clock, ids)
-    passages = VectorPassageStore(index, embedders)
-    finisher = OperationWorker(ledger, passages, embedders)
-    # The embedded index has one process: what was claimed before belongs to one that died. Over a Qdrant server it may
-    # be the work of another replica, as long as that one's claim lasts.
-    alone = not config.qdrant_url
-    reembedder = ReembeddingWorker(SqlReembeddingStore(database, clock), passages, embedders, alone=alone)
-    registry = ArchiveService(archives, finisher, reembedder, embedders, clock, ids)
-    writer = PassageService(ledger, passages, finisher, embedders, clock, ids)
-    finder = PassageSearchService(archives, ledger, passages, embedders)
+    passage_store = VectorPassageStore(index, embedders)
+    # One process uses the embedded index, so every claim at start is of a process that ended. With a Qdrant server, a
+    # claim may be another replica's until it expires.
+    exclusive = not config.qdrant_url
+    operations = OperationWorker(ledger, passage_store, embedders)
+    reembedding = ReembeddingWorker(SqlReembeddingStore(database, clock), passage_store, embedders, exclusive=exclusive)
+    archives = ArchiveService(archive_store, operations, reembedding, embedders, clock, ids)
+    passages = PassageService(ledger, passage_store, operations, embedders, clock, ids)
+    search = PassageSearchService(archive_store, ledger, passage_store, embedders)
 
     async def recover() -> None:
-        await finisher.sweep(everything=alone)
+        await operations.sweep(everything=exclusive)
 
     async def purge() -> None:
         await ledger.purge_requests()
@@ -67,18 +64,18 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     return Assembly(
         name="archival",
         servicers=[
-            (aspb_grpc.add_ArchiveServiceServicer_to_server, ArchivesServicer(registry)),
-            (ppb_grpc.add_PassageServiceServicer_to_server, PassagesServicer(registry, writer, finder)),
+            (archives_service_pb2_grpc.add_ArchiveServiceServicer_to_server, ArchivesServicer(archives)),
+            (
+                passages_service_pb2_grpc.add_PassageServiceServicer_to_server,
+                PassagesServicer(archives, passages, search),
+            ),
         ],
-        service_names=[
-            aspb.DESCRIPTOR.services_by_name["ArchiveService"].full_name,
-            ppb.DESCRIPTOR.services_by_name["PassageService"].full_name,
-        ],
+        service_names=service("archival").proto_services,
         start=[recover],
         background=[
-            reembedder.run,
-            periodic(SWEEP_SECONDS, finisher.sweep),
+            reembedding.run,
+            periodic(SWEEP_SECONDS, operations.sweep),
             periodic(PURGE_SECONDS, purge),
         ],
-        close=[index.close, database.close, embedders.close, finisher.close],
+        close=[index.close, database.close, embedders.close, operations.close],
     )

@@ -55,7 +55,7 @@ _USES = sa.select(archive_tags.c.tag, archive_tags.c.uses).where(
 _ONE_TAG = sa.and_(_OF_ARCHIVE, archive_tags.c.tag == sa.bindparam("which"))
 # Both engines support this statement, which needs no query for the existing tags.
 _ADD_USES = sa.text(
-    "INSERT INTO archive_tags (organization_id, archive_id, tag, uses) VALUES (:organization_id, :archive, :which, :by)"
+    "INSERT INTO archive_tags (organization_id, archive_id, tag, uses) VALUES (:org, :archive, :which, :by)"
     " ON CONFLICT (organization_id, archive_id, tag) DO UPDATE SET uses = archive_tags.uses + excluded.uses"
 )
 _SET_USES = archive_tags.update().where(_ONE_TAG).values(uses=sa.bindparam("count"))
