@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from mnemesh.server.v1 import server_service_pb2, server_service_pb2_grpc
 from mnemesh_testkit.fuzzing.contract import call, field_of, new_request, reads, reason_of, service_of
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 
@@ -34,6 +36,14 @@ def test_health_says_serving(service: str, grpc_channel: grpc.Channel, whole: bo
     stub: Any = health_pb2_grpc.HealthStub(grpc_channel)
     answer = stub.Check(request, timeout=10)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_the_server_tells_its_name_its_version_and_its_proto_services(service: str, grpc_channel: grpc.Channel) -> None:
+    stub: Any = server_service_pb2_grpc.ServerServiceStub(grpc_channel)
+    info = stub.GetServerInfo(server_service_pb2.GetServerInfoRequest(), timeout=10)
+    assert info.service == PROTO_SERVICES[service][0]
+    assert info.version == metadata.version(f"mnemesh-{info.service}")
+    assert service in info.proto_services
 
 
 def test_an_empty_request_is_answered_or_refused_with_a_reason(service: str, grpc_stub: Any) -> None:
