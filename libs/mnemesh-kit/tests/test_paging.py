@@ -44,9 +44,7 @@ async def fetch(database: Database, query: PageQuery, *conditions: Any) -> Page[
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 @pytest.mark.parametrize(("ascending", "order"), [(True, ASCENDING), (False, DESCENDING)])
-async def test_pages_cover_each_row_once_nulls_last(
-    filled: Database, size: int, ascending: bool, order: str
-) -> None:
+async def test_pages_cover_each_row_once_nulls_last(filled: Database, size: int, ascending: bool, order: str) -> None:
     query, seen = PageQuery(limit=size, ascending=ascending), ""
     while True:
         page = await fetch(filled, query)

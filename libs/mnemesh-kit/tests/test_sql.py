@@ -170,9 +170,7 @@ async def test_a_failed_migration_is_rolled_back(database: Database, package: st
     assert await database.read(lambda c: sa.inspect(c).get_table_names()) == []
 
 
-async def test_an_unreachable_database_is_reported_without_its_password(
-    tmp_path: Path, package: str
-) -> None:
+async def test_an_unreachable_database_is_reported_without_its_password(tmp_path: Path, package: str) -> None:
     for url in (f"sqlite:///{tmp_path}/missing/x.db", f"postgresql://u:secret@/db?host={tmp_path}"):
         database = Database.open(url)
         with pytest.raises(StartupError) as refused:

@@ -18,7 +18,8 @@ _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
-_TIME: Final = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:?\d{2})?")
+# Not 24:00, which only Python 3.14 and later parse.
+_TIME: Final = re.compile(r"\d{4}-\d{2}-\d{2}[T ]([01]\d|2[0-3]):\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:?\d{2})?")
 _ZONE: Final = re.compile(r"[A-Za-z0-9_+\-]+(/[A-Za-z0-9_+\-]+)*")
 _MAX_ZONE_CHARS: Final = 100
 _SHOWN_CHARS: Final = 40
