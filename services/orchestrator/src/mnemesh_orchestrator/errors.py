@@ -1,10 +1,10 @@
-"""This room's errors."""
+"""The errors of the orchestrator."""
 
 from mnemesh_kit.errors import Aborted, AlreadyExists, FailedPrecondition, Internal, InvalidArgument
 
 
 class LeaseLost(Aborted):
-    """Another holder took the conversation over; the task must stop at once and write nothing more."""
+    """Another process holds the lease of the conversation. The task must stop at once and write nothing more."""
 
     reason = "LEASE_LOST"
 
@@ -16,7 +16,7 @@ class StepConflict(Aborted):
 
 
 class WindowMoved(Aborted):
-    """The window is at another version than the caller saw."""
+    """The window has another version than the caller saw."""
 
     reason = "WINDOW_MOVED"
 
@@ -28,43 +28,43 @@ class ConversationBusy(Aborted):
 
 
 class PendingApproval(FailedPrecondition):
-    """The conversation waits for an answer to its approval."""
+    """The conversation waits for the answer to an approval."""
 
     reason = "PENDING_APPROVAL"
 
 
 class NoPendingApproval(FailedPrecondition):
-    """Nothing waits for that answer, or not any more."""
+    """No approval waits for this answer, or it was answered before."""
 
     reason = "NO_PENDING_APPROVAL"
 
 
 class ApprovalMismatch(InvalidArgument):
-    """The decisions do not answer exactly the calls that were asked for."""
+    """The decisions do not match the calls that wait."""
 
     reason = "APPROVAL_MISMATCH"
 
 
 class ContextWindowOverflow(FailedPrecondition):
-    """The next request would not fit the model's window."""
+    """The next request does not fit the context window of the model."""
 
     reason = "CONTEXT_WINDOW_OVERFLOW"
 
 
 class SystemPromptOverflow(FailedPrecondition):
-    """The system prompt alone would not fit the model's window."""
+    """The system prompt alone does not fit the context window of the model."""
 
     reason = "SYSTEM_PROMPT_OVERFLOW"
 
 
 class NothingToCompact(FailedPrecondition):
-    """A compaction found nothing to take away."""
+    """A compaction found nothing to remove."""
 
     reason = "NOTHING_TO_COMPACT"
 
 
 class RuleFault(FailedPrecondition):
-    """A tool rule gives an argument that its tool does not take; the run stops, and the tool is not run."""
+    """A tool rule gives an argument that its tool does not take. The run stops and the tool does not run."""
 
 
 class RunEnded(FailedPrecondition):
@@ -87,24 +87,24 @@ class RunUnderWay(FailedPrecondition):
 
 
 class SecretsKeyMissing(FailedPrecondition):
-    """Secrets cannot be stored: the server has no key to seal them with."""
+    """The server has no key to seal secrets with."""
 
 
 class SecretUnreadable(FailedPrecondition):
-    """A stored secret was sealed with a key that the server has not, or is damaged."""
+    """A stored secret is damaged, or was sealed with a key that the server does not have."""
 
 
 class InputRefused(FailedPrecondition):
-    """A processor of the operator does not take the input; the words are the processor's."""
+    """A processor of the operator refuses the input. The message is the processor's."""
 
     reason = "INPUT_REFUSED"
 
 
 class ProcessorFailed(Internal):
-    """A processor of the operator failed at an input, or took too long."""
+    """A processor of the operator failed, or exceeded its time limit."""
 
     reason = "PROCESSOR_FAILED"
 
 
 REMOTE = (LeaseLost, StepConflict, WindowMoved)
-"""Errors of other rooms that this one branches on."""
+"""Errors of other services that the orchestrator handles by type."""

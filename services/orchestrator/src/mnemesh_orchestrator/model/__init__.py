@@ -1,1 +1,1 @@
-"""The orchestrator's domain: what agents, messages, runs and rules are. Imports nothing of the room."""
+"""The domain of the orchestrator: agents, runs, tool rules and models. Imports nothing else of the service."""

@@ -1,4 +1,4 @@
-"""The table of agent types: the prompt, loop policy, tools, rules and first messages that an agent begins with."""
+"""The table of agent types: prompt, loop policy, tools, rules and first messages of a new agent."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,19 +13,19 @@ from mnemesh_orchestrator.model.rules import ConstrainChildTools, ContinueLoop, 
 
 
 class FirstMessages(StrEnum):
-    """What a new window holds behind the system message."""
+    """The messages that follow the system message in a new context window."""
 
     BOOT = "boot"
     """A first send_message call, its return, and the login event."""
     LOGIN = "login"
     """The login event."""
     NONE = "none"
-    """Nothing: the first word is the user's."""
+    """None. The user writes first."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageBuffer:
-    """A window that is kept short: once it holds more than `most` messages, a turn begins with the last `least`."""
+    """A limit on the size of a window: above `most` messages, the next turn starts with the last `least`."""
 
     most: int
     least: int
@@ -35,15 +35,12 @@ class MessageBuffer:
 class AgentTypeSpec:
     """One row of the table.
 
-    `policy` names the loop: "v2" speaks by send_message and chains by
-    heartbeats, "v3" speaks in plain text and goes on after every tool call.
-    `rules` order the type's own tools; they come with the base rules.
-    `base_rules` says whether the rules of built-in tools are added where the
-    client does not say; None leaves it to the model (`base_rules_by_default`).
-    `inner_thoughts` is the default for the "thinking" argument of every tool.
-    `numbered_lines` holds for providers that `shows_line_numbers` names.
-    `forces_autoclear` makes each turn start from an empty window, whatever
-    the client says; `buffer` lets it keep its last messages only.
+    `policy` names the loop: "v2" speaks with send_message and chains steps with heartbeats, "v3" speaks in plain text
+    and continues after every tool call. `rules` order the type's own tools and are added to the base rules.
+    `base_rules` is the default for adding the rules of the built-in tools; None leaves it to the model (see
+    `base_rules_by_default`). `inner_thoughts` is the default for the "thinking" argument of every tool.
+    `numbered_lines` numbers the lines of blocks for the providers of `shows_line_numbers`. `forces_autoclear` starts
+    each turn with an empty window, whatever the client set; with `buffer` the turn keeps the last messages.
     """
 
     prompt_key: str
@@ -63,8 +60,8 @@ _SEARCH: Final = ("conversation_search",)
 _ARCHIVAL: Final = ("archival_memory_insert", "archival_memory_search")
 _EDITS: Final = ("memory_replace", "memory_insert")
 
-# Letta attaches the archival tools to no agent by itself. Here the two chat types get them, so that an agent as it
-# is made reaches every tier of its memory.
+# Letta attaches the archival tools to no agent by default. Here the two chat types get them, so that a new agent can
+# use every memory tier.
 AGENT_TYPES: Final[Mapping[AgentType, AgentTypeSpec]] = {
     AgentType.MEMGPT: AgentTypeSpec(
         prompt_key="memgpt_v2_chat",
@@ -129,7 +126,7 @@ AGENT_TYPES: Final[Mapping[AgentType, AgentTypeSpec]] = {
 TERMINAL_TOOLS: Final = frozenset(
     {"send_message", "send_message_to_agent_async", "memory_finish_edits", "finish_rethinking_memory"}
 )
-"""Built-in tools that end a turn where base rules are on."""
+"""Built-in tools that end the turn if base rules are on."""
 
 CONTINUING_TOOLS: Final = frozenset(
     {
@@ -149,7 +146,7 @@ CONTINUING_TOOLS: Final = frozenset(
         "rethink_user_memory",
     }
 )
-"""Built-in tools after which a turn goes on where base rules are on."""
+"""Built-in tools after which the turn continues if base rules are on."""
 
 _RULELESS_MODELS: Final = ("claude-4-sonnet", "claude-3-5-sonnet", "gpt-5", "gemini-2.5-pro")
 _MINI: Final = re.compile(r"(?<![a-z])mini(?![a-z])")
@@ -157,21 +154,21 @@ _NUMBERING_PROVIDERS: Final = frozenset({"anthropic"})
 
 
 def base_rules_by_default(agent_type: AgentType, model: str) -> bool:
-    """Whether an agent gets the rules of built-in tools where its client does not say.
+    """Returns whether an agent gets the rules of the built-in tools if the client does not say.
 
-    Where the type leaves it open, models that keep the order of tools by
-    themselves go without, but for their "mini" editions.
+    If the agent type leaves it open, models that keep the order of tools without rules get none, except for their
+    "mini" editions.
     """
     fixed = AGENT_TYPES[agent_type].base_rules
     if fixed is not None:
         return fixed
     name = model.lower()
-    # "gemini" holds the letters of "mini" and is none.
+    # "gemini" contains "mini" and is not a mini edition.
     return not any(known in name for known in _RULELESS_MODELS) or _MINI.search(name) is not None
 
 
 def base_rules(tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
-    """The rules of the built-in tools among an agent's, in their order."""
+    """Returns the rules of the built-in tools among an agent's tools, in the order of the tools."""
     rules: list[ToolRule] = []
     for name in tool_names:
         if name in TERMINAL_TOOLS:
@@ -182,12 +179,12 @@ def base_rules(tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
 
 
 def shows_line_numbers(agent_type: AgentType, provider: str) -> bool:
-    """Whether the blocks in the prompt carry line numbers."""
+    """Returns whether the blocks in the prompt have line numbers."""
     return AGENT_TYPES[agent_type].numbered_lines and provider in _NUMBERING_PROVIDERS
 
 
 def require_continuation(agent_type: AgentType, text: str | None) -> str | None:
-    """What an agent of the type is told behind its tools; raises InvalidArgument where the type has heartbeats."""
+    """Returns the continuation message of an agent. Raises InvalidArgument if its type continues by heartbeats."""
     if text is not None and AGENT_TYPES[agent_type].policy == "v2":
         field = "agent.continuation_message"
         raise InvalidArgument(f"{field} is not for {agent_type}: heartbeats make it go on.", field=field)

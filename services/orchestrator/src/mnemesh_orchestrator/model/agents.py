@@ -1,15 +1,17 @@
-"""Agents and conversations as the orchestrator keeps them."""
+"""Agents and conversations."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+
+from mnemesh_types.provenance import Provenance
 
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.rules import ToolRule
 
 
 class AgentType(StrEnum):
-    """Names a row of the table of agent types."""
+    """The name of a row in the table of agent types."""
 
     MEMGPT = "memgpt_agent"
     MEMGPT_V2 = "memgpt_v2_agent"
@@ -23,7 +25,7 @@ class AgentType(StrEnum):
 
 
 class AgentState(StrEnum):
-    """Until ACTIVE an agent is in no list; once DELETING it is gone for everybody."""
+    """The state of an agent. Only ACTIVE agents are visible to clients."""
 
     CREATING = "creating"
     ACTIVE = "active"
@@ -31,7 +33,7 @@ class AgentState(StrEnum):
 
 
 class PromptPolicy(StrEnum):
-    """When the stored system message follows the memory that it shows."""
+    """When the stored system message is rendered again: after a change of memory, or only by compaction and reset."""
 
     REBUILD = "rebuild"
     CACHE = "cache"
@@ -39,7 +41,7 @@ class PromptPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AttachedTool:
-    """A tool of an agent: a built-in one has no id."""
+    """A tool of an agent. A built-in tool has no id."""
 
     name: str
     tool_id: str | None = None
@@ -47,25 +49,12 @@ class AttachedTool:
 
     @property
     def builtin(self) -> bool:
-        """The orchestrator runs it itself."""
+        """True if the orchestrator runs the tool itself."""
         return self.tool_id is None
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """Where an agent came from; carried for clients, not interpreted."""
-
-    created_by_id: str = ""
-    last_updated_by_id: str = ""
-    project_id: str | None = None
-    template_id: str | None = None
-    base_template_id: str | None = None
-    deployment_id: str | None = None
-    entity_id: str | None = None
-
-
 class LinkKind(StrEnum):
-    """What agents are found by beside what they are; all but the first two are fields of their provenance."""
+    """The relations by which agents can be found. All but the first two are fields of the provenance."""
 
     IDENTITY = "identity"
     TOOL = "tool"
@@ -76,13 +65,13 @@ class LinkKind(StrEnum):
 
     @classmethod
     def of_origin(cls) -> tuple["LinkKind", ...]:
-        """The fields of provenance."""
+        """The kinds that are fields of the provenance."""
         return cls.PROJECT, cls.TEMPLATE, cls.BASE_TEMPLATE, cls.CREATED_BY
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """How a full window is made smaller. Kept for the compactors; None takes their defaults."""
+    """Settings of compaction. None takes the default of the compaction mode."""
 
     mode: str = "sliding_window"
     model: str | None = None
@@ -97,11 +86,10 @@ class CompactionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """How far off the estimates of an agent's requests to one model are, learnt from what its provider counts.
+    """The error of token estimates for an agent and a model, learned from the provider's counts.
 
-    A request is expected to take what it is estimated at, times `factor`.
-    `error` is that of the newest such expectation, as a share of what was
-    counted: 0.1 is a tenth too much. `answers` says how many it is learnt from.
+    A request is expected to take its estimate times `factor`. `error` is the error of the latest such expectation as a
+    share of the counted tokens: 0.1 is ten percent too many. `answers` is the number of answers it was learned from.
     """
 
     model: str
@@ -112,7 +100,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An agent's record. What it remembers is in the tiers, under its id."""
+    """The record of an agent. The memory services hold its memory under its id."""
 
     id: str
     organization_id: str
@@ -135,7 +123,7 @@ class Agent:
     prompt_policy: PromptPolicy = PromptPolicy.REBUILD
     message_buffer_autoclear: bool = False
     continuation_message: str | None = None
-    """What the model is told behind the returns of a step's tools, where the turn goes on by itself."""
+    """A message to the model after the tool returns of a step, if the turn continues by itself."""
     compaction_settings: CompactionSettings | None = None
     response_format: ResponseFormat | None = None
     enable_sleeptime: bool | None = None
@@ -147,22 +135,22 @@ class Agent:
     last_run_completed_at: datetime | None = None
     last_run_ms: int | None = None
     corrections: tuple[Correction, ...] = ()
-    """As they stood at the end of its last run, by model."""
+    """Corrections of token estimates by model, as of the end of the last run."""
     provenance: Provenance = field(default_factory=Provenance)
 
     @property
     def memory_scope(self) -> str | None:
-        """The name under which it shares episodes and facts, where it does."""
+        """The scope of episodes and facts that the agent shares with others; None if they are its own."""
         return None if self.compaction_settings is None else self.compaction_settings.memory_scope
 
     def tool(self, name: str) -> AttachedTool | None:
-        """The attached tool of that name, or None."""
+        """Returns the attached tool with this name, or None."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A thread of an agent, with a window of its own in recall. Model and settings go before the agent's."""
+    """A conversation of an agent with its own context window in recall. Its model and settings override the agent's."""
 
     id: str
     organization_id: str
@@ -179,17 +167,17 @@ class Conversation:
     created_by_id: str = ""
     last_message_at: datetime | None = None
     isolated_block_labels: tuple[str, ...] = ()
-    """Labels of blocks that it has for itself: copies, which take the place of the agent's in this conversation."""
+    """Labels of isolated blocks: copies that replace the agent's blocks in this conversation."""
     isolated_block_ids: tuple[str, ...] = ()
 
     @property
     def holder_id(self) -> str | None:
-        """Its id, where it holds blocks for itself."""
+        """The id of the conversation if it has isolated blocks, otherwise None."""
         return self.id if self.isolated_block_labels else None
 
 
 class ConversationState(StrEnum):
-    """Until ACTIVE a conversation is in no list; once DELETING it is gone for everybody."""
+    """The state of a conversation. Only ACTIVE conversations are visible to clients."""
 
     CREATING = "creating"
     ACTIVE = "active"
@@ -198,7 +186,7 @@ class ConversationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConversationOrigin:
-    """The record of a creation under way: what it forks, and the request that its failure must set free again."""
+    """The record of a creation in progress: what it forks, and the idempotency key to release if it fails."""
 
     until_message_id: str | None = None
     method: str | None = None

@@ -1,4 +1,4 @@
-"""Tool calls that wait for a person or for the client: what was asked, and what was answered."""
+"""Tool calls that wait for a decision of a person or for the client: the request and its answer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +9,10 @@ from mnemesh_types.messages import ApprovalDecision, Message, Role, ToolCall
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call as it will be carried out.
+    """A tool call with the arguments that it will run with.
 
-    `problem` is set where its arguments cannot be used; with `is_rules_fault`
-    they are those that a rule gives, which the model cannot mend. A `gated`
-    call is carried out once it is decided.
+    `problem` is set if the arguments cannot be used. With `is_rules_fault` they come from a tool rule, so the model
+    cannot correct them. A `gated` call runs after it is approved.
     """
 
     ordinal: int
@@ -28,10 +27,10 @@ class PlannedCall:
 
 @dataclass(frozen=True, slots=True)
 class AskedStep:
-    """A step whose calls wait: the answer as it is stored, and what its turn knew before it.
+    """A step whose calls wait for a decision: the stored answer, and the state of the turn before it.
 
-    `history` and `last_result` are those of the rules; `client_tools` names the gated tools that the client runs;
-    `seen` are the revisions of the memory blocks that the request showed.
+    `history` and `last_result` belong to the tool rules. `client_tools` names the gated tools that the client runs.
+    `seen` holds the revisions of the memory blocks that the request showed.
     """
 
     step_id: str
@@ -44,15 +43,15 @@ class AskedStep:
 
     @property
     def gated(self) -> tuple[PlannedCall, ...]:
-        """The calls that are to be decided."""
+        """The calls that need a decision."""
         return tuple(item for item in self.calls if item.gated)
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What an answering run begins with: the calls that waited, and their decisions.
+    """The start of a run that answers an approval: the calls that waited and their decisions.
 
-    Where the approval was withdrawn, none of the calls is carried out and the turn ends.
+    If the approval was withdrawn, no call runs and the turn ends.
     """
 
     request_id: str
@@ -63,7 +62,9 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """A request for approval without its answer: where the calling message stands, and its calls without a return."""
+    """A request for approval without an answer: the index of the message that makes the calls, and the calls without a
+    return.
+    """
 
     place: int
     caller: Message
@@ -72,9 +73,9 @@ class OpenRequest:
 
 
 def open_request(messages: Sequence[Message]) -> OpenRequest | None:
-    """The request for approval that a window still holds open, or None.
+    """Returns the open request for approval of a window, or None.
 
-    Everything from its `place` on belongs together and must stay in the window: the answer refers to it.
+    The messages from its `place` on belong together and must stay in the window, because the answer refers to them.
     """
     answered = {message.approval_request_id for message in messages if message.approval_request_id}
     returned = {item.tool_call_id for message in messages for item in message.tool_returns}
@@ -89,7 +90,9 @@ def open_request(messages: Sequence[Message]) -> OpenRequest | None:
 
 
 def _caller(messages: Sequence[Message], place: int) -> int:
-    """Where the message stands whose calls a request repeats; the request itself where nothing else makes them."""
+    """Returns the index of the message that makes the calls of a request; the request's own index if no other message
+    does.
+    """
     waiting = {call.id for call in messages[place].tool_calls}
     for at in range(place - 1, -1, -1):
         if waiting & {call.id for call in messages[at].tool_calls}:

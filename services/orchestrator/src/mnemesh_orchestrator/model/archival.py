@@ -1,4 +1,4 @@
-"""Archival memory, as the orchestrator sees it."""
+"""Archival memory, as the orchestrator uses it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,7 +6,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class ArchivalSummary:
-    """How much an agent keeps in its archives."""
+    """The number of passages in the archives of an agent, and its revision."""
 
     revision: int = 0
     passage_count: int = 0
@@ -15,7 +15,7 @@ class ArchivalSummary:
 
 @dataclass(frozen=True, slots=True)
 class PassageHit:
-    """A found passage."""
+    """A passage found by a search."""
 
     id: str
     text: str

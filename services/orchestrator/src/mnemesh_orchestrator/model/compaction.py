@@ -1,4 +1,4 @@
-"""What a compaction comes to: the window that it makes, and its figures."""
+"""The result of a compaction: the new window and its figures."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,10 @@ from mnemesh_orchestrator.model.episodes import EpisodeCommit
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """Figures of a compaction. Tokens are estimates of the whole request; messages count the system message."""
+    """Figures of a compaction.
+
+    Token counts are estimates of the whole request; message counts include the system message.
+    """
 
     summary: str
     summary_message_id: str | None
@@ -21,12 +24,11 @@ class CompactionResult:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """A smaller window, ready to be put in place of the one at `base_version`.
+    """A smaller window that can replace the one at `base_version`.
 
-    `message_ids` are the whole new window in order: the system message, the
-    summary, what stays. `system_text` is the system message rendered anew.
-    `after_step` says that it followed a step rather than made room for one.
-    `commits` are memories to be kept before the window is replaced.
+    `message_ids` is the whole new window in order: the system message, the summary, and the messages that stay.
+    `system_text` is the re-rendered system message. `after_step` is true if the compaction followed a step, and false
+    if it made room for one. `commits` are memories that recall stores with the new window.
     """
 
     base_version: int

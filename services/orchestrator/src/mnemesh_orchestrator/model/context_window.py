@@ -7,7 +7,7 @@ from mnemesh_types.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class ContextWindow:
-    """A conversation's context window: the system message first. `version` counts its changes."""
+    """The context window of a conversation, system message first. Every change raises `version`."""
 
     conversation_id: str
     agent_id: str
@@ -19,10 +19,10 @@ class ContextWindow:
 
 @dataclass(frozen=True, slots=True)
 class StepCommit:
-    """One step as it is committed to recall: `messages` enter the window in order.
+    """The commit of one step to recall. `messages` enter the window in order.
 
-    `base_version` is the window's version that the step was built on;
-    `system_text` is set where the system message is rewritten.
+    `base_version` is the version of the window that the step was built on. `system_text` is set if the system message
+    is re-rendered.
     """
 
     agent_id: str
@@ -37,7 +37,7 @@ class StepCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitOutcome:
-    """What recall made of a step: `window` is set where the append was rebased onto a moved window."""
+    """The result of a commit. `window` is set if recall rebased the messages onto a window that had changed."""
 
     version: int
     agent_message_count: int
@@ -47,7 +47,7 @@ class CommitOutcome:
 
 @dataclass(frozen=True, slots=True)
 class MessageHit:
-    """A found message: its words without packaging, and where each list ranked it (1-based)."""
+    """A message found by a search: its text without packaging, and its rank in each result list, from 1."""
 
     message: Message
     text: str

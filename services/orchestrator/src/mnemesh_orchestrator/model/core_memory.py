@@ -19,7 +19,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class CoreMemory:
-    """All blocks of an agent in their order, under one revision."""
+    """The blocks of an agent in their order, under one revision."""
 
     agent_id: str
     revision: int
@@ -27,31 +27,31 @@ class CoreMemory:
     updated_at: datetime | None = None
 
     def block(self, label: str) -> Block | None:
-        """The block under a label, or None."""
+        """Returns the block under a label, or None."""
         return next((block for block in self.blocks if block.label == label), None)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentAuthor:
-    """The agent on whose behalf a block is edited."""
+    """The agent that edits a block."""
 
     agent_id: str
     tool_call_id: str | None = None
     run_id: str | None = None
     conversation_id: str | None = None
-    """The conversation, where it has blocks for itself: these are edited first."""
+    """The conversation, if it has isolated blocks. Those are edited instead of the agent's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Adds text on a new line at the end."""
+    """Appends text on a new line."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceAll:
-    """Replaces every occurrence."""
+    """Replaces every occurrence of a text."""
 
     old_text: str
     new_text: str
@@ -59,7 +59,7 @@ class ReplaceAll:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceUnique:
-    """Replaces the only occurrence."""
+    """Replaces the only occurrence of a text."""
 
     old_text: str
     new_text: str
@@ -67,7 +67,7 @@ class ReplaceUnique:
 
 @dataclass(frozen=True, slots=True)
 class InsertLine:
-    """Inserts behind a line, 0 being the beginning and -1 the end; refused as for Rethink."""
+    """Inserts text after a line: 0 is the beginning, -1 the end. A moved `base_revision` is refused, as for Rethink."""
 
     line: int
     text: str
@@ -76,7 +76,7 @@ class InsertLine:
 
 @dataclass(frozen=True, slots=True)
 class Rethink:
-    """Writes the whole value anew; refused where the block is not at `base_revision` any more, if that is given."""
+    """Replaces the whole value. Refused if `base_revision` is set and is not the current revision."""
 
     value: str
     base_revision: int | None = None
@@ -84,7 +84,7 @@ class Rethink:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Applies hunks by their context."""
+    """Applies a patch, whose hunks are located by their context."""
 
     patch: str
 

@@ -1,11 +1,13 @@
-"""What an agent is made from: the whole request, kept until all its parts stand, so that anybody can finish it."""
+"""The request that an agent is created from. It is stored until all parts exist, so that any replica can finish it."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings, PromptPolicy, Provenance
+from mnemesh_types.provenance import Provenance
+
+from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings, PromptPolicy
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.rules import ToolRule
 from mnemesh_orchestrator.model.runs import InputMessage
@@ -14,16 +16,16 @@ _VARIABLE: Final = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
 
 
 def filled(text: str, variables: Mapping[str, str]) -> str:
-    """The text with each `{{name}}` as the value of that variable; names that are not given stay as they stand.
+    """Returns the text with each `{{name}}` replaced by the value of that variable.
 
-    What values hold is text, and is not looked at again.
+    Unknown names stay. Values are not expanded again.
     """
     return _VARIABLE.sub(lambda found: variables.get(found[1], found[0]), text)
 
 
 @dataclass(frozen=True, slots=True)
 class NewBlock:
-    """A block to make for the agent. A limit of 0 takes the tier's default."""
+    """A block to create for the agent. A limit of 0 takes the default of the blocks service."""
 
     label: str
     value: str = ""
@@ -36,7 +38,7 @@ class NewBlock:
 
 @dataclass(frozen=True, slots=True)
 class AgentDraft:
-    """What a client asks for. None, or an empty model or name, takes the default."""
+    """A request to create an agent. None, an empty model and an empty name take the default."""
 
     type: AgentType
     name: str = ""
@@ -44,9 +46,9 @@ class AgentDraft:
     description: str | None = None
     system: str | None = None
     system_prompt_key: str | None = None
-    """Takes the prompt under it where `system` is None; None is the type's own."""
+    """The key of a system prompt, used if `system` is None. None takes the prompt of the agent type."""
     memory_variables: Mapping[str, str] = field(default_factory=dict)
-    """What fills the prompt under the key; `system` and the blocks are filled already."""
+    """Variables for the prompt under the key. `system` and the blocks are expanded already."""
     model_settings: ModelSettings = ModelSettings()
     embedder: str | None = None
     tool_rules: tuple[ToolRule, ...] = ()
@@ -77,7 +79,7 @@ class AgentDraft:
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """The record of a creation under way: the draft, and the request that its failure must set free again."""
+    """The record of a creation in progress: the draft, and the idempotency key to release if it fails."""
 
     draft: AgentDraft
     method: str | None = None

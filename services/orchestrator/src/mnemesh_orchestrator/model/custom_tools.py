@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CustomTool:
-    """A stored tool that a turn may call. `json_schema` is {"name", "description", "parameters"} as text.
+    """A stored tool that a turn may call.
 
-    One that is `builtin` is listed by the tools room and run here.
+    `json_schema` is {"name", "description", "parameters"} as text. A `builtin` tool is listed by the tools service and
+    run by the orchestrator.
     """
 
     id: str
@@ -23,7 +24,7 @@ class CustomTool:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What running a tool came to."""
+    """The result of running a tool."""
 
     ok: bool
     text: str

@@ -1,11 +1,14 @@
-"""Embedders as they are listed; recall and archival are who uses them."""
+"""Embedding models as they are listed. Recall and archival use them."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingModel:
-    """A model that turns texts into vectors of `dimension` numbers; `batch_size` texts at once, 0 where any number."""
+    """An embedding model.
+
+    `dimension` is the length of its vectors; `batch_size` the texts per request, 0 for no limit.
+    """
 
     handle: str
     provider_type: str

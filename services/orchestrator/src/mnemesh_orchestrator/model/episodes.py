@@ -1,4 +1,4 @@
-"""What remains of turns that left a window: episodes and facts, as recall keeps them and as they are put there."""
+"""Episodes and facts: the memory of turns that left a context window."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class MemoryScope:
-    """Whose memory it is: the agent's own, or one under a name that agents share."""
+    """The scope of memories: an agent's own, or a name that agents share."""
 
     agent_id: str
     name: str | None = None
@@ -15,7 +15,7 @@ class MemoryScope:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A summary of some turns, which went on from `started_at` to `ended_at`. Salience goes from 0 to 1."""
+    """A summary of turns between `started_at` and `ended_at`. Salience ranges from 0 to 1."""
 
     id: str
     summary: str
@@ -28,7 +28,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A statement that holds from `valid_from` on, and until `invalid_at`; None says always, and still."""
+    """A statement that is valid from `valid_from` until `invalid_at`. None means without limit."""
 
     id: str
     text: str
@@ -41,7 +41,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class MemoryHits:
-    """Facts and episodes that were found, each best first."""
+    """Facts and episodes found by a search, best first."""
 
     facts: tuple[Fact, ...] = ()
     episodes: tuple[Episode, ...] = ()
@@ -49,14 +49,14 @@ class MemoryHits:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBundle:
-    """The newest episodes, oldest first, and the most salient facts of those that hold."""
+    """The latest episodes, oldest first, and the most salient facts that are valid."""
 
     episodes: tuple[Episode, ...] = ()
     facts: tuple[Fact, ...] = ()
 
 
 class Change(StrEnum):
-    """What a statement does to the facts that are known."""
+    """The effect of a statement on the known facts."""
 
     ADD = "add"
     SUPERSEDE = "supersede"
@@ -65,9 +65,10 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FactChange:
-    """One statement and what it rests on. `fact_id` is the fact that it supersedes or confirms.
+    """A statement and its evidence.
 
-    What was contradicted before it was kept holds from `told_at` until `ended_at`.
+    `fact_id` is the fact that it supersedes or confirms. A statement that was contradicted before it was stored is
+    valid from `told_at` until `ended_at`.
     """
 
     change: Change
@@ -83,7 +84,7 @@ class FactChange:
 
 @dataclass(frozen=True, slots=True)
 class NewEpisode:
-    """A summary that is not kept yet, of these messages and turns."""
+    """A summary of messages and turns that is not stored yet."""
 
     summary: str
     message_ids: tuple[str, ...]
@@ -94,7 +95,10 @@ class NewEpisode:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeCommit:
-    """An episode and what it does to the facts: all of it is kept, or none. `model` is the handle of who drew it."""
+    """An episode and its effect on the facts, stored completely or not at all.
+
+    `model` is the handle of the model that extracted it.
+    """
 
     scope: MemoryScope
     conversation_id: str
@@ -103,7 +107,9 @@ class EpisodeCommit:
     model: str | None = None
 
     def without(self, fact_id: str) -> "EpisodeCommit":
-        """For a fact that is closed by now: what contradicts it is new, what confirms it is left out."""
+        """Returns the commit for a fact that was closed meanwhile: a contradiction becomes a new fact, a confirmation
+        is left out.
+        """
         changes = (
             replace(change, change=Change.ADD, fact_id=None) if change.fact_id == fact_id else change
             for change in self.changes

@@ -1,11 +1,11 @@
-"""What an erasure removed."""
+"""The result of an erasure."""
 
 from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """Counts by store."""
+    """The number of erased items by store."""
 
     agents: int = 0
     messages: int = 0
@@ -13,7 +13,7 @@ class Erased:
     passages: int = 0
     archives: int = 0
     detached_blocks: int = 0
-    """Blocks that others still hold."""
+    """Blocks that were kept because other agents hold them."""
     deleted_blocks: int = 0
 
     def __add__(self, other: "Erased") -> "Erased":

@@ -1,4 +1,4 @@
-"""What happens in a run, as its followers are told. Bodies are tagged structs: the event table stores them as JSON."""
+"""Events of a run. Their bodies are tagged structs, which the event table stores as JSON."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +12,7 @@ from mnemesh_orchestrator.model.runs import RunError, RunStatus, StopReason
 
 
 class RunAccepted(Struct, frozen=True, tag="accepted"):
-    """First on every stream."""
+    """The first event of every stream."""
 
     agent_id: str
     conversation_id: str
@@ -21,14 +21,14 @@ class RunAccepted(Struct, frozen=True, tag="accepted"):
 
 
 class StepStarted(Struct, frozen=True, tag="step_started"):
-    """The model is asked; a higher attempt replaces the deltas of a lower."""
+    """The model is called. A higher attempt replaces the deltas of a lower one."""
 
     number: int
     attempt: int
 
 
 class Delta(Struct, frozen=True, tag="delta"):
-    """A piece of what the model is saying. `kind` is "assistant", "reasoning" or "tool_call"."""
+    """A piece of the model's answer. `kind` is "assistant", "reasoning" or "tool_call"."""
 
     message_id: str
     otid: str
@@ -40,15 +40,14 @@ class Delta(Struct, frozen=True, tag="delta"):
 
 
 class Keepalive(Struct, frozen=True, tag="keepalive"):
-    """Nothing happened, and the run is alive."""
+    """The run is alive and nothing happened."""
 
 
 class MessageEvent(Struct, frozen=True, omit_defaults=True, tag="message"):
     """A stored message, or a part of one, as clients see it.
 
-    `kind` is "user", "system", "assistant", "reasoning", "hidden_reasoning",
-    "tool_call", "tool_return", "approval_request", "approval_response" or
-    "summary"; the fields that it needs are set.
+    `kind` is "user", "system", "assistant", "reasoning", "hidden_reasoning", "tool_call", "tool_return",
+    "approval_request", "approval_response" or "summary". The fields of the kind are set.
     """
 
     kind: str
@@ -65,7 +64,7 @@ class MessageEvent(Struct, frozen=True, omit_defaults=True, tag="message"):
 
 
 class CompactionEvent(Struct, frozen=True, tag="compaction"):
-    """The window was made smaller."""
+    """The context window was compacted."""
 
     result: CompactionResult
 
@@ -84,7 +83,7 @@ class StopEvent(Struct, frozen=True, tag="stop"):
 
 
 class UsageEvent(Struct, frozen=True, tag="usage"):
-    """What the run cost; last on every stream."""
+    """The usage of the run; the last event of every stream."""
 
     usage: Usage
     step_count: int
@@ -99,9 +98,10 @@ DurableBody = MessageEvent | CompactionEvent | ErrorEvent | StopEvent | UsageEve
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """An event; durable ones have contiguous sequence numbers from 1.
+    """An event of a run.
 
-    Live ones that are stored as well have a place: the epoch of their holder, and a number from 1 within it.
+    Durable events have contiguous sequence numbers from 1. Stored live events have a position: the epoch of the lease
+    holder, and a number from 1 within it.
     """
 
     run_id: str

@@ -1,15 +1,15 @@
-"""Identities: the people and organizations that agents and blocks belong to, under keys of the client's own."""
+"""Identities: people and organizations that agents and blocks belong to, under keys that the client chose."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from mnemesh_orchestrator.model.agents import Provenance
+from mnemesh_types.provenance import Provenance
 
 
 class IdentityType(StrEnum):
-    """What an identity stands for."""
+    """The kind of an identity."""
 
     ORG = "org"
     USER = "user"
@@ -21,7 +21,7 @@ PropertyKind = Literal["text", "boolean", "integer", "number", "json"]
 
 @dataclass(frozen=True, slots=True)
 class IdentityProperty:
-    """A typed value under a key; of kind "json" the text of a JSON value."""
+    """A typed value under a key. A value of kind "json" is JSON text."""
 
     key: str
     kind: PropertyKind
@@ -30,7 +30,7 @@ class IdentityProperty:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One identity. Its key is unique within organization and project; a key stands once among its properties."""
+    """An identity. Its key is unique within organization and project. Each property key occurs once."""
 
     id: str
     organization_id: str
@@ -46,6 +46,6 @@ class Identity:
 def merged(
     old: tuple[IdentityProperty, ...], new: tuple[IdentityProperty, ...], without: tuple[str, ...] = ()
 ) -> tuple[IdentityProperty, ...]:
-    """Properties with those of `new` set, each in the place of the one so called, and those of `without` taken away."""
+    """Returns `old` with the properties of `new` set in place, and without the keys in `without`."""
     by_key = {item.key: item for item in (*old, *new)}
     return tuple(item for key, item in by_key.items() if key not in without)

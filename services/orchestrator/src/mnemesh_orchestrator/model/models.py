@@ -1,4 +1,4 @@
-"""Models: their handles, settings, and what a request to one asks for."""
+"""Models: handles, settings, and tool schemas."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """How a model is called. None takes the model's own value."""
+    """Settings of a model call. None takes the model's own value."""
 
     context_window: int | None = None
     max_output_tokens: int | None = None
@@ -25,13 +25,13 @@ class ModelSettings:
     provider_options: str | None = None
 
     def over(self, base: "ModelSettings") -> "ModelSettings":
-        """These settings where given, and `base` where not."""
+        """Returns these settings, with `base` for those that are None."""
         given = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         return replace(base, **given)
 
 
 class FigureSource(StrEnum):
-    """How a figure of a model is known."""
+    """The source of a figure about a model."""
 
     PROVIDER = "provider"
     TABLE = "table"
@@ -41,7 +41,7 @@ class FigureSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelPrice:
-    """Millionths of a US dollar for a million tokens; None is not known, zero is free."""
+    """Prices in millionths of a US dollar per million tokens. None is unknown, zero is free."""
 
     input: int | None = None
     cached_input: int | None = None
@@ -53,9 +53,8 @@ class ModelPrice:
 class ModelInfo:
     """A model that a provider serves.
 
-    `handle` is "provider/model"; `api` names the renderer ("openai_chat",
-    "openai_responses", "anthropic", "rehearsal"); `defaults` holds the settings of an agent that
-    sets none, and always a context_window.
+    `handle` is "provider/model". `api` names the renderer ("openai_chat", "openai_responses", "anthropic",
+    "rehearsal"). `defaults` holds the settings of an agent that sets none, and always a context_window.
     """
 
     handle: str
@@ -65,31 +64,31 @@ class ModelInfo:
     defaults: ModelSettings
     endpoint: str | None = None
     provider_type: str = ""
-    """What its provider is, as "openai" or "ollama"; empty where that is the provider's name."""
+    """The type of the provider, such as "openai" or "ollama"; empty if it is the provider's name."""
     window_source: FigureSource = FigureSource.DEFAULT
     max_output_tokens: int | None = None
-    """The longest answer, as far as anyone says; `defaults` holds it only where the API wants to be told a limit."""
+    """The longest answer, if known. `defaults` holds it only if the API requires a limit."""
     output_source: FigureSource = FigureSource.DEFAULT
     provider_id: str | None = None
-    """Of the organization's own provider that serves it; None of the operator's."""
+    """The id of the organization's own provider that serves the model; None for the operator's."""
     last_seen_at: datetime | None = None
-    """When its provider was last seen to offer it; None where nobody looked."""
+    """When its provider last listed the model; None if it was never asked."""
     display_name: str | None = None
-    """What the organization calls it; None where that is its provider's name for it."""
+    """The name that the organization gave the model; None for its provider's name."""
     price: ModelPrice | None = None
     hidden: bool = False
     capabilities: Mapping[str, bool] = field(default_factory=dict)
-    """What the organization says that it can and cannot, over what its vendor's API can be asked for."""
+    """Capabilities that the organization set. They override those of the provider's API."""
 
     @property
     def context_window(self) -> int:
-        """Tokens, prompt and answer together."""
+        """The size of the context window in tokens, prompt and answer together."""
         return self.defaults.context_window or 32_000
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSchema:
-    """A tool as a model is offered it; `parameters` is a JSON schema of type object."""
+    """A tool as it is offered to a model. `parameters` is a JSON schema of type object."""
 
     name: str
     description: str
@@ -98,7 +97,7 @@ class ToolSchema:
 
 @dataclass(frozen=True, slots=True)
 class ResponseFormat:
-    """Structured output: kind is "text", "json_object" or "json_schema"."""
+    """The format of an answer. `kind` is "text", "json_object" or "json_schema"."""
 
     kind: str = "text"
     name: str | None = None

@@ -1,4 +1,4 @@
-"""Providers that an organization registered, and what it says of models over what is known of them."""
+"""Providers that an organization registered, and its settings of models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -10,7 +10,7 @@ from mnemesh_orchestrator.model.models import FigureSource, ModelInfo, ModelPric
 
 
 class ProviderCategory(StrEnum):
-    """BASE is the operator's, for everybody; BYOK an organization's, with a key of its own."""
+    """BASE providers are the operator's and serve every organization. BYOK providers belong to one organization."""
 
     BASE = "base"
     BYOK = "byok"
@@ -18,7 +18,7 @@ class ProviderCategory(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that a server says it serves; figures are None where it does not say."""
+    """A model that a server lists. Figures that it does not report are None."""
 
     name: str
     context_window: int | None = None
@@ -27,7 +27,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Keys in plain, as they come in. Of a change: None stays, empty deletes; of a header, None keeps its value."""
+    """Keys in plain text, as a client sent them. In a change, None keeps a value and an empty text deletes it."""
 
     api_key: str | None = field(default=None, repr=False)
     access_key: str | None = field(default=None, repr=False)
@@ -36,7 +36,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class SealedCredentials:
-    """Keys as they are stored: each sealed by itself, so that one can be changed without opening the others."""
+    """Keys as they are stored. Each is sealed separately, so that one can be changed without opening the others."""
 
     api_key: bytes | None = None
     access_key: bytes | None = None
@@ -45,7 +45,7 @@ class SealedCredentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderDraft:
-    """What a client says of a provider; `api` is None where the type's own is meant."""
+    """A provider as a client describes it. `api` is None for the API of the type."""
 
     name: str
     type: str
@@ -58,7 +58,7 @@ class ProviderDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderRecord:
-    """A registered provider, as it is stored. `served` is what it was last seen to serve, in its own order."""
+    """A stored provider. `served` lists the models that it last reported, in its order."""
 
     id: str
     organization_id: str
@@ -72,13 +72,13 @@ class ProviderRecord:
 
     @property
     def name(self) -> str:
-        """First part of its models' handles."""
+        """The first part of the handles of its models."""
         return self.draft.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderView:
-    """A provider as it is shown: whatever it is, without a key. Times are None of what has no record."""
+    """A provider as clients see it, without keys. Times are None for a provider without a record."""
 
     id: str
     draft: ProviderDraft
@@ -95,7 +95,7 @@ class ProviderView:
 
 @dataclass(frozen=True, slots=True)
 class ModelOverride:
-    """What an organization says of a model; None, or a capability that is not there, leaves what is known otherwise."""
+    """An organization's settings of a model. None, or a missing capability, keeps the known value."""
 
     handle: str
     display_name: str | None = None
@@ -108,13 +108,13 @@ class ModelOverride:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is left of it."""
+        """True if the override sets nothing."""
         return all(not getattr(self, f.name) for f in fields(self) if f.name not in ("handle", "hidden")) and (
             self.hidden is None
         )
 
     def over(self, info: ModelInfo) -> ModelInfo:
-        """What holds of the model in the organization."""
+        """Returns the model with the override applied."""
         defaults = info.defaults if self.default_settings is None else self.default_settings.over(info.defaults)
         sources: dict[str, Any] = {}
         if self.context_window is not None:
@@ -122,7 +122,7 @@ class ModelOverride:
             sources["window_source"] = FigureSource.OVERRIDE
         if self.max_output_tokens is not None:
             sources["output_source"] = FigureSource.OVERRIDE
-            # An API that has to be told a limit is told this one; the others are told none.
+            # An API that requires a limit is sent this one. Other APIs are sent none.
             if info.defaults.max_output_tokens is not None and not self._says("max_output_tokens"):
                 defaults = replace(defaults, max_output_tokens=self.max_output_tokens)
         if self.capabilities.get("parallel_tool_calls") is False and not self._says("parallel_tool_calls"):
@@ -146,7 +146,7 @@ class ModelOverride:
 
 @dataclass(frozen=True, slots=True)
 class OwnModels:
-    """All that an organization registered and said, at a revision that every change of it raises."""
+    """The providers and overrides of an organization. Every change raises `revision`."""
 
     revision: int = 0
     providers: tuple[ProviderRecord, ...] = ()

@@ -1,6 +1,6 @@
-"""Tool rules as an agent carries them: constraints on the order and number of tool calls within one turn.
+"""Tool rules: constraints on the order and number of tool calls within one turn.
 
-Tagged structs, so that an agent's stored record tells them apart.
+Rules are tagged structs, so that an agent's stored record tells them apart.
 """
 
 import json
@@ -25,29 +25,29 @@ class ExitLoop(Struct, frozen=True, tag="exit_loop"):
 
 
 class ContinueLoop(Struct, frozen=True, tag="continue_loop"):
-    """The turn goes on after the tool."""
+    """The turn continues after the tool."""
 
     tool_name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConditionalOutcome:
-    """What a tool returns, and the tool that is next where it does.
+    """A result of a tool, and the tool that must follow it.
 
-    Python holds True, 1 and 1.0 to be equal; as outcomes they are three.
+    Python treats True, 1 and 1.0 as equal. As outcomes they are different.
     """
 
     output: bool | int | float | str
     child: str
 
     def __eq__(self, other: object) -> bool:
-        """Equal in value and in type."""
+        """Compares value and type."""
         if not isinstance(other, ConditionalOutcome):
             return NotImplemented
         return self._identity == other._identity
 
     def __hash__(self) -> int:
-        """Of what equality compares."""
+        """Hashes value and type."""
         return hash(self._identity)
 
     @property
@@ -56,10 +56,10 @@ class ConditionalOutcome:
 
 
 class Conditional(Struct, frozen=True, tag="conditional"):
-    """What the tool returns decides which tool is next.
+    """The result of the tool decides which tool is next.
 
-    Where no outcome names it: `default_child`, or any tool where there is
-    none; with `require_output_mapping` it is an error instead.
+    Without a matching outcome it is `default_child`, or any tool if there is none. With `require_output_mapping` it is
+    an error instead.
     """
 
     tool_name: str
@@ -70,14 +70,14 @@ class Conditional(Struct, frozen=True, tag="conditional"):
 
 @dataclass(frozen=True, slots=True)
 class ChildArguments:
-    """Arguments that override the model's when a child is called right after its parent: a JSON object as text."""
+    """Arguments that override the model's if a child is called directly after its parent: a JSON object as text."""
 
     tool_name: str
     arguments: str
 
 
 class ConstrainChildTools(Struct, frozen=True, tag="constrain_child_tools"):
-    """After the tool, only its children."""
+    """Only the children may follow the tool."""
 
     tool_name: str
     children: tuple[str, ...]
@@ -85,21 +85,21 @@ class ConstrainChildTools(Struct, frozen=True, tag="constrain_child_tools"):
 
 
 class MaxCountPerStep(Struct, frozen=True, tag="max_count_per_step"):
-    """At most so many calls of the tool within a turn."""
+    """The tool may be called at most `max_count` times within a turn."""
 
     tool_name: str
     max_count: int
 
 
 class ParentLastTool(Struct, frozen=True, tag="parent_last_tool"):
-    """The children may be called only right after the tool, and right after it nothing else may."""
+    """The children may be called only directly after the tool, and nothing else may be called then."""
 
     tool_name: str
     children: tuple[str, ...]
 
 
 class RequiredBeforeExit(Struct, frozen=True, tag="required_before_exit"):
-    """The turn may not end without the tool."""
+    """The turn may not end before the tool was called."""
 
     tool_name: str
 
@@ -124,11 +124,11 @@ ToolRule = (
 
 
 def checked_rules(rules: Iterable[ToolRule], field: str = "tool_rules") -> tuple[ToolRule, ...]:
-    """The rules in their order, equal ones once.
+    """Returns the rules in their order, without duplicates.
 
     Raises:
-        InvalidArgument: a rule names no tool, gives arguments to a tool that is not its child or that are no JSON
-            object, allows less than one call, or names an outcome twice. Metadata: field, as in `tool_rules[2]`.
+        InvalidArgument: a rule names no tool, gives arguments to a tool that is not its child or that are not a JSON
+            object, allows less than one call, or names an outcome twice. Metadata: field, such as `tool_rules[2]`.
     """
     kept = tuple(dict.fromkeys(rules))
     for index, rule in enumerate(kept):

@@ -1,4 +1,4 @@
-"""Runs, steps, and what the journal keeps of them."""
+"""Runs, steps and journal entries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from mnemesh_orchestrator.model.models import ResponseFormat
 
 
 class StopReason(StrEnum):
-    """Why a run stopped."""
+    """The reason why a run stopped."""
 
     END_TURN = "end_turn"
     ERROR = "error"
@@ -33,7 +33,7 @@ class StopReason(StrEnum):
 
 
 class RunStatus(StrEnum):
-    """Where a run stands."""
+    """The status of a run."""
 
     CREATED = "created"
     RUNNING = "running"
@@ -43,7 +43,7 @@ class RunStatus(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Nothing more will happen in the run."""
+        """True if the run has ended."""
         return self in (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
 
 
@@ -51,14 +51,14 @@ _COMPLETED = {StopReason.END_TURN, StopReason.MAX_STEPS, StopReason.TOOL_RULE, S
 
 
 def status_of(reason: StopReason) -> RunStatus:
-    """The status of a run that stopped for a reason."""
+    """Returns the status of a run that stopped for a reason."""
     if reason in _COMPLETED:
         return RunStatus.COMPLETED
     return RunStatus.CANCELLED if reason is StopReason.CANCELLED else RunStatus.FAILED
 
 
 class OnBusy(StrEnum):
-    """What to do where another run holds the conversation."""
+    """The reaction to another run that holds the conversation: wait for it, or reject the request."""
 
     WAIT = "wait"
     REJECT = "reject"
@@ -66,7 +66,7 @@ class OnBusy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InputMessage:
-    """What somebody sends; it becomes a stored message when its step commits."""
+    """A message that a client sends. It becomes a stored message when its step is committed."""
 
     content: tuple[ContentPart, ...]
     role: Role = Role.USER
@@ -78,7 +78,7 @@ class InputMessage:
 
 @dataclass(frozen=True, slots=True)
 class ClientTool:
-    """A tool that the client runs. `parameters` is a JSON schema of an object as text."""
+    """A tool that the client runs. `parameters` is a JSON schema of type object, as text."""
 
     name: str
     parameters: str
@@ -87,7 +87,7 @@ class ClientTool:
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """How a run is carried out; stored with it."""
+    """The configuration of a run. It is stored with the run."""
 
     max_steps: int = 50
     stream_tokens: bool = False
@@ -103,12 +103,12 @@ class RunConfig:
     keepalive_seconds: int = 30
     client_tools: tuple[ClientTool, ...] = ()
     response_format: ResponseFormat | None = None
-    """Of this run; None is the agent's."""
+    """The response format of this run; None takes the agent's."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunError:
-    """Why a run failed, by a name of ErrorReason."""
+    """The error of a failed run. `reason` is a name of ErrorReason."""
 
     reason: str
     message: str
@@ -139,14 +139,14 @@ class Run:
     first_token_ms: int | None = None
     total_ms: int | None = None
     takes_up: tuple[str, ...] = ()
-    """The runs whose input it takes up again: the one that failed last, then those which that one took up."""
+    """The runs whose input this run retries: the one that failed last, then those which that one retried."""
     resumes: Resumption | None = None
-    """The approval that it answers."""
+    """The approval that this run answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A request for approval; its id is that of the stored message. `config` is that of the run which asked."""
+    """A request for approval. Its id is that of the stored message; `config` is that of the run that asked."""
 
     id: str
     organization_id: str
@@ -161,10 +161,10 @@ class Approval:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalAnswer:
-    """An answer to an approval: the pending one where no id is given.
+    """The answer to an approval. Without an id, it answers the pending one.
 
-    Without a config the answering run has that of the run which asked; with one, it keeps that run's client tools
-    unless it brings its own.
+    Without a config, the answering run has the config of the run that asked. With one, it keeps that run's client tools
+    unless it has its own.
     """
 
     decisions: tuple[ApprovalDecision, ...]
@@ -173,7 +173,7 @@ class ApprovalAnswer:
     withdrawn: bool = False
 
     def config_after(self, asking: RunConfig) -> RunConfig:
-        """The config of the answering run."""
+        """Returns the config of the answering run."""
         if self.config is None:
             return asking
         return self.config if self.config.client_tools else replace(self.config, client_tools=asking.client_tools)
@@ -181,7 +181,7 @@ class ApprovalAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to carry out a run. Every write of a run is conditional on its epoch."""
+    """The right to execute a run. Every write of a run is conditional on its epoch."""
 
     run_id: str
     conversation_id: str
@@ -190,7 +190,7 @@ class Lease:
 
 
 class StepStatus(StrEnum):
-    """Where a step stands."""
+    """The status of a step."""
 
     PENDING = "pending"
     SUCCESS = "success"
@@ -200,7 +200,7 @@ class StepStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One question to the model and what followed from its answer."""
+    """One call of the model and its consequences."""
 
     id: str
     run_id: str
@@ -221,15 +221,15 @@ class Step:
     total_ms: int | None = None
     completed_at: datetime | None = None
     feedback: str | None = None
-    """"positive" or "negative": a person's verdict, as are the tags."""
+    """"positive" or "negative": the feedback of a person, as are the tags."""
     tags: tuple[str, ...] = ()
     trace_id: str | None = None
-    """Of the distributed trace that it is a part of, where tracing is on."""
+    """The id of the distributed trace, if tracing is on."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
-    """What went to the model and came back at a step: JSON texts, without keys."""
+    """The request to the model and its response at a step: JSON texts, without keys."""
 
     step_id: str
     request: str
@@ -239,7 +239,7 @@ class StepTrace:
 
 
 class EntryKind(StrEnum):
-    """What a journal entry holds."""
+    """The content of a journal entry."""
 
     ANSWER = "answer"
     STARTED = "started"
@@ -250,13 +250,12 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JournalledAnswer:
-    """The model's answer as a message with its final ids, and what the commit needs besides.
+    """The model's answer as a message with its final ids, and the other values that the commit needs.
 
-    `leading` are the messages that enter the window before it: the run's input
-    at the first step, and a heartbeat. `length_cut` says that the model ran
-    into its output limit. `seen` are the revisions of the memory blocks that
-    the request showed, by label; None in journals that do not know. `gated`
-    are the ordinals of the calls that wait for a decision.
+    `leading` are the messages that enter the window before it: the input of the run at the first step, and a heartbeat.
+    `length_cut` is true if the model reached its output limit. `seen` holds the revisions of the memory blocks that the
+    request showed, by label; None in journals that did not record it. `gated` holds the ordinals of the calls that wait
+    for a decision.
     """
 
     message: Message
@@ -273,13 +272,12 @@ class JournalledAnswer:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """An insert-only record of a step: the first one of its kind and ordinal stands.
+    """A record of a step. Entries are insert-only: the first one of a kind and ordinal is kept.
 
-    `ordinal` is the call's, 0 for an answer, the window's version for a
-    compaction. Exactly one of the payloads fits the kind; STARTED and DECISION
-    have none. `at` dates the messages that are made of it, so that a replay
-    makes the same ones. `seen` are the block revisions that the agent knows by
-    its own edit in this call, for the calls that follow.
+    `ordinal` is that of the tool call, 0 for an answer, and the version of the window for a compaction. Exactly one
+    payload matches the kind; STARTED and DECISION have none. `at` is the time of the messages that are made from the
+    entry, so that a replay makes the same ones. `seen` holds the block revisions that the agent knows from its own edit
+    in this call, for the calls that follow.
     """
 
     step_id: str

@@ -1,4 +1,4 @@
-"""The archival service."""
+"""The archival service, as the orchestrator calls it."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,10 +8,10 @@ from mnemesh_orchestrator.model.erasure import Erased
 
 
 class ArchivalPort(Protocol):
-    """Archival memory (the archival room)."""
+    """Archival memory."""
 
     async def insert(self, request_id: str, agent_id: str, text: str, tags: Sequence[str] = ()) -> str:
-        """Stores a passage in the agent's archive, made when it has none; the passage's id."""
+        """Stores a passage in the agent's archive, which is created if needed. Returns the id of the passage."""
         ...
 
     async def search(
@@ -26,17 +26,17 @@ class ArchivalPort(Protocol):
         end_date: str | None = None,
         time_zone: str = "UTC",
     ) -> tuple[PassageHit, ...]:
-        """Hybrid search of the agent's archives as one, best first."""
+        """Searches all archives of the agent (hybrid), best first."""
         ...
 
     async def summary(self, agent_id: str, if_revision: int | None = None) -> ArchivalSummary | None:
-        """How much there is, or None where `if_revision` still holds."""
+        """Returns the summary of the agent's archives, or None if `if_revision` is the current revision."""
         ...
 
     async def attach(self, request_id: str, agent_id: str, archive_id: str) -> None:
-        """Gives an archive to the agent."""
+        """Attaches an archive to the agent."""
         ...
 
     async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
-        """Forgets the agent, and the archives that nobody else holds."""
+        """Erases the agent, and the archives that no other agent holds."""
         ...

@@ -13,12 +13,15 @@ from mnemesh_orchestrator.model.erasure import Erased
 
 
 class CoreMemoryPort(Protocol):
-    """Core memory (the blocks room)."""
+    """Core memory."""
 
     async def get(
         self, agent_id: str, if_revision: int | None = None, conversation_id: str | None = None
     ) -> CoreMemory | None:
-        """The agent's blocks, as a conversation shows them that has some for itself; None where `if_revision` holds."""
+        """Returns the agent's blocks, with the isolated blocks of the conversation.
+
+        None if `if_revision` is current.
+        """
         ...
 
     async def isolate(
@@ -29,58 +32,59 @@ class CoreMemoryPort(Protocol):
         labels: Sequence[str],
         source_conversation_id: str | None = None,
     ) -> tuple[str, ...]:
-        """Gives a conversation copies of its own of the blocks under `labels`; their ids. Raises BLOCK_LABEL_NOT_FOUND.
+        """Creates copies of the blocks under `labels` for a conversation, and returns their ids.
 
-        They begin as the agent's blocks are, or as another conversation shows them.
+        The copies start with the values of the agent's blocks, or of another conversation's. Raises
+        BLOCK_LABEL_NOT_FOUND.
         """
         ...
 
     async def release(self, request_id: str, agent_id: str, conversation_id: str) -> None:
-        """Deletes what a conversation has for itself."""
+        """Deletes the isolated blocks of a conversation."""
         ...
 
     async def edit(self, request_id: str, author: AgentAuthor, label: str, edit: BlockEdit) -> Block:
-        """One atomic edit; the block after it."""
+        """Applies one atomic edit and returns the changed block."""
         ...
 
     async def create(
         self, request_id: str, agent_id: str, block: Block, metadata: str | None = None, tags: Sequence[str] = ()
     ) -> Block:
-        """Makes a block (its id is ignored) and gives it to the agent."""
+        """Creates a block, whose id is ignored, and attaches it to the agent."""
         ...
 
     async def attach(self, request_id: str, agent_id: str, block_id: str) -> None:
-        """Gives an existing block to the agent."""
+        """Attaches an existing block to the agent."""
         ...
 
     async def detach(self, request_id: str, agent_id: str, label: str) -> None:
-        """Takes the block under a label from the agent; the block stays."""
+        """Detaches the block under a label from the agent. The block stays."""
         ...
 
     async def relabel(self, request_id: str, block_id: str, label: str) -> Block:
-        """Renames a block for all its holders."""
+        """Changes the label of a block for all its holders."""
         ...
 
     async def delete(self, request_id: str, block_id: str) -> bool:
-        """Deletes a block and takes it from everybody; False where there is none."""
+        """Deletes a block and detaches it from all agents. Returns False if it does not exist."""
         ...
 
     async def identify(self, request_id: str, block_id: str, identity_id: str, *, attach: bool) -> bool:
-        """Attaches an identity to a block, or detaches it; whether that changed anything. Raises NotFound."""
+        """Attaches an identity to a block, or detaches it. Returns whether that changed anything. Raises NotFound."""
         ...
 
     async def identities_of(self, block_id: str) -> tuple[str, ...]:
-        """The identities that are attached to a block. Raises NotFound."""
+        """Returns the identities that are attached to a block. Raises NotFound."""
         ...
 
     async def identified(self, identity_id: str) -> tuple[str, ...]:
-        """The ids of the blocks that an identity is attached to, by id."""
+        """Returns the ids of the blocks that an identity is attached to, ordered by id."""
         ...
 
     async def describe(self, request_id: str, block_id: str, description: str) -> Block:
-        """Changes a block's description."""
+        """Changes the description of a block."""
         ...
 
     async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
-        """Forgets the agent, and the blocks that nobody else holds."""
+        """Erases the agent, and the blocks that no other agent holds."""
         ...

@@ -1,4 +1,4 @@
-"""The recall service: episodes and facts."""
+"""Episodes and facts of the recall service, as the orchestrator calls it."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,14 +8,16 @@ from mnemesh_orchestrator.model.episodes import MemoryBundle, MemoryHits, Memory
 
 
 class EpisodesPort(Protocol):
-    """Episodes and facts (the recall room). EraseAgent of recall erases an agent's own with its messages."""
+    """Episodes and facts. RecallPort.erase_agent erases an agent's own together with its messages."""
 
     async def bundle(self, scope: MemoryScope, max_episodes: int, max_facts: int) -> MemoryBundle:
-        """The newest episodes and the most salient facts that hold now."""
+        """Returns the latest episodes and the most salient facts that are valid now."""
         ...
 
     async def search(
         self, scopes: Sequence[MemoryScope], query: str, *, limit: int, held_at: datetime | None = None
     ) -> MemoryHits:
-        """At most `limit` facts that hold, or held at a time, and `limit` episodes that had begun by then."""
+        """Returns at most `limit` facts that are valid now or at `held_at`, and `limit` episodes that had started by
+        then.
+        """
         ...

@@ -1,4 +1,4 @@
-"""The recall service: messages and context windows."""
+"""Messages and context windows of the recall service, as the orchestrator calls it."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,12 +11,12 @@ from mnemesh_orchestrator.model.erasure import Erased
 
 
 class RecallPort(Protocol):
-    """Recall memory and context windows (the recall room)."""
+    """Recall memory and context windows."""
 
     async def create_context(
         self, request_id: str, agent_id: str, conversation_id: str, messages: Sequence[Message]
     ) -> ContextWindow:
-        """Makes a conversation's window, the system message first."""
+        """Creates the window of a conversation, system message first."""
         ...
 
     async def fork_context(
@@ -28,23 +28,26 @@ class RecallPort(Protocol):
         system: Message,
         until_message_id: str | None = None,
     ) -> ContextWindow:
-        """Makes a window that shares another's messages, all or up to one, under a system message of its own."""
+        """Creates a window with its own system message that shares the messages of another window, all or up to one."""
         ...
 
     async def delete_context(self, request_id: str, conversation_id: str) -> None:
-        """Deletes a window with its system message; the other messages stay in recall. Raises NotFound."""
+        """Deletes a window and its system message. The other messages stay in recall. Raises NotFound."""
         ...
 
     async def get_context(self, conversation_id: str, if_version: int | None = None) -> ContextWindow | None:
-        """The window, or None where `if_version` still holds."""
+        """Returns the window, or None if `if_version` is the current version."""
         ...
 
     async def window_ids(self, conversation_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The ids of the stored messages in windows, by conversation; at most 1000, unknown ones left out."""
+        """Returns the ids of the messages in at most 1000 windows, by conversation.
+
+        Unknown conversations are left out.
+        """
         ...
 
     async def commit_step(self, commit: StepCommit) -> CommitOutcome:
-        """Commits a step in one transaction; idempotent by its step id. Raises LEASE_LOST, STEP_CONFLICT."""
+        """Commits a step in one transaction, idempotent by its step id. Raises LEASE_LOST, STEP_CONFLICT."""
         ...
 
     async def replace_context(
@@ -60,15 +63,15 @@ class RecallPort(Protocol):
         epoch: int | None = None,
         memories: Sequence[EpisodeCommit] = (),
     ) -> ContextWindow:
-        """Replaces the window, and keeps memories with it, all or nothing; without run and epoch as the owner.
+        """Replaces the window and stores memories with it, completely or not at all.
 
-        Raises WINDOW_MOVED, LEASE_LOST, and where a fact that a memory supersedes or confirms is closed by now
-        FACT_CLOSED (metadata: fact_id).
+        Without run and epoch, the owner replaces it. Raises WINDOW_MOVED, LEASE_LOST, and FACT_CLOSED (metadata:
+        fact_id) if a fact that a memory supersedes or confirms was closed meanwhile.
         """
         ...
 
     async def append(self, request_id: str, agent_id: str, messages: Sequence[Message]) -> None:
-        """Stores messages outside of any window."""
+        """Stores messages that belong to no window."""
         ...
 
     async def search(
@@ -82,9 +85,9 @@ class RecallPort(Protocol):
         end_date: str | None = None,
         time_zone: str = "UTC",
     ) -> tuple[MessageHit, ...]:
-        """Hybrid search of the agent's messages, best first."""
+        """Searches the agent's messages (hybrid), best first."""
         ...
 
     async def erase_agent(self, request_id: str, agent_id: str) -> Erased:
-        """Forgets the agent's windows and messages."""
+        """Erases the agent's windows and messages."""
         ...

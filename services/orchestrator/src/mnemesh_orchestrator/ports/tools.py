@@ -1,4 +1,4 @@
-"""The tools service."""
+"""The tools service, as the orchestrator calls it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -7,14 +7,14 @@ from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
 
 
 class ToolsPort(Protocol):
-    """Custom tools (the tools room)."""
+    """Custom tools."""
 
     async def definitions(self, ids: Sequence[str] = (), names: Sequence[str] = ()) -> tuple[CustomTool, ...]:
-        """Stored tools by id and name; unknown ones are left out."""
+        """Returns stored tools by id and name. Unknown tools are left out."""
         ...
 
     async def upsert_source(self, request_id: str, source_code: str) -> CustomTool:
-        """Stores Python source as a tool, by the name of its last function."""
+        """Stores Python source as a tool, under the name of its last function."""
         ...
 
     async def execute(
@@ -27,5 +27,5 @@ class ToolsPort(Protocol):
         blocks: Mapping[str, str],
         environment: Mapping[str, str],
     ) -> tuple[ToolResult, Mapping[str, str]]:
-        """Runs a tool in the sandbox, once; its result, and the block values that it changed."""
+        """Runs a tool in the sandbox once. Returns its result and the block values that it changed."""
         ...

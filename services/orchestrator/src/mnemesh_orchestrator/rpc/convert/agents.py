@@ -6,9 +6,8 @@ from typing import Final
 
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.blocks.v1 import blocks_pb2
-from mnemesh.types.v1 import audit_pb2
 from mnemesh_kit.time import timestamp_to_proto
-from mnemesh_types.convert import message_to_proto
+from mnemesh_types.convert import message_to_proto, provenance_to_proto
 
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType, PromptPolicy
 from mnemesh_orchestrator.model.core_memory import CoreMemory
@@ -21,7 +20,6 @@ from mnemesh_orchestrator.rpc.convert.runs import STOP_REASONS, milliseconds
 from mnemesh_orchestrator.rpc.convert.settings import (
     compaction_to_proto,
     format_to_proto,
-    plain_values,
     settings_to_proto,
 )
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowReport
@@ -104,7 +102,7 @@ def agent_to_proto(
         pending_approval_request_id=pending_approval,
         create_time=timestamp_to_proto(agent.created_at),
         update_time=timestamp_to_proto(agent.updated_at),
-        provenance=audit_pb2.Provenance(**plain_values(agent.provenance)),
+        provenance=provenance_to_proto(agent.provenance),
     )
 
 

@@ -9,8 +9,10 @@ from mnemesh.agents.v1 import agents_service_pb2 as rpc
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh_kit.errors import InvalidArgument, Unimplemented
 from mnemesh_kit.ids import require_id
+from mnemesh_types import convert as shared
+from mnemesh_types.provenance import Provenance
 
-from mnemesh_orchestrator.model.agents import AgentType, LinkKind, PromptPolicy, Provenance
+from mnemesh_orchestrator.model.agents import AgentType, LinkKind, PromptPolicy
 from mnemesh_orchestrator.model.creation import AgentDraft, NewBlock, filled
 from mnemesh_orchestrator.model.rules import ToolRule, checked_rules
 from mnemesh_orchestrator.prompt.prompts import LONGEST_PROMPT
@@ -227,7 +229,7 @@ def policy_from_proto(agent: pb.Agent) -> PromptPolicy:
 
 def provenance_from_proto(agent: pb.Agent) -> Provenance:
     """The ids that a client keeps with an agent; authorship is the server's."""
-    return Provenance(**present(agent.provenance, *CARRIED))
+    return shared.provenance_from_proto(agent.provenance)
 
 
 def continuation_from_proto(agent: pb.Agent) -> str | None:

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from mnemesh.agents.v1 import identities_pb2 as pb
 from mnemesh.agents.v1 import identities_service_pb2 as rpc
-from mnemesh.types.v1 import audit_pb2
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.time import timestamp_to_proto
+from mnemesh_types.convert import provenance_to_proto
+from mnemesh_types.provenance import Provenance
 
-from mnemesh_orchestrator.model.agents import Provenance
 from mnemesh_orchestrator.model.identities import Identity, IdentityProperty, IdentityType
-from mnemesh_orchestrator.rpc.convert.settings import plain_values, present, require_json, require_known, require_plain
+from mnemesh_orchestrator.rpc.convert.settings import present, require_json, require_known, require_plain
 from mnemesh_orchestrator.store.base import IdentityFilter
 
 _TYPES: Final = {kind: pb.IdentityType.Value(f"IDENTITY_TYPE_{kind.name}") for kind in IdentityType}
@@ -43,7 +43,7 @@ def identity_to_proto(identity: Identity, agent_ids: Sequence[str] = (), block_i
         block_ids=block_ids,
         create_time=timestamp_to_proto(identity.created_at),
         update_time=timestamp_to_proto(identity.updated_at),
-        provenance=audit_pb2.Provenance(**plain_values(identity.provenance)),
+        provenance=provenance_to_proto(identity.provenance),
     )
 
 

@@ -116,7 +116,7 @@ class OnEitherEngine:
             assert made.HasField("last_refresh_time")
             assert not made.HasField("last_refresh_error")
             assert (await models.GetProvider(rpc.GetProviderRequest(provider_id=made.id))).provider == made
-            assert await handles(models) == ["mnemesh/rehearsal", "mine/large", "mine/small"]
+            assert await handles(models) == ["mine/large", "mine/small", "mnemesh/rehearsal"]
             assert await handles(models, provider_categories=[pb.PROVIDER_CATEGORY_BYOK]) == [
                 "mine/large",
                 "mine/small",
@@ -412,7 +412,7 @@ async def test_the_operators_providers_stand_beside_and_cannot_be_changed(tmp_pa
             assert [p.name for p in (*first.providers, *rest.providers)] == ["mnemesh", "mine", "openai"]
             (base,) = (await models.ListProviders(rpc.ListProvidersRequest(types=["openai"]))).providers
             assert (base.category, base.has_api_key) == (pb.PROVIDER_CATEGORY_BASE, True)
-            assert await handles(models) == ["mnemesh/rehearsal", "mine/fake-model", "openai/base-model"]
+            assert await handles(models) == ["mine/fake-model", "mnemesh/rehearsal", "openai/base-model"]
             assert (await named(models, "")).handle == "openai/base-model", "the operator's choice goes first"
             after = rpc.ListProvidersRequest(after_id=made.id, order_by=rpc.PROVIDER_ORDER_BY_NAME)
             assert [p.name for p in (await models.ListProviders(after)).providers] == ["openai"]
