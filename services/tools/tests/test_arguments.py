@@ -78,7 +78,7 @@ def test_unknown_and_missing_arguments_are_named() -> None:
     """An optional one may be absent or null."""
     schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}
     assert coerce({"a": "x", "b": None}, schema, "arguments") == {"a": "x"}
-    with pytest.raises(ToolArgumentsInvalid, match=r"There is no parameter 'c'; known: a, b\."):
+    with pytest.raises(ToolArgumentsInvalid, match=r"Parameter 'c' does not exist. The parameters are: a, b\."):
         coerce({"a": "x", "c": 1}, schema, "arguments")
-    with pytest.raises(ToolArgumentsInvalid, match=r"Missing: 'a'\."):
+    with pytest.raises(ToolArgumentsInvalid, match=r"Required arguments are missing: 'a'\."):
         coerce({}, schema, "arguments")

@@ -1,4 +1,4 @@
-"""Annotations as JSON schemas, read from the syntax tree and never evaluated."""
+"""JSON schemas of annotations. Annotations are read from the syntax tree and never evaluated."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ SUPPORTED: Final = (
 
 
 class UnsupportedAnnotation(Exception):
-    """The annotation has no JSON schema here; the message says which part and why."""
+    """The annotation has no JSON schema. The message names the part and the reason."""
 
 
 def is_optional(node: ast.expr | None) -> bool:
-    """Whether None is one of the annotated values."""
-    return node is not None and any(_is_none(part) for part in _alternatives(_unwrapped(node)))
+    """Returns whether the annotation includes None."""
+    return node is not None and any(_is_none(part) for part in _alternatives(_unwrap(node)))
 
 
 def schema_of(node: ast.expr | None) -> dict[str, Any]:
-    """The JSON schema of an annotation, without None; a missing annotation is a string.
+    """Returns the JSON schema of an annotation, without None. A missing annotation is a string.
 
     Raises:
-        UnsupportedAnnotation: for classes and forms that JSON arguments cannot be turned into.
+        UnsupportedAnnotation: JSON arguments cannot be converted to the annotated type.
     """
     return {"type": "string"} if node is None else _schema(node, 0)
 
@@ -37,13 +37,13 @@ def schema_of(node: ast.expr | None) -> dict[str, Any]:
 def _schema(node: ast.expr, depth: int) -> dict[str, Any]:
     if depth > _MAX_DEPTH:
         raise UnsupportedAnnotation("it is nested too deeply")
-    node = _unwrapped(node)
+    node = _unwrap(node)
     parts = [part for part in _alternatives(node) if not _is_none(part)]
     if not parts:
         return {"type": "null"}
     if len(parts) > 1:
         return _union([_schema(part, depth + 1) for part in parts])
-    node = _unwrapped(parts[0])
+    node = _unwrap(parts[0])
     if isinstance(node, ast.Subscript):
         return _generic(_name(node.value), _items(node.slice), node, depth)
     return _plain(_name(node), node)
@@ -75,7 +75,9 @@ def _generic(name: str | None, items: list[ast.expr], node: ast.expr, depth: int
         return _tuple(items, depth)
     if name in _MAPPINGS and len(items) == 2:
         if _name(items[0]) != "str":
-            raise UnsupportedAnnotation(f"the keys of '{ast.unparse(node)}' must be str, as those of JSON objects are")
+            raise UnsupportedAnnotation(
+                f"the keys of '{ast.unparse(node)}' must be str, because JSON objects have only such keys"
+            )
         values = _schema(items[1], depth + 1)
         return {"type": "object", "additionalProperties": values or True}
     if name == "Literal":
@@ -96,17 +98,17 @@ def _literal(items: list[ast.expr], node: ast.expr) -> dict[str, Any]:
         try:
             value = ast.literal_eval(item)
         except ValueError as error:
-            raise UnsupportedAnnotation(f"'{ast.unparse(node)}' holds something else than literals") from error
+            raise UnsupportedAnnotation(f"'{ast.unparse(node)}' contains a value that is not a literal") from error
         if value is not None and type(value) not in _LITERALS:
-            raise UnsupportedAnnotation(f"'{ast.unparse(node)}' may hold str, int, bool and None only")
+            raise UnsupportedAnnotation(f"'{ast.unparse(node)}' may contain only str, int, bool and None")
         if value is not None:
             values.append(value)
     kinds = list(dict.fromkeys(_LITERALS[type(value)] for value in values))
     return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": values} if kinds else {"type": "null"}
 
 
-def _unwrapped(node: ast.expr) -> ast.expr:
-    """The annotation below quotes, Annotated, Required and Final."""
+def _unwrap(node: ast.expr) -> ast.expr:
+    """Returns the annotation without quotes, Annotated, Required and Final."""
     while True:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             quoted = node.value
@@ -121,15 +123,15 @@ def _unwrapped(node: ast.expr) -> ast.expr:
 
 
 def _alternatives(node: ast.expr) -> list[ast.expr]:
-    """The members of a union, flat; of anything else, the thing itself."""
+    """Returns the members of a union, flattened, or else the annotation itself."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return [*_alternatives(_unwrapped(node.left)), *_alternatives(_unwrapped(node.right))]
+        return [*_alternatives(_unwrap(node.left)), *_alternatives(_unwrap(node.right))]
     if isinstance(node, ast.Subscript):
         name, items = _name(node.value), _items(node.slice)
         if name == "Optional" and len(items) == 1:
-            return [*_alternatives(_unwrapped(items[0])), ast.Constant(None)]
+            return [*_alternatives(_unwrap(items[0])), ast.Constant(None)]
         if name == "Union":
-            return [part for item in items for part in _alternatives(_unwrapped(item))]
+            return [part for item in items for part in _alternatives(_unwrap(item))]
         if name == "Literal" and any(_is_none(item) for item in items):
             return [node, ast.Constant(None)]
     return [node]
@@ -142,7 +144,7 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def _name(node: ast.expr) -> str | None:
-    """The last part of a possibly dotted name: `typing.List` and `t.List` are `List`."""
+    """Returns the last part of a name: `List` for `typing.List` and `t.List`."""
     if isinstance(node, ast.Constant) and node.value is None:
         return "None"
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None

@@ -1,4 +1,4 @@
-"""The arguments of a call, held against a schema and coerced to it as data; nothing is ever evaluated."""
+"""Validates and coerces the arguments of a call. Arguments are data and are never evaluated."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _FALSE: Final = frozenset({"false", "0", "no", "off"})
 _NO_VALUE: Final = object()
 
 
-class _Misfit(Exception):
-    """The value at a path does not fit."""
+class _Mismatch(Exception):
+    """The value at a path does not match its schema."""
 
-    def __init__(self, path: str, wanted: str) -> None:
-        super().__init__(path, wanted)
+    def __init__(self, path: str, expected: str) -> None:
+        super().__init__(path, expected)
         self.path = path
-        self.wanted = wanted
+        self.expected = expected
 
 
 def coerce(arguments: Mapping[str, Any], parameters: Mapping[str, Any], field: str) -> dict[str, Any]:
-    """`arguments` as the types that `parameters` declares.
+    """Returns `arguments`, converted to the types that `parameters` declares.
 
-    "5" becomes 5 for an integer, 5.0 too; a JSON text becomes the list or object it says; a scalar becomes text for a
-    string. None is left out where the parameter is not required.
+    Models often send numbers as text and lists as JSON text. For an integer, "5" and 5.0 become 5; for a list or an
+    object, JSON text is parsed; for a string, other values become text. None is dropped if the parameter is optional.
 
     Args:
-        arguments: the decoded arguments of a call.
-        parameters: a JSON schema of type object.
-        field: the request's field, for errors.
+        arguments: The decoded arguments of a call.
+        parameters: A JSON schema of type object.
+        field: The request's field, for errors.
 
     Raises:
-        ToolArgumentsInvalid: for an unknown, missing or unfitting argument, naming it.
+        ToolArgumentsInvalid: An argument is unknown, missing or of another type. The error names it.
     """
     properties: Mapping[str, Any] = parameters.get("properties") or {}
     required = parameters.get("required") or []
@@ -46,54 +46,56 @@ def coerce(arguments: Mapping[str, Any], parameters: Mapping[str, Any], field: s
         if name not in properties and not parameters.get("additionalProperties"):
             known = ", ".join(properties) or "none"
             raise ToolArgumentsInvalid(
-                f"There is no parameter '{name[:100]}'; known: {known}.", field=field, parameter=name[:100]
+                f"Parameter '{name[:100]}' does not exist. The parameters are: {known}.",
+                field=field,
+                parameter=name[:100],
             )
         schema = properties.get(name, {})
         if value is None and name not in required:
             continue
         try:
-            result[name] = _fitted(value, schema, name)
-        except _Misfit as misfit:
-            text = f"Argument '{misfit.path}' must be {misfit.wanted}, not {_shown(value)}."
+            result[name] = _coerce_value(value, schema, name)
+        except _Mismatch as mismatch:
+            text = f"Argument '{mismatch.path}' must be {mismatch.expected}, not {_quote(value)}."
             raise ToolArgumentsInvalid(text, field=field, parameter=name) from None
     missing = [name for name in required if name not in result]
     if missing:
         names = ", ".join(f"'{name}'" for name in missing)
-        text = f"Missing: {names}."
+        text = f"Required arguments are missing: {names}."
         raise ToolArgumentsInvalid(text, field=field, parameter=missing[0])
     return result
 
 
-def _fitted(value: Any, schema: Any, path: str) -> Any:
+def _coerce_value(value: Any, schema: Any, path: str) -> Any:
     if not isinstance(schema, Mapping) or not schema:
         return value
     alternatives = schema.get("anyOf") or schema.get("oneOf")
     kinds = schema.get("type")
     if alternatives:
-        return _first_fitting(value, list(alternatives), path)
+        return _first_match(value, list(alternatives), path)
     if isinstance(kinds, list):
-        return _enumerated(_first_fitting(value, [{"type": kind} for kind in kinds], path), schema, path)
-    return _enumerated(_typed(value, kinds, schema, path), schema, path)
+        return _require_enum(_first_match(value, [{"type": kind} for kind in kinds], path), schema, path)
+    return _require_enum(_coerce_type(value, kinds, schema, path), schema, path)
 
 
-def _first_fitting(value: Any, schemas: list[Any], path: str) -> Any:
-    """The alternative that the value fits as it stands, or else the first that it can be coerced to."""
+def _first_match(value: Any, schemas: list[Any], path: str) -> Any:
+    """Returns the value unchanged if it matches a schema, or else as the first schema that it can be converted to."""
     for exact in (True, False):
         for schema in schemas:
             try:
-                fitted = _fitted(value, schema, path)
-            except _Misfit:
+                coerced = _coerce_value(value, schema, path)
+            except _Mismatch:
                 continue
-            if not exact or (type(fitted) is type(value) and fitted == value):
-                return fitted
-    raise _Misfit(path, "one of the declared types")
+            if not exact or (type(coerced) is type(value) and coerced == value):
+                return coerced
+    raise _Mismatch(path, "one of the declared types")
 
 
-def _enumerated(value: Any, schema: Mapping[str, Any], path: str) -> Any:
+def _require_enum(value: Any, schema: Mapping[str, Any], path: str) -> Any:
     choices = schema.get("enum")
     if choices is None or any(type(choice) is type(value) and choice == value for choice in choices):
         return value
-    raise _Misfit(path, f"one of {', '.join(json.dumps(choice) for choice in choices)}")
+    raise _Mismatch(path, f"one of {', '.join(json.dumps(choice) for choice in choices)}")
 
 
 def _string(value: Any, path: str) -> str:
@@ -101,7 +103,7 @@ def _string(value: Any, path: str) -> str:
         return value
     if isinstance(value, (bool, int, float, list, dict)):
         return json.dumps(value, ensure_ascii=False)
-    raise _Misfit(path, "a string")
+    raise _Mismatch(path, "a string")
 
 
 def _integer(value: Any, path: str) -> int:
@@ -111,7 +113,7 @@ def _integer(value: Any, path: str) -> int:
         return int(value)
     if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
         return int(value)
-    raise _Misfit(path, "an integer")
+    raise _Mismatch(path, "an integer")
 
 
 def _number(value: Any, path: str) -> float | int:
@@ -121,10 +123,10 @@ def _number(value: Any, path: str) -> float | int:
         try:
             number = float(value)
         except ValueError:
-            raise _Misfit(path, "a number") from None
+            raise _Mismatch(path, "a number") from None
         if math.isfinite(number):
             return int(value) if _INTEGER.fullmatch(value.strip()) else number
-    raise _Misfit(path, "a number")
+    raise _Mismatch(path, "a number")
 
 
 def _boolean(value: Any, path: str) -> bool:
@@ -133,42 +135,43 @@ def _boolean(value: Any, path: str) -> bool:
     word = str(value).strip().lower() if isinstance(value, (str, int)) else ""
     if word in _TRUE | _FALSE:
         return word in _TRUE
-    raise _Misfit(path, "true or false")
+    raise _Mismatch(path, "true or false")
 
 
 def _null(value: Any, path: str) -> None:
     if value is not None and value not in ("null", "None", ""):
-        raise _Misfit(path, "null")
+        raise _Mismatch(path, "null")
 
 
 def _array(value: Any, schema: Mapping[str, Any], path: str) -> list[Any]:
-    value = _parsed(value) if isinstance(value, str) else value
+    value = _parse(value) if isinstance(value, str) else value
     if not isinstance(value, list):
-        raise _Misfit(path, "a list")
+        raise _Mismatch(path, "a list")
     prefix = schema.get("prefixItems")
     if prefix is not None:
         if len(value) != len(prefix):
-            raise _Misfit(path, f"a list of {len(prefix)}")
+            raise _Mismatch(path, f"a list of {len(prefix)}")
         return [
-            _fitted(item, one, f"{path}[{index}]") for index, (item, one) in enumerate(zip(value, prefix, strict=True))
+            _coerce_value(item, one, f"{path}[{index}]")
+            for index, (item, one) in enumerate(zip(value, prefix, strict=True))
         ]
     items = schema.get("items")
-    return [_fitted(item, items, f"{path}[{index}]") for index, item in enumerate(value)]
+    return [_coerce_value(item, items, f"{path}[{index}]") for index, item in enumerate(value)]
 
 
 def _object(value: Any, schema: Mapping[str, Any], path: str) -> dict[str, Any]:
-    value = _parsed(value) if isinstance(value, str) else value
+    value = _parse(value) if isinstance(value, str) else value
     if not isinstance(value, dict):
-        raise _Misfit(path, "an object")
+        raise _Mismatch(path, "an object")
     properties: Mapping[str, Any] = schema.get("properties") or {}
     for name in schema.get("required") or []:
         if name not in value:
-            raise _Misfit(f"{path}.{name}", "given")
+            raise _Mismatch(f"{path}.{name}", "present")
     rest = schema.get("additionalProperties")
-    return {name: _fitted(item, properties.get(name, rest), f"{path}.{name}") for name, item in value.items()}
+    return {name: _coerce_value(item, properties.get(name, rest), f"{path}.{name}") for name, item in value.items()}
 
 
-def _typed(value: Any, kind: Any, schema: Mapping[str, Any], path: str) -> Any:
+def _coerce_type(value: Any, kind: Any, schema: Mapping[str, Any], path: str) -> Any:
     if not isinstance(kind, str):
         return value
     if kind in _SCALARS:
@@ -188,13 +191,13 @@ _SCALARS: Final[dict[str, Callable[[Any, str], Any]]] = {
 _CONTAINERS: Final[dict[str, Callable[[Any, Mapping[str, Any], str], Any]]] = {"array": _array, "object": _object}
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return _NO_VALUE
 
 
-def _shown(value: Any) -> str:
+def _quote(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 100 else f"{text[:100]}…"

@@ -1,4 +1,4 @@
-"""The function schema of Python source: its last function's signature and Google docstring, by the syntax tree."""
+"""Generates function schemas from the signatures and Google docstrings of Python source, through the syntax tree."""
 
 from __future__ import annotations
 
@@ -23,20 +23,24 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class FunctionSchema:
-    """What a model is told about a function."""
+    """The description of a function that models receive."""
 
     name: str
     description: str
     parameters: dict[str, Any]
-    """A JSON schema of type object; its properties are in the order of the signature."""
+    """A JSON schema of type object, with properties in the order of the signature."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The form that model providers take."""
+        """Returns the schema in the form that model providers accept."""
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
 
 def check_name(name: str, field: str) -> None:
-    """Raises `ToolSourceInvalid` unless `name` can be a tool's: an ASCII identifier of at most 48 characters."""
+    """Checks that `name` can be the name of a tool: an ASCII identifier of at most 48 characters.
+
+    Raises:
+        ToolSourceInvalid: It cannot.
+    """
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise ToolSourceInvalid(f"The tool's name '{name[:100]}' is not an identifier.", field=field)
     if len(name) > MAX_NAME_CHARS:
@@ -46,20 +50,24 @@ def check_name(name: str, field: str) -> None:
 
 
 def function_name(source: str, field: str, name: str | None = None) -> str:
-    """The name of the function that `from_source` would describe."""
+    """Returns the name of the function that `from_source` describes.
+
+    Raises:
+        ToolSourceInvalid: The source is not valid Python or has no such function.
+    """
     return _function(source, field, name).name
 
 
 def from_source(source: str, field: str, *, name: str | None = None) -> FunctionSchema:
-    """The schema of the last function of `source`, or of the one called `name`.
+    """Returns the schema of the last function of `source`, or of the function `name`.
 
     Args:
-        source: Python source. It is parsed, never run.
-        field: the request's field that held it, for errors.
-        name: a function of the module's top level.
+        source: Python source. It is parsed and never executed.
+        field: The request's field, for errors.
+        name: A function at the top level of the source.
 
     Raises:
-        ToolSourceInvalid: with `parameter` in its metadata where one is at fault.
+        ToolSourceInvalid: The source yields no schema. The metadata names the parameter that causes it, if any.
     """
     function = _function(source, field, name)
     check_name(function.name, field)
@@ -81,33 +89,35 @@ def from_source(source: str, field: str, *, name: str | None = None) -> Function
 
 def _function(source: str, field: str, name: str | None) -> _Function:
     if len(source) > MAX_SOURCE_CHARS:
-        raise ToolSourceInvalid(f"The source is longer than {MAX_SOURCE_CHARS} characters.", field=field)
+        raise ToolSourceInvalid(f"The source must be at most {MAX_SOURCE_CHARS:,} characters.", field=field)
     try:
         module = ast.parse(source)
     except SyntaxError as error:
-        where = f" in line {error.lineno}" if error.lineno else ""
-        raise ToolSourceInvalid(f"The source is not valid Python: {error.msg}{where}.", field=field) from error
+        line = f" in line {error.lineno}" if error.lineno else ""
+        raise ToolSourceInvalid(f"The source is not valid Python: {error.msg}{line}.", field=field) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise ToolSourceInvalid("The source is not valid Python: it cannot be parsed.", field=field) from error
     functions = [node for node in module.body if isinstance(node, _Function)]
     if name is not None:
         functions = [function for function in functions if function.name == name]
     if not functions:
-        what = "no function at its top level" if name is None else f"no function '{name[:100]}' at its top level"
-        raise ToolSourceInvalid(f"The source has {what}.", field=field)
+        missing = "function" if name is None else f"function '{name[:100]}'"
+        raise ToolSourceInvalid(f"The source has no {missing} at its top level.", field=field)
     return functions[-1]
 
 
 def _parameters(function: _Function, field: str) -> list[tuple[ast.arg, bool]]:
-    """The parameters that the model fills in, and whether each has a default."""
+    """Returns the parameters that the model sets, each with whether it has a default."""
     arguments = function.args
     for kind, refused in (("*", arguments.vararg), ("**", arguments.kwarg)):
         if refused is not None:
-            raise _refused(
-                function, refused.arg, f"is '{kind}{refused.arg}': a tool's parameters must each be named", field
+            raise _invalid_parameter(
+                function, refused.arg, f"is '{kind}{refused.arg}': a tool must declare each of its parameters", field
             )
     for refused in arguments.posonlyargs:
-        raise _refused(function, refused.arg, "is positional-only: a tool is called with named arguments", field)
+        raise _invalid_parameter(
+            function, refused.arg, "is positional-only: tools are called with keyword arguments", field
+        )
     first_default = len(arguments.args) - len(arguments.defaults)
     found = [(parameter, index >= first_default) for index, parameter in enumerate(arguments.args)]
     found += [
@@ -127,10 +137,10 @@ def _property(function: _Function, parameter: ast.arg, description: str | None, 
     try:
         return {**schema_of(parameter.annotation), "description": description}
     except UnsupportedAnnotation as error:
-        raise _refused(function, parameter.arg, f"has an annotation that is not supported: {error}", field) from error
+        raise _invalid_parameter(function, parameter.arg, f"has an unsupported annotation: {error}", field) from error
 
 
-def _refused(function: _Function, parameter: str, why: str, field: str) -> ToolSourceInvalid:
+def _invalid_parameter(function: _Function, parameter: str, problem: str, field: str) -> ToolSourceInvalid:
     return ToolSourceInvalid(
-        f"Parameter '{parameter}' in function '{function.name}' {why}.", field=field, parameter=parameter
+        f"Parameter '{parameter}' in function '{function.name}' {problem}.", field=field, parameter=parameter
     )
