@@ -1,4 +1,4 @@
-"""What a tool can and cannot do, on each strength of sandbox that this host has."""
+"""The sandbox: what a tool can and cannot do, with each set of layers that this host supports."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from typing import Any
 import mnemesh_tools.sandbox
 import pytest
 from mnemesh_tools.sandbox import (
+    AgentView,
     Isolation,
     Level,
     Outcome,
@@ -30,8 +31,7 @@ from mnemesh_tools.sandbox import (
     process,
 )
 from mnemesh_tools.sandbox.inside import plan as layer
-from mnemesh_tools.sandbox.isolation import find
-from mnemesh_tools.sandbox.task import AgentView
+from mnemesh_tools.sandbox.isolation import probe
 
 Run = Callable[..., Coroutine[Any, Any, Outcome]]
 MARK = "mnemesh_sandbox_test_mark"
@@ -47,7 +47,7 @@ def _value(outcome: Outcome) -> Any:
 
 
 def _alive(mark: str) -> list[str]:
-    """Processes whose command line holds `mark`."""
+    """Returns the processes whose command line contains `mark`."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -60,13 +60,13 @@ def _alive(mark: str) -> list[str]:
 
 
 def _children_running(script: str) -> list[str]:
-    """Children of this process that run `script`."""
+    """Returns the children of this process that run `script`."""
     pids = [pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
     return [line for line in _alive(script) if line.partition(":")[0] in pids]
 
 
 async def test_value_output_and_time(run: Run) -> None:
-    """The result does not pass through stdout, and both come back."""
+    """The result is separate from stdout."""
     outcome = await run(_source("print('seen'); import sys; print('bad', file=sys.stderr); return x * 2", "x"), x=21)
     assert (outcome.status, outcome.text, outcome.stdout, outcome.stderr) == (
         OutcomeStatus.SUCCESS,
@@ -93,12 +93,10 @@ async def test_value_output_and_time(run: Run) -> None:
     ],
 )
 async def test_returned_values_as_text(run: Run, expression: str, text: str) -> None:
-    """Strings as they are, None as "None", all else as JSON or, failing that, as Python shows it."""
     assert (await run(_source(f"return {expression}"))).text == text
 
 
-async def test_arguments_pass_as_data(run: Run) -> None:
-    """Whatever they look like."""
+async def test_arguments_are_passed_as_data(run: Run) -> None:
     text = "'''\"; import os\n\\x00 {braces} $HOME \N{SNOWMAN}"
     assert _value(await run(_source("return [a, b]", "a, b"), a=text, b=[text, {"k": None}])) == [
         text,
@@ -106,8 +104,7 @@ async def test_arguments_pass_as_data(run: Run) -> None:
     ]
 
 
-async def test_async_tools_typing_names_and_absent_optionals(run: Run) -> None:
-    """As tool authors write them."""
+async def test_async_tools_typing_names_and_optional_parameters_work(run: Run) -> None:
     source = """async def tool(a: List[int], b: Optional[str], c=3):
     import asyncio
     await asyncio.sleep(0)
@@ -116,8 +113,7 @@ async def test_async_tools_typing_names_and_absent_optionals(run: Run) -> None:
     assert _value(await run(source, a=[1])) == [[1], None, 3]
 
 
-async def test_exception_is_told_with_its_traceback(run: Run) -> None:
-    """In one friendly line; the traceback, with the source's own lines, is stderr."""
+async def test_exception_is_one_line_with_the_traceback_in_stderr(run: Run) -> None:
     outcome = await run(_source("raise ValueError('no such city')"))
     assert (outcome.status, outcome.text) == (
         OutcomeStatus.ERROR,
@@ -146,23 +142,20 @@ async def test_exception_is_told_with_its_traceback(run: Run) -> None:
         ("class Evil:\n    def __str__(self): raise RuntimeError('no text')\nreturn Evil()", "RuntimeError: no text"),
     ],
 )
-async def test_results_that_cannot_be_carried(run: Run, body: str, words: str) -> None:
-    """A tool that forges, breaks or withholds its result gets an error of its own."""
+async def test_forged_broken_or_missing_result_is_an_error(run: Run, body: str, words: str) -> None:
     outcome = await run(_source(body))
     assert outcome.status is OutcomeStatus.ERROR
     assert words in outcome.text
 
 
-async def test_huge_result_and_flood_are_bounded(run: Run) -> None:
-    """The server holds no more than the bounds say."""
+async def test_long_results_and_output_are_cut(run: Run) -> None:
     outcome = await run(_source("print('x' * 3_000_000)\nreturn 'y' * 3_000_000"))
     assert (len(outcome.text), outcome.chars) == (1_000_000, 3_000_000)
     assert outcome.stdout.endswith("[The output was cut: it has 3000001 bytes, and 100000 are kept.]")
     assert len(outcome.stdout) < 100_100
 
 
-async def test_environment_is_the_tools_own(sandbox: Sandbox) -> None:
-    """Nothing of the server's, everything of the call's."""
+async def test_environment_contains_only_the_variables_of_the_call(sandbox: Sandbox) -> None:
     body = """
     import os
     try:
@@ -176,7 +169,7 @@ async def test_environment_is_the_tools_own(sandbox: Sandbox) -> None:
 
 
 async def test_server_environment_cannot_be_read(run: Run) -> None:
-    """Not through /proc of any process, nor its memory or open files."""
+    """Neither through /proc of any process, nor its memory or open files."""
     body = """
     import glob, os
     pids = {str(server), *(p.split('/')[2] for p in glob.glob('/proc/[0-9]*'))} - {str(os.getpid())}
@@ -196,36 +189,34 @@ async def test_server_environment_cannot_be_read(run: Run) -> None:
 
 
 async def test_files_of_others_cannot_be_read_or_written(run: Run, tmp_path: Path) -> None:
-    """The server's data directory, its own code, the system's secrets."""
     tmp_path.chmod(0o700)
     secret = tmp_path / "tools.db"
     secret.write_text("secret")
     body = """
     import os, pathlib
     done = []
-    for place in places:
+    for path in paths:
         for attempt in (open, os.listdir, lambda p: open(p, 'w'), lambda p: open(p + '.new', 'w')):
             try:
-                attempt(place)
-                done.append(place)
+                attempt(path)
+                done.append(path)
             except OSError:
                 pass
     return done
     """
-    places = [str(secret), str(tmp_path), "/etc/shadow", str(Path(__file__)), str(Path(__file__).parent)]
-    assert _value(await run(_source(body, "places"), places=places)) == []
+    paths = [str(secret), str(tmp_path), "/etc/shadow", str(Path(__file__)), str(Path(__file__).parent)]
+    assert _value(await run(_source(body, "paths"), paths=paths)) == []
     assert secret.read_text() == "secret"
 
 
 async def test_system_and_interpreter_are_read_only(run: Run) -> None:
-    """A tool cannot leave anything for the next one."""
     body = """
     import json, os, sys
     done = []
-    for place in ('/', '/usr', '/usr/bin', '/dev', '/etc', '/var/tmp', os.path.dirname(json.__file__)):
+    for path in ('/', '/usr', '/usr/bin', '/dev', '/etc', '/var/tmp', os.path.dirname(json.__file__)):
         try:
-            open(os.path.join(place, 'left'), 'w')
-            done.append(place)
+            open(os.path.join(path, 'left'), 'w')
+            done.append(path)
         except OSError:
             pass
     return done
@@ -233,13 +224,13 @@ async def test_system_and_interpreter_are_read_only(run: Run) -> None:
     assert _value(await run(_source(body))) == []
 
 
-@pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
-async def test_interpreter_below_what_is_private_costs_no_layer(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, place: str
+@pytest.mark.parametrize("parent", ["/tmp", "/dev/shm"])
+async def test_interpreter_below_a_private_directory_disables_no_layer(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, parent: str
 ) -> None:
-    """The sandbox's own /tmp and /dev/shm, and an environment that lies below the host's, are all there."""
-    granted = (await Sandbox.open(SandboxSettings(minimum=Level.MINIMAL))).isolation
-    below = TemporaryDirectory(dir=place)
+    """The sandbox has its own /tmp and /dev/shm, and the Python environment below those of the host."""
+    supported = (await Sandbox.open(SandboxSettings(minimum=Level.MINIMAL))).isolation
+    below = TemporaryDirectory(dir=parent)
     request.addfinalizer(below.cleanup)
     Path(below.name).chmod(0o755)
     library = Path(below.name) / "environment" / "lib"
@@ -248,22 +239,22 @@ async def test_interpreter_below_what_is_private_costs_no_layer(
     known = process.python_directories()
     monkeypatch.setattr(process, "python_directories", lambda: [*known, str(library)])
     sandbox = await Sandbox.open(SandboxSettings(minimum=Level.MINIMAL))
-    assert sandbox.isolation.layers == granted.layers
+    assert sandbox.isolation.layers == supported.layers
     body = """
     import os, tempfile
     tempfile.TemporaryFile().write(b"x")
-    return [open(place).read(), *os.listdir(".")]
+    return [open(path).read(), *os.listdir(".")]
     """
-    outcome = await sandbox.run(Task(_source(body, "place"), "tool", {"place": str(library / "marker")}), 20.0)
+    outcome = await sandbox.run(Task(_source(body, "path"), "tool", {"path": str(library / "marker")}), 20.0)
     assert _value(outcome) == ["seen"]
 
 
 async def test_standard_library_works_inside(run: Run) -> None:
-    """Also modules of packages that were loaded before the way to them closed, and extension modules."""
+    """Also modules of packages that were loaded before their path became unreachable, and extension modules."""
     body = """
     import asyncio, csv, datetime, email.mime.text, hashlib, json.tool, re, sqlite3, subprocess, tempfile, zoneinfo
-    with tempfile.TemporaryDirectory() as place:
-        open(place + '/a', 'w').write('x')
+    with tempfile.TemporaryDirectory() as directory:
+        open(directory + '/a', 'w').write('x')
     con = sqlite3.connect(':memory:')
     out = subprocess.run(['/bin/echo', 'child'], capture_output=True, text=True).stdout
     return [con.execute('select 1 + 1').fetchone()[0], out, hashlib.sha256(b'').hexdigest()[:4]]
@@ -271,8 +262,7 @@ async def test_standard_library_works_inside(run: Run) -> None:
     assert _value(await run(_source(body))) == [2, "child\n", "e3b0"]
 
 
-async def test_runs_as_nobody_it_could_harm(run: Run, sandbox: Sandbox) -> None:
-    """Its own uid, no groups, no capabilities, no way to more."""
+async def test_tool_has_its_own_uid_and_no_privileges(run: Run, sandbox: Sandbox) -> None:
     body = """
     import os
     status = {}
@@ -296,7 +286,7 @@ async def test_runs_as_nobody_it_could_harm(run: Run, sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("family", ["AF_INET", "AF_INET6", "AF_UNIX", "AF_NETLINK"])
 async def test_network_is_out_of_reach(run: Run, family: str) -> None:
-    """Loopback too: a live listener is not found."""
+    """A listener on loopback is unreachable, too."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         body = """
         import socket
@@ -324,8 +314,7 @@ async def test_network_is_out_of_reach(run: Run, family: str) -> None:
         "import os\ntry: os.kill(server, 0)\nexcept OSError: return -1\nreturn 0",
     ],
 )
-async def test_ways_out_are_shut(run: Run, body: str) -> None:
-    """Namespaces, mounts, tracing, rings, uids, and signals to the server."""
+async def test_dangerous_system_calls_are_denied(run: Run, body: str) -> None:
     assert (
         await run(
             _source(body, "server=0" if "server" not in body else "server"),
@@ -334,8 +323,8 @@ async def test_ways_out_are_shut(run: Run, body: str) -> None:
     ).text == "-1"
 
 
-async def test_sleep_is_killed_at_the_timeout_with_its_daemon(run: Run) -> None:
-    """A double-forked daemon in a session of its own does not survive either."""
+async def test_timeout_kills_the_tool_and_its_daemons(run: Run) -> None:
+    """A double-forked daemon in its own session is killed, too."""
     body = """
     import os, subprocess, time
     if os.fork() == 0:
@@ -360,8 +349,7 @@ async def test_sleep_is_killed_at_the_timeout_with_its_daemon(run: Run) -> None:
     assert _alive(f": {mark}") == []
 
 
-async def test_daemon_does_not_outlive_the_return(run: Run) -> None:
-    """What is left when the function returns is ended before the answer is given."""
+async def test_daemons_are_killed_when_the_function_returns(run: Run) -> None:
     body = """
     import subprocess
     subprocess.Popen(['/bin/sh', '-c', f': {mark}; while :; do sleep 1; done'], start_new_session=True)
@@ -372,8 +360,7 @@ async def test_daemon_does_not_outlive_the_return(run: Run) -> None:
     assert _alive(f": {mark}") == []
 
 
-async def test_cancellation_kills(run: Run) -> None:
-    """A caller that goes away takes its tool along."""
+async def test_cancellation_kills_the_tool(run: Run) -> None:
     mark = f"{MARK}_{time.monotonic_ns()}"
     body = "import os; os.execv('/bin/sh', ['/bin/sh', '-c', f': {mark}; while :; do sleep 1; done'])"
     running = asyncio.create_task(run(_source(body, "mark"), mark=mark))
@@ -386,8 +373,7 @@ async def test_cancellation_kills(run: Run) -> None:
     assert _alive(f": {mark}") == []
 
 
-async def test_fork_bomb_is_bounded_and_cleaned_up(run: Run) -> None:
-    """It runs into its own limit, and the sandbox is as usable as before."""
+async def test_fork_bomb_reaches_its_limit_and_is_cleaned_up(run: Run) -> None:
     body = """
     import os, time
     while True:
@@ -403,8 +389,7 @@ async def test_fork_bomb_is_bounded_and_cleaned_up(run: Run) -> None:
     assert _children_running("inside/start.py") == []
 
 
-async def test_memory_hog_is_stopped(run: Run) -> None:
-    """By the bound on its address space."""
+async def test_memory_is_limited(run: Run) -> None:
     outcome = await run(_source("held = []\nwhile True: held.append(bytearray(10_000_000))"))
     assert (outcome.status, outcome.text) == (
         OutcomeStatus.KILLED,
@@ -412,8 +397,7 @@ async def test_memory_hog_is_stopped(run: Run) -> None:
     )
 
 
-async def test_spinning_is_stopped(run: Run) -> None:
-    """By the bound on its processor time, before the timeout."""
+async def test_processor_time_is_limited(run: Run) -> None:
     outcome = await run(_source("while True: pass"))
     assert (outcome.status, outcome.text) == (
         OutcomeStatus.KILLED,
@@ -421,8 +405,7 @@ async def test_spinning_is_stopped(run: Run) -> None:
     )
 
 
-async def test_disk_is_bounded(run: Run) -> None:
-    """One file at least; all together where the tool has a file system of its own."""
+async def test_size_of_a_file_is_limited(run: Run) -> None:
     outcome = await run(_source("open('big', 'wb').write(b'x' * 20_000_000)"))
     assert outcome.status is OutcomeStatus.ERROR
     assert "OSError" in outcome.text
@@ -430,15 +413,15 @@ async def test_disk_is_bounded(run: Run) -> None:
 
 @pytest.fixture
 def directories(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the directories of tools are made, for this test alone."""
+    """The directory in which this test creates the working directories of tools."""
     with TemporaryDirectory() as made:
         Path(made).chmod(0o755)
         monkeypatch.setattr(tempfile, "tempdir", made)
         yield Path(made)
 
 
-async def test_nothing_is_left_of_its_directory(directories: Path, run: Run) -> None:
-    """Whatever it wrote, and whatever rights it took away from it."""
+async def test_working_directory_is_removed(directories: Path, run: Run) -> None:
+    """Also if the tool has revoked permissions on it."""
     body = """
     import os
     os.makedirs('a/b')
@@ -452,8 +435,8 @@ async def test_nothing_is_left_of_its_directory(directories: Path, run: Run) -> 
     assert (await run(_source("import os; return sorted(os.listdir('.'))"))).text == "[]"
 
 
-async def test_executions_do_not_see_each_other(sandbox: Sandbox) -> None:
-    """Each has its own uid where it can, its own directory, and its own processes to kill."""
+async def test_concurrent_executions_are_separate(sandbox: Sandbox) -> None:
+    """Each has its own directory and processes, and its own uid if the server can change uids."""
     body = """
     import os, time
     open('mine', 'w').write(str(number))
@@ -469,8 +452,8 @@ async def test_executions_do_not_see_each_other(sandbox: Sandbox) -> None:
         assert len({uid for *_, uid in results[:4]}) == 4
 
 
-async def test_agent_state_is_read_and_changed(sandbox: Sandbox) -> None:
-    """The tool rewrites a block; only what changed comes back."""
+async def test_agent_state_can_be_read_and_changed(sandbox: Sandbox) -> None:
+    """Only changed blocks are returned."""
     body = """
     memory = agent_state.memory
     memory.update_block_value(label='human', value=memory.get_block('human').value + ' rides')
@@ -482,38 +465,38 @@ async def test_agent_state_is_read_and_changed(sandbox: Sandbox) -> None:
     assert outcome.changed_blocks == {"human": "Bo rides"}
 
 
-async def test_below_the_minimum_nothing_runs() -> None:
-    """And the reason names what the host refused."""
+async def test_tools_are_refused_below_the_minimum_level() -> None:
+    """The error names the layers that the host refused."""
     sandbox = Sandbox(SandboxSettings(), Isolation(frozenset({layer.SECCOMP, layer.LANDLOCK}), {"own_uid": "EPERM"}))
     with pytest.raises(
-        SandboxUnavailable, match=r"at level minimal, and restricted is the configured minimum .*own_uid: EPERM"
+        SandboxUnavailable, match=r"at level minimal, below the configured minimum restricted .*own_uid: EPERM"
     ):
         await sandbox.run(Task(_source("return 1"), "tool"), 5)
 
 
-async def test_probe_takes_away_what_the_host_refuses() -> None:
-    """A host as ordinary containers are: no namespaces, but uids, Landlock and seccomp."""
-    granted = {layer.OWN_UID, layer.LANDLOCK, layer.SECCOMP}
+async def test_probe_removes_the_layers_that_the_host_refuses() -> None:
+    """In ordinary containers there are no namespaces, but uids, Landlock and seccomp."""
+    supported = {layer.OWN_UID, layer.LANDLOCK, layer.SECCOMP}
 
     async def attempt(layers: Any) -> tuple[str, str] | None:
-        return next(((name, "EPERM") for name in layer.LAYERS if name in layers and name not in granted), None)
+        return next(((name, "EPERM") for name in layer.LAYERS if name in layers and name not in supported), None)
 
-    found = await find(attempt, set(layer.LAYERS) - {layer.USER_NAMESPACE})
-    assert found.layers == granted
-    assert found.level is Level.RESTRICTED
-    assert layer.PID_NAMESPACE in found.missing
+    isolation = await probe(attempt, set(layer.LAYERS) - {layer.USER_NAMESPACE})
+    assert isolation.layers == supported
+    assert isolation.level is Level.RESTRICTED
+    assert layer.PID_NAMESPACE in isolation.missing
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run as an ordinary user already")
-def test_an_ordinary_user_can_run_tools_too() -> None:
-    """With another interpreter of the system, from a copy that user can read."""
+def test_an_ordinary_user_can_execute_tools() -> None:
+    """Uses an interpreter of the system and a copy of the package, which that user can read."""
     python = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3") if Path(path).exists()), None)
     if python is None:
         pytest.skip("this machine has no interpreter that an ordinary user can run")
-    place = Path(tempfile.mkdtemp(prefix="mnemesh-copy-"))
-    place.chmod(0o755)
+    copy = Path(tempfile.mkdtemp(prefix="mnemesh-copy-"))
+    copy.chmod(0o755)
     try:
-        package = place / "mnemesh_tools"
+        package = copy / "mnemesh_tools"
         shutil.copytree(Path(mnemesh_tools.sandbox.__file__).parent, package / "sandbox")
         (package / "__init__.py").touch()
         script = textwrap.dedent("""
@@ -535,14 +518,14 @@ def test_an_ordinary_user_can_run_tools_too() -> None:
             cwd="/",
             capture_output=True,
             text=True,
-            env={"PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
             timeout=60,
             check=False,
         )
         assert done.returncode == 0, done.stderr
         level, text = json.loads(done.stdout)
         pool = SandboxSettings()
-        # Which uid of the pool is free depends on what else runs on this machine.
+        # The free uids of the pool depend on other processes of this machine.
         assert level == Level.NONE or text == "65534" or int(text) - pool.first_uid in range(pool.uids)
     finally:
-        shutil.rmtree(place)
+        shutil.rmtree(copy)

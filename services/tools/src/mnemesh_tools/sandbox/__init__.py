@@ -1,6 +1,6 @@
-"""The sandbox: runs one tool's source as a process that can reach nothing but what it was given.
+"""The sandbox: executes the source of one tool in an isolated process.
 
-This package needs the standard library only and knows nothing of the service around it.
+This package imports only the standard library, and nothing else of the service.
 """
 
 from mnemesh_tools.sandbox.isolation import Isolation, Level

@@ -1,4 +1,4 @@
-"""Which layers of isolation this host grants, found by trying, and what they add up to."""
+"""The isolation layers that this host supports, found by candidates them, and the level that they amount to."""
 
 from __future__ import annotations
 
@@ -23,69 +23,72 @@ _NAMESPACES = frozenset(
 
 
 class Level(IntEnum):
-    """What the layers add up to; more is safer."""
+    """The strength of a set of layers. Higher is safer."""
 
     NONE = 0
-    """No tool runs."""
+    """Tools are not executed."""
     MINIMAL = 1
-    """No network, no files of others; but the server's own uid and process table."""
+    """No network and no files of others. Tools share the uid and the process table of the server."""
     RESTRICTED = 2
-    """No network, no files of others, and no way to the server's processes."""
+    """No network, no files of others, and no access to the processes of the server."""
     FULL = 3
-    """Namespaces of its own for processes, network, IPC and files, and a filter on system calls."""
+    """Separate namespaces for processes, network, IPC and files, and a filter for system calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What holds on this host."""
+    """The result of probing a host."""
 
     layers: frozenset[str]
     missing: Mapping[str, str] = field(default_factory=dict)
-    """Layers that were tried and refused, with the host's reason."""
+    """The layers that the host refused, each with its reason."""
 
     @property
     def level(self) -> Level:
-        """The highest level whose every condition holds."""
-        on = self.layers
-        offline = bool({layer.SECCOMP, layer.NETWORK_NAMESPACE} & on)
-        files = bool({layer.PRIVATE_ROOT, layer.LANDLOCK, layer.OWN_UID} & on)
-        apart = layer.OWN_UID in on or {layer.USER_NAMESPACE, layer.PID_NAMESPACE} <= on
-        namespaces = _NAMESPACES - {layer.PRIVATE_PROC} <= on
+        """The highest level whose conditions are all met."""
+        layers = self.layers
+        offline = bool({layer.SECCOMP, layer.NETWORK_NAMESPACE} & layers)
+        files = bool({layer.PRIVATE_ROOT, layer.LANDLOCK, layer.OWN_UID} & layers)
+        apart = layer.OWN_UID in layers or {layer.USER_NAMESPACE, layer.PID_NAMESPACE} <= layers
+        namespaces = _NAMESPACES - {layer.PRIVATE_PROC} <= layers
         if not (offline and files):
             return Level.NONE
         if not apart:
             return Level.MINIMAL
-        return Level.FULL if namespaces and layer.SECCOMP in on else Level.RESTRICTED
+        return Level.FULL if namespaces and layer.SECCOMP in layers else Level.RESTRICTED
 
 
-async def find(
+async def probe(
     attempt: Callable[[Collection[str]], Awaitable[tuple[str, str] | None]], wanted: Collection[str] | None = None
 ) -> Isolation:
-    """Tries with all wanted layers, and again without each that the host refuses, until a run succeeds.
+    """Tries all wanted layers, and again without each one that the host refuses, until an execution succeeds.
 
     Args:
-        attempt: runs a trivial tool with these layers; gives the layer that failed and why, or None. A failure that
-            belongs to no layer has an empty name.
-        wanted: the layers to try; by default all that make sense for this process's uid.
+        attempt: Executes a trivial tool with these layers. Returns None, or the layer that failed and the reason. The
+            name is empty if the failure is not caused by a layer.
+        wanted: The layers to try. The default is all that are useful for the uid of this process.
     """
     root = os.geteuid() == 0
-    trying = set(wanted if wanted is not None else WANTED_AS_ROOT if root else WANTED_AS_USER)
+    candidates = set(wanted if wanted is not None else WANTED_AS_ROOT if root else WANTED_AS_USER)
     missing: dict[str, str] = {}
-    while trying:
-        failed = await attempt(_without_redundant(trying))
+    while candidates:
+        failed = await attempt(_without_redundant(candidates))
         if failed is None:
-            return Isolation(frozenset(_without_redundant(trying)), missing)
-        name, why = failed
-        missing[name or "interpreter"] = why
-        # Without its own uid root's tool would be root; an unnamed failure leaves nothing to take away.
-        if name not in trying or (root and name == layer.OWN_UID):
+            return Isolation(frozenset(_without_redundant(candidates)), missing)
+        name, reason = failed
+        missing[name or "interpreter"] = reason
+        # Without its own uid, the tool of a root server would be root. An unnamed failure names no layer to remove.
+        if name not in candidates or (root and name == layer.OWN_UID):
             break
-        trying -= {name, *(_NAMESPACES if name == layer.USER_NAMESPACE else ())}
+        candidates -= {name, *(_NAMESPACES if name == layer.USER_NAMESPACE else ())}
     return Isolation(frozenset(), missing)
 
 
 def _without_redundant(layers: Collection[str]) -> set[str]:
-    """Landlock stands in for the private root, and a private /proc is a part of it in a namespace of its own."""
+    """Returns the layers without Landlock if there is a private root, and without a private /proc if it cannot exist.
+
+    A private /proc needs a private root and a pid namespace.
+    """
     kept = set(layers)
     if layer.PRIVATE_ROOT in kept:
         kept -= {layer.LANDLOCK}

@@ -1,4 +1,4 @@
-"""What an ended process means: its result, or in words why there is none."""
+"""Derives the outcome of a task from its ended process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,22 @@ MAX_ERROR_CHARS: Final = 1000
 
 
 def outcome_of(task: Task, ended: Ended, seconds: float, cpu_seconds: int, memory_mb: int) -> Outcome:
-    """The outcome of `task`, whose process ended like this under these bounds."""
+    """Returns the outcome of `task`: its result, or the reason why it has none.
+
+    Args:
+        task: The task.
+        ended: Its process.
+        seconds: The time limit of the process.
+        cpu_seconds: The limit of processor time.
+        memory_mb: The limit of memory.
+    """
 
     def outcome(status: OutcomeStatus, text: str, **more: Any) -> Outcome:
         streams = (_text(ended.stdout), _text(ended.stderr))
         return Outcome(status, clean(text), *streams, ended.duration, **more)
 
-    def failed(status: OutcomeStatus, kind: str, why: str) -> Outcome:
-        return outcome(status, f"Error executing function {task.function}: {kind}: {why}"[:MAX_ERROR_CHARS])
+    def failed(status: OutcomeStatus, kind: str, reason: str) -> Outcome:
+        return outcome(status, f"Error executing function {task.function}: {kind}: {reason}"[:MAX_ERROR_CHARS])
 
     if ended.timed_out:
         return failed(
@@ -40,7 +48,7 @@ def outcome_of(task: Task, ended: Ended, seconds: float, cpu_seconds: int, memor
 
 
 def _answer(result: Captured) -> dict[str, Any] | None:
-    """The runner's answer; None for anything that the runner does not write, since the tool can write there too."""
+    """Returns the runner's answer, or None if the data is not one. The tool can write to the pipe, too."""
     try:
         answer = json.loads(result.data)
     except (ValueError, RecursionError):
@@ -60,9 +68,9 @@ def _without_answer(ended: Ended, cpu_seconds: int) -> tuple[OutcomeStatus, str,
     if status is not None and os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGXCPU:
-            why = f"it used more than {cpu_seconds} seconds of processor time and was stopped"
-            return OutcomeStatus.KILLED, "ResourceError", why
-        return OutcomeStatus.KILLED, "ResourceError", f"its process was ended by {signal.Signals(number).name}"
+            reason = f"it used more than {cpu_seconds} seconds of processor time and was stopped"
+            return OutcomeStatus.KILLED, "ResourceError", reason
+        return OutcomeStatus.KILLED, "ResourceError", f"its process was killed by {signal.Signals(number).name}"
     if ended.result.data:
         return OutcomeStatus.ERROR, "ValueError", "its result cannot be read"
     return OutcomeStatus.ERROR, "SystemExit", "its process ended before the function returned"

@@ -1,4 +1,4 @@
-"""One sandbox process seen from the server: started, fed, read within bounds, and ended with all it started."""
+"""The server's side of one sandbox process: starts it, reads its output within limits, and kills all of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REPORT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What a pipe carried, up to its bound."""
+    """The beginning of what a pipe carried, and the number of bytes after it."""
 
     data: bytes
     dropped: int
@@ -35,62 +35,62 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A process that is gone, and everything it started with it."""
+    """A process that has ended, together with all of its descendants."""
 
     result: Captured
     stdout: Captured
     stderr: Captured
     status: int | None
-    """The wait status of the runner; None if it was stopped from outside."""
+    """The wait status of the runner. None if the server stopped it."""
     refused: tuple[str, str] | None
-    """The layer that the host refused, and why."""
+    """The layer that the host refused, and the reason."""
     timed_out: bool
     duration: float
 
 
 def python_directories() -> list[str]:
-    """Where this interpreter's own files and standard library are."""
-    places = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-    places |= {prefix for prefix in (sys.base_prefix, sys.base_exec_prefix) if prefix != "/"}
-    return sorted(places)
+    """Returns the directories of this interpreter and its standard library."""
+    paths = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    paths |= {prefix for prefix in (sys.base_prefix, sys.base_exec_prefix) if prefix != "/"}
+    return sorted(paths)
 
 
 async def run(
     plan_for: Callable[[int, int], Plan], task: bytes, *, seconds: float, stream_bytes: int, result_bytes: int
 ) -> Ended:
-    """Runs one process to its end, the end of its time or the caller's cancellation; nothing of it is left in any case.
+    """Runs one process until it ends, its time is over, or the caller is cancelled. No descendant survives the call.
 
     Args:
-        plan_for: the plan, given the descriptors of the result and the report pipe.
-        task: what the runner reads on its stdin.
-        seconds: how long until it is killed.
-        stream_bytes: how much of stdout, and of stderr, is kept.
-        result_bytes: how much of the result pipe is kept.
+        plan_for: Returns the plan for the descriptors of the result pipe and the report pipe.
+        task: The task, which the runner reads from its stdin.
+        seconds: The time after which the process is killed.
+        stream_bytes: The number of bytes of stdout, and of stderr, to keep.
+        result_bytes: The number of bytes of the result pipe to keep.
     """
     started = time.monotonic()
     process, pipes = _start(plan_for, task)
     limits = (result_bytes, _REPORT_BYTES, stream_bytes, stream_bytes)
     reading = [asyncio.create_task(_collect(pipe, limit)) for pipe, limit in zip(pipes, limits, strict=True)]
-    # Nobody but the outer process and the warden holds the report pipe, so its end is theirs.
-    gone = reading[_REPORT]
+    # Only the outer process and the init process hold the report pipe, so it closes when both have ended.
+    ended = reading[_REPORT]
     timed_out = False
     try:
         async with asyncio.timeout(seconds):
-            await asyncio.shield(gone)
+            await asyncio.shield(ended)
     except TimeoutError:
         timed_out = True
     finally:
-        await asyncio.shield(_end(process, gone, reading))
+        await asyncio.shield(_end(process, ended, reading))
     result, report, stdout, stderr = await asyncio.gather(*reading)
     status, refused = _read_report(report.data)
     return Ended(result, stdout, stderr, status, refused, timed_out, time.monotonic() - started)
 
 
 def _start(plan_for: Callable[[int, int], Plan], task: bytes) -> tuple[subprocess.Popen[bytes], list[int]]:
-    """Starts the outer process; gives it and what to read of its result, report, stdout and stderr.
+    """Starts the outer process; returns it with the ends to read of its result, report, stdout and stderr pipes.
 
-    It is started here and not by the event loop: the loop's own way forks all of this process, whose gRPC threads do
-    not bear that, and a process started from another thread would take that thread's end for the server's.
+    The event loop cannot start it: the loop forks the whole process, which gRPC's threads do not survive. Another
+    thread cannot start it either: the process would receive its parent-death signal when that thread ends.
     """
     interpreter = getattr(sys, "_base_executable", None) or sys.executable
     with ExitStack() as ours, ExitStack() as theirs:
@@ -98,7 +98,7 @@ def _start(plan_for: Callable[[int, int], Plan], task: bytes) -> tuple[subproces
         for read, write in ends:
             ours.callback(os.close, read)
             theirs.callback(os.close, write)
-        stdin = _sealed(task)
+        stdin = _sealed_file(task)
         theirs.callback(os.close, stdin)
         plan = plan_for(ends[0][1], ends[_REPORT][1])
         process = subprocess.Popen(  # noqa: S603
@@ -115,8 +115,8 @@ def _start(plan_for: Callable[[int, int], Plan], task: bytes) -> tuple[subproces
         return process, [read for read, _ in ends]
 
 
-def _sealed(data: bytes) -> int:
-    """A file in memory that holds `data`, stands at its beginning and cannot be changed."""
+def _sealed_file(data: bytes) -> int:
+    """Returns the descriptor of a read-only file in memory that contains `data`."""
     file = os.memfd_create("task", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with os.fdopen(file, "wb", closefd=False) as stream:
         stream.write(data)
@@ -128,13 +128,13 @@ def _sealed(data: bytes) -> int:
 
 
 async def _end(
-    process: subprocess.Popen[bytes], gone: asyncio.Task[Captured], reading: list[asyncio.Task[Captured]]
+    process: subprocess.Popen[bytes], ended: asyncio.Task[Captured], reading: list[asyncio.Task[Captured]]
 ) -> None:
-    """Tells the outer process to end all; it is in nobody's reach but ours, so it does."""
-    if not gone.done():
+    """Makes the outer process kill the tool. The tool cannot reach the outer process, so this always succeeds."""
+    if not ended.done():
         process.terminate()
-        await asyncio.wait([gone], timeout=_GRACE_SECONDS)
-    if not gone.done():
+        await asyncio.wait([ended], timeout=_GRACE_SECONDS)
+    if not ended.done():
         process.kill()
     await asyncio.wait(reading)
     process.wait()
@@ -162,7 +162,7 @@ def _read_report(data: bytes) -> tuple[int | None, tuple[str, str] | None]:
     for line in data.splitlines():
         fact: dict[str, Any] = json.loads(line)
         if "layer" in fact:
-            refused = (fact["layer"], fact["why"])
+            refused = (fact["layer"], fact["reason"])
         elif refused is None:
             status = fact["status"]
     return status, refused

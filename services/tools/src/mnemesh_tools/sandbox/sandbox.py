@@ -1,4 +1,4 @@
-"""Runs tasks: probes the host once, then one process per task, as many at once as there are slots."""
+"""Runs tasks in sandbox processes, a limited number at a time, with the isolation that a probe has found."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Final, Self
 from mnemesh_kit.failpoints import async_failpoint
 
 from mnemesh_tools.sandbox import process
-from mnemesh_tools.sandbox.directory import work_directory
 from mnemesh_tools.sandbox.inside.plan import Limits, Plan
-from mnemesh_tools.sandbox.isolation import Isolation, Level, find
+from mnemesh_tools.sandbox.isolation import Isolation, Level, probe
 from mnemesh_tools.sandbox.outcomes import outcome_of
 from mnemesh_tools.sandbox.task import Outcome, Task
 from mnemesh_tools.sandbox.uids import UidPool
+from mnemesh_tools.sandbox.work_directory import work_directory
 
 _MEGABYTE: Final = 1024 * 1024
 _PROBE: Final = Task("def probe():\n    return 'ran'\n", "probe")
@@ -26,7 +26,7 @@ _PROBE_SECONDS: Final = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSettings:
-    """The bounds of every task."""
+    """The limits of every task."""
 
     minimum: Level = Level.RESTRICTED
     max_concurrent: int = 8
@@ -38,27 +38,25 @@ class SandboxSettings:
     disk_mb: int = 64
     open_files: int = 256
     stream_bytes: int = 500_000
-    """Of stdout, and of stderr."""
+    """The number of bytes to keep of stdout, and of stderr."""
     result_chars: int = 1_000_000
 
 
 class SandboxUnavailable(Exception):
-    """This host isolates tools less than the configured minimum."""
+    """This host isolates tools less than the settings require."""
 
     def __init__(self, isolation: Isolation, minimum: Level) -> None:
         self.missing = isolation.missing
-        reasons = "; ".join(f"{name}: {why}" for name, why in isolation.missing.items())
-        layers = f"on: {', '.join(sorted(isolation.layers)) or 'nothing'}" + (
-            f"; refused: {reasons}" if reasons else ""
-        )
+        layers = ", ".join(sorted(isolation.layers)) or "none"
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in isolation.missing.items()) or "none"
         super().__init__(
-            f"This host isolates tools at level {isolation.level.name.lower()}, and {minimum.name.lower()} is the "
-            f"configured minimum ({layers})."
+            f"This host isolates tools at level {isolation.level.name.lower()}, below the configured minimum "
+            f"{minimum.name.lower()} (layers: {layers}; refused: {reasons})."
         )
 
 
 class Sandbox:
-    """Runs user-written source. Open one per server with `Sandbox.open`."""
+    """Runs user-written source. A server opens one with `Sandbox.open`."""
 
     def __init__(self, settings: SandboxSettings, isolation: Isolation) -> None:
         self._settings = settings
@@ -69,7 +67,12 @@ class Sandbox:
 
     @classmethod
     async def open(cls, settings: SandboxSettings, *, layers: Collection[str] | None = None) -> Self:
-        """A sandbox with every layer that this host grants, of `layers` where given."""
+        """Probes the host and returns a sandbox with every layer that it supports.
+
+        Args:
+            settings: The limits of every task.
+            layers: The layers to try; by default all.
+        """
         probing = cls(settings, Isolation(frozenset()))
 
         async def attempt(chosen: Collection[str]) -> tuple[str, str] | None:
@@ -80,24 +83,24 @@ class Sandbox:
                 return None
             return "", ended.stderr.data.decode(errors="replace")[-500:] or f"wait status {ended.status}"
 
-        return cls(settings, await find(attempt, layers))
+        return cls(settings, await probe(attempt, layers))
 
     @property
     def isolation(self) -> Isolation:
-        """What the probe found."""
+        """The result of the probe."""
         return self._isolation
 
     async def run(self, task: Task, seconds: float) -> Outcome:
-        """Runs a task once; it and all it started are gone when this returns, raises or is cancelled.
+        """Runs a task once. None of its processes survives the call, even if it raises or is cancelled.
 
         Args:
-            task: what to run.
-            seconds: how long it may take, the wait for a free slot not counted.
+            task: The task.
+            seconds: The time limit, without the wait for a free slot.
 
         Raises:
-            SandboxUnavailable: the host's isolation is below the configured minimum.
+            SandboxUnavailable: The isolation of the host is below the configured minimum.
         """
-        self.require()
+        self.require_minimum()
         settings = self._settings
         await async_failpoint("sandbox.before_run", task.function)
         async with self._slots:
@@ -107,8 +110,8 @@ class Sandbox:
         await async_failpoint("sandbox.after_run", task.function)
         return outcome_of(task, ended, seconds, settings.cpu_seconds, settings.memory_mb)
 
-    def require(self) -> None:
-        """Raises `SandboxUnavailable` unless tools may run here."""
+    def require_minimum(self) -> None:
+        """Raises `SandboxUnavailable` if the isolation of the host is below the configured minimum."""
         if self._isolation.level < max(self._settings.minimum, Level.MINIMAL):
             raise SandboxUnavailable(self._isolation, self._settings.minimum)
 
@@ -118,14 +121,14 @@ class Sandbox:
             uid = stack.enter_context(self._uids.claim())
             async with work_directory(uid, layers) as directory:
                 return await process.run(
-                    self._planner(sorted(layers), uid, directory),
+                    self._plan_factory(sorted(layers), uid, directory),
                     task.to_json(),
                     seconds=seconds,
                     stream_bytes=settings.stream_bytes,
                     result_bytes=settings.result_chars * 12 + _MEGABYTE,
                 )
 
-    def _planner(self, layers: list[str], uid: int, directory: str | None) -> Callable[[int, int], Plan]:
+    def _plan_factory(self, layers: list[str], uid: int, directory: str | None) -> Callable[[int, int], Plan]:
         settings = self._settings
         limits = Limits(
             cpu_seconds=settings.cpu_seconds,

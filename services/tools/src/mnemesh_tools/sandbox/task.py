@@ -1,4 +1,4 @@
-"""What the sandbox runs and what comes of it."""
+"""The input and the output of the sandbox."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """What a tool sees of its agent as `agent_state`."""
+    """An agent as a tool sees it in `agent_state`."""
 
     agent_id: str
     name: str
     blocks: Mapping[str, str]
-    """Label to value; the tool may change the values."""
+    """The values of the blocks by label. The tool can change them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One call of one function of a source."""
+    """One call of a function in a source."""
 
     source: str
     function: str
@@ -30,7 +30,7 @@ class Task:
     agent: AgentView | None = None
 
     def to_json(self) -> bytes:
-        """The task as the runner reads it."""
+        """Returns the task as the runner reads it."""
         agent = self.agent
         return json.dumps(
             {
@@ -44,32 +44,32 @@ class Task:
 
 
 class OutcomeStatus(Enum):
-    """How a run ended."""
+    """The way in which a task ended."""
 
     SUCCESS = "success"
     ERROR = "error"
-    """The tool raised, or ended without a result that can be read."""
+    """The tool raised an exception, or ended without a readable result."""
     TIMED_OUT = "timed_out"
     KILLED = "killed"
-    """A bound of CPU or memory was reached."""
+    """The tool reached its limit of processor time or memory, or a signal killed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a task. All text is free of NUL and of lone surrogates."""
+    """The output of a task. Its texts contain no NUL characters and no lone surrogates."""
 
     status: OutcomeStatus
     text: str
-    """The returned value as text, or the error in words."""
+    """The returned value as text, or the error."""
     stdout: str
     stderr: str
     duration: float
-    """Seconds, the start of the process included."""
+    """The duration in seconds, with the start of the process."""
     chars: int = 0
-    """The length of the returned text before the sandbox's own bound."""
+    """The length of the returned text before the sandbox cut it."""
     changed_blocks: Mapping[str, str] = field(default_factory=dict)
 
 
 def clean(text: str) -> str:
-    """`text` with NUL and lone surrogates replaced, so that every store and wire can carry it."""
+    """Returns `text` with NUL characters and lone surrogates replaced, as `mnemesh_kit.text.storable` does."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")

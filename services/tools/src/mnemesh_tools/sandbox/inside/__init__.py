@@ -1,4 +1,4 @@
-"""The inside of a sandbox process. The standard library only: these files run in a bare interpreter.
+"""The code that runs inside a sandbox process, in an interpreter with only the standard library.
 
-Nothing here is imported by the server except the plan that both sides share.
+The server imports only the plan, which both sides share.
 """

@@ -1,4 +1,4 @@
-"""Ends what a tool left behind where no pid namespace does it."""
+"""Kills the processes that a tool leaves behind."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import signal
 
 
-def end_one(child: int) -> None:
-    """Kills process 1 of a namespace, and with it all others; returns when none is left."""
+def kill_init(child: int) -> None:
+    """Kills process 1 of a pid namespace, and with it all others. Returns when none is left."""
     try:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -15,8 +15,11 @@ def end_one(child: int) -> None:
         return
 
 
-def end_all(uid: int | None) -> None:
-    """Kills every process of `uid`, which nobody else uses; without one, every descendant of this process."""
+def kill_all(uid: int | None) -> None:
+    """Kills every process of `uid`, or every descendant of this process if `uid` is None. Returns when none is left.
+
+    The uid must belong to this tool alone.
+    """
     while True:
         if uid is not None:
             _kill_uid(uid)
@@ -29,7 +32,7 @@ def end_all(uid: int | None) -> None:
 
 
 def _kill_descendants() -> None:
-    """Stops all before it kills any, so that none can fork a successor meanwhile."""
+    """Stops all processes before it kills any, so that none can fork another one."""
     stopped: set[int] = set()
     while new := _descendants() - stopped:
         for pid in new:
@@ -40,7 +43,7 @@ def _kill_descendants() -> None:
 
 
 def _descendants() -> set[int]:
-    """Children, their children and so on; orphans are among them, since this process is their reaper."""
+    """Returns all descendants. They include orphans, because this process is their subreaper."""
     found: set[int] = set()
     waiting = [os.getpid()]
     while waiting:
@@ -53,12 +56,12 @@ def _descendants() -> set[int]:
                 found |= new
                 waiting.extend(new)
         except OSError:
-            continue  # it ended meanwhile
+            continue  # the process has ended
     return found
 
 
-def count_of_uid(uid: int) -> int:
-    """How many threads run under `uid`: the kernel counts them against RLIMIT_NPROC, whoever started them."""
+def count_threads(uid: int) -> int:
+    """Returns the number of threads of `uid`, which the kernel counts against RLIMIT_NPROC."""
     count = 0
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -78,7 +81,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _kill_uid(uid: int) -> None:
-    """Signals as `uid`: the kernel then reaches all its processes at once, and no other."""
+    """Kills all processes of `uid` at once: a process with this uid signals every process that it may signal."""
     child = os.fork()
     if child == 0:
         try:

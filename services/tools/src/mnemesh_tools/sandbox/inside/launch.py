@@ -1,8 +1,8 @@
-"""Puts the layers of a plan on, runs the tool inside, and ends everything that is left of it.
+"""Applies the layers of a plan, executes the tool inside, and kills all processes that it leaves behind.
 
-Three processes: the outer one stays outside and is the only one that the server talks to; the warden is process 1 of
-the sandbox's own pid namespace (without one the outer process is the warden too); the runner runs the tool.
-The tool runs in a fork of this interpreter, never in a fresh one: so it needs no right to the interpreter's file.
+There are three processes. The outer process stays outside the sandbox; the server communicates only with it. The init
+process is process 1 of the pid namespace; without a pid namespace, the outer process has its role. The runner executes
+the tool, in a fork of this interpreter: the tool's uid needs no permission on the interpreter's file.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _NAMESPACES = {NETWORK_NAMESPACE: linux.CLONE_NEWNET, IPC_NAMESPACE: linux.CLONE
 
 
 def main(text: str) -> NoReturn:
-    """Runs the plan given as JSON; facts about the run go to its report pipe, the tool's result to its result pipe."""
+    """Executes the plan in `text`, as JSON. Its report pipe receives the report, its result pipe the tool's result."""
     plan = Plan.from_json(text)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD})
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != plan.parent_pid:
-        os._exit(1)  # the server died before it could be watched
+        os._exit(1)  # the server ended before the parent-death signal was set
     try:
         _outer(plan)
     except LayerFailed as failure:
-        _report(plan, {"layer": failure.layer, "why": failure.why})
+        _report(plan, {"layer": failure.layer, "reason": failure.reason})
     os._exit(0)
 
 
@@ -55,7 +55,7 @@ def _report(plan: Plan, fact: dict[str, object]) -> None:
 
 
 def _outer(plan: Plan) -> None:
-    plan = _with_room_for_neighbours(plan)
+    plan = _with_counted_processes(plan)
     _unshare_users_and_pids(plan)
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
     go, ready = os.pipe()
@@ -69,18 +69,18 @@ def _outer(plan: Plan) -> None:
     os.write(ready, b".")
     status = _wait(child)
     if PID_NAMESPACE not in plan.layers:
-        descendants.end_all(plan.uid if OWN_UID in plan.layers else None)
+        descendants.kill_all(plan.uid if OWN_UID in plan.layers else None)
         _report(plan, {"status": status})
     elif status is None:
-        descendants.end_one(child)
+        descendants.kill_init(child)
 
 
-def _with_room_for_neighbours(plan: Plan) -> Plan:
-    """Raises the process limit by what runs under this uid already, where the kernel counts that in."""
+def _with_counted_processes(plan: Plan) -> Plan:
+    """Returns the plan with a process limit that allows for other processes of this uid, if the kernel counts them."""
     release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
     if OWN_UID in plan.layers or (USER_NAMESPACE in plan.layers and release >= (5, 14)):
         return plan
-    processes = plan.limits.processes + descendants.count_of_uid(os.getuid())
+    processes = plan.limits.processes + descendants.count_threads(os.getuid())
     return replace(plan, limits=replace(plan.limits, processes=processes))
 
 
@@ -106,7 +106,7 @@ def _unshare_users_and_pids(plan: Plan) -> None:
 
 
 def _wait(child: int) -> int | None:
-    """Waits until `child` ends, reaping whatever else falls to this process; None if told to stop before that."""
+    """Waits until `child` ends, and reaps other children; returns None if SIGTERM arrives first."""
     while True:
         if signal.sigwait({signal.SIGTERM, signal.SIGCHLD}) == signal.SIGTERM:
             return None
@@ -122,25 +122,25 @@ def _wait(child: int) -> int | None:
 
 
 def _inside(plan: Plan, go: int) -> NoReturn:
-    """The first process of the sandbox, up to and including the run of the tool."""
+    """Runs in the first process of the sandbox: applies the layers and executes the tool."""
     try:
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.read(go, 1) != b".":
-            os._exit(1)  # the outer process died before it could be watched
+            os._exit(1)  # the outer process ended before the parent-death signal was set
         os.close(go)
         os.setsid()
-        _die_first_when_memory_runs_out()
+        _prefer_for_oom_kill()
         _unshare_namespaces(plan)
         if PRIVATE_ROOT in plan.layers:
             root.enter(plan)
         if PID_NAMESPACE in plan.layers:
-            _guard(plan)
+            _fork_runner(plan)
         _restrict(plan)
     except LayerFailed as failure:
-        _report(plan, {"layer": failure.layer, "why": failure.why})
+        _report(plan, {"layer": failure.layer, "reason": failure.reason})
         os._exit(0)
     except OSError as error:
-        _report(plan, {"layer": "", "why": str(error)})
+        _report(plan, {"layer": "", "reason": str(error)})
         os._exit(0)
     os.close(plan.report_fd)
     try:
@@ -149,7 +149,7 @@ def _inside(plan: Plan, go: int) -> NoReturn:
         os._exit(0)
 
 
-def _die_first_when_memory_runs_out() -> None:
+def _prefer_for_oom_kill() -> None:
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
 
@@ -163,15 +163,15 @@ def _unshare_namespaces(plan: Plan) -> None:
                 raise LayerFailed(layer, str(error)) from error
 
 
-def _guard(plan: Plan) -> None:
-    """Forks the runner and returns in it; the parent, process 1, waits for it and takes the namespace down."""
+def _fork_runner(plan: Plan) -> None:
+    """Forks the runner and returns in it. The parent, process 1, waits for the runner and ends the namespace."""
     child = os.fork()
     if child == 0:
         return
     for number in (0, 1, 2, plan.result_fd):
         os.close(number)
     if USER_NAMESPACE in plan.layers:
-        # The runner has the same uid here, so the warden must be worth nothing and out of reach.
+        # The runner has the same uid, so this process must have no capabilities and must not be traceable.
         linux.drop_capabilities()
         linux.prctl(linux.PR_SET_DUMPABLE, 0)
     status = _wait(child)
@@ -180,7 +180,7 @@ def _guard(plan: Plan) -> None:
 
 
 def _restrict(plan: Plan) -> None:
-    """Takes from this process all that a tool must not have."""
+    """Removes from this process all privileges that a tool must not have."""
     directory = root.WORK_DIRECTORY if PRIVATE_ROOT in plan.layers else plan.work_directory
     os.chdir(directory or "/")
     os.umask(0o077)
@@ -196,7 +196,7 @@ def _restrict(plan: Plan) -> None:
             raise LayerFailed(OWN_UID, str(error)) from error
     if USER_NAMESPACE in plan.layers:
         linux.drop_capabilities()
-    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of uid clears it
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of the uid clears it
     _keep_library_readable(library)
     _limit(plan)
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
@@ -204,7 +204,7 @@ def _restrict(plan: Plan) -> None:
         linux.landlock_restrict(ruleset)
     if SECCOMP in plan.layers:
         try:
-            seccomp.restrict(among_neighbours=OWN_UID not in plan.layers and PID_NAMESPACE not in plan.layers)
+            seccomp.restrict(shares_processes=OWN_UID not in plan.layers and PID_NAMESPACE not in plan.layers)
         except (OSError, KeyError) as error:
             raise LayerFailed(SECCOMP, str(error)) from error
 
@@ -214,7 +214,7 @@ def _open_library() -> dict[str, int]:
 
 
 def _keep_library_readable(library: dict[str, int]) -> None:
-    """Lets imports go through open directories where the way to them is closed to the tool's uid, as below /root."""
+    """Makes imports use open directories if the tool's uid cannot reach their paths, for example below /root."""
     moved: dict[str, str] = {}
     for path, number in library.items():
         if os.access(path, os.R_OK | os.X_OK):
@@ -227,10 +227,8 @@ def _keep_library_readable(library: dict[str, int]) -> None:
     sys.path_importer_cache.clear()
     for module in list(sys.modules.values()):
         for old, new in moved.items():
-            if (places := getattr(module, "__path__", None)) is not None:
-                module.__path__ = [
-                    new + place.removeprefix(old) if place.startswith(old) else place for place in places
-                ]
+            if (paths := getattr(module, "__path__", None)) is not None:
+                module.__path__ = [new + path.removeprefix(old) if path.startswith(old) else path for path in paths]
 
 
 def _limit(plan: Plan) -> None:
@@ -253,8 +251,8 @@ def _limit(plan: Plan) -> None:
 def _ruleset(plan: Plan) -> int:
     try:
         if linux.landlock_version() == 0:
-            raise OSError("this kernel has no Landlock")
+            raise OSError("This kernel has no Landlock.")
         readable = [*SYSTEM_DIRECTORIES, *SYSTEM_FILES, *DEVICES, *plan.python_directories]
-        return linux.landlock_ruleset(readable, [place for place in (plan.work_directory, "/dev/null") if place])
+        return linux.landlock_ruleset(readable, [path for path in (plan.work_directory, "/dev/null") if path])
     except OSError as error:
         raise LayerFailed(LANDLOCK, str(error)) from error

@@ -1,4 +1,4 @@
-"""The system calls that Python 3.11 has no function for."""
+"""System calls for which Python 3.11 has no function."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PR_SET_SECCOMP = 22
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
-# These three have one number on every architecture.
+# These system calls have the same numbers on every architecture.
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CAPSET = {"x86_64": 126, "aarch64": 91}
@@ -41,15 +41,15 @@ _libc.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
 _libc.syscall.restype = ctypes.c_long
 
 
-def _checked(result: int, what: str) -> int:
+def _checked(result: int, call: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{call}: {os.strerror(number)}")
     return result
 
 
 def machine() -> str:
-    """The architecture's name as the kernel says it."""
+    """Returns the name of the architecture, such as `x86_64`."""
     return os.uname().machine
 
 
@@ -73,15 +73,15 @@ def unmount(target: str) -> None:
 def pivot_root(new: str, old: str) -> None:
     number = _PIVOT_ROOT.get(machine())
     if number is None:
-        raise OSError(f"pivot_root is not known on {machine()}")
+        raise OSError(f"The number of pivot_root is not known on {machine()}.")
     _checked(_libc.syscall(ctypes.c_long(number), os.fsencode(new), os.fsencode(old)), "pivot_root")
 
 
 def drop_capabilities() -> None:
-    """Gives up every capability of the calling thread, those of a user namespace included."""
+    """Drops every capability of the calling thread, also those in a user namespace."""
     number = _CAPSET.get(machine())
     if number is None:
-        raise OSError(f"capset is not known on {machine()}")
+        raise OSError(f"The number of capset is not known on {machine()}.")
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _checked(_libc.syscall(ctypes.c_long(number), header, (ctypes.c_uint32 * 6)()), "capset")
 
@@ -95,22 +95,22 @@ class _PathBeneath(ctypes.Structure):
     _fields_ = [("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32)]
 
 
-# Access rights of Landlock by the version of its interface that brought them.
+# Access rights of Landlock by the version of its interface that added them.
 _FILE_RIGHTS = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
 _READ = 0b1101  # execute, read a file, read a directory
-_FILE_ONLY = 0b111 | 1 << 14 | 1 << 15  # what a rule on something other than a directory may name
+_FILE_ONLY = 0b111 | 1 << 14 | 1 << 15  # the rights that a rule for a file can have
 _SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 
 
 def landlock_version() -> int:
-    """The version of Landlock's interface; 0 where the kernel has none."""
+    """Returns the version of Landlock's interface, or 0 if the kernel has none."""
     return int(max(0, _libc.syscall(ctypes.c_long(_LANDLOCK_CREATE_RULESET), None, ctypes.c_size_t(0), 1)))
 
 
 def landlock_ruleset(readable: list[str], writable: list[str]) -> int:
-    """A Landlock ruleset that leaves these trees and nothing else, as a descriptor for `landlock_restrict`.
+    """Returns the descriptor of a Landlock ruleset that allows access to these trees only.
 
-    From version 4 on it closes TCP, from version 6 on it refuses signals to processes outside.
+    It also denies TCP from version 4 on, and signals to processes outside from version 6 on.
     """
     version = landlock_version()
     rights = sum(right for since, right in _FILE_RIGHTS.items() if since <= version)
@@ -133,7 +133,7 @@ def landlock_ruleset(readable: list[str], writable: list[str]) -> int:
 
 
 def landlock_restrict(ruleset: int) -> None:
-    """Holds this process, and all it will start, to the ruleset for good; needs no_new_privs."""
+    """Applies the ruleset permanently to this process and its future descendants. Requires no_new_privs."""
     _checked(_libc.syscall(ctypes.c_long(_LANDLOCK_RESTRICT_SELF), ctypes.c_int(ruleset), 0), "landlock")
     os.close(ruleset)
 
@@ -147,7 +147,10 @@ class _Program(ctypes.Structure):
 
 
 def install_filter(instructions: list[tuple[int, int, int, int]]) -> None:
-    """Puts a seccomp filter, as (code, jump if true, jump if false, operand), on this process for good."""
+    """Applies a seccomp filter permanently to this process.
+
+    Each instruction is (code, jump if true, jump if false, operand).
+    """
     array = (_Instruction * len(instructions))(*(_Instruction(*one) for one in instructions))
     program = _Program(len(instructions), array)
     prctl(PR_SET_SECCOMP, 2, ctypes.addressof(program))

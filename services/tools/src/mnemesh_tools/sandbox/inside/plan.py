@@ -1,11 +1,11 @@
-"""What the server asks of one sandbox process: the layers, limits and places, as JSON on its command line."""
+"""The plan of one sandbox process: its layers, limits and paths. The server passes it as JSON on the command line."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
 
-# The layers of isolation, each stopping what the others do not. `LAYERS` is the order in which they are put on.
+# The layers of isolation. `LAYERS` has the order in which they are applied.
 OWN_UID = "own_uid"
 USER_NAMESPACE = "user_namespace"
 PID_NAMESPACE = "pid_namespace"
@@ -27,7 +27,7 @@ LAYERS = (
     SECCOMP,
 )
 
-# What a private root shows of the host, all read-only.
+# The files of the host that a private root contains, all read-only.
 SYSTEM_DIRECTORIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -35,7 +35,7 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of every process in the sandbox, and of the sandbox as a whole where a layer allows it."""
+    """The limits of every process in the sandbox, and of the sandbox as a whole if a layer allows it."""
 
     cpu_seconds: int
     memory_bytes: int
@@ -48,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Plan:
-    """One sandbox process."""
+    """The configuration of one sandbox process."""
 
     layers: list[str]
     limits: Limits
@@ -69,9 +69,9 @@ class Plan:
 
 
 class LayerFailed(Exception):
-    """A layer of the plan cannot be put on here."""
+    """The host refuses a layer of the plan."""
 
-    def __init__(self, layer: str, why: str) -> None:
-        super().__init__(f"{layer}: {why}")
+    def __init__(self, layer: str, reason: str) -> None:
+        super().__init__(f"{layer}: {reason}")
         self.layer = layer
-        self.why = why
+        self.reason = reason

@@ -1,4 +1,4 @@
-"""The private root of a sandbox: a read-only view of the system and the interpreter, and one bounded /tmp."""
+"""The private root of a sandbox: a read-only view of the system and the interpreter, and a /tmp of limited size."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ import os
 from . import linux
 from .plan import DEVICES, PRIVATE_PROC, PRIVATE_ROOT, SYSTEM_DIRECTORIES, SYSTEM_FILES, LayerFailed, Plan
 
-WORK_DIRECTORY = "/tmp/work"  # noqa: S108 - the sandbox's own, on its own bounded file system
+WORK_DIRECTORY = "/tmp/work"  # noqa: S108 - in the private root, on a file system of limited size
 _SHARED_MEMORY_BYTES = 8 * 1024 * 1024
-# What a remount may not take away from the mount that a bind shows, by the name statvfs has for it.
+# The flags that a remount must keep, by their name in statvfs.
 _KEPT_FLAGS = {os.ST_NOSUID: 2, os.ST_NODEV: 4, os.ST_NOEXEC: 8, os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048}
 
 
 def enter(plan: Plan) -> None:
-    """Moves this process, alone in its mount namespace, into a fresh root.
+    """Moves this process into a new mount namespace with a new root.
 
     Raises:
-        LayerFailed: naming the layer that the host refuses.
+        LayerFailed: The host refuses the layer.
     """
     try:
         linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWUTS)
         linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
-        places = _shown(plan)
-        # A file system over /tmp holds both the old root and the new one while the new one is laid out.
+        visible = _visible_paths(plan)
+        # A file system on /tmp contains the old root and the new one until the new one is complete.
         linux.mount("tmpfs", "/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=1m")  # noqa: S108
-        links = {place: os.readlink(place) for place in SYSTEM_DIRECTORIES if os.path.islink(place)}
+        links = {path: os.readlink(path) for path in SYSTEM_DIRECTORIES if os.path.islink(path)}
         os.mkdir("/tmp/new")  # noqa: S108
         os.mkdir("/tmp/old")  # noqa: S108
         linux.pivot_root("/tmp", "/tmp/old")  # noqa: S108
         os.chdir("/")
         linux.mount("tmpfs", "/new", "tmpfs", linux.MS_NOSUID, "mode=755,size=1m")
-        # Before what is shown of the host: an interpreter may live below them, and has to stand on top of these.
+        # These are mounted before the paths of the host, because the interpreter can be installed below them.
         _work_directory(plan)
         _shared_memory()
-        for place, source in places.items():
-            _bind(f"/old{source}", f"/new{place}")
-        for place, target in links.items():
-            if not os.path.lexists(f"/new{place}"):
-                os.symlink(target, f"/new{place}")
+        for path, source in visible.items():
+            _bind(f"/old{source}", f"/new{path}")
+        for path, target in links.items():
+            if not os.path.lexists(f"/new{path}"):
+                os.symlink(target, f"/new{path}")
         _devices()
     except OSError as error:
         raise LayerFailed(PRIVATE_ROOT, str(error)) from error
@@ -50,14 +50,14 @@ def enter(plan: Plan) -> None:
         raise LayerFailed(PRIVATE_ROOT, str(error)) from error
 
 
-def _shown(plan: Plan) -> dict[str, str]:
-    """The host's files and directories that the sandbox sees, by where, none inside another."""
-    directories = [place for place in SYSTEM_DIRECTORIES if not os.path.islink(place)]
-    shown: dict[str, str] = {}
-    for place in sorted({*directories, *SYSTEM_FILES, *DEVICES, *plan.python_directories}):
-        if os.path.exists(place) and not any(place.startswith(f"{other}/") for other in shown):
-            shown[place] = os.path.realpath(place)
-    return shown
+def _visible_paths(plan: Plan) -> dict[str, str]:
+    """Returns the paths of the host that the sandbox sees, none within another, each with its real path."""
+    directories = [path for path in SYSTEM_DIRECTORIES if not os.path.islink(path)]
+    visible: dict[str, str] = {}
+    for path in sorted({*directories, *SYSTEM_FILES, *DEVICES, *plan.python_directories}):
+        if os.path.exists(path) and not any(path.startswith(f"{other}/") for other in visible):
+            visible[path] = os.path.realpath(path)
+    return visible
 
 
 def _bind(source: str, target: str) -> None:
@@ -76,10 +76,10 @@ def _bind(source: str, target: str) -> None:
 
 def _work_directory(plan: Plan) -> None:
     os.mkdir("/new/tmp")
-    bounds = f"mode=1777,size={plan.limits.disk_bytes},nr_inodes=16384"
-    linux.mount("tmpfs", "/new/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, bounds)
+    options = f"mode=1777,size={plan.limits.disk_bytes},nr_inodes=16384"
+    linux.mount("tmpfs", "/new/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
     os.mkdir(f"/new{WORK_DIRECTORY}")
-    os.chmod(f"/new{WORK_DIRECTORY}", 0o777)  # noqa: S103 - its only user is the tool, under a uid of its own
+    os.chmod(f"/new{WORK_DIRECTORY}", 0o777)  # noqa: S103 - only the tool uses it, under its own uid
 
 
 def _shared_memory() -> None:

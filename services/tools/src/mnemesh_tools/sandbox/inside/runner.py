@@ -1,4 +1,4 @@
-"""Runs one tool: its source, arguments and environment come as JSON on stdin, its result goes as JSON to a pipe."""
+"""Executes one tool. Reads the task as JSON from stdin and writes the result as JSON to a pipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ MAX_ERROR_CHARS = 1000
 
 
 def run(result_fd: int, output_chars: int) -> None:
-    """Reads the task, runs it, writes one JSON object to `result_fd`. Returns whatever the tool did."""
+    """Reads the task, executes it and writes one JSON object to `result_fd`. Returns even if the tool fails.
+
+    Args:
+        result_fd: The descriptor of the result pipe.
+        output_chars: The maximum length of the result.
+    """
     task = json.loads(sys.stdin.buffer.read())
     os.environ.clear()
     os.environ.update(task["environment"])
@@ -26,17 +31,17 @@ def run(result_fd: int, output_chars: int) -> None:
             os._exit(1)
         answer = _failure(task, error)
     if os.getpid() != process:
-        os._exit(0)  # a fork of the tool came back out of the function; the answer is its parent's to give
+        os._exit(0)  # a fork of the tool returned from the function; its parent sends the answer
     _send(result_fd, answer)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
-            continue  # the tool closed or replaced it
+            continue  # the tool closed or replaced the stream
 
 
 class Block:
-    """A core memory block as a tool sees it; assigning to `value` changes it."""
+    """A core memory block as a tool sees it. Assigning to `value` changes the block."""
 
     def __init__(self, label: str, value: str) -> None:
         self.label = label
@@ -78,7 +83,7 @@ class AgentState:
         self._before: Mapping[str, str] = dict(agent["blocks"])
 
     def changes(self) -> dict[str, str]:
-        """The blocks whose value is another than at the start."""
+        """Returns the blocks whose value has changed, by label."""
         now = {block.label: str(block.value) for block in self.memory.blocks}
         return {label: value for label, value in now.items() if value != self._before.get(label)}
 
@@ -86,12 +91,12 @@ class AgentState:
 def _call(task: Mapping[str, Any], agent: AgentState | None) -> Any:
     import typing  # noqa: PLC0415
 
-    # Tool sources use List, Optional and the like without importing them.
+    # The sources of tools use List, Optional and similar names without importing them.
     namespace: dict[str, Any] = {key: getattr(typing, key) for key in typing.__all__}
     namespace["__name__"] = "tool"
     exec(compile(task["source"], _filename(task), "exec", dont_inherit=True), namespace)  # noqa: S102
     function = namespace[task["name"]]
-    value = function(**_complete(function, task["arguments"], agent))
+    value = function(**_complete_arguments(function, task["arguments"], agent))
     if hasattr(value, "__await__"):
         import asyncio  # noqa: PLC0415
 
@@ -106,8 +111,10 @@ def _filename(task: Mapping[str, Any]) -> str:
     return f"<tool {task['name']}>"
 
 
-def _complete(function: Callable[..., Any], arguments: dict[str, Any], agent: AgentState | None) -> dict[str, Any]:
-    """`arguments`, the agent where it is asked for, and None for what has no default and is not required."""
+def _complete_arguments(
+    function: Callable[..., Any], arguments: dict[str, Any], agent: AgentState | None
+) -> dict[str, Any]:
+    """Returns `arguments`, with None for parameters without a default, and the agent as `agent_state` if requested."""
     code = getattr(function, "__code__", None)
     if code is None:
         return arguments
@@ -119,13 +126,13 @@ def _complete(function: Callable[..., Any], arguments: dict[str, Any], agent: Ag
 
 
 def _answer(value: Any, output_chars: int) -> dict[str, Any]:
-    """The tool's value as text: strings as they are, None as "None", all else as JSON where it has such a form."""
+    """Returns the answer with the value as text: a string unchanged, None as "None", others as JSON if possible."""
     if value is None or not isinstance(value, (bool, int, float, dict, list, tuple, set, frozenset)):
         text = str(value)
     else:
         try:
             text = json.dumps(value, ensure_ascii=False, default=_plain)
-        except (TypeError, ValueError, RecursionError):  # keys that JSON has no form for, or a value inside itself
+        except (TypeError, ValueError, RecursionError):  # keys that JSON does not support, or a recursive value
             text = str(value)
     return {"ok": True, "text": text[:output_chars], "chars": len(text)}
 
@@ -141,7 +148,7 @@ def _failure(task: Mapping[str, Any], error: BaseException) -> dict[str, Any]:
 
         lines = task["source"].splitlines(keepends=True)
         linecache.cache[_filename(task)] = (len(task["source"]), None, lines, _filename(task))
-        # The first frame is this file's; the tool's author has no use for it.
+        # Frames of this file do not help the author of the tool.
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         sys.stderr.write("".join(line for line in lines if __file__ not in line))
         message = str(error)
@@ -156,4 +163,4 @@ def _send(result_fd: int, answer: dict[str, Any]) -> None:
         try:
             data = data[os.write(result_fd, data) :]
         except OSError:
-            return  # the tool closed the pipe; the server sees a process that ended without a result
+            return  # the tool closed the pipe; the server reports that the process ended without a result

@@ -1,4 +1,4 @@
-"""The system calls that no tool may make, as a seccomp filter: sockets, namespaces, mounts, tracing, kernel keys."""
+"""A seccomp filter that denies system calls to tools: sockets, namespaces, mounts, tracing, kernel keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import linux
 _ARCHITECTURE = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
 _X32_BIT = 0x4000_0000
 
-# name: (number on x86_64, number on aarch64); None where the architecture has no such call.
+# The number of each call on x86_64 and on aarch64, or None if the architecture does not have it.
 _DENIED: dict[str, tuple[int | None, int | None]] = {
     "socket": (41, 198),
     "unshare": (272, 97),
@@ -59,8 +59,8 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "fanotify_init": (300, 262),
     "seccomp": (317, 277),
 }
-# Where a tool shares its uid and its processes with the server, it may signal or re-limit nobody.
-_DENIED_AMONG_NEIGHBOURS: dict[str, tuple[int | None, int | None]] = {
+# A tool that shares its uid and its process table with the server must not signal or limit other processes.
+_DENIED_IN_SHARED_TABLE: dict[str, tuple[int | None, int | None]] = {
     "kill": (62, 129),
     "tkill": (200, 130),
     "tgkill": (234, 131),
@@ -77,32 +77,32 @@ _CLONE3 = (435, 435)
 _IOCTL = (16, 29)
 _TIOCSTI = 0x5412
 
-_LOAD = 0x20  # the word at offset k of the call's description
+_LOAD = 0x20  # loads the word at offset k of the description of the call
 _EQUALS, _AT_LEAST, _HAS_BITS, _RETURN = 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
 _NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
 
 
 def supported() -> bool:
-    """Whether the numbers of this machine's system calls are known here."""
+    """Returns whether the numbers of this machine's system calls are known."""
     return linux.machine() in _ARCHITECTURE
 
 
-def restrict(*, among_neighbours: bool) -> None:
-    """Denies the calls above to this process and all it will start; needs no_new_privs.
+def restrict(*, shares_processes: bool) -> None:
+    """Denies these calls permanently to this process and its future descendants. Requires no_new_privs.
 
     Args:
-        among_neighbours: the tool shares uid and process table with others, so signals are denied too.
+        shares_processes: Also denies signals, because the tool shares its uid and its process table with others.
     """
     column = 0 if linux.machine() == "x86_64" else 1
-    denied = {**_DENIED, **(_DENIED_AMONG_NEIGHBOURS if among_neighbours else {})}
+    denied = {**_DENIED, **(_DENIED_IN_SHARED_TABLE if shares_processes else {})}
     deny, absent = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
     program = [(_LOAD, 0, 0, _ARCH), (_EQUALS, 1, 0, _ARCHITECTURE[linux.machine()]), (_RETURN, 0, 0, deny)]
     program += [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, deny)]
     for numbers in denied.values():
         if (number := numbers[column]) is not None:
             program += [(_EQUALS, 0, 1, number), (_RETURN, 0, 0, deny)]
-    # clone3 hides its flags behind a pointer; without it the C library falls back to clone.
+    # A filter cannot read the flags of clone3, which a pointer passes. Without clone3, the C library uses clone.
     program += [(_EQUALS, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, absent)]
     program += [(_EQUALS, 0, 3, _CLONE[column]), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
     program += [(_HAS_BITS, 0, 1, linux.CLONE_NEWUSER), (_RETURN, 0, 0, deny), (_LOAD, 0, 0, _NUMBER)]

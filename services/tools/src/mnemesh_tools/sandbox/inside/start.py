@@ -1,10 +1,10 @@
-"""Entry: `python -I -S start.py <plan as JSON>`."""
+"""The entry point: `python -I -S start.py <plan as JSON>`."""
 
 import importlib
 import os
 import sys
 
-# These files are found under the package's short name, and only until they are loaded: a tool never sees them.
+# The package is importable only while its modules are loaded, so that tools cannot import it.
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 launch = importlib.import_module("inside.launch")
 sys.path.pop()

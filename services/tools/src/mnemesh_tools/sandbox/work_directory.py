@@ -1,4 +1,4 @@
-"""The directory that a tool works in where it has no private root with one."""
+"""The working directory of a tool that has no private root."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from mnemesh_tools.sandbox.inside import plan as layer
 
 @asynccontextmanager
 async def work_directory(uid: int, layers: Collection[str]) -> AsyncIterator[str | None]:
-    """A fresh directory of the tool's own, removed afterwards; None where the private root brings one."""
+    """Yields a new directory that belongs to the tool and removes it afterwards.
+
+    Yields None if the layers include a private root, which contains such a directory.
+    """
     if layer.PRIVATE_ROOT in layers:
         yield None
         return
@@ -30,11 +33,11 @@ async def work_directory(uid: int, layers: Collection[str]) -> AsyncIterator[str
 
 
 def _remove(directory: Path) -> None:
-    """Removes it whatever rights the tool, which is gone by now, took from it."""
+    """Removes the directory, also if the tool has revoked permissions on it. The tool must have ended."""
     if os.geteuid() != 0:
         directory.chmod(stat.S_IRWXU)
-        for place, names, _ in os.walk(directory):
-            for path in (Path(place, name) for name in names):
+        for parent, names, _ in os.walk(directory):
+            for path in (Path(parent, name) for name in names):
                 if not path.is_symlink():
                     path.chmod(stat.S_IRWXU)
     shutil.rmtree(directory)
