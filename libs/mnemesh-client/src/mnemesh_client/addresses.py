@@ -33,14 +33,14 @@ class Addresses:
         """Returns the addresses of a mesh.
 
         Args:
-            target: The orchestrator. Defaults to MNEMESH_TARGET, then to localhost:50050. A host without a port gets
+            target: the orchestrator. Defaults to MNEMESH_TARGET, then to localhost:50050. A host without a port gets
                 port 50050.
-            blocks: The blocks service. Defaults to MNEMESH_BLOCKS_TARGET, then to the default port of the service on
+            blocks: the blocks service. Defaults to MNEMESH_BLOCKS_TARGET, then to the default port of the service on
                 the host of the orchestrator.
-            recall: The recall service. Has the same defaults with MNEMESH_RECALL_TARGET.
-            archival: The archival service. Has the same defaults with MNEMESH_ARCHIVAL_TARGET.
-            tools: The tools service. Has the same defaults with MNEMESH_TOOLS_TARGET.
-            env: The environment to read the variables from.
+            recall: the recall service. Has the same defaults with MNEMESH_RECALL_TARGET.
+            archival: the archival service. Has the same defaults with MNEMESH_ARCHIVAL_TARGET.
+            tools: the tools service. Has the same defaults with MNEMESH_TOOLS_TARGET.
+            env: the environment to read the variables from.
         """
         orchestrator = _with_port(target or env.get("MNEMESH_TARGET") or "localhost")
         host = _host(orchestrator)

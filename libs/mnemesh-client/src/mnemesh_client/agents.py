@@ -69,7 +69,7 @@ class AgentsClient:
             blocks: core memory as a mapping of labels to values, or as Block messages.
             block_ids: existing blocks to share.
             tools: built-in tools by name, stored tools by name or "tool-…" id.
-            tool_sources: Python functions, or their source code, to create tools from.
+            tool_sources: python functions, or their source code, to create tools from.
             archive_ids: existing archives to share.
             system: the system prompt; empty is the prompt of the type.
             system_prompt_key: the key of a stored system prompt to use instead of `system`; see `e.prompts`.

@@ -28,11 +28,11 @@ def returned(
     """Returns the decision for a call that the client ran itself.
 
     Args:
-        tool_call_id: The id of the call.
-        text: The result, or the error if it failed.
-        failed: Whether the call failed.
-        stdout: The lines that the tool printed to stdout.
-        stderr: The lines that the tool printed to stderr.
+        tool_call_id: the id of the call.
+        text: the result, or the error if it failed.
+        failed: whether the call failed.
+        stdout: the lines that the tool printed to stdout.
+        stderr: the lines that the tool printed to stderr.
     """
     status = message_pb2.TOOL_RETURN_STATUS_ERROR if failed else message_pb2.TOOL_RETURN_STATUS_SUCCESS
     tool_return = message_pb2.ToolReturn(

@@ -16,8 +16,7 @@ from mnemesh.archival.v1 import (
 from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import InvalidArgument
 
-from mnemesh_client.inputs import json_text, present_fields
-from mnemesh_client.messages import SearchModeName
+from mnemesh_client.inputs import SearchModeName, json_text, present_fields
 from mnemesh_client.paging import Order, paginate, sort_order
 
 TagMatchName = Literal["any", "all"]

@@ -11,8 +11,7 @@ from mnemesh.recall.v1 import episodes_pb2, episodes_service_pb2, episodes_servi
 from mnemesh_kit.channels import Channel
 from mnemesh_kit.errors import InvalidArgument
 
-from mnemesh_client.inputs import json_text, optional_timestamp, present_fields
-from mnemesh_client.messages import SearchModeName
+from mnemesh_client.inputs import SearchModeName, json_text, optional_timestamp, present_fields
 from mnemesh_client.paging import Order, paginate, sort_order
 
 

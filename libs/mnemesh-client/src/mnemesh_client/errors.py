@@ -44,8 +44,8 @@ class RunFailed(MnemeshError):
     """A turn ended in an error.
 
     Attributes:
-        run_id: The id of the failed run.
-        reason: The reason of the error, such as PROVIDER_AUTH or CONTEXT_WINDOW_OVERFLOW.
+        run_id: the id of the failed run.
+        reason: the reason of the error, such as PROVIDER_AUTH or CONTEXT_WINDOW_OVERFLOW.
     """
 
     code = grpc.StatusCode.FAILED_PRECONDITION

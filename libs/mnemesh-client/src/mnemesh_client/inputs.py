@@ -30,6 +30,7 @@ AgentTypeName = Literal[
 ]
 Blocks = Mapping[str, str] | Sequence[blocks_pb2.Block]
 Input = str | runs_pb2.InputMessage | Sequence[runs_pb2.InputMessage]
+SearchModeName = Literal["hybrid", "text", "vector"]
 ToolSource = str | Callable[..., Any]
 
 
@@ -42,7 +43,7 @@ def agent_type(name: str) -> agents_pb2.AgentType.ValueType:
     """Returns the agent type with this name. A suffix "_agent" is ignored: "letta_v1_agent" is "letta_v1".
 
     Raises:
-        InvalidArgument: There is no such type.
+        InvalidArgument: there is no such type.
     """
     full = f"AGENT_TYPE_{name.removesuffix('_agent').upper()}"
     if full not in agents_pb2.AgentType.keys():  # noqa: SIM118  (an enum wrapper is no mapping)
@@ -78,7 +79,7 @@ def source_text(tool: ToolSource) -> str:
     """Returns the source code of a tool: of a function that is defined in a file, or the text itself.
 
     Raises:
-        InvalidArgument: The source of the function is not available, because it is built in or was typed at a prompt.
+        InvalidArgument: the source of the function is not available, because it is built in or was typed at a prompt.
     """
     if isinstance(tool, str):
         return tool

@@ -9,10 +9,10 @@ from mnemesh.recall.v1 import contexts_pb2, messages_service_pb2, messages_servi
 from mnemesh.types.v1 import message_pb2
 from mnemesh_kit.channels import Channel
 
+from mnemesh_client.inputs import SearchModeName
 from mnemesh_client.paging import Order, paginate, sort_order
 
 RoleName = Literal["system", "user", "assistant", "tool", "approval", "summary"]
-SearchModeName = Literal["hybrid", "text", "vector"]
 
 
 class MessagesClient:

@@ -28,10 +28,10 @@ async def paginate(
     """Yields the rows of a List method, page after page.
 
     Args:
-        call: The method of a stub.
-        request: The request. Its page_size and page_token are overwritten.
-        field: The name of the repeated field in the response.
-        limit: The maximum number of rows; None yields all.
+        call: the method of a stub.
+        request: the request. Its page_size and page_token are overwritten.
+        field: the name of the repeated field in the response.
+        limit: the maximum number of rows; None yields all.
     """
     left = limit
     while left is None or left > 0:

@@ -46,8 +46,8 @@ async def choose_agent(mnemesh: Mnemesh, key: str | None) -> Agent:
     """Returns the agent with an id or name; without a key, the first agent or the only one.
 
     Raises:
-        NotFound: There is no such agent.
-        InvalidArgument: Several agents match.
+        NotFound: there is no such agent.
+        InvalidArgument: several agents match.
     """
     if key is not None:
         return await mnemesh.agents.find(key)

@@ -28,10 +28,10 @@ async def ensure_first_agent(mnemesh: Mnemesh, model: str, directory: Path, *, o
     An interrupted creation is repeated with the request id that is kept in `directory` until the agent exists.
 
     Args:
-        mnemesh: The client.
-        model: The default model of the mesh.
-        directory: The data directory of the mesh.
-        override: Give the agent `model` in any case. Otherwise it gets `model` only if its own model is the rehearsal
+        mnemesh: the client.
+        model: the default model of the mesh.
+        directory: the data directory of the mesh.
+        override: give the agent `model` in any case. Otherwise it gets `model` only if its own model is the rehearsal
             model or is no longer served.
     """
     agent = await first_agent(mnemesh)

@@ -24,9 +24,9 @@ def mesh_config(data_dir: str | None) -> MeshConfig:
     """Returns the settings of the mesh on this machine.
 
     Args:
-        data_dir: The value of `--data-dir`, or None to use MNEMESH_DATA_DIR.
+        data_dir: the value of `--data-dir`, or None to use MNEMESH_DATA_DIR.
 
     Raises:
-        ConfigError: A variable has an invalid value.
+        ConfigError: a variable has an invalid value.
     """
     return MeshConfig.from_env({**os.environ, **({"MNEMESH_DATA_DIR": data_dir} if data_dir else {})})

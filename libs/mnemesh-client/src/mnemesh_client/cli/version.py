@@ -37,7 +37,7 @@ async def service_version(mnemesh: Mnemesh, name: str) -> str:
     """Returns the version of a running service; "unknown" for a release that does not report its version.
 
     Raises:
-        MnemeshError: The service does not answer, or it returned another error.
+        MnemeshError: the service does not answer, or it returned another error.
     """
     try:
         return (await mnemesh.server_info(name)).version or _UNKNOWN

@@ -44,7 +44,7 @@ class MeshConfig:
         """Reads the settings from the environment.
 
         Raises:
-            ConfigError: A variable has an invalid value. The message is one line and names the variable.
+            ConfigError: a variable has an invalid value. The message is one line and names the variable.
         """
         config = read_config(cls, env)
         return replace(config, ports=_ports_from_env(env))
@@ -81,7 +81,7 @@ def service_module(name: str) -> str:
     """Returns the module that runs a service (`python -m <module>`), without importing it.
 
     Raises:
-        StartupError: The package of the service is not installed.
+        StartupError: the package of the service is not installed.
     """
     package = service(name).package
     spec = importlib.util.find_spec(package)

@@ -43,7 +43,7 @@ class DataDirectoryLock:
         """Creates the directory if it is missing, and locks it.
 
         Raises:
-            StartupError: The directory cannot be written, or another process holds the lock.
+            StartupError: the directory cannot be written, or another process holds the lock.
         """
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)

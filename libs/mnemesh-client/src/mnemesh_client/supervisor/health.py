@@ -20,7 +20,7 @@ async def wait_until_serving(address: str) -> None:
     """Waits until the service at `address` reports SERVING. Has no time limit of its own.
 
     Raises:
-        grpc.aio.AioRpcError: The health service returned an error other than UNAVAILABLE.
+        grpc.aio.AioRpcError: the health service returned an error other than UNAVAILABLE.
     """
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)

@@ -19,8 +19,8 @@ def require_free_ports(config: MeshConfig) -> None:
     """Checks that each service of the mesh can listen on its port.
 
     Raises:
-        PortInUseError: Another process listens on a port. The message names the port and the variable to change.
-        StartupError: The mesh cannot listen on a port for another reason.
+        PortInUseError: another process listens on a port. The message names the port and the variable to change.
+        StartupError: the mesh cannot listen on a port for another reason.
     """
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     for spec in SERVICES:

@@ -22,10 +22,10 @@ class ServiceProcess:
         """Describes the process without starting it.
 
         Args:
-            name: The name of the service.
-            arguments: The arguments of the Python interpreter.
-            environment: The whole environment of the process.
-            log: The file to which its output is appended.
+            name: the name of the service.
+            arguments: the arguments of the Python interpreter.
+            environment: the whole environment of the process.
+            log: the file to which its output is appended.
         """
         self.name = name
         self.log = log

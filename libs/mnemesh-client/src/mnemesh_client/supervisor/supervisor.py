@@ -36,9 +36,9 @@ class Supervisor:
         """Describes a mesh without starting it.
 
         Args:
-            config: The settings of the mesh.
-            notify: Receives one line for each event that an operator wants to see.
-            names: The services to run.
+            config: the settings of the mesh.
+            notify: receives one line for each event that an operator wants to see.
+            names: the services to run.
         """
         self.config = config
         self._notify = notify
@@ -51,7 +51,7 @@ class Supervisor:
         """Starts all services at once and returns when all of them serve.
 
         Raises:
-            StartupError: The mesh cannot start. The message is one line; no process is left running.
+            StartupError: the mesh cannot start. The message is one line; no process is left running.
         """
         self._lock = DataDirectoryLock.acquire(self.config.data_path)
         try:
