@@ -55,6 +55,7 @@ class FakeOrchestrator(
         self.started: dict[str, str] = {}
         self.break_after: list[int] = []
         self.can_attach = True
+        self.unknown_models: set[str] = set()
         self.attached = 0
         self.cancelled: list[str] = []
         self.decided: list[message_pb2.ApprovalDecision] = []
@@ -101,6 +102,8 @@ class FakeOrchestrator(
         return agents_service_pb2.DeleteAgentResponse()
 
     async def GetModel(self, request: Any, context: Any) -> models_service_pb2.GetModelResponse:
+        if request.handle in self.unknown_models:
+            raise NotFound(f"There is no model {request.handle!r}.", resource_id=request.handle)
         return models_service_pb2.GetModelResponse(model=models_pb2.Model(handle=request.handle or "mnemesh/rehearsal"))
 
     async def SendMessage(self, request: Any, context: Any) -> AsyncIterator[runs_service_pb2.SendMessageResponse]:

@@ -52,7 +52,7 @@ class Finding:
 
     @property
     def is_problem(self) -> bool:
-        """Whether the operator has to act."""
+        """True if the operator has to act."""
         return self.state == "problem"
 
     @property

@@ -46,19 +46,24 @@ async def service_version(mnemesh: Mnemesh, name: str) -> str:
 
 
 async def _version(connection: Connection) -> int:
-    console, failed = output(), False
+    console = output()
     console.print(f"{'client':13} {CLIENT_VERSION}", markup=False)
     async with connection.open() as mnemesh:
         names = [name for name, _ in mnemesh.addresses.items()]
-        results = await asyncio.gather(*(service_version(mnemesh, name) for name in names), return_exceptions=True)
-    if all(isinstance(result, MnemeshError) for result in results):
-        raise results[0]  # type: ignore[misc]  (checked above)
+        results = await asyncio.gather(*(_version_or_error(mnemesh, name) for name in names))
+    errors = [result for result in results if isinstance(result, MnemeshError)]
+    if len(errors) == len(results):
+        raise errors[0]
     for name, result in zip(names, results, strict=True):
         if isinstance(result, MnemeshError):
             print_error(f"{name}: {error_text(result)}")
-            failed = True
-        elif isinstance(result, BaseException):
-            raise result
         else:
             console.print(f"{name:13} {result}", markup=False)
-    return int(failed)
+    return int(bool(errors))
+
+
+async def _version_or_error(mnemesh: Mnemesh, name: str) -> str | MnemeshError:
+    try:
+        return await service_version(mnemesh, name)
+    except MnemeshError as error:
+        return error

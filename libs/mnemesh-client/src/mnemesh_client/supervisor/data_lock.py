@@ -28,7 +28,7 @@ class LockHolder:
 
     pid: int
     ready: bool = False
-    """Whether all services of its mesh serve."""
+    """True if all services of its mesh serve."""
 
 
 class DataDirectoryLock:
