@@ -409,13 +409,13 @@ async def test_the_operators_providers_stand_beside_and_cannot_be_changed(tmp_pa
             first = await models.ListProviders(by_name)
             by_name.page_token = first.next_page_token
             rest = await models.ListProviders(by_name)
-            assert [p.name for p in (*first.providers, *rest.providers)] == ["mnemesh", "mine", "openai"]
+            assert [p.name for p in (*first.providers, *rest.providers)] == ["mine", "mnemesh", "openai"]
             (base,) = (await models.ListProviders(rpc.ListProvidersRequest(types=["openai"]))).providers
             assert (base.category, base.has_api_key) == (pb.PROVIDER_CATEGORY_BASE, True)
             assert await handles(models) == ["mine/fake-model", "mnemesh/rehearsal", "openai/base-model"]
             assert (await named(models, "")).handle == "openai/base-model", "the operator's choice goes first"
             after = rpc.ListProvidersRequest(after_id=made.id, order_by=rpc.PROVIDER_ORDER_BY_NAME)
-            assert [p.name for p in (await models.ListProviders(after)).providers] == ["openai"]
+            assert [p.name for p in (await models.ListProviders(after)).providers] == ["mnemesh", "openai"]
             with pytest.raises(MnemeshError) as taken:
                 await create(models, a_provider(own, "openai"))
             assert taken.value.reason == "ALREADY_EXISTS"
@@ -536,11 +536,11 @@ async def test_embedders_are_listed(tmp_path: Path) -> None:
     async with served(config) as models:
         every = (await models.ListEmbeddingModels(rpc.ListEmbeddingModelsRequest())).models
         assert [(m.handle, m.dimension, m.offline, m.is_default) for m in every] == [
+            ("house/e5", 384, False, True),
             ("mnemesh/hashing-256", 256, True, False),
             ("mnemesh/wordllama-256", 256, True, False),
-            ("house/e5", 384, False, True),
         ]
         one = await models.ListEmbeddingModels(rpc.ListEmbeddingModelsRequest(handle="house/e5"))
         assert [m.endpoint for m in one.models] == ["http://127.0.0.1:1/v1"]
         after = await models.ListEmbeddingModels(rpc.ListEmbeddingModelsRequest(after_id="mnemesh/hashing-256"))
-        assert [m.handle for m in after.models] == ["mnemesh/wordllama-256", "house/e5"]
+        assert [m.handle for m in after.models] == ["mnemesh/wordllama-256"]
