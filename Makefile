@@ -1,4 +1,5 @@
-# Everything a newcomer or a CI needs. Asks for Python 3.11 or 3.12 with venv and pip, and make; brings the rest itself.
+# All tasks of development and CI. Requires Python 3.11 to 3.14 with venv and pip, and make; installs everything else.
+# PYTHON selects an interpreter and VENV another environment: make test PYTHON=python3.13 VENV=.venv-3.13
 
 UV_VERSION := 0.13.8
 VENV := .venv
@@ -11,48 +12,56 @@ MEMORY = $(shell grep -qE ' /dev/shm [^ ]+ [^ ]*noexec' /proc/mounts 2>/dev/null
 empty :=
 space := $(empty) $(empty)
 
-# Everything happens in this folder's own environment, whatever the caller's shell is set up for.
+# Use the environment of this directory, regardless of the caller's shell.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 export UV_PYTHON := $(CURDIR)/$(BIN)/python
 export UV_PYTHON_DOWNLOADS := never
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check proto bench bench-tiers up down fmt
+.PHONY: help run test check check-format check-types check-imports check-contracts proto bench bench-memory up down fmt
 .DELETE_ON_ERROR:
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-run: $(VENV)/.runtime ## Start the whole mesh and talk to a first agent
+run: $(VENV)/.runtime ## Start the whole mesh and chat with a first agent
 	@exec $(BIN)/mnemesh up --chat
 
 up: $(VENV)/.runtime ## Start the mesh in the background
 	@exec $(BIN)/mnemesh up --background
 
-down: $(VENV)/.runtime ## Stop it
+down: $(VENV)/.runtime ## Stop the mesh
 	@exec $(BIN)/mnemesh down
 
 test: $(VENV)/.dev ## Run every test (ARGS="-k name" narrows it down)
 	@TMPDIR="$${TMPDIR-$(MEMORY)}" $(BIN)/pytest -n 2 $(ARGS)
 
-check: $(VENV)/.dev ## Format, lint, types, import rules, generated code, contracts
+check: check-format check-types check-imports check-contracts ## Format, lint, types, import rules, generated code, contracts
+	@echo "mnemesh: all checks passed"
+
+check-format: $(VENV)/.dev ## Format and lint
 	@echo "mnemesh: format"
 	@$(BIN)/ruff format --check .
 	@echo "mnemesh: lint"
 	@$(BIN)/ruff check .
+
+check-types: $(VENV)/.dev ## Types
 	@echo "mnemesh: types"
 	@MYPYPATH=$(subst $(space),:,$(SOURCES)) $(BIN)/mypy $(filter-out libs/mnemesh-proto/src,$(SOURCES))
+
+check-imports: $(VENV)/.dev ## Import rules
 	@echo "mnemesh: import rules"
 	@$(BIN)/lint-imports
+
+check-contracts: $(VENV)/.dev ## Generated code, lint and compatibility of the contracts
 	@echo "mnemesh: generated code"
 	@$(BIN)/python scripts/generate_protos.py --check
 	@echo "mnemesh: contracts"
 	@$(BIN)/buf lint
 	@sh scripts/check_breaking.sh $(BIN)/buf
-	@echo "mnemesh: all checks passed"
 
-fmt: $(VENV)/.dev ## Format everything, fix what can be fixed
+fmt: $(VENV)/.dev ## Format everything and apply automatic fixes
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/buf format -w
@@ -60,26 +69,26 @@ fmt: $(VENV)/.dev ## Format everything, fix what can be fixed
 proto: $(VENV)/.dev ## Generate the Python code of the contracts
 	@$(BIN)/python scripts/generate_protos.py
 
-bench: $(VENV)/.dev ## Measure a mesh with a fake model
+bench: $(VENV)/.dev ## Measure turns of a mesh with a fake model
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-bench-tiers: $(VENV)/.dev ## Measure recall and archival at a million messages
-	@$(BIN)/python -m benchmarks.tiers $(ARGS)
+bench-memory: $(VENV)/.dev ## Measure recall and archival with a million messages
+	@$(BIN)/python -m benchmarks.memory $(ARGS)
 
-# What a running mesh needs. Leaves the development tools where they are.
+# Dependencies of a running mesh. Keeps installed development tools.
 $(VENV)/.runtime: $(MANIFESTS) | $(VENV)/.uv-$(UV_VERSION)
-	@echo "mnemesh: installing what the mesh needs"
+	@echo "mnemesh: installing the runtime dependencies"
 	@$(BIN)/uv sync --frozen --no-dev --inexact
 	@touch $@
 
-# What tests and checks need beside that.
+# Dependencies of tests and checks.
 $(VENV)/.dev: $(MANIFESTS) | $(VENV)/.uv-$(UV_VERSION)
-	@echo "mnemesh: installing what the tests need"
+	@echo "mnemesh: installing the development dependencies"
 	@$(BIN)/uv sync --frozen --all-packages --all-groups
 	@touch $(VENV)/.runtime $@
 
 $(VENV)/.uv-$(UV_VERSION):
-	@echo "mnemesh: making $(VENV)"
+	@echo "mnemesh: creating $(VENV)"
 	@sh scripts/make_venv.sh $(VENV)
 	@echo "mnemesh: installing uv $(UV_VERSION)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet uv==$(UV_VERSION)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Holds proto/ against what was published before: the main branch, or, on it, the commit before the last one.
-# Arguments: the buf command. AGAINST=<ref> names another base. Without a history there is nothing to break.
+# Checks that proto/ is compatible with the published version: the main branch or, on it, the previous commit.
+# Argument: the buf command. AGAINST=<ref> selects another base. Without a git history the check is skipped.
 set -eu
 
 skip() {
@@ -19,11 +19,11 @@ for ref in ${AGAINST:-} origin/main main HEAD~1; do
     base=$commit
     break
 done
-[ -n "$base" ] || skip "no commit before this one has any"
+[ -n "$base" ] || skip "no earlier commit contains contracts"
 
 before=$(mktemp -d)
 trap 'rm -rf "$before"' EXIT
 git archive "$base" proto | tar -x -C "$before"
 cp buf.yaml "$before"
 "$1" breaking --against "$before"
-echo "mnemesh: contracts break nothing since $(git rev-parse --short "$base")"
+echo "mnemesh: contracts are compatible with $(git rev-parse --short "$base")"

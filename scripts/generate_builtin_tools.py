@@ -1,4 +1,4 @@
-"""Writes what the tools service lists of built-in tools, which are the orchestrator's: no room imports another."""
+"""Writes the list of built-in tools that the tools service returns. Services do not import each other, so it is a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TARGET = Path(__file__).parents[1] / "services" / "tools" / "src" / "mnemesh_too
 
 
 def rendered() -> str:
-    """The text of the file."""
+    """Returns the content of the file."""
     schemas = [
         {"name": schema.name, "description": schema.description, "parameters": schema.parameters}
         for _, schema in sorted(BUILTIN_SCHEMAS.items())

@@ -1,6 +1,6 @@
-"""Regenerates libs/mnemesh-proto/src from proto/: messages, gRPC stubs and their type stubs.
+"""Generates libs/mnemesh-proto/src from proto/: messages, gRPC stubs and type stubs.
 
-With --check, generates into a scratch folder and fails where the committed code differs.
+With --check, generates into a temporary directory and fails if the committed code differs.
 """
 
 import argparse
@@ -20,8 +20,8 @@ TARGET = ROOT / "libs" / "mnemesh-proto" / "src"
 
 
 def generate(target: Path) -> None:
-    """Writes the code of every proto file below `target`, mirroring the proto paths."""
-    # protoc finds the mypy plugins by PATH; they stand beside the interpreter that runs this
+    """Writes the code of every proto file to `target`, with the same relative paths."""
+    # protoc finds the mypy plugins through PATH; they are installed next to this interpreter
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     sources = sorted(str(path.relative_to(PROTO)) for path in PROTO.rglob("*.proto"))
     arguments = [
@@ -44,7 +44,7 @@ def generate(target: Path) -> None:
 
 
 def differences(fresh: Path) -> list[str]:
-    """Paths, relative to the generated tree, that are missing, left over or different."""
+    """Returns the paths, relative to the generated tree, that are missing, superfluous or different."""
     wanted = {path.relative_to(fresh) for path in fresh.rglob("*_pb2*.py*")}
     present = {path.relative_to(TARGET) for path in TARGET.rglob("*_pb2*.py*") if "__pycache__" not in path.parts}
     stale = [name for name in wanted & present if not filecmp.cmp(fresh / name, TARGET / name, shallow=False)]
@@ -53,7 +53,7 @@ def differences(fresh: Path) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail where the committed code is not current")
+    parser.add_argument("--check", action="store_true", help="fail if the committed code is not current")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         generate(Path(scratch))
