@@ -1,4 +1,4 @@
-"""Writes the list of built-in tools that the tools service returns. Services do not import each other, so it is a file."""
+"""Writes the built-in tools to a file of the tools service, because services do not import each other."""
 
 from __future__ import annotations
 
