@@ -45,3 +45,15 @@ async def test_what_is_there_is_migrated_and_kept(tmp_path: Path) -> None:
     tables = dict(await made(path))
     assert "mine" in tables
     assert "blocks" in tables
+
+
+async def test_a_database_in_memory_starts_as_a_copy_of_the_first() -> None:
+    schemas = []
+    for _ in range(2):
+        database = Database.open("sqlite:///:memory:")
+        await database.migrate("mnemesh_blocks")
+        schemas.append(await database.read(schema))
+        await database.write(lambda connection: connection.execute(sa.text("CREATE TABLE mine (id INTEGER)")))
+        await database.close()
+    assert len(schemas[0]) > 5
+    assert schemas[0] == schemas[1]

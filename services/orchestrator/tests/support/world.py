@@ -247,7 +247,7 @@ class World:
 @asynccontextmanager
 async def opened(directory: Path, url: str | None = None, **given: Any) -> AsyncIterator[World]:
     """A world on an empty database, by default a fresh SQLite file."""
-    database = Database.open(url or f"sqlite:///{directory / 'orchestrator.db'}")
+    database = Database.open(url or "sqlite:///:memory:")
     await database.migrate("mnemesh_orchestrator")
     try:
         yield World(database, directory, **given)

@@ -25,12 +25,14 @@ PURGE_SECONDS = 3600.0
 _log = structlog.get_logger("mnemesh.tools")
 
 
-async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource | None = None) -> Assembly:
+async def assemble(
+    config: Config, *, clock: Clock | None = None, ids: IdSource | None = None, sandbox: Sandbox | None = None
+) -> Assembly:
     """Migrates the database, probes the sandbox and returns the service, ready to start."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
     database = await open_database(config, "mnemesh_tools")
     store = SqlToolStore(database, clock)
-    sandbox = await Sandbox.open(config.sandbox)
+    sandbox = sandbox or await Sandbox.open(config.sandbox)
     _log_isolation(sandbox.isolation, config)
     tools = ToolsServicer(ToolService(store, clock, ids, BuiltinTools.load()))
     executions = ExecutionServicer(ExecutionService(store, sandbox))

@@ -90,6 +90,10 @@ class Database:
             ) from error
         shown = parsed.render_as_string(hide_password=True)
         match parsed.get_backend_name():
+            case "sqlite" if parsed.database == ":memory:":
+                from mnemesh_kit.sql.memory import MemoryEngine  # noqa: PLC0415
+
+                return cls(MemoryEngine(), shown)
             case "sqlite":
                 from mnemesh_kit.sql.sqlite import SqliteEngine  # noqa: PLC0415  (only the engine in use is imported)
 

@@ -1,4 +1,4 @@
-"""Fresh SQLite databases that begin as copies: a test process carries a room's revisions out once, not in each test."""
+"""Template databases: a test process applies a service's migrations once, and copies the result for each test."""
 
 from __future__ import annotations
 
@@ -14,57 +14,68 @@ from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
-from mnemesh_kit.services import SERVICE_NAMES
+from mnemesh_kit.services import SERVICES
 from mnemesh_kit.sql.database import Database
+from mnemesh_kit.sql.memory import MemoryEngine
 
-_PACKAGES: Final = {f"mnemesh_{room}" for room in SERVICE_NAMES}
+_PACKAGES: Final = {spec.package for spec in SERVICES}
 
 
 @contextmanager
 def template_databases() -> Iterator[None]:
-    """Has `Database.migrate` copy what it made before into files that are not there yet, and go on from that.
+    """Makes `Database.migrate` copy the first migrated SQLite database of a service into each later empty one.
 
-    A database that has anything in it is migrated as ever, and so is every one on PostgreSQL.
+    A database that is not empty, and every one on PostgreSQL, is migrated as always.
     """
-    opened, migrate = Database.open, Database.migrate
+    original_open, original_migrate = Database.open, Database.migrate
     paths: WeakKeyDictionary[Database, Path] = WeakKeyDictionary()
-    made: dict[str, Path] = {}
+    files: dict[str, Path] = {}
+    dumps: dict[str, bytes] = {}
 
     def open_(url: str, **options: object) -> Database:
-        database: Database = opened(url, **options)  # type: ignore[arg-type]
-        place = sa.make_url(url)
-        if place.get_backend_name() == "sqlite" and place.database:
-            paths[database] = Path(place.database)
+        database: Database = original_open(url, **options)  # type: ignore[arg-type]
+        parsed = sa.make_url(url)
+        if parsed.get_backend_name() == "sqlite" and parsed.database not in (None, ":memory:"):
+            paths[database] = Path(parsed.database)
         return database
 
-    async def migrate_(self: Database, package: str) -> None:
+    async def migrate_in_memory(database: Database, engine: MemoryEngine, package: str) -> None:
+        if package not in dumps:
+            await original_migrate(database, package)
+            dumps[package] = engine.dump()
+        else:
+            engine.load(dumps[package])
+
+    async def migrate(self: Database, package: str) -> None:
+        if isinstance(self._engine, MemoryEngine) and package in _PACKAGES:
+            return await migrate_in_memory(self, self._engine, package)
         path = paths.get(self)
         if path is None or path.exists() or package not in _PACKAGES:
-            return await migrate(self, package)
-        known = made.get(package)
-        if known is not None and path.parent.is_dir():
-            await asyncio.to_thread(_place, known, path)
-            return await migrate(self, package)
-        await migrate(self, package)
-        made[package] = await asyncio.to_thread(_copy, path, Path(directory) / f"{package}-{uuid4()}.db")
+            return await original_migrate(self, package)
+        template = files.get(package)
+        if template is not None and path.parent.is_dir():
+            await asyncio.to_thread(_copy_to, template, path)
+            return await original_migrate(self, package)
+        await original_migrate(self, package)
+        files[package] = await asyncio.to_thread(_dump, path, Path(directory) / f"{package}-{uuid4()}.db")
         return None
 
-    with TemporaryDirectory(prefix="mnemesh-migrated-") as directory:
-        Database.open, Database.migrate = staticmethod(open_), migrate_  # type: ignore[method-assign]
+    with TemporaryDirectory(prefix="mnemesh-templates-") as directory:
+        Database.open, Database.migrate = staticmethod(open_), migrate  # type: ignore[method-assign]
         try:
             yield
         finally:
-            Database.open, Database.migrate = opened, migrate  # type: ignore[method-assign]
+            Database.open, Database.migrate = original_open, original_migrate  # type: ignore[method-assign]
 
 
-def _copy(path: Path, copy: Path) -> Path:
+def _dump(path: Path, copy: Path) -> Path:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("VACUUM INTO ?", (str(copy),))
     return copy
 
 
-def _place(known: Path, path: Path) -> None:
-    """Puts a copy where nothing is yet; where that cannot be, the room finds out by itself why not."""
+def _copy_to(template: Path, path: Path) -> None:
+    """Copies the template to a path that does not exist; leaves errors for the service to find."""
     with suppress(OSError), TemporaryDirectory(dir=path.parent, prefix=".copy-") as directory:
-        copied = shutil.copyfile(known, Path(directory) / "database")
+        copied = shutil.copyfile(template, Path(directory) / "database")
         path.hardlink_to(copied)

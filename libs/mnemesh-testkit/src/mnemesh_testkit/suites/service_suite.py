@@ -6,19 +6,19 @@ the room's parts in this process, a running server on a port, or a server that o
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 from mnemesh_kit.channels import Channels
 from mnemesh_kit.config import ServerConfig
-from mnemesh_kit.errors import MnemeshError, typed_error
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_kit.server import Assembly, RunningServer
+
+from mnemesh_testkit.mesh.local_services import LocalChannel, in_process
 
 if TYPE_CHECKING:
     from mnemesh_testkit.databases.postgres import PostgresServer
@@ -96,55 +96,3 @@ async def at_address(target: str, **options: Any) -> AsyncIterator[Any]:
         yield channels.channel(target)
     finally:
         await channels.close()
-
-
-@asynccontextmanager
-async def in_process(assembly: Assembly) -> AsyncIterator[LocalChannel]:
-    """A channel into the servicers of `assembly`, whose life is lived meanwhile as a server lives it."""
-    async with AsyncExitStack() as stack:
-        for close in assembly.close:
-            stack.push_async_callback(close)
-        for hook in assembly.start:
-            await hook()
-        tasks = [asyncio.ensure_future(hook()) for hook in assembly.background]
-        try:
-            yield LocalChannel(assembly)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class LocalChannel:
-    """What a generated stub takes for a channel, without transport: requests and answers are still encoded."""
-
-    def __init__(self, assembly: Assembly) -> None:
-        self._handlers: dict[str, Any] = {}
-        for add, servicer in assembly.servicers:
-            add(servicer, self)
-
-    def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        """Part of what a servicer is added to; the registered handlers are the same ones."""
-
-    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
-        """Takes the methods of a service."""
-        self._handlers |= {f"/{service}/{name}": handler for name, handler in handlers.items()}
-
-    def unary_unary(
-        self, method: str, request_serializer: Callable[[Any], bytes], response_deserializer: Callable[[bytes], Any],
-        _registered_method: bool = False,
-    ) -> Callable[..., Any]:  # fmt: skip
-        """A callable that gives the answer; it raises what the wire would bring, as the wire would."""
-        handler = self._handlers[method]
-
-        async def call(request: Any, **_: Any) -> Any:
-            try:
-                asked = handler.request_deserializer(request_serializer(request))
-                answer = await handler.unary_unary(asked, None)
-            except MnemeshError:
-                raise
-            except Exception as error:
-                raise typed_error(error) from error
-            return response_deserializer(handler.response_serializer(answer))
-
-        return call

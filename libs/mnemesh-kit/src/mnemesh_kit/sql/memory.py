@@ -1,0 +1,82 @@
+"""SQLite in memory, for tests: one connection, whose transactions run at once on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from functools import cache
+from typing import TypeVar, cast
+
+import sqlalchemy as sa
+
+T = TypeVar("T")
+
+
+class MemoryEngine:
+    """A database that exists while the engine is open.
+
+    A transaction is a plain function call, so transactions never overlap, and nothing waits for a thread or a file. A
+    caller still yields to the event loop after each, as it does with other engines.
+    """
+
+    dialect = "sqlite"
+
+    def __init__(self) -> None:
+        self._connection = _engine().connect()
+
+    async def read(self, fn: Callable[[sa.Connection], T]) -> T:
+        """Runs `fn` in a transaction that cannot write."""
+        driver = self._driver()
+        driver.execute("PRAGMA query_only=ON")
+        try:
+            result = self.run(fn)
+        finally:
+            driver.execute("PRAGMA query_only=OFF")
+        await asyncio.sleep(0)
+        return result
+
+    async def write(self, fn: Callable[[sa.Connection], T]) -> T:
+        """Runs `fn` in a transaction."""
+        result = self.run(fn)
+        await asyncio.sleep(0)
+        return result
+
+    async def alter(self, fn: Callable[[sa.Connection], T]) -> T:
+        """Runs `fn` in a transaction. SQLite's schema changes are transactional."""
+        return await self.write(fn)
+
+    def run(self, fn: Callable[[sa.Connection], T]) -> T:
+        """Runs `fn` in a transaction and returns its result."""
+        with self._connection.begin():
+            return fn(self._connection)
+
+    def dump(self) -> bytes:
+        """Returns the whole database."""
+        return self._driver().serialize()
+
+    def load(self, dump: bytes) -> None:
+        """Replaces the database by one that `dump` returned."""
+        self._driver().deserialize(dump)
+
+    async def close(self) -> None:
+        """Discards the database."""
+        self._connection.close()
+
+    def _driver(self) -> sqlite3.Connection:
+        return cast("sqlite3.Connection", self._connection.connection.driver_connection)
+
+
+@cache
+def _engine() -> sa.Engine:
+    """Returns the process's one engine, whose statements are compiled once for all databases."""
+    engine = sa.create_engine(
+        "sqlite+pysqlite://",
+        poolclass=sa.NullPool,
+        # `begin` starts transactions: the driver would start them only before the first write.
+        connect_args={"isolation_level": None, "check_same_thread": False},
+        query_cache_size=5_000,
+    )
+    sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA foreign_keys=ON"))
+    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    return engine

@@ -1,0 +1,139 @@
+"""The real blocks, recall, archival and tools services in this process, called without a network or files.
+
+Each service is its own wiring over a database in memory. A call goes from the generated stub to the servicer through
+`LocalChannel`, which still encodes and decodes requests and responses. Background tasks do not run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import MnemeshError, by_reason, typed_error
+from mnemesh_kit.failpoints import async_failpoint
+from mnemesh_kit.server import Assembly
+
+MEMORY_URL: Final = "sqlite:///:memory:"
+EMBEDDER: Final = "mnemesh/hashing-256"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalServices:
+    """Channels into the services, by name."""
+
+    channels: Mapping[str, LocalChannel]
+
+    def __getitem__(self, service: str) -> LocalChannel:
+        """The channel into a service."""
+        return self.channels[service]
+
+
+@asynccontextmanager
+async def local_services(
+    directory: Path,
+    *services: str,
+    clock: Clock | None = None,
+    errors: tuple[type[MnemeshError], ...] = (),
+    parts: Mapping[str, Mapping[str, Any]] | None = None,
+) -> AsyncIterator[LocalServices]:
+    """Opens services in this process.
+
+    Args:
+        directory: of the vector indexes.
+        services: their names.
+        clock: of every service; None is the system's.
+        errors: the caller's own error classes, as of `Channels`.
+        parts: service → further arguments of its `assemble`.
+    """
+    async with AsyncExitStack() as stack:
+        channels = {}
+        for name in services:
+            config = import_module(f"mnemesh_{name}.config").Config(
+                port=0, data_dir=str(directory), database_url=MEMORY_URL, log_level="error", shutdown_grace_seconds=0,
+                **({"embedder": EMBEDDER} if name in ("recall", "archival") else {}),
+            )  # fmt: skip
+            assemble = import_module(f"mnemesh_{name}.wiring").assemble
+            assembly = await assemble(config, clock=clock, **(parts or {}).get(name, {}))
+            channels[name] = await stack.enter_async_context(in_process(assembly, errors=errors, background=False))
+        yield LocalServices(channels)
+
+
+@asynccontextmanager
+async def in_process(
+    assembly: Assembly, *, errors: tuple[type[MnemeshError], ...] = (), background: bool = True
+) -> AsyncIterator[LocalChannel]:
+    """Starts the parts of a service without a server, yields a channel into them, and closes them."""
+    async with AsyncExitStack() as stack:
+        for close in assembly.close:
+            stack.push_async_callback(close)
+        for hook in assembly.start:
+            await hook()
+        tasks = [asyncio.ensure_future(hook()) for hook in assembly.background] if background else []
+        try:
+            yield LocalChannel(assembly, errors)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class LocalChannel:
+    """A channel for generated stubs that calls the servicers of an assembly directly."""
+
+    def __init__(self, assembly: Assembly, errors: tuple[type[MnemeshError], ...] = ()) -> None:
+        self._known = by_reason(errors)
+        self._handlers: dict[str, Any] = {}
+        for add, servicer in assembly.servicers:
+            add(servicer, self)
+
+    def add_generic_rpc_handlers(self, handlers: Any) -> None:
+        """Ignores the handlers, which `add_registered_method_handlers` also receives."""
+
+    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
+        """Registers the methods of a service."""
+        self._handlers |= {f"/{service}/{name}": handler for name, handler in handlers.items()}
+
+    def unary_unary(
+        self, method: str, request_serializer: Callable[[Any], bytes], response_deserializer: Callable[[bytes], Any],
+        _registered_method: bool = False,
+    ) -> Callable[..., Any]:  # fmt: skip
+        """Returns a callable from a request to its response. It raises the errors that a `Channel` would raise."""
+        handler = self._handlers[method]
+
+        async def call(request: Any, **_: Any) -> Any:
+            await async_failpoint("call.before", method)
+            try:
+                received = handler.request_deserializer(request_serializer(request))
+                response = handler.response_serializer(await handler.unary_unary(received, None))
+            except Exception as error:
+                raise self._remote(typed_error(error)) from error
+            await async_failpoint("call.after", method)
+            return response_deserializer(response)
+
+        return call
+
+    def unary_stream(self, method: str, *_: Any, **__: Any) -> Callable[..., Any]:
+        """Refuses: streams need a server."""
+
+        def call(*_: Any, **__: Any) -> Any:
+            raise NotImplementedError(method)
+
+        return call
+
+    stream_unary = stream_stream = unary_stream
+
+    def _remote(self, error: MnemeshError) -> MnemeshError:
+        """Returns the error as a caller in another process would see it."""
+        kind = self._known.get(error.reason)
+        if kind is None or isinstance(error, kind):
+            return error
+        remote = kind.__new__(kind)
+        MnemeshError.__init__(remote, error.message)
+        remote.code, remote.reason, remote.metadata = error.code, error.reason, dict(error.metadata)
+        return remote
