@@ -1,4 +1,4 @@
-"""Embedders: the offline ones, and the one over HTTP against a real server on a free port."""
+"""The built-in embedders, and the HTTP embedder against a real server on a free port."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import uvicorn
+from mnemesh_kit.backoff import Backoff
 from mnemesh_retrieval.embedders.openai_compatible import OpenAICompatibleEmbedder
 from mnemesh_retrieval.errors import EmbedderError, EmbedderMisconfigured, EmbedderRejected, EmbedderUnavailable
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings, make_embedder
@@ -21,10 +22,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 SECRET = "sk-very-secret"
+FAST = Backoff(first=0.001, maximum=0.01)
 
 
 @pytest.mark.parametrize("handle", [WORDLLAMA, HASHING])
-async def test_offline_embedders_give_unit_vectors_in_order(handle: str) -> None:
+async def test_built_in_embedders_return_unit_vectors_in_order(handle: str) -> None:
     embedder = make_embedder(handle)
     vectors = await embedder.embed(["a cat sat", "the stock market", "", "a cat sat", "\U0001f408 \x00"])
     assert [vector.shape for vector in vectors] == [(embedder.dimension,)] * 5
@@ -36,22 +38,22 @@ async def test_offline_embedders_give_unit_vectors_in_order(handle: str) -> None
     await embedder.close()
 
 
-async def test_wordllama_knows_what_belongs_together() -> None:
+async def test_wordllama_places_related_texts_near_each_other() -> None:
     embedder = make_embedder(WORDLLAMA)
     query, near, far = await embedder.embed(["my dog is ill", "the puppy feels sick", "taxes are due in April"])
     assert query @ near > query @ far + 0.2
     await embedder.close()
 
 
-async def test_wordllama_takes_a_megabyte() -> None:
+async def test_wordllama_embeds_a_megabyte() -> None:
     embedder = make_embedder(WORDLLAMA)
     (long, short) = await embedder.embed(["green apples " * 80_000, "green apples"])
     assert long @ short > 0.99
     await embedder.close()
 
 
-def test_vectors_are_those_of_the_package_itself() -> None:
-    # In a process of its own: importing the package reconfigures the root logger.
+def test_wordllama_vectors_equal_those_of_the_package() -> None:
+    # In its own process, because importing the package reconfigures the root logger.
     script = """
 import asyncio, pathlib, numpy, wordllama
 from mnemesh_retrieval.registry import make_embedder
@@ -64,7 +66,7 @@ assert numpy.allclose(theirs.embed(texts, norm=True), numpy.array(ours), atol=1e
 
 
 @pytest.mark.parametrize(
-    ("handle", "settings", "says"),
+    ("handle", "settings", "message"),
     [
         ("nonsense", EmbedderSettings(), "provider/model"),
         ("mnemesh/other", EmbedderSettings(), "no built-in embedder"),
@@ -73,8 +75,8 @@ assert numpy.allclose(theirs.embed(texts, norm=True), numpy.array(ours), atol=1e
         ("acme/model", EmbedderSettings(base_url="http://localhost/v1"), "dimension"),
     ],
 )
-def test_what_cannot_be_built_says_why(handle: str, settings: EmbedderSettings, says: str) -> None:
-    with pytest.raises(EmbedderMisconfigured, match=says):
+def test_a_misconfigured_embedder_is_refused(handle: str, settings: EmbedderSettings, message: str) -> None:
+    with pytest.raises(EmbedderMisconfigured, match=message):
         make_embedder(handle, settings)
 
 
@@ -85,7 +87,7 @@ def test_settings_hide_the_key() -> None:
 
 
 class Provider:
-    """A small embeddings API; `script` holds what it answers before it works."""
+    """A small embeddings API. It returns the responses in `script` first, then embeddings."""
 
     def __init__(self) -> None:
         self.script: list[Response] = []
@@ -127,14 +129,13 @@ async def embedder(provider: Provider) -> AsyncIterator[OpenAICompatibleEmbedder
         api_key=SECRET,
         dimension=3,
         attempts=3,
-        first_wait_seconds=0.001,
-        longest_wait_seconds=0.01,
+        backoff=FAST,
     )
     yield embedder
     await embedder.close()
 
 
-async def test_batches_are_sent_and_put_together_in_order(
+async def test_texts_are_sent_in_batches_and_vectors_returned_in_order(
     provider: Provider, embedder: OpenAICompatibleEmbedder
 ) -> None:
     texts = ["x" * n for n in range(300)]
@@ -145,21 +146,21 @@ async def test_batches_are_sent_and_put_together_in_order(
     assert set(provider.keys) == {f"Bearer {SECRET}"}
 
 
-async def test_what_may_pass_is_tried_again(provider: Provider, embedder: OpenAICompatibleEmbedder) -> None:
+async def test_temporary_failures_are_retried(provider: Provider, embedder: OpenAICompatibleEmbedder) -> None:
     provider.script = [PlainTextResponse("slow down", 429, {"retry-after": "0"}), PlainTextResponse("oops", 503)]
     (vector,) = await embedder.embed(["hello"])
     assert vector.any()
     assert len(provider.bodies) == 3
 
 
-async def test_what_does_not_pass_is_unavailable(provider: Provider, embedder: OpenAICompatibleEmbedder) -> None:
+async def test_repeated_failures_are_unavailable(provider: Provider, embedder: OpenAICompatibleEmbedder) -> None:
     provider.script = [PlainTextResponse("oops", 500) for _ in range(5)]
     with pytest.raises(EmbedderUnavailable, match=r"acme/embed-1.*500.*3 attempts"):
         await embedder.embed(["hello"])
     assert len(provider.bodies) == 3
 
 
-async def test_a_refusal_is_not_repeated_and_keeps_the_key_secret(
+async def test_a_refusal_is_not_retried_and_does_not_reveal_the_key(
     provider: Provider, embedder: OpenAICompatibleEmbedder
 ) -> None:
     provider.script = [JSONResponse({"error": f"bad key {SECRET}"}, 401)]
@@ -180,7 +181,7 @@ async def test_a_refusal_is_not_repeated_and_keeps_the_key_secret(
         PlainTextResponse('{"data": [{"index": 0, "embedding": [1.0, 2.0, NaN]}]}'),
     ],
 )
-async def test_nonsense_is_a_typed_error(
+async def test_a_malformed_response_is_an_embedder_error(
     provider: Provider, embedder: OpenAICompatibleEmbedder, answer: Response
 ) -> None:
     provider.script = [answer]
@@ -188,7 +189,7 @@ async def test_nonsense_is_a_typed_error(
         await embedder.embed(["hello"])
 
 
-async def test_nobody_there_is_unavailable() -> None:
+async def test_an_unreachable_server_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     embedder = OpenAICompatibleEmbedder(
@@ -198,7 +199,7 @@ async def test_nobody_there_is_unavailable() -> None:
         api_key="",
         dimension=3,
         attempts=2,
-        first_wait_seconds=0.001,
+        backoff=FAST,
     )
     with pytest.raises(EmbedderUnavailable, match="cannot be reached"):
         await embedder.embed(["hello"])

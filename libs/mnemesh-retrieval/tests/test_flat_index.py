@@ -1,4 +1,4 @@
-"""The index in blocks under the suite of all indexes of likeness, and what is its own: a file, bounds, bytes."""
+"""FlatIndex: the suite of every NearestIndex, and tests of its file, its bounded search and its rewrite."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mnemesh_retrieval.index import Collection, Point, SearchMode, SearchQuery
 from mnemesh_testkit.suites.nearest_index import NOON, PLANTS, NearestIndexSuite, pid, point, unit
 
 
-class TestBlockIndex(NearestIndexSuite):
+class TestFlatIndex(NearestIndexSuite):
     @pytest.fixture
     async def index(self, tmp_path: Path) -> AsyncIterator[FlatIndex]:
         index = await FlatIndex.open(tmp_path / "index")
@@ -39,20 +39,20 @@ async def plants(tmp_path: Path) -> AsyncIterator[FlatIndex]:
 
 
 @pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch) -> list[search.Found]:
-    """What each search looked at."""
-    seen: list[search.Found] = []
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[search.SearchState]:
+    """The state of each search, with the amount of data that it read."""
+    states: list[search.SearchState] = []
     nearest = search.nearest
 
-    def watched(*given: Any) -> search.Found:
-        seen.append(nearest(*given))
-        return seen[-1]
+    def recorded(*arguments: Any) -> search.SearchState:
+        states.append(nearest(*arguments))
+        return states[-1]
 
-    monkeypatch.setattr(search, "nearest", watched)
-    return seen
+    monkeypatch.setattr(search, "nearest", recorded)
+    return states
 
 
-async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_points_survive_a_restart(tmp_path: Path) -> None:
     index = await FlatIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
     await index.write("plants", [point(n, tenant=f"t{n % 3}") for n in range(1, 200)])
@@ -68,30 +68,32 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     await again.close()
 
 
-async def test_a_search_looks_at_no_block_of_another_tenant(plants: FlatIndex, looked: list[search.Found]) -> None:
-    for start in range(0, 600, 20):  # in turns, so that their points come in between each other
+async def test_a_search_reads_no_segment_of_another_tenant(
+    plants: FlatIndex, searches: list[search.SearchState]
+) -> None:
+    for start in range(0, 600, 20):  # in turns, so that the points of the tenants alternate
         await plants.write("plants", [point(1 + start + n, tenant=f"t{start // 20 % 3}") for n in range(20)])
     await plants.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t1")))
-    assert (looked[-1].points, looked[-1].blocks) == (200, 4)
+    assert (searches[-1].points, searches[-1].segments) == (200, 4)
     among = SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=MatchAny("tenant", ("t1", "t2", "t9")))
     await plants.search("plants", among)
-    assert (looked[-1].points, looked[-1].blocks) == (400, 8)
+    assert (searches[-1].points, searches[-1].segments) == (400, 8)
 
 
-async def test_a_search_within_a_search_goes_by_the_rarer_of_two_marks(
-    plants: FlatIndex, looked: list[search.Found]
+async def test_a_search_with_two_labels_reads_the_segments_of_the_rarer(
+    plants: FlatIndex, searches: list[search.SearchState]
 ) -> None:
     await plants.write("plants", [point(n, tags=["few" if n < 11 else "many"]) for n in range(1, 1001)])
     both = all_of(Match("tenant", "t1"), Match("tags", "few"))
     query = SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=both, limit=50)
     assert len(await plants.search("plants", query)) == 10
-    assert looked[-1].blocks == 1
+    assert searches[-1].segments == 1
 
 
-async def test_a_bounded_search_looks_at_the_newest_and_at_those_it_is_told(
-    plants: FlatIndex, looked: list[search.Found]
+async def test_a_bounded_search_covers_the_newest_points_and_those_in_also(
+    plants: FlatIndex, searches: list[search.SearchState]
 ) -> None:
-    """However much there is: the vectors of 5,000 are as many as those of 1,000."""
+    """The number of vectors read is the same for 5,000 points as for 1,000."""
 
     def at(number: int) -> datetime:
         return NOON + timedelta(minutes=number)
@@ -106,28 +108,28 @@ async def test_a_bounded_search_looks_at_the_newest_and_at_those_it_is_told(
         hits = {hit.id.int for hit in await plants.search("plants", asked)}
         assert hits >= {3, *range(last - 300, last)}
         assert hits <= {3, *range(last - 300 - 64, last)}
-        counted.append((looked[-1].points, looked[-1].blocks))
-        assert looked[-1].points <= 300 + 2 * 64
-        assert looked[-1].blocks <= 300 // 64 + 3
+        counted.append((searches[-1].points, searches[-1].segments))
+        assert searches[-1].points <= 300 + 2 * 64
+        assert searches[-1].segments <= 300 // 64 + 3
     assert abs(counted[0][0] - counted[1][0]) <= 64
-    # What is told of is held to the filter all the same.
+    # The filter applies to the points in `also`, too.
     early = replace(asked, filter=all_of(asked.filter, TimeRange("created_at", gte=at(4_990))))
     assert {hit.id.int for hit in await plants.search("plants", early)} == set(range(4_990, 5_001))
-    # The newest before a time are looked for there, and not spent on what came later.
+    # With an upper bound in time, the newest points before it are covered.
     late = replace(asked, filter=all_of(asked.filter, TimeRange("created_at", lt=at(500))))
     assert {hit.id.int for hit in await plants.search("plants", late)} >= {3, *range(300, 500)}
 
 
-async def test_a_bounded_search_reads_few_blocks_even_where_they_are_nearly_empty(
-    plants: FlatIndex, looked: list[search.Found]
+async def test_a_bounded_search_reads_few_segments_even_if_they_are_nearly_empty(
+    plants: FlatIndex, searches: list[search.SearchState]
 ) -> None:
     await plants.write("plants", [point(n, tenant=f"t{n}", tags=["all"]) for n in range(1, 201)])
     query = SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tags", "all"), newest=160)
     await plants.search("plants", query)
-    assert looked[-1].blocks == 160 // search.FEW
+    assert searches[-1].segments == 160 // search.MIN_POINTS
 
 
-async def test_likeness_is_off_by_a_thousandth_or_so(tmp_path: Path) -> None:
+async def test_similarity_is_exact_to_two_thousandths(tmp_path: Path) -> None:
     index = await FlatIndex.open(tmp_path)
     chance = np.random.default_rng(5)
     await index.ensure_collection(Collection("wide", dimension=256))
@@ -143,7 +145,7 @@ async def test_likeness_is_off_by_a_thousandth_or_so(tmp_path: Path) -> None:
     await index.close()
 
 
-async def test_what_cannot_be_kept_is_refused(plants: FlatIndex) -> None:
+async def test_unsupported_points_filters_and_modes_are_refused(plants: FlatIndex) -> None:
     many = point(1, tags=[f"g{n}" for n in range(65)])
     with pytest.raises(PointInvalid):
         await plants.write("plants", [point(2), many])
@@ -158,14 +160,14 @@ async def test_what_cannot_be_kept_is_refused(plants: FlatIndex) -> None:
         await plants.ensure_collection(Collection("twice", 4, datetime_fields=("one", "two")))
 
 
-async def test_points_of_many_marks_are_each_found_by_theirs(plants: FlatIndex) -> None:
+async def test_points_with_many_labels_are_each_found_by_their_own(plants: FlatIndex) -> None:
     await plants.write("plants", [point(n, tags=[f"g{n}", f"h{n}"]) for n in range(1, 151)])
     assert await plants.count("plants", EVERYTHING) == 150
     for number in (1, 64, 150):
         assert await plants.scan("plants", Match("tags", f"h{number}")) == [pid(number)]
 
 
-async def test_a_point_whose_vector_went_goes_too(plants: FlatIndex) -> None:
+async def test_a_point_written_without_a_vector_is_deleted(plants: FlatIndex) -> None:
     await plants.write("plants", [point(1), point(2)])
     await plants.write("plants", [point(1, vector=None), point(2, vector=(0, 0, 0, 0)), point(3, vector=None)])
     assert await plants.count("plants", EVERYTHING) == 0
@@ -177,7 +179,7 @@ from pathlib import Path
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_testkit.suites.nearest_index import PLANTS, pid, point
 
-async def write_for_ever():
+async def write_forever():
     index = await FlatIndex.open(Path(sys.argv[1]), flush_interval_seconds=0.05)
     await index.ensure_collection(PLANTS)
     number = 0
@@ -188,12 +190,12 @@ async def write_for_ever():
             await index.delete("plants", [pid(number)])
         print(number, flush=True)
 
-asyncio.run(write_for_ever())
+asyncio.run(write_forever())
 """
 
 
 @pytest.mark.parametrize("enough", [1, 300])
-async def test_kill_9_takes_nothing_that_was_acknowledged(tmp_path: Path, enough: int) -> None:
+async def test_sigkill_loses_no_acknowledged_write(tmp_path: Path, enough: int) -> None:
     with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         acknowledged = 0
@@ -214,7 +216,48 @@ async def test_kill_9_takes_nothing_that_was_acknowledged(tmp_path: Path, enough
     await index.close()
 
 
-async def test_a_file_of_another_make_is_begun_anew(tmp_path: Path) -> None:
+VERSION_1 = """
+    CREATE TABLE collections (collection INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, dimension INTEGER NOT NULL);
+    CREATE TABLE blocks (
+        block INTEGER PRIMARY KEY, collection INTEGER NOT NULL, tenant TEXT NOT NULL,
+        oldest INTEGER NOT NULL, newest INTEGER NOT NULL,
+        labels TEXT NOT NULL, head BLOB NOT NULL, vectors BLOB NOT NULL
+    );
+    CREATE INDEX ix_blocks_tenant ON blocks (collection, tenant, block);
+    CREATE TABLE block_labels (
+        collection INTEGER NOT NULL, label TEXT NOT NULL, newest INTEGER NOT NULL, block INTEGER NOT NULL,
+        oldest INTEGER NOT NULL, PRIMARY KEY (collection, label, newest, block)
+    ) WITHOUT ROWID;
+    CREATE TABLE points (
+        collection INTEGER NOT NULL, id BLOB NOT NULL, block INTEGER NOT NULL, PRIMARY KEY (collection, id)
+    ) WITHOUT ROWID;
+"""
+
+
+async def test_a_file_of_version_1_is_upgraded(tmp_path: Path) -> None:
+    index = await FlatIndex.open(tmp_path / "new")
+    await index.ensure_collection(PLANTS)
+    await index.write("plants", [point(n, tenant=f"t{n % 2}") for n in range(1, 101)])
+    await index.close()
+    (tmp_path / "old").mkdir()
+    with sqlite3.connect(tmp_path / "old" / "vectors.db") as old:
+        old.executescript(f"PRAGMA journal_mode = WAL; {VERSION_1} PRAGMA user_version = 1")
+        old.execute("ATTACH ? AS new", (str(tmp_path / "new" / "vectors.db"),))
+        tables = {"collections": "collections", "segments": "blocks", "segment_labels": "block_labels"}
+        for new, name in {**tables, "points": "points"}.items():
+            old.execute(f"INSERT INTO main.{name} SELECT * FROM new.{new}")
+    old.close()
+    index = await FlatIndex.open(tmp_path / "old")
+    await index.ensure_collection(PLANTS)
+    assert await index.count("plants", Match("tenant", "t1")) == 50
+    await index.write("plants", [point(101, tenant="t1")])
+    await index.delete("plants", [pid(1)])
+    hits = await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), limit=1_000))
+    assert {hit.id.int for hit in hits} == set(range(2, 102))
+    await index.close()
+
+
+async def test_a_file_of_an_unknown_version_is_replaced(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "vectors.db") as old:
         old.execute("CREATE TABLE collections (name TEXT)")
         old.execute("INSERT INTO collections VALUES ('old')")
@@ -225,18 +268,18 @@ async def test_a_file_of_another_make_is_begun_anew(tmp_path: Path) -> None:
     await index.close()
 
 
-async def test_a_file_that_is_none_of_ours_says_so_and_lets_go(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_reported_and_the_lock_released(tmp_path: Path) -> None:
     (tmp_path / "vectors.db").write_bytes(b"no database at all " * 1_000)
     for _ in range(2):
         with pytest.raises(VectorIndexError, match="not a database"):
             await FlatIndex.open(tmp_path)
 
 
-def planted(directory: Path, canary: bytes) -> list[Path]:
+def files_containing(directory: Path, canary: bytes) -> list[Path]:
     return [file for file in directory.rglob("*") if file.is_file() and canary in file.read_bytes()]
 
 
-async def test_no_byte_of_a_deleted_point_is_left_behind_a_rewriting(tmp_path: Path) -> None:
+async def test_a_rewrite_leaves_no_byte_of_deleted_points(tmp_path: Path) -> None:
     index = await FlatIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
     await index.write("plants", [point(n, tags=[f"canary{n}", "all"]) for n in range(1, 601)])
@@ -244,18 +287,18 @@ async def test_no_byte_of_a_deleted_point_is_left_behind_a_rewriting(tmp_path: P
     await index.delete("plants", [pid(n) for n in range(1, 601) if n % 2])
     await index.delete_where("plants", Match("tenant", "gone"))
     before = await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), limit=1_000))
-    done = await index.rewrite()
-    assert done.points == {"plants": 300}
-    assert done.bytes_after < done.bytes_before
-    for gone in (b'canary1"', b"tags=canary599", pid(999).bytes, b"tenant=gone"):
-        assert not planted(tmp_path, gone)
+    report = await index.rewrite()
+    assert report.points == {"plants": 300}
+    assert report.bytes_after < report.bytes_before
+    for deleted in (b'canary1"', b"tags=canary599", pid(999).bytes, b"tenant=gone"):
+        assert not files_containing(tmp_path, deleted)
     for kept in (b'canary2"', b"tags=canary600", pid(600).bytes):
-        assert planted(tmp_path, kept)
+        assert files_containing(tmp_path, kept)
     assert await index.search("plants", SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), limit=1_000)) == before
     await index.close()
 
 
-async def test_readers_and_a_writer_beside_each_other(plants: FlatIndex) -> None:
+async def test_concurrent_reads_and_writes(plants: FlatIndex) -> None:
     query = SearchQuery(SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t1"), limit=1_000)
 
     async def one(number: int) -> None:
@@ -266,7 +309,7 @@ async def test_readers_and_a_writer_beside_each_other(plants: FlatIndex) -> None
     assert await plants.count("plants", EVERYTHING) == 100
 
 
-async def test_times_of_every_zone_are_one_time(plants: FlatIndex) -> None:
+async def test_times_of_all_zones_are_compared_in_utc(plants: FlatIndex) -> None:
     payload = {"tenant": "t1", "created_at": "2026-03-01T13:00:00+01:00"}
     await plants.write("plants", [Point(pid(1), unit(1, 0, 0, 0), "", payload), Point(pid(2), unit(1, 0, 0, 0), "")])
     noon = datetime(2026, 3, 1, 12, tzinfo=UTC)

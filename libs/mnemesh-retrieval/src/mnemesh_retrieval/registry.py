@@ -1,17 +1,18 @@
-"""Makes embedders from their handles: `provider/model`."""
+"""Builds embedders from their handles: `provider/model`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from mnemesh_retrieval.embedder import Embedder
 from mnemesh_retrieval.errors import EmbedderMisconfigured
+from mnemesh_retrieval.handles import HASHING, WORDLLAMA
 
-WORDLLAMA = "mnemesh/wordllama-256"
-HASHING = "mnemesh/hashing-256"
+__all__ = ["HASHING", "OPENAI_BASE_URL", "WORDLLAMA", "EmbedderSettings", "make_embedder"]
 
-OPENAI_BASE_URL = "https://api.openai.com/v1"
-OPENAI_DIMENSIONS = {
+OPENAI_BASE_URL: Final = "https://api.openai.com/v1"
+_OPENAI_DIMENSIONS: Final = {
     "text-embedding-3-small": 1536,
     "text-embedding-3-large": 3072,
     "text-embedding-ada-002": 1536,
@@ -20,23 +21,20 @@ OPENAI_DIMENSIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedderSettings:
-    """What embedders over HTTP need; the offline ones need nothing."""
+    """The settings of embedders over HTTP. The built-in embedders need none."""
 
     base_url: str = ""
-    """Base URL of an OpenAI-compatible API, `…/v1`. Empty: OpenAI's own, for `openai/…` handles only."""
-    api_key: str = ""
+    """Base URL of an OpenAI-compatible API, `…/v1`. If empty, OpenAI's own, for `openai/…` handles only."""
+    api_key: str = field(default="", repr=False)
     dimension: int = 0
-    """The vector length of a model that this library does not know; 0 means the model's own."""
-
-    def __repr__(self) -> str:
-        return f"EmbedderSettings(base_url={self.base_url!r}, api_key={'***' if self.api_key else ''!r})"
+    """The vector length of a model that this library does not know; 0 for the model's own."""
 
 
 def make_embedder(handle: str, settings: EmbedderSettings | None = None) -> Embedder:
-    """Build the embedder that a handle names. Nothing is loaded or connected before its first `embed`.
+    """Builds an embedder. It loads and connects nothing before its first `embed`.
 
     Raises:
-        EmbedderMisconfigured: an unknown handle, or settings that it needs are missing.
+        EmbedderMisconfigured: the handle is unknown, or settings that it needs are missing.
     """
     settings = settings or EmbedderSettings()
     provider, _, model = handle.partition("/")
@@ -56,7 +54,7 @@ def _built_in(handle: str) -> Embedder:
         from mnemesh_retrieval.embedders.hashing import HashingEmbedder  # noqa: PLC0415 - loaded when configured
 
         return HashingEmbedder()
-    raise EmbedderMisconfigured(f"no built-in embedder {handle!r}; there are {WORDLLAMA} and {HASHING}")
+    raise EmbedderMisconfigured(f"there is no built-in embedder {handle!r}; use {WORDLLAMA} or {HASHING}")
 
 
 def _over_http(handle: str, provider: str, model: str, settings: EmbedderSettings) -> Embedder:
@@ -65,7 +63,7 @@ def _over_http(handle: str, provider: str, model: str, settings: EmbedderSetting
     base_url = settings.base_url or (OPENAI_BASE_URL if provider == "openai" else "")
     if not base_url:
         raise EmbedderMisconfigured(f"embedder {handle!r} needs the base URL of an OpenAI-compatible API")
-    native = OPENAI_DIMENSIONS.get(model, 0)
+    native = _OPENAI_DIMENSIONS.get(model, 0)
     dimension = settings.dimension or native
     if dimension <= 0:
         raise EmbedderMisconfigured(f"embedder {handle!r} needs its vector dimension to be configured")
@@ -77,5 +75,5 @@ def _over_http(handle: str, provider: str, model: str, settings: EmbedderSetting
         base_url=base_url,
         api_key=settings.api_key,
         dimension=dimension,
-        ask_dimension=native not in (0, dimension),
+        request_dimension=native not in (0, dimension),
     )

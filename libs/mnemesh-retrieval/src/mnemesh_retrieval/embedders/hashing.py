@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mnemesh_retrieval.embedder import Vector
-from mnemesh_retrieval.registry import HASHING
+from mnemesh_retrieval.handles import HASHING
 
 DIMENSION = 256
 WORD = re.compile(r"\w+")

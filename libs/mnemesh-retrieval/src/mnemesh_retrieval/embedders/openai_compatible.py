@@ -1,13 +1,13 @@
-"""Embeddings over HTTP, by the API that OpenAI made common: POST {base_url}/embeddings."""
+"""Embeddings over HTTP with an OpenAI-compatible API: POST {base_url}/embeddings."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from mnemesh_kit.backoff import Backoff
 
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.errors import EmbedderError, EmbedderRejected, EmbedderUnavailable
@@ -19,15 +19,16 @@ BATCH_TEXTS = 128
 BATCH_CHARACTERS = 200_000
 CONNECT_SECONDS = 1.5
 RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
+BACKOFF = Backoff(first=0.25, maximum=4.0, jitter=0.25)
 
 
 class OpenAICompatibleEmbedder:
-    """Sends texts in batches, in order; retries what may pass with growing, jittered waits.
+    """Sends texts in batches, in order, and retries failures that may be temporary.
 
-    Few attempts by default, and short waits: somebody waits for an answer, if only for a refusal. Work in the
-    background tries again by itself. An address where nobody answers at all is not tried again.
+    The default is few attempts with short delays, because a caller usually waits; background work retries by itself.
+    An address that cannot be connected to in time is not retried.
 
-    The key is sent in the Authorization header and appears in no error and no repr.
+    The key is sent in the Authorization header only; it is in no error and no repr.
     """
 
     hybrid_weight = 1.0
@@ -40,30 +41,29 @@ class OpenAICompatibleEmbedder:
         base_url: str,
         api_key: str,
         dimension: int,
-        ask_dimension: bool = False,
+        request_dimension: bool = False,
         timeout_seconds: float = 30.0,
         attempts: int = 3,
-        first_wait_seconds: float = 0.25,
-        longest_wait_seconds: float = 4.0,
+        backoff: Backoff = BACKOFF,
     ) -> None:
         self.handle = handle
         self.dimension = dimension
         self._model = model
         self._url = f"{base_url.rstrip('/')}/embeddings"
         self._api_key = api_key
-        self._ask_dimension = ask_dimension
+        self._request_dimension = request_dimension
         self._timeout = timeout_seconds
         self._attempts = attempts
-        self._first_wait = first_wait_seconds
-        self._longest_wait = longest_wait_seconds
+        self._backoff = backoff
         self._client: httpx.AsyncClient | None = None
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         """See Embedder.embed."""
         vectors: list[Vector] = [np.zeros(self.dimension, dtype=np.float32) for _ in texts]
         for batch in _batches(texts):
-            for place, vector in zip(batch, await self._batch([texts[place] for place in batch]), strict=True):
-                vectors[place] = vector
+            embedded = await self._embed_batch([texts[index] for index in batch])
+            for index, vector in zip(batch, embedded, strict=True):
+                vectors[index] = vector
         return vectors
 
     async def close(self) -> None:
@@ -72,33 +72,34 @@ class OpenAICompatibleEmbedder:
             await self._client.aclose()
             self._client = None
 
-    async def _batch(self, texts: list[str]) -> list[Vector]:
+    async def _embed_batch(self, texts: list[str]) -> list[Vector]:
         body: dict[str, Any] = {"model": self._model, "input": texts, "encoding_format": "float"}
-        if self._ask_dimension:
+        if self._request_dimension:
             body["dimensions"] = self.dimension
         for attempt in range(1, self._attempts + 1):
             try:
-                return await self._once(body, len(texts))
-            except _Again as again:
-                if attempt == self._attempts or again.hopeless:
-                    raise EmbedderUnavailable(f"embedder {self.handle}: {again} ({attempt} attempts)") from None
-                await asyncio.sleep(self._wait(attempt, again.retry_after))
+                return await self._request(body, len(texts))
+            except _TemporaryError as error:
+                if attempt == self._attempts or not error.retry:
+                    raise EmbedderUnavailable(f"embedder {self.handle}: {error} ({attempt} attempts)") from None
+                await asyncio.sleep(self._delay(attempt, error.retry_after))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _once(self, body: dict[str, Any], expected: int) -> list[Vector]:
+    async def _request(self, body: dict[str, Any], expected: int) -> list[Vector]:
         import httpx  # noqa: PLC0415 - imported where this embedder is configured
 
         if self._client is None:
             headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
-            patience = httpx.Timeout(self._timeout, connect=min(self._timeout, CONNECT_SECONDS))
-            self._client = httpx.AsyncClient(headers=headers, timeout=patience)
+            timeout = httpx.Timeout(self._timeout, connect=min(self._timeout, CONNECT_SECONDS))
+            self._client = httpx.AsyncClient(headers=headers, timeout=timeout)
         try:
             response = await self._client.post(self._url, json=body)
         except httpx.HTTPError as error:
-            away = isinstance(error, httpx.ConnectTimeout)
-            raise _Again(f"cannot be reached ({type(error).__name__})", hopeless=away) from None
+            retry = not isinstance(error, httpx.ConnectTimeout)
+            raise _TemporaryError(f"cannot be reached ({type(error).__name__})", retry=retry) from None
         if response.status_code in RETRIED:
-            raise _Again(f"answered {response.status_code}", _retry_after(response.headers.get("retry-after")))
+            retry_after = _retry_after(response.headers.get("retry-after"))
+            raise _TemporaryError(f"answered {response.status_code}", retry_after)
         if response.status_code != 200:
             raise EmbedderRejected(f"embedder {self.handle}: answered {response.status_code}")
         return self._vectors(response, expected)
@@ -108,12 +109,12 @@ class OpenAICompatibleEmbedder:
             items = sorted(response.json()["data"], key=lambda item: int(item["index"]))
             vectors = [np.asarray(item["embedding"], dtype=np.float32) for item in items]
         except (ValueError, KeyError, TypeError):
-            raise EmbedderError(f"embedder {self.handle}: the answer is not an embeddings object") from None
+            raise EmbedderError(f"embedder {self.handle}: the response is not an embeddings object") from None
         if len(vectors) != expected:
             raise EmbedderError(f"embedder {self.handle}: {len(vectors)} vectors for {expected} texts")
-        return [self._normal(vector) for vector in vectors]
+        return [self._normalized(vector) for vector in vectors]
 
-    def _normal(self, vector: Vector) -> Vector:
+    def _normalized(self, vector: Vector) -> Vector:
         if vector.shape != (self.dimension,):
             raise EmbedderError(
                 f"embedder {self.handle}: a vector of shape {vector.shape}, not of {self.dimension} numbers"
@@ -123,29 +124,28 @@ class OpenAICompatibleEmbedder:
             raise EmbedderError(f"embedder {self.handle}: a vector with numbers that are not finite")
         return vector / np.float32(norm) if norm > 0 else vector
 
-    def _wait(self, attempt: int, retry_after: float | None) -> float:
-        grown: float = self._first_wait * 2.0 ** (attempt - 1) * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
-        return min(self._longest_wait, max(grown, retry_after or 0.0))
+    def _delay(self, attempt: int, retry_after: float | None) -> float:
+        return min(self._backoff.maximum, max(self._backoff.delay(attempt), retry_after or 0.0))
 
 
-class _Again(Exception):
-    def __init__(self, what: str, retry_after: float | None = None, *, hopeless: bool = False) -> None:
-        super().__init__(what)
+class _TemporaryError(Exception):
+    def __init__(self, message: str, retry_after: float | None = None, *, retry: bool = True) -> None:
+        super().__init__(message)
         self.retry_after = retry_after
-        self.hopeless = hopeless
+        self.retry = retry
 
 
 def _batches(texts: Sequence[str]) -> list[list[int]]:
-    """Places of the texts that have something to embed, grouped under both limits. Such APIs refuse empty texts."""
+    """Groups the indexes of the texts that are not blank under both limits. Such APIs refuse empty texts."""
     batches: list[list[int]] = []
     size = 0
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         if not text.strip():
             continue
         if not batches or len(batches[-1]) == BATCH_TEXTS or size + len(text) > BATCH_CHARACTERS:
             batches.append([])
             size = 0
-        batches[-1].append(place)
+        batches[-1].append(index)
         size += len(text)
     return batches
 

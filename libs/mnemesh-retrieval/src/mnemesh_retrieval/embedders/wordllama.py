@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.errors import EmbedderMisconfigured
-from mnemesh_retrieval.registry import WORDLLAMA
+from mnemesh_retrieval.handles import WORDLLAMA
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

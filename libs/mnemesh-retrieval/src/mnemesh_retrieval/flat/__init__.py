@@ -1,4 +1,4 @@
-"""The index of likeness in one SQLite file: small vectors, kept together by whom they belong to."""
+"""An exact vector index in one SQLite file, with the vectors of each tenant stored together."""
 
 from mnemesh_retrieval.flat.index import FlatIndex
 

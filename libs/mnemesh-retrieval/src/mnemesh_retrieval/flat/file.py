@@ -1,4 +1,4 @@
-"""The SQLite file of the blocks: its tables, its connections, and what is read and written in one transaction."""
+"""The SQLite file of a FlatIndex: its tables, its connections, and the reads and writes of one transaction."""
 
 from __future__ import annotations
 
@@ -8,72 +8,86 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mnemesh_retrieval.flat.filters import Narrowing
-from mnemesh_retrieval.flat.segment import Batch, Block, Entry
+from mnemesh_retrieval.flat.filters import SegmentFilter
+from mnemesh_retrieval.flat.segment import Entry, Segment, SegmentBatch
 
 NAME: Final = "vectors.db"
-MAKE: Final = 1
-"""Counts up where the tables change: a file of another make is not read, but begun anew."""
+VERSION: Final = 2
+"""The version of the tables. A file of an unknown version is replaced by an empty one."""
 _TABLES: Final = f"""
     CREATE TABLE collections (collection INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, dimension INTEGER NOT NULL);
-    CREATE TABLE blocks (
-        block INTEGER PRIMARY KEY, collection INTEGER NOT NULL, tenant TEXT NOT NULL,
+    CREATE TABLE segments (
+        segment INTEGER PRIMARY KEY, collection INTEGER NOT NULL, tenant TEXT NOT NULL,
         oldest INTEGER NOT NULL, newest INTEGER NOT NULL,
-        labels TEXT NOT NULL, head BLOB NOT NULL, vectors BLOB NOT NULL
+        labels TEXT NOT NULL, headers BLOB NOT NULL, vectors BLOB NOT NULL
     );
-    CREATE INDEX ix_blocks_tenant ON blocks (collection, tenant, block);
-    CREATE TABLE block_labels (
-        collection INTEGER NOT NULL, label TEXT NOT NULL, newest INTEGER NOT NULL, block INTEGER NOT NULL,
-        oldest INTEGER NOT NULL, PRIMARY KEY (collection, label, newest, block)
+    CREATE INDEX ix_segments_tenant ON segments (collection, tenant, segment);
+    CREATE TABLE segment_labels (
+        collection INTEGER NOT NULL, label TEXT NOT NULL, newest INTEGER NOT NULL, segment INTEGER NOT NULL,
+        oldest INTEGER NOT NULL, PRIMARY KEY (collection, label, newest, segment)
     ) WITHOUT ROWID;
     CREATE TABLE points (
-        collection INTEGER NOT NULL, id BLOB NOT NULL, block INTEGER NOT NULL, PRIMARY KEY (collection, id)
+        collection INTEGER NOT NULL, id BLOB NOT NULL, segment INTEGER NOT NULL, PRIMARY KEY (collection, id)
     ) WITHOUT ROWID;
-    PRAGMA user_version = {MAKE};
+    PRAGMA user_version = {VERSION};
 """
+_UPGRADE_FROM_1: Final = f"""
+    DROP INDEX ix_blocks_tenant;
+    ALTER TABLE blocks RENAME TO segments;
+    ALTER TABLE segments RENAME COLUMN block TO segment;
+    ALTER TABLE segments RENAME COLUMN head TO headers;
+    CREATE INDEX ix_segments_tenant ON segments (collection, tenant, segment);
+    ALTER TABLE block_labels RENAME TO segment_labels;
+    ALTER TABLE segment_labels RENAME COLUMN block TO segment;
+    ALTER TABLE points RENAME COLUMN block TO segment;
+    PRAGMA user_version = {VERSION};
+"""
+"""Version 1 has other names for the same tables."""
 _CACHE_KILOBYTES: Final = 4_096
-_AT_ONCE: Final = 500
-_TOLD_APART: Final = 1_000
-"""Which of several labels is the rarest is looked at up to so many blocks."""
+_IDS_PER_STATEMENT: Final = 500
+_COUNTED_SEGMENTS: Final = 1_000
+"""Segments are counted up to this number to find the rarest of several labels."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A block as it is in the file."""
+class StoredSegment:
+    """A segment as it is in the file."""
 
     number: int
     tenant: str
-    block: Block
+    segment: Segment
 
 
-def opened(directory: Path) -> sqlite3.Connection:
-    """The connection that writes, to a file that is made where there is none of this make."""
+def open_writer(directory: Path) -> sqlite3.Connection:
+    """Opens the connection that writes. Creates or upgrades the file if needed."""
     path = directory / NAME
-    connection = _connected(path)
-    (make,) = connection.execute("PRAGMA user_version").fetchone()
-    if make != MAKE:
+    connection = _connect(path)
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 1:
+        connection.executescript(f"BEGIN; {_UPGRADE_FROM_1} COMMIT;")
+    elif version != VERSION:
         connection.close()
         for file in (path, path.with_name(f"{NAME}-wal"), path.with_name(f"{NAME}-shm")):
             file.unlink(missing_ok=True)
-        connection = _connected(path)
+        connection = _connect(path)
         connection.executescript(f"BEGIN; {_TABLES} COMMIT;")
     return connection
 
 
-def reader(directory: Path) -> sqlite3.Connection:
-    """A connection that only reads."""
-    connection = _connected(directory / NAME)
+def open_reader(directory: Path) -> sqlite3.Connection:
+    """Opens a connection that only reads."""
+    connection = _connect(directory / NAME)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
-def _connected(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
     for pragma in (
-        # Of a new file. A block is three of such pages, and five of the usual ones.
+        # For a new file. A segment takes three pages of this size, and five of the default size.
         "page_size = 8192",
         "journal_mode = WAL",
-        # The death of the process takes nothing; a loss of power what no checkpoint has brought to the disk.
+        # A crash of the process loses nothing; a power loss loses what no checkpoint has written to disk.
         "synchronous = NORMAL",
         "secure_delete = ON",
         f"cache_size = -{_CACHE_KILOBYTES}",
@@ -82,146 +96,149 @@ def _connected(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def numbers(conn: sqlite3.Connection, collection: int, where: Narrowing, most: int = -1) -> list[int]:
-    """The blocks that can have a match, those with the newest points first; at most `most` unless it is -1."""
-    if where.ids is not None:
-        return holding(conn, collection, where.ids)
-    if not where.labels:
-        found = conn.execute("SELECT block FROM blocks WHERE collection = ? ORDER BY newest DESC", (collection,))
-        return [number for (number,) in found][: most if most >= 0 else None]
-    if not all(where.labels):
+def candidate_segments(conn: sqlite3.Connection, collection: int, filter_: SegmentFilter, limit: int = -1) -> list[int]:
+    """Returns the segments that may contain a match, those with the newest points first; all if `limit` is -1."""
+    if filter_.ids is not None:
+        return segments_of(conn, collection, filter_.ids)
+    if not filter_.labels:
+        rows = conn.execute("SELECT segment FROM segments WHERE collection = ? ORDER BY newest DESC", (collection,))
+        return [number for (number,) in rows][: limit if limit >= 0 else None]
+    if not all(filter_.labels):
         return []
-    labels = where.labels[0]
-    if len(where.labels) > 1:
-        labels = min(where.labels, key=lambda each: _blocks_with(conn, collection, each))
+    labels = filter_.labels[0]
+    if len(filter_.labels) > 1:
+        labels = min(filter_.labels, key=lambda group: _count_segments(conn, collection, group))
     marks = ", ".join("?" * len(labels))
-    found = conn.execute(
-        "SELECT block, max(newest) AS latest FROM block_labels"  # noqa: S608
+    rows = conn.execute(
+        "SELECT segment, max(newest) AS latest FROM segment_labels"  # noqa: S608
         f" WHERE collection = ? AND label IN ({marks}) AND newest >= ? AND oldest < ?"
-        " GROUP BY block ORDER BY latest DESC, block DESC LIMIT ?"
+        " GROUP BY segment ORDER BY latest DESC, segment DESC LIMIT ?"
         if len(labels) > 1
-        else "SELECT block, newest FROM block_labels"
-        " WHERE collection = ? AND label = ? AND newest >= ? AND oldest < ? ORDER BY newest DESC, block DESC LIMIT ?",
-        (collection, *labels, where.since, where.before, most),
+        else "SELECT segment, newest FROM segment_labels"
+        " WHERE collection = ? AND label = ? AND newest >= ? AND oldest < ?"
+        " ORDER BY newest DESC, segment DESC LIMIT ?",
+        (collection, *labels, filter_.since, filter_.before, limit),
     )
-    return [number for number, _ in found]
+    return [number for number, _ in rows]
 
 
-def holding(conn: sqlite3.Connection, collection: int, ids: Iterable[bytes]) -> list[int]:
-    """The blocks that these points are in."""
-    return list(dict.fromkeys(_places(conn, collection, ids).values()))
+def segments_of(conn: sqlite3.Connection, collection: int, ids: Iterable[bytes]) -> list[int]:
+    """Returns the segments that contain these points."""
+    return list(dict.fromkeys(_segment_by_id(conn, collection, ids).values()))
 
 
-def read(conn: sqlite3.Connection, number: int, dimension: int) -> Kept:
-    """A block."""
-    tenant, labels, head, vectors = conn.execute(
-        "SELECT tenant, labels, head, vectors FROM blocks WHERE block = ?", (number,)
+def read(conn: sqlite3.Connection, number: int, dimension: int) -> StoredSegment:
+    """Reads a segment."""
+    tenant, labels, headers, vectors = conn.execute(
+        "SELECT tenant, labels, headers, vectors FROM segments WHERE segment = ?", (number,)
     ).fetchone()
-    return Kept(number, tenant, Block.of_row(labels, head, vectors, dimension))
+    return StoredSegment(number, tenant, Segment.from_row(labels, headers, vectors, dimension))
 
 
-def read_all(conn: sqlite3.Connection, found: Sequence[int], dimension: int, *, vectors: bool = True) -> Batch:
-    """Blocks, with their vectors or without, in any order."""
+def read_batch(
+    conn: sqlite3.Connection, numbers: Sequence[int], dimension: int, *, vectors: bool = True
+) -> SegmentBatch:
+    """Reads segments in any order, with or without their vectors."""
     column = "vectors" if vectors else "x''"
-    marks = ", ".join("?" * len(found))
-    rows = conn.execute(f"SELECT labels, head, {column} FROM blocks WHERE block IN ({marks})", found)  # noqa: S608
-    return Batch.of_rows(rows.fetchall(), dimension)
+    marks = ", ".join("?" * len(numbers))
+    rows = conn.execute(f"SELECT labels, headers, {column} FROM segments WHERE segment IN ({marks})", numbers)  # noqa: S608
+    return SegmentBatch.from_rows(rows.fetchall(), dimension)
 
 
-def put(conn: sqlite3.Connection, collection: int, dimension: int, tenant: str, entries: Sequence[Entry]) -> None:
-    """Adds points that are not there to the newest block of their tenant, and to new ones behind it."""
+def insert(conn: sqlite3.Connection, collection: int, dimension: int, tenant: str, entries: Sequence[Entry]) -> None:
+    """Adds new points to the newest segment of their tenant, and to new segments once it is full."""
     last = conn.execute(
-        "SELECT max(block) FROM blocks WHERE collection = ? AND tenant = ?", (collection, tenant)
+        "SELECT max(segment) FROM segments WHERE collection = ? AND tenant = ?", (collection, tenant)
     ).fetchone()[0]
     tail = read(conn, last, dimension) if last is not None else None
-    left = list(entries)
-    while left:
-        old = tail.block if tail is not None else Block.empty(dimension)
-        count = old.room(left)
+    remaining = list(entries)
+    while remaining:
+        segment = tail.segment if tail is not None else Segment.empty(dimension)
+        count = segment.fitting(remaining)
         if count:
-            number = _save(conn, collection, tail, tenant, old.grown(left[:count]))
+            number = _save(conn, collection, tail, tenant, segment.extended(remaining[:count]))
             conn.executemany(
-                "INSERT INTO points (collection, id, block) VALUES (?, ?, ?)",
-                [(collection, entry.id, number) for entry in left[:count]],
+                "INSERT INTO points (collection, id, segment) VALUES (?, ?, ?)",
+                [(collection, entry.id, number) for entry in remaining[:count]],
             )
-        left, tail = left[count:], None
+        remaining, tail = remaining[count:], None
 
 
-def take_out(conn: sqlite3.Connection, collection: int, dimension: int, ids: Sequence[bytes]) -> None:
-    """Takes out those of the points that are there."""
-    by_block: dict[int, list[bytes]] = {}
-    for id_, number in _places(conn, collection, ids).items():
-        by_block.setdefault(number, []).append(id_)
-    for number, gone in by_block.items():
-        kept = read(conn, number, dimension)
-        shrink(conn, collection, kept, kept.block.without(gone), gone)
-
-
-def shrink(conn: sqlite3.Connection, collection: int, kept: Kept, rest: Block, gone: Sequence[bytes]) -> None:
-    """Leaves the rest of a block, which may be nothing."""
-    _save(conn, collection, kept, kept.tenant, rest)
-    conn.executemany("DELETE FROM points WHERE collection = ? AND id = ?", [(collection, id_) for id_ in gone])
+def delete(conn: sqlite3.Connection, collection: int, dimension: int, ids: Sequence[bytes]) -> None:
+    """Deletes the points that exist among these."""
+    by_segment: dict[int, list[bytes]] = {}
+    for id_, number in _segment_by_id(conn, collection, ids).items():
+        by_segment.setdefault(number, []).append(id_)
+    for number, deleted in by_segment.items():
+        stored = read(conn, number, dimension)
+        _save(conn, collection, stored, stored.tenant, stored.segment.without(deleted))
+        rows = [(collection, id_) for id_ in deleted]
+        conn.executemany("DELETE FROM points WHERE collection = ? AND id = ?", rows)
 
 
 def drop(conn: sqlite3.Connection, collection: int) -> None:
-    """Removes a collection."""
-    for table in ("points", "block_labels", "blocks", "collections"):
+    """Deletes a collection."""
+    for table in ("points", "segment_labels", "segments", "collections"):
         conn.execute(f"DELETE FROM {table} WHERE collection = ?", (collection,))  # noqa: S608
 
 
-def _save(conn: sqlite3.Connection, collection: int, old: Kept | None, tenant: str, block: Block) -> int:
-    """Writes a block in place of what it was, or as a new one; its number."""
+def _save(conn: sqlite3.Connection, collection: int, old: StoredSegment | None, tenant: str, segment: Segment) -> int:
+    """Writes a segment in place of `old`, or as a new one; deletes it if it is empty. Returns its number."""
     number = old.number if old is not None else None
-    if old is not None and (_stamp(old.block), old.block.labels) != (_stamp(block), block.labels):
-        stale = [(collection, label, old.block.newest, old.number) for label in old.block.labels]
+    labels_changed = old is None or _label_key(old.segment) != _label_key(segment)
+    if old is not None and labels_changed:
+        stale = [(collection, label, old.segment.newest, old.number) for label in old.segment.labels]
         conn.executemany(
-            "DELETE FROM block_labels WHERE collection = ? AND label = ? AND newest = ? AND block = ?", stale
+            "DELETE FROM segment_labels WHERE collection = ? AND label = ? AND newest = ? AND segment = ?", stale
         )
-    if not len(block):
-        conn.execute("DELETE FROM blocks WHERE block = ?", (number,))
+    if not len(segment):
+        conn.execute("DELETE FROM segments WHERE segment = ?", (number,))
         return 0
-    values = (block.oldest, block.newest, *block.row())
+    values = (segment.oldest, segment.newest, *segment.to_row())
     if old is None:
         number = conn.execute(
-            "INSERT INTO blocks (collection, tenant, oldest, newest, labels, head, vectors)"
+            "INSERT INTO segments (collection, tenant, oldest, newest, labels, headers, vectors)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
             (collection, tenant, *values),
         ).lastrowid
     else:
         conn.execute(
-            "UPDATE blocks SET oldest = ?, newest = ?, labels = ?, head = ?, vectors = ? WHERE block = ?",
+            "UPDATE segments SET oldest = ?, newest = ?, labels = ?, headers = ?, vectors = ? WHERE segment = ?",
             (*values, number),
         )
     assert number is not None  # noqa: S101 - an insert has a row
-    if old is None or (_stamp(old.block), old.block.labels) != (_stamp(block), block.labels):
+    if labels_changed:
         conn.executemany(
-            "INSERT INTO block_labels (collection, label, newest, block, oldest) VALUES (?, ?, ?, ?, ?)",
-            [(collection, label, block.newest, number, block.oldest) for label in block.labels],
+            "INSERT INTO segment_labels (collection, label, newest, segment, oldest) VALUES (?, ?, ?, ?, ?)",
+            [(collection, label, segment.newest, number, segment.oldest) for label in segment.labels],
         )
     return number
 
 
-def _stamp(block: Block) -> tuple[int, int] | None:
-    return (block.oldest, block.newest) if len(block) else None
+def _label_key(segment: Segment) -> tuple[object, ...]:
+    """Returns the values that the rows of the segment's labels contain."""
+    return (segment.labels, segment.oldest, segment.newest) if len(segment) else (segment.labels,)
 
 
-def _blocks_with(conn: sqlite3.Connection, collection: int, labels: Sequence[str]) -> int:
+def _count_segments(conn: sqlite3.Connection, collection: int, labels: Sequence[str]) -> int:
     marks = ", ".join("?" * len(labels))
-    found = conn.execute(
-        "SELECT count(*) FROM (SELECT 1 FROM block_labels"  # noqa: S608
-        f" WHERE collection = ? AND label IN ({marks}) LIMIT {_TOLD_APART})",
+    row = conn.execute(
+        "SELECT count(*) FROM (SELECT 1 FROM segment_labels"  # noqa: S608
+        f" WHERE collection = ? AND label IN ({marks}) LIMIT {_COUNTED_SEGMENTS})",
         (collection, *labels),
-    )
-    return int(found.fetchone()[0])
+    ).fetchone()
+    return int(row[0])
 
 
-def _places(conn: sqlite3.Connection, collection: int, ids: Iterable[bytes]) -> dict[bytes, int]:
+def _segment_by_id(conn: sqlite3.Connection, collection: int, ids: Iterable[bytes]) -> dict[bytes, int]:
     found: dict[bytes, int] = {}
     wanted = list(ids)
-    for start in range(0, len(wanted), _AT_ONCE):
-        some = wanted[start : start + _AT_ONCE]
+    for start in range(0, len(wanted), _IDS_PER_STATEMENT):
+        some = wanted[start : start + _IDS_PER_STATEMENT]
         marks = ", ".join("?" * len(some))
-        found.update(
-            conn.execute(f"SELECT id, block FROM points WHERE collection = ? AND id IN ({marks})", (collection, *some))  # noqa: S608
+        rows = conn.execute(
+            f"SELECT id, segment FROM points WHERE collection = ? AND id IN ({marks})",  # noqa: S608
+            (collection, *some),
         )
+        found.update(rows)
     return found

@@ -1,4 +1,4 @@
-"""FlatIndex: the index of likeness in one SQLite file."""
+"""FlatIndex: an exact vector index in one SQLite file."""
 
 from __future__ import annotations
 
@@ -26,47 +26,47 @@ from mnemesh_retrieval.errors import (
 from mnemesh_retrieval.filters import Filter
 from mnemesh_retrieval.flat import file, search
 from mnemesh_retrieval.flat.filters import labels_of, time_of
-from mnemesh_retrieval.flat.segment import Entry, ids_of, require_few
+from mnemesh_retrieval.flat.segment import Entry, ids_of, require_few_labels
 from mnemesh_retrieval.index import Collection, Hit, Point, SearchMode, SearchQuery
 from mnemesh_retrieval.lock import DirectoryLock
 from mnemesh_retrieval.ranking import query_vector, stored_vector
 
 T = TypeVar("T")
-READERS: Final = 2
-log = logging.getLogger(__name__)
+READER_THREADS: Final = 2
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A collection that was asked for."""
+class OpenCollection:
+    """A collection that `ensure_collection` opened."""
 
     number: int
-    made: Collection
+    schema: Collection
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
-    """What a rewriting did; sizes are those of the file and its log."""
+class RewriteReport:
+    """The result of a rewrite. Sizes are those of the file and its log."""
 
     points: dict[str, int]
-    """How many points each collection has."""
+    """The number of points of each collection."""
     bytes_before: int
     bytes_after: int
 
 
 class FlatIndex:
-    """Holds one directory for one process. See NearestIndex.
+    """See NearestIndex. One process owns the directory.
 
-    Points of a tenant are kept together in blocks of up to 64, each a row of an SQLite file: to search an agent's
-    5,000 points is to read some 80 rows in a stretch. Vectors are kept in eight bits a number, so that cosines are off
-    by a thousandth or so. Nothing is kept in memory but SQLite's cache, of at most 4 MB for each of three connections.
+    The points of a tenant are stored together in segments of up to 64, each a row of an SQLite file: a search of an
+    agent's 5,000 points reads about 80 rows. Vectors are stored as eight-bit integers, so cosines are off by about
+    0.001. The only memory is SQLite's cache, at most 4 MB for each of three connections.
 
-    A search that says how many of the `newest` points it looks at ends with the block that holds the last of them, or
-    when it has read a block for every 16. Of a collection's datetime fields there is at most one.
+    A search with `newest` ends with the segment that contains the last of these points, or after one segment for every
+    16 of them. A collection may have at most one datetime field.
 
-    Writes survive the death of the process; they reach the disk platter every `flush_interval_seconds` and at `close`.
-    Deleted bytes are overwritten where they stand; the log of the file may hold them until it begins anew, at the
-    latest with `rewrite`.
+    Writes survive a crash of the process; they are flushed to disk every `flush_interval_seconds` and at `close`.
+    Deleted bytes are overwritten in the file; its log may contain them until it restarts, at the latest with
+    `rewrite`.
     """
 
     def __init__(self, directory: Path, lock: DirectoryLock) -> None:
@@ -74,23 +74,23 @@ class FlatIndex:
         self._lock = lock
         self._pid = os.getpid()
         self._writing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vectors-writer")
-        self._reading = ThreadPoolExecutor(max_workers=READERS, thread_name_prefix="vectors-reader")
+        self._reading = ThreadPoolExecutor(max_workers=READER_THREADS, thread_name_prefix="vectors-reader")
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
-        self._opened: dict[str, Opened] = {}
+        self._opened: dict[str, OpenCollection] = {}
         self._flusher: asyncio.Task[None] | None = None
         self._dirty = False
         self._closed = False
 
     @classmethod
     async def open(cls, directory: Path, *, flush_interval_seconds: float = 10.0) -> FlatIndex:
-        """Take the directory, making it where it is not. IndexLocked if another process holds it."""
+        """Opens the index, creating the directory if absent. Raises IndexLocked if another process uses it."""
 
-        def take() -> DirectoryLock:
+        def lock() -> DirectoryLock:
             directory.mkdir(parents=True, exist_ok=True)
             return DirectoryLock.acquire(directory)
 
-        index = cls(directory, await asyncio.to_thread(take))
+        index = cls(directory, await asyncio.to_thread(lock))
         try:
             await index.collections()
         except BaseException:
@@ -122,80 +122,83 @@ class FlatIndex:
 
     async def write(self, collection: str, points: Sequence[Point]) -> None:
         """See NearestIndex.write."""
-        made = self._named(collection).made
-        kept, gone, tenants = [], [], {}
+        schema = self._named(collection).schema
+        entries, replaced, tenants = [], [], {}
         for point in {point.id: point for point in points}.values():
-            gone.append(point.id.bytes)
-            vector = stored_vector(point, made.dimension)
+            replaced.append(point.id.bytes)
+            vector = stored_vector(point, schema.dimension)
             if vector is not None:
-                labels = labels_of(point.payload, made)
-                require_few(labels, point.id)
-                tenants[point.id.bytes] = labels[0] if made.tenant_field in point.payload else ""
-                vector_now = np.asarray(vector, np.float32)
-                kept.append(Entry(point.id.bytes, time_of(point.payload, made), labels, vector_now))
+                labels = labels_of(point.payload, schema)
+                require_few_labels(labels, point.id)
+                tenants[point.id.bytes] = labels[0] if schema.tenant_field in point.payload else ""
+                time = time_of(point.payload, schema)
+                entries.append(Entry(point.id.bytes, time, labels, np.asarray(vector, np.float32)))
 
-        def put(conn: sqlite3.Connection) -> None:
-            into = self._named(collection).number
-            file.take_out(conn, into, made.dimension, gone)
+        def replace(conn: sqlite3.Connection) -> None:
+            number = self._named(collection).number
+            file.delete(conn, number, schema.dimension, replaced)
             for tenant in dict.fromkeys(tenants.values()):
-                file.put(conn, into, made.dimension, tenant, [entry for entry in kept if tenants[entry.id] == tenant])
+                of_tenant = [entry for entry in entries if tenants[entry.id] == tenant]
+                file.insert(conn, number, schema.dimension, tenant, of_tenant)
 
-        await self._write(put)
+        await self._write(replace)
 
     async def delete(self, collection: str, ids: Sequence[UUID]) -> None:
         """See NearestIndex.delete."""
-        asked = self._named(collection)
-        gone = [id_.bytes for id_ in ids]
-        if gone:
-            await self._write(lambda conn: file.take_out(conn, asked.number, asked.made.dimension, gone))
+        opened = self._named(collection)
+        deleted = [id_.bytes for id_ in ids]
+        if deleted:
+            await self._write(lambda conn: file.delete(conn, opened.number, opened.schema.dimension, deleted))
 
-    async def delete_where(self, collection: str, where: Filter) -> None:
+    async def delete_where(self, collection: str, condition: Filter) -> None:
         """See NearestIndex.delete_where."""
-        asked = self._named(collection)
+        opened = self._named(collection)
 
         def delete(conn: sqlite3.Connection) -> None:
-            found = search.matches(conn, asked.number, asked.made.dimension, where)
-            gone = [id_ for batch, mask in found for id_ in ids_of(batch.heads[mask])]
-            file.take_out(conn, asked.number, asked.made.dimension, gone)
+            found = search.matches(conn, opened.number, opened.schema.dimension, condition)
+            deleted = [id_ for batch, mask in found for id_ in ids_of(batch.headers[mask])]
+            file.delete(conn, opened.number, opened.schema.dimension, deleted)
 
         await self._write(delete)
 
     async def search(self, collection: str, query: SearchQuery) -> list[Hit]:
         """See NearestIndex.search."""
-        asked = self._named(collection)
+        opened = self._named(collection)
         if query.mode is not SearchMode.DENSE:
-            raise VectorIndexError("this index keeps no words")
-        vector = query_vector(query, asked.made.dimension)
+            raise VectorIndexError("this index has no words")
+        vector = query_vector(query, opened.schema.dimension)
         if vector is None:
             return []
 
-        def look(conn: sqlite3.Connection) -> list[Hit]:
-            found = search.nearest(conn, asked.number, search.unit(vector), query).best(query.limit)
+        def read(conn: sqlite3.Connection) -> list[Hit]:
+            found = search.nearest(conn, opened.number, search.unit(vector), query).best(query.limit)
             return [Hit(id_, score, {}, rank, None, score) for rank, (id_, score) in enumerate(found, start=1)]
 
-        return await self._read(look)
+        return await self._read(read)
 
-    async def scan(self, collection: str, where: Filter, *, after: UUID | None = None, limit: int = 1000) -> list[UUID]:
+    async def scan(
+        self, collection: str, condition: Filter, *, after: UUID | None = None, limit: int = 1000
+    ) -> list[UUID]:
         """See NearestIndex.scan."""
-        asked = self._named(collection)
-        behind = after.bytes if after is not None else b""
+        opened = self._named(collection)
+        last = after.bytes if after is not None else b""
 
-        def look(conn: sqlite3.Connection) -> list[UUID]:
-            batches = search.matches(conn, asked.number, asked.made.dimension, where)
-            found = [id_ for batch, mask in batches for id_ in ids_of(batch.heads[mask])]
-            return [UUID(bytes=id_) for id_ in sorted(id_ for id_ in found if id_ > behind)[:limit]]
+        def read(conn: sqlite3.Connection) -> list[UUID]:
+            batches = search.matches(conn, opened.number, opened.schema.dimension, condition)
+            found = [id_ for batch, mask in batches for id_ in ids_of(batch.headers[mask])]
+            return [UUID(bytes=id_) for id_ in sorted(id_ for id_ in found if id_ > last)[:limit]]
 
-        return await self._read(look)
+        return await self._read(read)
 
-    async def count(self, collection: str, where: Filter) -> int:
+    async def count(self, collection: str, condition: Filter) -> int:
         """See NearestIndex.count."""
-        asked = self._named(collection)
+        opened = self._named(collection)
 
-        def look(conn: sqlite3.Connection) -> int:
-            found = search.matches(conn, asked.number, asked.made.dimension, where)
+        def read(conn: sqlite3.Connection) -> int:
+            found = search.matches(conn, opened.number, opened.schema.dimension, condition)
             return sum(int(mask.sum()) for _, mask in found)
 
-        return await self._read(look)
+        return await self._read(read)
 
     async def flush(self) -> None:
         """See NearestIndex.flush."""
@@ -203,26 +206,26 @@ class FlatIndex:
             self._dirty = False
             await self._on(self._writing, lambda conn: conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall())
 
-    async def rewrite(self) -> Rewritten:
-        """Write the file anew, so that it has no room of deleted points and its log is empty.
+    async def rewrite(self) -> RewriteReport:
+        """Rewrites the file without the space of deleted points, and empties its log.
 
-        Writes wait for it, some seconds for each million points.
+        Writes wait meanwhile, some seconds for each million points.
         """
 
         def size() -> int:
             return sum(part.stat().st_size for part in self._directory.glob(f"{file.NAME}*"))
 
-        def rewritten(conn: sqlite3.Connection) -> Rewritten:
+        def vacuum(conn: sqlite3.Connection) -> RewriteReport:
             before = size()
-            # Twice: what VACUUM writes goes to the log first.
+            # VACUUM writes to the log first, so the log is emptied after it, too.
             for command in ("wal_checkpoint(TRUNCATE)", None, "wal_checkpoint(TRUNCATE)"):
                 conn.execute(f"PRAGMA {command}" if command else "VACUUM").fetchall()
             points = conn.execute(
                 "SELECT name, (SELECT count(*) FROM points p WHERE p.collection = c.collection) FROM collections c"
             ).fetchall()
-            return Rewritten(dict(points), before, size())
+            return RewriteReport(dict(points), before, size())
 
-        return await self._on(self._writing, rewritten)
+        return await self._on(self._writing, vacuum)
 
     async def close(self) -> None:
         """See NearestIndex.close."""
@@ -234,7 +237,7 @@ class FlatIndex:
         self._closed = True
         await asyncio.to_thread(self._reading.shutdown, wait=True)
         await asyncio.to_thread(self._writing.shutdown, wait=True)
-        for connection in reversed(self._connections):  # the last one, which writes, brings the log into the file
+        for connection in reversed(self._connections):  # the writer, closed last, moves the log into the file
             connection.close()
         self._lock.release()
 
@@ -243,23 +246,23 @@ class FlatIndex:
             "SELECT collection, dimension FROM collections WHERE name = ?", (collection.name,)
         ).fetchone()
         if row is None:
-            made = conn.execute(
+            created = conn.execute(
                 "INSERT INTO collections (name, dimension) VALUES (?, ?)", (collection.name, collection.dimension)
             )
-            row = (made.lastrowid, collection.dimension)
+            row = (created.lastrowid, collection.dimension)
         number, dimension = row
         if dimension != collection.dimension:
             raise CollectionMismatch(
                 f"collection {collection.name!r} holds vectors of {dimension} numbers, not of {collection.dimension}"
             )
-        self._opened[collection.name] = Opened(number, collection)
+        self._opened[collection.name] = OpenCollection(number, collection)
 
-    def _named(self, collection: str) -> Opened:
+    def _named(self, collection: str) -> OpenCollection:
         self._usable()
-        found = self._opened.get(collection)
-        if found is None:
+        opened = self._opened.get(collection)
+        if opened is None:
             raise CollectionMissing(f"no collection {collection!r} is open")
-        return found
+        return opened
 
     async def _read(self, act: Callable[[sqlite3.Connection], T]) -> T:
         return await self._on(self._reading, lambda conn: _in_transaction(conn, "BEGIN", act))
@@ -281,7 +284,7 @@ class FlatIndex:
     def _connection(self, writes: bool) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
-            connection = (file.opened if writes else file.reader)(self._directory)
+            connection = (file.open_writer if writes else file.open_reader)(self._directory)
             self._local.connection = connection
             self._connections.append(connection)
         return connection
@@ -298,16 +301,16 @@ class FlatIndex:
             try:
                 await self.flush()
             except VectorIndexError:
-                log.exception("flushing the vector index failed; it is tried again in %s s", interval)
+                _log.exception("vector_index_flush_failed", extra={"retry_seconds": interval})
 
 
 def _in_transaction(conn: sqlite3.Connection, begin: str, act: Callable[[sqlite3.Connection], T]) -> T:
     conn.execute(begin)
     try:
-        done = act(conn)
+        result = act(conn)
         conn.execute("COMMIT")
     except BaseException:
         if conn.in_transaction:
             conn.execute("ROLLBACK")
         raise
-    return done
+    return result

@@ -1,4 +1,4 @@
-"""Search in blocks: every vector of the blocks that can have a match, or of the newest of them, against one."""
+"""Exact search: compares the vectors of all segments that may contain a match, or of the newest, with the query's."""
 
 from __future__ import annotations
 
@@ -13,31 +13,30 @@ import numpy.typing as npt
 
 from mnemesh_retrieval.filters import And, Filter, HasId
 from mnemesh_retrieval.flat import file
-from mnemesh_retrieval.flat.filters import Mask, matching, narrowing
-from mnemesh_retrieval.flat.segment import CAPACITY, Batch
+from mnemesh_retrieval.flat.filters import Mask, matching, segment_filter
+from mnemesh_retrieval.flat.segment import CAPACITY, SegmentBatch
 from mnemesh_retrieval.index import SearchQuery
 
-FEW: Final = 16
-"""A bounded search reads at most as many blocks as there are when each has so few points."""
-AT_ONCE: Final = 128
-"""Blocks that are read by one statement."""
-ROWS: Final = 1_024
-"""Vectors that are compared at once: what they are as floats fits into a core's cache."""
+MIN_POINTS: Final = 16
+"""A bounded search reads at most as many segments as if each had only this many points."""
+SEGMENTS_PER_READ: Final = 128
+VECTORS_PER_BLOCK: Final = 1_024
+"""The number of vectors compared at once: as floats, they fit into a core's cache."""
 
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(slots=True)
-class Found:
-    """Points with their likeness, and how much was looked at for them."""
+class SearchState:
+    """Matches with their similarity, and the amount of data that was compared."""
 
     ids: list[npt.NDArray[np.bytes_]] = field(default_factory=list)
     scores: list[Floats] = field(default_factory=list)
-    blocks: int = 0
+    segments: int = 0
     points: int = 0
 
     def best(self, limit: int) -> list[tuple[UUID, float]]:
-        """Best first, ties by id."""
+        """Returns the best matches, best first, ties by id."""
         if not self.ids:
             return []
         ids, scores = np.concatenate(self.ids), np.concatenate(self.scores)
@@ -50,61 +49,65 @@ class Found:
         return sorted(found, key=lambda item: (-item[1], item[0]))[:limit]
 
 
-def nearest(conn: sqlite3.Connection, collection: int, vector: Floats, query: SearchQuery) -> Found:
-    """What a query looks at. The vector is of length one."""
-    found = Found()
-    numbers = file.numbers(conn, collection, narrowing(query.filter), -(-query.newest // FEW) if query.newest else -1)
-    place, left = 0, query.newest or len(numbers) * CAPACITY
-    while place < len(numbers) and left > 0:
-        some = numbers[place : place + min(AT_ONCE, -(-left // CAPACITY))]
-        batch = file.read_all(conn, some, len(vector))
-        _look(found, batch, matching(query.filter, batch), vector)
-        place, left = place + len(some), left - len(batch)
-    found.blocks = place
+def nearest(conn: sqlite3.Connection, collection: int, vector: Floats, query: SearchQuery) -> SearchState:
+    """Compares the points that a query covers with a vector of length one."""
+    state = SearchState()
+    limit = -(-query.newest // MIN_POINTS) if query.newest else -1
+    numbers = file.candidate_segments(conn, collection, segment_filter(query.filter), limit)
+    index, remaining = 0, query.newest or len(numbers) * CAPACITY
+    while index < len(numbers) and remaining > 0:
+        some = numbers[index : index + min(SEGMENTS_PER_READ, -(-remaining // CAPACITY))]
+        batch = file.read_batch(conn, some, len(vector))
+        _compare(state, batch, matching(query.filter, batch), vector)
+        index, remaining = index + len(some), remaining - len(batch)
+    state.segments = index
     if query.also and query.newest:
-        _look_also(found, conn, collection, vector, query, set(numbers[:place]))
-    return found
+        _compare_also(state, conn, collection, vector, query, set(numbers[:index]))
+    return state
 
 
-def _look_also(
-    found: Found, conn: sqlite3.Connection, collection: int, vector: Floats, query: SearchQuery, seen: set[int]
+def _compare_also(
+    state: SearchState, conn: sqlite3.Connection, collection: int, vector: Floats, query: SearchQuery, read: set[int]
 ) -> None:
+    """Compares the points of `query.also` that are in other segments."""
     wanted = HasId(query.also)
     ids = [id_.bytes for id_ in query.also]
-    others = [number for number in file.holding(conn, collection, ids) if number not in seen]
-    for start in range(0, len(others), AT_ONCE):
-        batch = file.read_all(conn, others[start : start + AT_ONCE], len(vector))
-        _look(found, batch, matching(And((query.filter, wanted)), batch), vector)
-    found.blocks += len(others)
+    others = [number for number in file.segments_of(conn, collection, ids) if number not in read]
+    for start in range(0, len(others), SEGMENTS_PER_READ):
+        batch = file.read_batch(conn, others[start : start + SEGMENTS_PER_READ], len(vector))
+        _compare(state, batch, matching(And((query.filter, wanted)), batch), vector)
+    state.segments += len(others)
 
 
-def matches(conn: sqlite3.Connection, collection: int, dimension: int, where: Filter) -> Iterator[tuple[Batch, Mask]]:
-    """All blocks that can have a match, some at a time and without vectors, with which of their points match."""
-    numbers = file.numbers(conn, collection, narrowing(where))
-    for start in range(0, len(numbers), AT_ONCE):
-        some = numbers[start : start + AT_ONCE]
-        batch = file.read_all(conn, some, dimension, vectors=False)
-        yield batch, matching(where, batch)
+def matches(
+    conn: sqlite3.Connection, collection: int, dimension: int, condition: Filter
+) -> Iterator[tuple[SegmentBatch, Mask]]:
+    """Yields the segments that may contain a match, without vectors, with the masks of their matching points."""
+    numbers = file.candidate_segments(conn, collection, segment_filter(condition))
+    for start in range(0, len(numbers), SEGMENTS_PER_READ):
+        some = numbers[start : start + SEGMENTS_PER_READ]
+        batch = file.read_batch(conn, some, dimension, vectors=False)
+        yield batch, matching(condition, batch)
 
 
-def _look(found: Found, batch: Batch, mask: Mask, vector: Floats) -> None:
-    found.points += len(batch)
+def _compare(state: SearchState, batch: SegmentBatch, mask: Mask, vector: Floats) -> None:
+    state.points += len(batch)
     if not mask.any():
         return
     scores = np.empty(len(batch), np.float32)
-    scratch = np.empty((min(len(batch), ROWS), len(vector)), np.float32)
-    for start in range(0, len(batch), ROWS):
-        codes = batch.codes[start : start + ROWS]
+    scratch = np.empty((min(len(batch), VECTORS_PER_BLOCK), len(vector)), np.float32)
+    for start in range(0, len(batch), VECTORS_PER_BLOCK):
+        codes = batch.codes[start : start + VECTORS_PER_BLOCK]
         numbers = scratch[: len(codes)]
         np.copyto(numbers, codes)
         np.dot(numbers, vector, out=scores[start : start + len(codes)])
-    scores *= batch.heads["inverse"]
-    found.ids.append(batch.heads["id"][mask])
-    found.scores.append(scores[mask])
+    scores *= batch.headers["inverse"]
+    state.ids.append(batch.headers["id"][mask])
+    state.scores.append(scores[mask])
 
 
 def unit(vector: Sequence[float] | Floats) -> Floats:
-    """The vector at the length of one."""
-    given = np.asarray(vector, np.float32)
-    made: Floats = given / np.float32(np.linalg.norm(given))
-    return made
+    """Returns the vector scaled to length one."""
+    floats = np.asarray(vector, np.float32)
+    scaled: Floats = floats / np.float32(np.linalg.norm(floats))
+    return scaled
