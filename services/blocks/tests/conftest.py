@@ -1,4 +1,4 @@
-"""Fixtures of the blocks tests: the service on its real store, in process and through the wire."""
+"""Fixtures of the blocks tests: a running service on each SQL engine."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @pytest_asyncio.fixture
 async def clock() -> FrozenClock:
-    """A clock that the test moves."""
+    """A clock that tests advance."""
     return FrozenClock()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of either SQL engine."""
+    """The URL of an empty database, for each SQL engine."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'blocks.db'}"
     return str(request.getfixturevalue("postgres_url"))
@@ -36,7 +36,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest_asyncio.fixture
 async def blocks(tmp_path: Path, database_url: str, clock: FrozenClock) -> AsyncIterator[BlockServiceAsyncStub]:
-    """A stub of a running service, on either engine."""
+    """A stub of a running service, on each engine."""
     config = Config(port=0, data_dir=str(tmp_path), database_url=database_url, shutdown_grace_seconds=0)
     server = RunningServer()
     address = await server.start(await assemble(config, clock=clock, ids=SequentialIds()), config)

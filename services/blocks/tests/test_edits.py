@@ -1,4 +1,4 @@
-"""The edits: what each makes of a value, and what each refuses and how it says so."""
+"""The edits: their results, and the errors with their texts, which agents read."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ from mnemesh_kit.errors import MnemeshError
         (Rethink(""), "old", ""),
     ],
 )
-def test_an_edit_gives(edit: Edit, before: str, after: str) -> None:
+def test_edit_returns_the_new_value(edit: Edit, before: str, after: str) -> None:
     assert edit.apply(before, "notes") == after
 
 
 @pytest.mark.parametrize("edit", [ReplaceUnique("b", "x"), ReplaceAll("b", "x"), InsertLine(1, "x"), Append("x")])
-def test_tabs_survive_an_edit_elsewhere(edit: Edit) -> None:
+def test_edits_keep_tabs_elsewhere(edit: Edit) -> None:
     assert "\tindented\t" in edit.apply("\tindented\t\nb", "notes")
 
 
-def test_tabs_in_the_text_to_replace_are_literal() -> None:
+def test_tabs_in_the_old_text_are_literal() -> None:
     assert ReplaceUnique("\tx", "y").apply("\tx\n        x", "notes") == "y\n        x"
 
 
-def _refusal(edit: Edit, value: str) -> MnemeshError:
-    with pytest.raises(MnemeshError) as refused:
+def _error(edit: Edit, value: str) -> MnemeshError:
+    with pytest.raises(MnemeshError) as caught:
         edit.apply(value, "notes")
-    return refused.value
+    return caught.value
 
 
-def test_a_text_that_is_not_there() -> None:
-    error = _refusal(ReplaceUnique("zebra", "x"), "a")
+def test_missing_old_text_is_refused() -> None:
+    error = _error(ReplaceUnique("zebra", "x"), "a")
     assert error.reason == "BLOCK_TEXT_NOT_FOUND"
     assert error.message == (
         "No replacement was performed, old_str `zebra` did not appear verbatim in memory block with label `notes`."
     )
-    error = _refusal(ReplaceAll("zebra", "x"), "a")
+    error = _error(ReplaceAll("zebra", "x"), "a")
     assert error.reason == "BLOCK_TEXT_NOT_FOUND"
     assert error.message == "Old content 'zebra' not found in memory block 'notes'"
 
 
-def test_a_text_that_is_there_twice_is_told_by_lines() -> None:
-    error = _refusal(ReplaceUnique("tea", "x"), "tea\nmilk\nmore tea and tea")
+def test_ambiguous_old_text_is_refused_with_its_lines() -> None:
+    error = _error(ReplaceUnique("tea", "x"), "tea\nmilk\nmore tea and tea")
     assert error.reason == "BLOCK_TEXT_AMBIGUOUS"
     assert error.message == (
         "No replacement was performed. Multiple occurrences of old_str `tea` in lines [1, 3]. "
@@ -66,14 +66,14 @@ def test_a_text_that_is_there_twice_is_told_by_lines() -> None:
     assert error.metadata["lines"] == "1,3"
 
 
-def test_the_lines_of_a_text_of_several_lines_are_where_it_begins() -> None:
-    error = _refusal(ReplaceUnique("a\nb", "x"), "-\na\nb\n-\na\nb")
+def test_lines_of_a_multi_line_text_are_those_of_its_first_line() -> None:
+    error = _error(ReplaceUnique("a\nb", "x"), "-\na\nb\n-\na\nb")
     assert error.metadata["lines"] == "2,5"
 
 
 @pytest.mark.parametrize("line", [3, -2, 99])
-def test_a_line_that_is_not_there(line: int) -> None:
-    error = _refusal(InsertLine(line, "x"), "a\nb")
+def test_line_out_of_range_is_refused(line: int) -> None:
+    error = _error(InsertLine(line, "x"), "a\nb")
     assert error.reason == "BLOCK_LINE_OUT_OF_RANGE"
     assert error.message == (
         f"Invalid `insert_line` parameter: {line}. It should be within the range of lines of the memory block: "
@@ -94,8 +94,8 @@ def test_a_line_that_is_not_there(line: int) -> None:
         (Patch("@@\n-1→ x\n+y"), "Patch", "patch.patch"),
     ],
 )
-def test_line_numbers_of_the_display_are_refused_everywhere(edit: Edit, name: str, field: str) -> None:
-    error = _refusal(edit, "x")
+def test_displayed_line_numbers_are_refused_in_every_edit(edit: Edit, name: str, field: str) -> None:
+    error = _error(edit, "x")
     assert error.reason == "BLOCK_LINE_NUMBER_PREFIX"
     assert error.field == field
     assert error.message == (
@@ -104,13 +104,13 @@ def test_line_numbers_of_the_display_are_refused_everywhere(edit: Edit, name: st
     )
 
 
-def test_an_arrow_that_is_no_line_number_is_welcome() -> None:
+def test_an_arrow_without_a_line_number_is_accepted() -> None:
     assert Append("see 3→4, or → x").apply("", "notes") == "see 3→4, or → x"
 
 
 @pytest.mark.parametrize("edit", [ReplaceUnique("", "x"), ReplaceAll("", "x"), Append("a\0b"), Rethink("\0")])
-def test_empty_needles_and_nul_characters_are_the_callers_mistake(edit: Edit) -> None:
-    assert _refusal(edit, "a").code.name == "INVALID_ARGUMENT"
+def test_empty_old_text_and_nul_characters_are_refused(edit: Edit) -> None:
+    assert _error(edit, "a").code.name == "INVALID_ARGUMENT"
 
 
 VALUE = "one\ntwo\nthree\ntwo and a half\n-- four"
@@ -130,7 +130,7 @@ VALUE = "one\ntwo\nthree\ntwo and a half\n-- four"
         ("@@\n--- four\n", VALUE.removesuffix("\n-- four")),
     ],
 )
-def test_a_patch_applies_by_context(patch: str, after: str) -> None:
+def test_patch_applies_by_context(patch: str, after: str) -> None:
     assert Patch(patch).apply(VALUE, "notes") == after
 
 
@@ -144,7 +144,7 @@ def test_a_patch_applies_by_context(patch: str, after: str) -> None:
         ("@@\nstray", "stray"),
     ],
 )
-def test_a_patch_that_does_not_fit_says_why(patch: str, text: str) -> None:
-    error = _refusal(Patch(patch), "x\na\nx")
+def test_patch_that_does_not_apply_names_the_reason(patch: str, text: str) -> None:
+    error = _error(Patch(patch), "x\na\nx")
     assert error.reason == "BLOCK_PATCH_FAILED"
     assert text in error.message

@@ -1,4 +1,4 @@
-"""The process: it starts, says where, answers health, keeps what it acknowledged, and stops in order."""
+"""The process: start, health, durability after kill -9, and shutdown."""
 
 from __future__ import annotations
 
@@ -46,40 +46,40 @@ async def address_of(running: asyncio.subprocess.Process) -> str:
     raise AssertionError("the process ended before it listened")
 
 
-async def test_it_serves_and_stops_in_order(tmp_path: Path) -> None:
+async def test_process_serves_and_stops_on_sigterm(tmp_path: Path) -> None:
     async with process(tmp_path) as running:
         address = await address_of(running)
         async with grpc.aio.insecure_channel(address) as channel:
             check = health_pb2_grpc.HealthStub(channel).Check
             for service in ("", "mnemesh.blocks.v1.BlockService"):
-                answer = await check(health_pb2.HealthCheckRequest(service=service), timeout=5)
-                assert answer.status == health_pb2.HealthCheckResponse.SERVING
+                response = await check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+                assert response.status == health_pb2.HealthCheckResponse.SERVING
         running.send_signal(signal.SIGTERM)
         assert await running.wait() == 0
 
 
-async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+async def test_acknowledged_writes_survive_kill_9(tmp_path: Path) -> None:
     channels = Channels()
     async with process(tmp_path) as running:
         stub = BlockServiceStub(channels.channel(await address_of(running)))
-        made = (await stub.CreateBlock(rpc.CreateBlockRequest(block=pb.Block(label="human", value="kept")))).block
+        created = (await stub.CreateBlock(rpc.CreateBlockRequest(block=pb.Block(label="human", value="kept")))).block
         running.kill()
         await running.wait()
     async with process(tmp_path) as running:
         stub = BlockServiceStub(channels.channel(await address_of(running)))
-        assert (await stub.GetBlock(rpc.GetBlockRequest(block_id=made.id))).block == made
+        assert (await stub.GetBlock(rpc.GetBlockRequest(block_id=created.id))).block == created
     await channels.close()
 
 
 class Writer:
-    """An agent that appends numbered lines to a shared block, each under a request id of its own, until it cannot."""
+    """An agent that appends numbered lines to a shared block, each with its own request id, until a call fails."""
 
     def __init__(self) -> None:
         self.agent = new_id("agent")
         self.edits: list[rpc.EditBlockRequest] = []
         self.revisions: dict[str, int] = {}
 
-    async def write_until_it_dies(self, stub: Any, written: asyncio.Event, enough: int) -> None:
+    async def write_until_failure(self, stub: Any, written: asyncio.Event, enough: int) -> None:
         done = 0
         try:
             for edit in self.edits:
@@ -94,8 +94,8 @@ class Writer:
             return
 
     async def _write(self, stub: Any, edit: rpc.EditBlockRequest) -> None:
-        answer = await stub.EditBlock(edit)
-        self.revisions.setdefault(edit.request_id, answer.block.revision)
+        response = await stub.EditBlock(edit)
+        self.revisions.setdefault(edit.request_id, response.block.revision)
 
     def _next(self) -> rpc.EditBlockRequest:
         author = pb.Author(agent=pb.AgentAuthor(agent_id=self.agent))
@@ -105,20 +105,20 @@ class Writer:
         )
 
 
-async def test_kill_9_under_16_writers_loses_and_doubles_nothing(tmp_path: Path) -> None:
+async def test_kill_9_with_16_writers_loses_and_duplicates_no_edit(tmp_path: Path) -> None:
     writers = [Writer() for _ in range(16)]
     block = ""
-    for turn in range(3):
+    for attempt in range(3):
         channels = Channels(deadline=5.0)
         async with process(tmp_path) as running:
             stub: Any = BlockServiceStub(channels.channel(await address_of(running)))
-            if turn == 0:
+            if attempt == 0:
                 draft = pb.Block(label="plan", limit=1_000_000)
                 holders = [writer.agent for writer in writers]
-                made = await stub.CreateBlock(rpc.CreateBlockRequest(block=draft, agent_ids=holders))
-                block = made.block.id
+                created = await stub.CreateBlock(rpc.CreateBlockRequest(block=draft, agent_ids=holders))
+                block = created.block.id
             written = asyncio.Event()
-            tasks = [asyncio.create_task(writer.write_until_it_dies(stub, written, 6)) for writer in writers]
+            tasks = [asyncio.create_task(writer.write_until_failure(stub, written, 6)) for writer in writers]
             await written.wait()
             running.kill()
             await running.wait()
@@ -135,13 +135,15 @@ async def test_kill_9_under_16_writers_loses_and_doubles_nothing(tmp_path: Path)
         assert now.revision == 1 + len(lines)
         for writer in writers:
             own = [line for line in lines if line.startswith(writer.agent)]
-            assert own == sorted(own, key=lambda line: int(line.rpartition(" ")[2])), "an agent's lines are in order"
+            assert own == sorted(own, key=lambda line: int(line.rpartition(" ")[2])), (
+                "the lines of an agent must be in order"
+            )
         memory = await stub.GetCoreMemory(rpc.GetCoreMemoryRequest(agent_id=writers[3].agent))
         assert memory.core_memory.blocks[0].value == now.value
     await channels.close()
 
 
-async def refusal(data_dir: Path, **env: str) -> str:
+async def start_error(data_dir: Path, **env: str) -> str:
     async with process(data_dir, **env) as running:
         _, errors = await running.communicate()
         assert running.returncode == 2
@@ -150,14 +152,14 @@ async def refusal(data_dir: Path, **env: str) -> str:
         return lines[0]
 
 
-async def test_what_keeps_it_from_starting_is_one_line(tmp_path: Path) -> None:
+async def test_start_errors_are_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        line = await refusal(tmp_path, MNEMESH_BLOCKS_PORT=port)
+        line = await start_error(tmp_path, MNEMESH_BLOCKS_PORT=port)
         assert port in line
         assert "MNEMESH_BLOCKS_PORT" in line
     (tmp_path / "file").touch()
-    assert "cannot be written" in await refusal(tmp_path / "file" / "below")
-    assert "MNEMESH_BLOCKS_PORT" in await refusal(tmp_path, MNEMESH_BLOCKS_PORT="many")
-    assert "MNEMESH_AUTH_KEY_FILE" in await refusal(tmp_path, MNEMESH_HOST="0.0.0.0")
-    assert "database" in await refusal(tmp_path, MNEMESH_BLOCKS_DATABASE_URL="mysql://x/y")
+    assert "cannot be written" in await start_error(tmp_path / "file" / "below")
+    assert "MNEMESH_BLOCKS_PORT" in await start_error(tmp_path, MNEMESH_BLOCKS_PORT="many")
+    assert "MNEMESH_AUTH_KEY_FILE" in await start_error(tmp_path, MNEMESH_HOST="0.0.0.0")
+    assert "database" in await start_error(tmp_path, MNEMESH_BLOCKS_DATABASE_URL="mysql://x/y")

@@ -1,4 +1,4 @@
-"""What the migrations make."""
+"""The migrations of the block store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from mnemesh_kit.sql import Database
 
 
-async def test_the_migrations_make_the_tables_that_the_code_declares(tmp_path: Path) -> None:
+async def test_migrations_create_the_declared_tables(tmp_path: Path) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
     from mnemesh_blocks.store.sql.tables import metadata

@@ -11,7 +11,7 @@ from mnemesh_testkit.suites.service_suite import InProcess, OnPostgres, OnSqlite
 
 
 class Blocks(BlocksSuite):
-    """The suite over this room's parts."""
+    """The suite on the assembled service."""
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod

@@ -1,4 +1,4 @@
-"""Fixtures of the tools tests: sandboxes of every strength this host has, and the service on each engine."""
+"""Fixtures of the tools tests: sandboxes with several sets of layers, and the service on each engine."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ Run = Callable[..., Coroutine[Any, Any, Outcome]]
 
 @pytest_asyncio.fixture(params=list(PROFILES))
 async def sandbox(request: pytest.FixtureRequest) -> Sandbox:
-    """A sandbox with all layers that the host grants, and one as on a host that refuses namespaces."""
+    """A sandbox with all layers that the host supports, and one as on a host without namespaces."""
     opened = await Sandbox.open(SETTINGS, layers=PROFILES[request.param])
     if opened.isolation.level is Level.NONE:
-        pytest.skip(f"this host grants no isolation at all, and tools are refused: {dict(opened.isolation.missing)}")
+        pytest.skip(f"this host supports no isolation: {dict(opened.isolation.missing)}")
     return opened
 
 
 @pytest.fixture
 def run(sandbox: Sandbox) -> Run:
-    """Runs the function `tool` of a source, with keyword arguments as its own."""
+    """Runs the function `tool` of a source with keyword arguments."""
 
     async def run(source: str, *, seconds: float = 20.0, **arguments: Any) -> Outcome:
         return await sandbox.run(Task(source, "tool", arguments), seconds)
@@ -50,7 +50,7 @@ def run(sandbox: Sandbox) -> Run:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database on the engine under test."""
+    """The URL of an empty database, for each SQL engine."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'tools.db'}"
     url: str = request.getfixturevalue("postgres_url")
@@ -59,7 +59,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @dataclass(frozen=True)
 class Stubs:
-    """The service's RPCs over a real connection."""
+    """The stubs of a running service."""
 
     tools: ToolServiceStub
     executions: ExecutionServiceStub
@@ -76,7 +76,7 @@ async def _serve(config: Config) -> AsyncIterator[Stubs]:
 
 @pytest_asyncio.fixture
 async def stubs(database_url: str, tmp_path: Path) -> AsyncIterator[Stubs]:
-    """The running service on each engine."""
+    """A running service, on each engine."""
     config = Config(port=0, data_dir=str(tmp_path), database_url=database_url, min_sandbox="minimal")
     async for stubs in _serve(config):
         yield stubs
@@ -84,6 +84,6 @@ async def stubs(database_url: str, tmp_path: Path) -> AsyncIterator[Stubs]:
 
 @pytest_asyncio.fixture
 async def embedded(tmp_path: Path) -> AsyncIterator[Stubs]:
-    """The running service on its default store."""
+    """A running service on SQLite."""
     async for stubs in _serve(Config(port=0, data_dir=str(tmp_path), min_sandbox="minimal")):
         yield stubs

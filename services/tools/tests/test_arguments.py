@@ -1,4 +1,4 @@
-"""Arguments held against a schema."""
+"""Coercion and validation of arguments."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ def _coerced(value: Any, schema: dict[str, Any]) -> Any:
         ({"x": 1}, {}, {"x": 1}),
     ],
 )
-def test_coerced(value: Any, schema: dict[str, Any], expected: Any) -> None:
-    """Models write numbers as text and lists as JSON text; what is meant arrives."""
+def test_arguments_are_coerced(value: Any, schema: dict[str, Any], expected: Any) -> None:
     result = _coerced(value, schema)
     assert (result, type(result)) == (expected, type(expected))
 
@@ -66,16 +65,15 @@ def test_coerced(value: Any, schema: dict[str, Any], expected: Any) -> None:
         ("9" * 5000, {"type": "integer"}, "must be an integer"),
     ],
 )
-def test_unfitting_argument_is_named(value: Any, schema: dict[str, Any], words: str) -> None:
-    """And nothing is evaluated to make it fit."""
+def test_argument_of_another_type_is_refused_by_name(value: Any, schema: dict[str, Any], words: str) -> None:
     with pytest.raises(ToolArgumentsInvalid) as caught:
         _coerced(value, schema)
     assert words in caught.value.message
     assert caught.value.metadata == {"field": "arguments", "parameter": "p"}
 
 
-def test_unknown_and_missing_arguments_are_named() -> None:
-    """An optional one may be absent or null."""
+def test_unknown_and_missing_arguments_are_refused_by_name() -> None:
+    """Optional arguments can be absent or null."""
     schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}
     assert coerce({"a": "x", "b": None}, schema, "arguments") == {"a": "x"}
     with pytest.raises(ToolArgumentsInvalid, match=r"Parameter 'c' does not exist. The parameters are: a, b\."):

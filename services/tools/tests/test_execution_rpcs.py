@@ -1,4 +1,4 @@
-"""Running tools over the wire."""
+"""The RPCs of ExecutionService."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ REPEAT = '''def repeat(text: str, times: int = 2) -> str:
     """Repeats.
 
     Args:
-        text: What.
-        times: How often.
+        text: The text.
+        times: The number of repetitions.
     """
     print("repeating")
     return text * times
@@ -51,7 +51,6 @@ async def _stored(stubs: Any, source: str = REPEAT, **fields: Any) -> str:
 
 
 async def test_stored_tool_runs_with_coerced_arguments(stubs: Any) -> None:
-    """The result, what it printed, and how long it took."""
     tool_id = await _stored(stubs)
     answer = await stubs.executions.ExecuteTool(
         pb.ExecuteToolRequest(tool_id=tool_id, arguments='{"text": "ab", "times": "3"}')
@@ -66,7 +65,6 @@ async def test_stored_tool_runs_with_coerced_arguments(stubs: Any) -> None:
 
 
 async def test_long_results_are_cut_with_a_note(embedded: Any) -> None:
-    """The note gives both sizes."""
     tool_id = await _stored(embedded, return_char_limit=5)
     request = pb.ExecuteToolRequest(tool_id=tool_id, arguments='{"text": "abc", "times": 4}')
     answer = await embedded.executions.ExecuteTool(request)
@@ -74,8 +72,7 @@ async def test_long_results_are_cut_with_a_note(embedded: Any) -> None:
     assert answer.result == "abcab\n[The result was cut: it has 12 characters, and the limit is 5.]"
 
 
-async def test_failing_tool_is_a_result(embedded: Any) -> None:
-    """Not an error of the call."""
+async def test_error_of_a_tool_is_a_result(embedded: Any) -> None:
     answer = await embedded.executions.ExecuteTool(_ad_hoc("def f():\n    raise KeyError('x')\n"))
     assert answer.status == pb.EXECUTION_STATUS_ERROR
     assert answer.result == "Error executing function f: KeyError: 'x'"
@@ -83,7 +80,6 @@ async def test_failing_tool_is_a_result(embedded: Any) -> None:
 
 
 async def test_ad_hoc_tool_by_name_with_environment_and_agent(embedded: Any) -> None:
-    """Everything of the call reaches it."""
     source = """import os
 def f(agent_state):
     agent_state.memory.get_block('human').value = 'Bo'
@@ -97,8 +93,7 @@ def g(): ...
     assert dict(answer.changed_blocks) == {"human": "Bo"}
 
 
-async def test_timeout_lowers_but_never_raises(embedded: Any) -> None:
-    """The tool's own bound stands above the caller's."""
+async def test_timeout_of_the_caller_cannot_exceed_that_of_the_tool(embedded: Any) -> None:
     source = 'def f():\n    """F."""\n    import time\n    time.sleep(60)\n'
     tool_id = await _stored(embedded, source, timeout_seconds=1)
     for seconds in (30, None):
@@ -110,8 +105,7 @@ async def test_timeout_lowers_but_never_raises(embedded: Any) -> None:
         assert "ran longer than 1 seconds" in answer.result
 
 
-async def test_caller_that_goes_away_takes_its_tool_along(embedded: Any) -> None:
-    """Cancelling the call ends the processes."""
+async def test_cancelled_call_kills_the_tool(embedded: Any) -> None:
 
     def alive() -> bool:
         for file in Path("/proc").glob("[0-9]*/cmdline"):
@@ -136,8 +130,7 @@ async def test_caller_that_goes_away_takes_its_tool_along(embedded: Any) -> None
             await asyncio.sleep(0)
 
 
-async def test_bad_arguments_name_the_parameter(embedded: Any) -> None:
-    """Before anything runs."""
+async def test_invalid_arguments_are_refused_with_the_parameter(embedded: Any) -> None:
     tool_id = await _stored(embedded)
     for arguments, parameter in (
         ('{"text": "a", "n": 1}', "n"),
@@ -155,8 +148,7 @@ async def test_bad_arguments_name_the_parameter(embedded: Any) -> None:
         assert (await _refused(embedded.executions.ExecuteTool(request))).reason == "TOOL_ARGUMENTS_INVALID"
 
 
-async def test_what_cannot_be_run_says_why(embedded: Any) -> None:
-    """Packages, the network, other languages, and tools that have no source."""
+async def test_tools_that_cannot_be_executed_are_refused_with_a_reason(embedded: Any) -> None:
     source = "def f(): ...\n"
     needs = [tools_pb2.PackageRequirement(name="requests")]
     client = tools_pb2.Tool(type=tools_pb2.TOOL_TYPE_CLIENT, json_schema='{"name": "here"}')

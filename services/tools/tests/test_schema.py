@@ -1,4 +1,4 @@
-"""Schemas of Python source: a corpus of signatures with the schema each must give."""
+"""Schemas of Python source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mnemesh_tools.schema import from_source
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 
-# annotation (or annotation and default) of one parameter: its schema, and whether it is required
+# The schema of one parameter by its annotation and default, and whether it is required.
 CORPUS: dict[str, tuple[dict[str, Any], bool]] = {
     "p": (STRING, True),
     "p=None": (STRING, False),
@@ -64,16 +64,14 @@ def _source(signature: str, args: str = "    Args:\n        p: What it is.\n") -
 
 
 @pytest.mark.parametrize("signature", CORPUS)
-def test_corpus(signature: str) -> None:
-    """Each annotation gives its one schema."""
+def test_schema_of_an_annotation(signature: str) -> None:
     schema, required = CORPUS[signature]
     parameters = from_source(_source(signature), "source_code").parameters
     assert parameters["properties"] == {"p": {**schema, "description": "What it is."}}
     assert parameters["required"] == (["p"] if required else [])
 
 
-def test_whole_schema_of_an_ordinary_tool() -> None:
-    """Name, description, order of properties, required and reserved parameters, as a model reads them."""
+def test_complete_schema_of_a_tool() -> None:
     source = '''
 import json
 LIMIT = 3
@@ -113,21 +111,18 @@ async def roll_dice(self, sides: int, agent_state: "AgentState", labels: list[st
     assert list(from_source(source, "source_code").parameters["properties"]) == ["sides", "labels", "times"]
 
 
-def test_the_last_function_counts_and_another_can_be_named() -> None:
-    """As tool authors put their helpers first."""
+def test_schema_describes_the_last_function_or_the_named_one() -> None:
     source = 'def a():\n    """A."""\n\ndef b():\n    """B."""\n\nX = 1\n'
     assert from_source(source, "source_code").name == "b"
     assert from_source(source, "source_code", name="a").description == "A."
 
 
-def test_source_is_never_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """Registering a tool has no effect of the tool's own."""
+def test_source_is_never_executed(capsys: pytest.CaptureFixture[str]) -> None:
     from_source('print("ran")\nraise SystemExit\n' + _source("p: int"), "source_code")
     assert capsys.readouterr().out == ""
 
 
 def test_missing_description_names_the_parameter() -> None:
-    """In the words that tool authors know."""
     with pytest.raises(ToolSourceInvalid) as caught:
         from_source(_source("p: int", args=""), "tool.source_code")
     assert caught.value.message == "Parameter 'p' in function 'f' lacks a description in the docstring"
@@ -157,8 +152,7 @@ def test_missing_description_names_the_parameter() -> None:
         ('def grüß():\n    """F."""', "is not an identifier"),
     ],
 )
-def test_refused_source_says_why(source: str, words: str) -> None:
-    """What yields no schema is the caller's mistake, with the field and the reason."""
+def test_source_without_a_schema_is_refused_with_the_reason(source: str, words: str) -> None:
     with pytest.raises(ToolSourceInvalid) as caught:
         from_source(source, "source_code")
     assert words in caught.value.message

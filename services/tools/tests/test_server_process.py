@@ -1,4 +1,4 @@
-"""The server as a process: it starts, is healthy, keeps its secrets from tools, and stops."""
+"""The process: start, health, secrets that tools cannot read, and shutdown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEARCH = f"""def search(pid, directory):
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server with a secret in its environment, and its address."""
+    """A server process with a secret in its environment, and its address."""
     env = {
         **os.environ,
         "MNEMESH_TOOLS_PORT": "0",
@@ -56,8 +56,9 @@ def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-def test_life_of_the_server(server: tuple[subprocess.Popen[str], str], tmp_path: Path) -> None:
-    """Healthy, no secret leaks to a tool, and SIGTERM ends it with 0."""
+def test_server_is_healthy_keeps_its_secrets_and_stops_on_sigterm(
+    server: tuple[subprocess.Popen[str], str], tmp_path: Path
+) -> None:
     process, address = server
     with grpc.insecure_channel(address) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
@@ -76,8 +77,7 @@ def test_life_of_the_server(server: tuple[subprocess.Popen[str], str], tmp_path:
     assert process.wait(20) == 0
 
 
-def test_tools_die_with_the_server(server: tuple[subprocess.Popen[str], str]) -> None:
-    """Also when it is killed outright and can end nothing itself."""
+def test_tools_are_killed_with_a_killed_server(server: tuple[subprocess.Popen[str], str]) -> None:
 
     def alive() -> bool:
         for file in Path("/proc").glob("[0-9]*/cmdline"):
@@ -105,8 +105,7 @@ def test_tools_die_with_the_server(server: tuple[subprocess.Popen[str], str]) ->
         call.cancel()
 
 
-def test_a_bad_setting_is_one_line(tmp_path: Path) -> None:
-    """And the exit code says that it could not start."""
+def test_invalid_setting_is_reported_in_one_line(tmp_path: Path) -> None:
     env = {**os.environ, "MNEMESH_DATA_DIR": str(tmp_path), "MNEMESH_TOOLS_MIN_SANDBOX": "none"}
     done = subprocess.run(
         [sys.executable, "-m", "mnemesh_tools"], env=env, capture_output=True, text=True, timeout=30, check=False

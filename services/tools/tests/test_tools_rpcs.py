@@ -1,4 +1,4 @@
-"""Definitions of tools as a client writes, finds, changes and deletes them, on each engine."""
+"""The RPCs of ToolService, on each engine."""
 
 from __future__ import annotations
 
@@ -43,22 +43,21 @@ async def _create(stubs: Any, source: str = ROLL, request_id: str = "", **fields
     return answer.tool
 
 
-def _own(where: pb.ToolFilter | None = None) -> pb.ToolFilter:
-    """The filter, without the built-in tools that every organization has."""
+def _own(filter_: pb.ToolFilter | None = None) -> pb.ToolFilter:
+    """Returns the filter without built-in tools."""
     own = pb.ToolFilter(exclude_types=[tools_pb2.TOOL_TYPE_BUILTIN])
-    own.MergeFrom(where or pb.ToolFilter())
+    own.MergeFrom(filter_ or pb.ToolFilter())
     return own
 
 
-async def _names(stubs: Any, where: pb.ToolFilter | None = None) -> list[str]:
+async def _names(stubs: Any, filter_: pb.ToolFilter | None = None) -> list[str]:
     answer = await stubs.tools.ListTools(
-        pb.ListToolsRequest(order_by=pb.TOOL_ORDER_BY_NAME, order=paging_pb2.SORT_ORDER_ASCENDING, filter=_own(where))
+        pb.ListToolsRequest(order_by=pb.TOOL_ORDER_BY_NAME, order=paging_pb2.SORT_ORDER_ASCENDING, filter=_own(filter_))
     )
     return [tool.name for tool in answer.tools]
 
 
-async def test_created_tool_reads_back_whole(stubs: Any) -> None:
-    """Name and schema come from the source, defaults are told, and what was given is kept."""
+async def test_created_tool_is_returned_with_its_name_schema_and_defaults(stubs: Any) -> None:
     written = tools_pb2.Tool(
         source_code=ROLL,
         description="For games",
@@ -105,8 +104,8 @@ async def test_created_tool_reads_back_whole(stubs: Any) -> None:
         assert (await stubs.tools.GetTool(pb.GetToolRequest(**key))).tool == created
 
 
-async def test_names_are_unique_and_ids_kept_by_upsert(stubs: Any) -> None:
-    """Upsert by name keeps the id and what is not given."""
+async def test_names_are_unique_and_upsert_keeps_the_id(stubs: Any) -> None:
+    """Upsert also keeps the fields that the request does not set."""
     created = await _create(stubs, description="first", tags=["x"])
     error = await _refused(_create(stubs))
     assert (error.code, error.reason) == (grpc.StatusCode.ALREADY_EXISTS, "ALREADY_EXISTS")
@@ -123,7 +122,7 @@ async def test_names_are_unique_and_ids_kept_by_upsert(stubs: Any) -> None:
 
 
 async def test_repeated_requests_take_effect_once(stubs: Any) -> None:
-    """The same request id gives the first result; with other content it is refused."""
+    """A repeat returns the first result; the same request id with other content is refused."""
     created = await _create(stubs, request_id="r1")
     assert await _create(stubs, request_id="r1") == created
     error = await _refused(_create(stubs, source=_source("other"), request_id="r1"))
@@ -138,16 +137,15 @@ async def test_repeated_requests_take_effect_once(stubs: Any) -> None:
     assert await _names(stubs) == ["other", "roll"]
 
 
-async def test_concurrent_upserts_leave_one_tool(stubs: Any) -> None:
-    """Two clients that register the same tool at once get the same id."""
+async def test_concurrent_upserts_create_one_tool(stubs: Any) -> None:
     request = pb.UpsertToolRequest(tool=tools_pb2.Tool(source_code=ROLL))
     answers = await asyncio.gather(*(stubs.tools.UpsertTool(request) for _ in range(8)))
     assert len({answer.tool.id for answer in answers}) == 1
     assert sum(answer.created for answer in answers) == 1
 
 
-async def test_update_writes_what_the_mask_names(stubs: Any) -> None:
-    """A changed source renames the tool and makes its schema anew; an absent field in the mask is cleared."""
+async def test_update_writes_the_fields_of_the_mask(stubs: Any) -> None:
+    """A changed source changes the name and the schema. A field in the mask that is not set is cleared."""
     created = await _create(stubs, description="first", tags=["x"])
     change = tools_pb2.Tool(id=created.id, source_code=_source("toss"), tags=["ignored"])
     mask = FieldMask(paths=["source_code", "description"])
@@ -163,8 +161,8 @@ async def test_update_writes_what_the_mask_names(stubs: Any) -> None:
     assert error.reason == "ALREADY_EXISTS"
 
 
-async def test_schemas_given_by_the_client_are_used_as_they_are(stubs: Any) -> None:
-    """Whole, or of the arguments alone; both need no docstring."""
+async def test_schemas_of_the_client_are_used_unchanged(stubs: Any) -> None:
+    """A complete schema or one of the arguments; neither needs a docstring."""
     parameters = {"type": "object", "properties": {"a": {"type": "string", "x-own": 1}}, "required": ["a"]}
     bare = "def f(a):\n    return a\n"
     tool = await _create(stubs, bare, args_json_schema=json.dumps(parameters), description="Says it.")
@@ -177,7 +175,7 @@ async def test_schemas_given_by_the_client_are_used_as_they_are(stubs: Any) -> N
 
 
 async def test_delete_can_be_repeated(stubs: Any) -> None:
-    """And the name is free again."""
+    """The name is free afterwards."""
     created = await _create(stubs, tags=["x"])
     for _ in range(2):
         await stubs.tools.DeleteTool(pb.DeleteToolRequest(tool_id=created.id))
@@ -186,8 +184,7 @@ async def test_delete_can_be_repeated(stubs: Any) -> None:
     assert (await _create(stubs)).id != created.id
 
 
-async def test_lists_filter_sort_and_page(stubs: Any) -> None:
-    """Counts agree with lists."""
+async def test_lists_filter_sort_and_page_and_counts_agree(stubs: Any) -> None:
     for name, tags in (("alpha", ["a"]), ("beta", ["a", "b"]), ("gamma", [])):
         await _create(stubs, _source(name, text="Öffnet 50%_ der Türen." if name == "gamma" else "Does."), tags=tags)
     client = tools_pb2.Tool(
@@ -206,10 +203,10 @@ async def test_lists_filter_sort_and_page(stubs: Any) -> None:
         ({"text_search": "e%a"}, []),
         ({"valid_schema_only": True}, ["alpha", "beta", "gamma", "local"]),
     ]
-    for given, expected in filters:
-        where = pb.ToolFilter(**given)
-        assert await _names(stubs, where) == expected, given
-        assert (await stubs.tools.CountTools(pb.CountToolsRequest(filter=_own(where)))).count == len(expected)
+    for conditions, expected in filters:
+        filter_ = pb.ToolFilter(**conditions)
+        assert await _names(stubs, filter_) == expected, conditions
+        assert (await stubs.tools.CountTools(pb.CountToolsRequest(filter=_own(filter_)))).count == len(expected)
     newest = (await stubs.tools.ListTools(pb.ListToolsRequest(page_size=3, filter=_own()))).tools
     assert [tool.name for tool in newest] == ["local", "gamma", "beta"]
     request = pb.ListToolsRequest(
@@ -222,12 +219,11 @@ async def test_lists_filter_sort_and_page(stubs: Any) -> None:
     assert second.next_page_token == ""
     request.filter.names.append("alpha")
     assert (await _refused(stubs.tools.ListTools(request))).reason == "PAGE_TOKEN_INVALID"
-    batch = pb.BatchGetToolsRequest(names=["gamma", "nobody", "alpha"], tool_ids=[newest[0].id])
+    batch = pb.BatchGetToolsRequest(names=["gamma", "unknown", "alpha"], tool_ids=[newest[0].id])
     assert [tool.name for tool in (await stubs.tools.BatchGetTools(batch)).tools] == ["local", "gamma", "alpha"]
 
 
-async def test_builtins_are_ensured(stubs: Any) -> None:
-    """They are listed, restored when deleted, and rewritten when they changed."""
+async def test_ensure_base_tools_restores_deleted_tools(stubs: Any) -> None:
     schema = {"name": "send_message", "description": "Says.", "parameters": {"type": "object", "properties": {}}}
     builtin = tools_pb2.Tool(type=tools_pb2.TOOL_TYPE_BUILTIN, json_schema=json.dumps(schema), tags=["base"])
     request = pb.EnsureBaseToolsRequest(tools=[builtin])
@@ -240,8 +236,7 @@ async def test_builtins_are_ensured(stubs: Any) -> None:
     assert error.field == "tool.type"
 
 
-async def test_schema_without_storing(embedded: Any) -> None:
-    """GenerateSchema stores nothing and names the parameter at fault."""
+async def test_generate_schema_stores_nothing(embedded: Any) -> None:
     answer = await embedded.tools.GenerateSchema(pb.GenerateSchemaRequest(source_code=ROLL))
     assert json.loads(answer.json_schema)["name"] == "roll"
     assert await _names(embedded) == []
@@ -273,15 +268,15 @@ async def test_schema_without_storing(embedded: Any) -> None:
         ({"type": tools_pb2.TOOL_TYPE_MCP, "json_schema": '{"name": "a"}'}, "tool.mcp_server_id"),
     ],
 )
-async def test_bad_definitions_name_the_field(embedded: Any, fields: dict[str, Any], field: str) -> None:
-    """And nothing is stored."""
+async def test_invalid_definitions_are_refused_with_the_field(
+    embedded: Any, fields: dict[str, Any], field: str
+) -> None:
     error = await _refused(embedded.tools.CreateTool(pb.CreateToolRequest(tool=tools_pb2.Tool(**fields))))
     assert (error.code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
     assert await _names(embedded) == []
 
 
-async def test_bad_requests_name_the_field(embedded: Any) -> None:
-    """Ids, masks and orders that cannot be meant."""
+async def test_invalid_requests_are_refused_with_the_field(embedded: Any) -> None:
     tools, created = embedded.tools, await _create(embedded)
     mask = FieldMask(paths=["revision"])
     malformed = pb.UpdateToolRequest(tool=tools_pb2.Tool(id="x"), update_mask=FieldMask(paths=["tags"]))
@@ -302,8 +297,7 @@ async def test_bad_requests_name_the_field(embedded: Any) -> None:
         assert (error.code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
 
 
-async def test_what_is_not_answered_yet_says_so(embedded: Any) -> None:
-    """UNIMPLEMENTED, not an internal error."""
+async def test_missing_rpcs_answer_unimplemented(embedded: Any) -> None:
     for call in (
         embedded.tools.SearchTools(pb.SearchToolsRequest(query="x")),
         embedded.mcp.ListMcpServers(mcp.ListMcpServersRequest()),

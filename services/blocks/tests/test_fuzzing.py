@@ -1,4 +1,4 @@
-"""Whatever a caller sends is refused in the words of the contract or done; never an INTERNAL, nothing half-written."""
+"""Fuzzing of every RPC: a request succeeds or is refused with a documented status. It never causes INTERNAL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEDS = 12
 
 
 class Target(FuzzedService):
-    """A service with blocks that have something to lose."""
+    """A service with stored blocks."""
 
     looks_every = 10
 
@@ -38,26 +38,26 @@ class Target(FuzzedService):
     async def create(self) -> None:
         for label, holders in (("human", [self.agent, self.peer]), ("persona", [self.agent]), ("loose", [])):
             draft = pb.Block(label=label, value="tea\nmilk\ntea", tags=["t"])
-            made = await self.blocks.CreateBlock(rpc.CreateBlockRequest(block=draft, agent_ids=holders))
-            self.ids.append(made.block.id)
+            created = await self.blocks.CreateBlock(rpc.CreateBlockRequest(block=draft, agent_ids=holders))
+            self.ids.append(created.block.id)
 
     async def stored(self) -> list[bytes]:
-        """All that can be seen: every block, its history, and who holds it."""
+        """Returns every block, its revisions and the core memories, serialized."""
         blocks = (await self.blocks.ListBlocks(rpc.ListBlocksRequest(page_size=1000))).blocks
-        changes = [
-            change
+        revisions = [
+            revision
             for block in blocks
-            for change in (
+            for revision in (
                 await self.blocks.ListBlockRevisions(rpc.ListBlockRevisionsRequest(block_id=block.id, page_size=1000))
             ).revisions
         ]
         memories = await self.blocks.BatchGetCoreMemory(
             rpc.BatchGetCoreMemoryRequest(agent_ids=[self.agent, self.peer])
         )
-        return [row.SerializeToString() for row in (*blocks, *changes, memories)]
+        return [row.SerializeToString() for row in (*blocks, *revisions, memories)]
 
 
-def good_requests(target: Target) -> list[tuple[str, Any]]:
+def valid_requests(target: Target) -> list[tuple[str, Any]]:
     block, agent = target.ids[0], target.agent
     by_agent = pb.Author(agent=pb.AgentAuthor(agent_id=agent, tool_call_id="c", run_id=new_id("run")))
     by_owner = pb.Author(owner=pb.OwnerAuthor())
@@ -99,22 +99,22 @@ def good_requests(target: Target) -> list[tuple[str, Any]]:
 @pytest_asyncio.fixture
 async def target(blocks: Any) -> Any:
     async with grpc.aio.insecure_channel(blocks.address) as channel:
-        made = Target(blocks, channel)
-        await made.create()
-        yield made
+        service = Target(blocks, channel)
+        await service.create()
+        yield service
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-async def test_hostile_requests_are_refused_or_done(target: Target, method: MethodDescriptor) -> None:
+async def test_fuzzed_requests_succeed_or_are_refused(target: Target, method: MethodDescriptor) -> None:
     await target.require_hostile_answered(method, SEEDS)
 
 
-async def test_one_spoiled_field_is_enough_to_be_refused_and_never_enough_to_break(target: Target) -> None:
-    for name, request in good_requests(target):
+async def test_requests_with_one_invalid_field_succeed_or_are_refused(target: Target) -> None:
+    for name, request in valid_requests(target):
         await target.require_spoiled_answered(BY_NAME[name], request)
 
 
-async def test_bytes_that_are_no_request_are_the_callers_mistake(target: Target) -> None:
+async def test_bytes_that_are_not_a_request_are_refused(target: Target) -> None:
     for method in METHODS:
         await target.require_bytes_refused(method)
 
