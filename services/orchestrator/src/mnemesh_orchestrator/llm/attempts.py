@@ -1,11 +1,12 @@
 """How long a provider may take, and how often it is asked again."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
+
+from mnemesh_kit.backoff import Backoff
 
 from mnemesh_orchestrator.llm.errors import ProviderError
 from mnemesh_orchestrator.llm.port import LlmEvent
@@ -15,8 +16,7 @@ T = TypeVar("T")
 
 SHORT_SECONDS = 10.0
 """For a question that no model has to think about."""
-_FIRST_WAIT = 0.5
-_LONGEST_WAIT = 8.0
+PROVIDER_BACKOFF: Final = Backoff(first=0.5, maximum=8.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,4 +88,4 @@ async def in_time(items: AsyncIterator[T], seconds: float) -> AsyncIterator[T]:
 def _wait(error: ProviderError, attempt: int) -> float:
     if error.retry_after is not None:
         return error.retry_after
-    return min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** (attempt - 1)) * random.uniform(0.75, 1.0)  # noqa: S311
+    return PROVIDER_BACKOFF.delay(attempt)

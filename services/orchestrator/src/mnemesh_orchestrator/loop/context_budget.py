@@ -31,7 +31,7 @@ from mnemesh_orchestrator.model.runs import EntryKind, JournalEntry, StopReason
 
 _log = structlog.get_logger("mnemesh.loop")
 
-COMPACTIONS_AT_MOST: Final = 3
+MAX_COMPACTIONS: Final = 3
 _SHORT_RETURN: Final = 600
 """Characters that are left of a return of the current turn where the turn alone does not fit."""
 _AFTER_REFUSAL: Final = 0.75
@@ -79,7 +79,7 @@ class ContextBudget:
                 return assembled
             _require_room(turn, measured)
             compaction = None
-            if attempt < COMPACTIONS_AT_MOST:
+            if attempt < MAX_COMPACTIONS:
                 compaction = await self._compose(turn, assembled, measured, _least_gain(turn, fits=fits))
             if compaction is None:
                 return assembled if fits else self._squeezed(turn, assembled, measured)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Final
 
 import structlog
 from mnemesh_kit.clock import Clock
@@ -12,7 +13,7 @@ from mnemesh_types.usage import Usage
 from mnemesh_orchestrator.llm.errors import STAYS_AWAY, ContextOverflow, ProviderBadAnswer, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
 from mnemesh_orchestrator.loop import step_messages as answers
-from mnemesh_orchestrator.loop.context_budget import COMPACTIONS_AT_MOST, ContextBudget
+from mnemesh_orchestrator.loop.context_budget import MAX_COMPACTIONS, ContextBudget
 from mnemesh_orchestrator.loop.context_builder import Assembled
 from mnemesh_orchestrator.loop.deltas import DeltaStream
 from mnemesh_orchestrator.loop.journal import JournalWriter
@@ -23,12 +24,12 @@ from mnemesh_orchestrator.model.runs import JournalledAnswer, Step
 
 _log = structlog.get_logger("mnemesh.loop")
 
-_ASKED_AT_MOST = 3
-"""How often a step is asked whose answer breaks off."""
-_FORMED_AT_MOST = 3
-"""How often a step is asked whose answer has not the agent's response format."""
-_ASKED_BY_ONE_HOLDER = 2 * _ASKED_AT_MOST * _FORMED_AT_MOST
-"""At most, with the fallback model."""
+MAX_INTERRUPTED_CALLS: Final = 3
+"""Calls of the model with one request, if each answer is interrupted."""
+MAX_FORMAT_CALLS: Final = 3
+"""Calls of the model for one step, if no answer has the agent's response format."""
+MAX_CALLS_PER_HOLDER: Final = 2 * MAX_INTERRUPTED_CALLS * MAX_FORMAT_CALLS
+"""Calls of one lease holder for one step, including the fallback; the next holder counts from there."""
 
 
 class ModelCaller:
@@ -46,7 +47,7 @@ class ModelCaller:
             ProviderBadAnswer: it never has.
         """
         turn.asked, notes, spent = 0, turn.notes, Usage()
-        for attempt in range(1, _FORMED_AT_MOST + 1):
+        for attempt in range(1, MAX_FORMAT_CALLS + 1):
             answered = await self._ask_someone(turn, step_id)
             spent += answered.answer.usage
             answered = replace(answered, answer=replace(answered.answer, usage=spent))
@@ -84,7 +85,7 @@ class ModelCaller:
             try:
                 answered = await self._asked(turn, step_id, assembled)
             except ContextOverflow as error:
-                if refusals == COMPACTIONS_AT_MOST:
+                if refusals == MAX_COMPACTIONS:
                     raise
                 refusals, refused = refusals + 1, (assembled.request, error)
                 self._fitting.refused(turn, error)
@@ -97,16 +98,16 @@ class ModelCaller:
         """Asks the model with one request."""
         began = self._clock.monotonic()
         step = new_step(turn, step_id, self._clock.now())
-        for attempt in range(1, _ASKED_AT_MOST + 1):
+        for attempt in range(1, MAX_INTERRUPTED_CALLS + 1):
             turn.asked += 1
             # After a takeover the numbers go on: what is asked again replaces what was heard before.
-            number = turn.asked + _ASKED_BY_ONE_HOLDER * turn.progress.claims
+            number = turn.asked + MAX_CALLS_PER_HOLDER * turn.progress.claims
             self._recorder.live(turn, step_id, StepStarted(turn.progress.number, number))
             try:
                 answer = await self._stream(turn, step_id, assembled.request)
             except ProviderUnavailable as error:
                 # With a status the provider said no, and the adapter has asked often enough.
-                if attempt == _ASKED_AT_MOST or error.status is not None:
+                if attempt == MAX_INTERRUPTED_CALLS or error.status is not None:
                     raise
                 _log.warning("the model's answer broke off; asking again", attempt=attempt, error=error.message)
                 continue

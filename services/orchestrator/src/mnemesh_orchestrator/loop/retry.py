@@ -1,11 +1,11 @@
-"""Waiting for a tier that is away, once what would be lost is journalled."""
+"""Retries of calls to a service that does not answer, after the journal holds what would be lost."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import structlog
+from mnemesh_kit.backoff import Backoff
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import DeadlineExceeded, Unavailable
 
@@ -13,14 +13,19 @@ T = TypeVar("T")
 
 _log = structlog.get_logger("mnemesh.loop")
 
-FIRST_WAIT_SECONDS = 0.1
-LONGEST_WAIT_SECONDS = 15.0
-RESTART_SECONDS = 5.0
-"""A turn that has not begun waits so long at most: a room that is being restarted is back by then."""
+SERVICE_BACKOFF: Final = Backoff(first=0.2, maximum=15.0, jitter=0.5)
+RESTART_SECONDS: Final = 5.0
+"""The limit for a turn that has not started; longer than the restart of a service."""
 
 
 class RetryPolicy:
-    """How long a run waits for a tier in the middle of a step. Calls made through it must be safe to repeat."""
+    """Retries calls to other services during a step. Calls must be idempotent.
+
+    Args:
+        clock: the source of elapsed time.
+        seconds: the time after which a failed call is not repeated.
+        sleep: waits between attempts.
+    """
 
     def __init__(
         self,
@@ -33,26 +38,25 @@ class RetryPolicy:
         self._sleep = sleep
 
     async def call(self, call: Callable[[], Awaitable[T]], seconds: float | None = None) -> T:
-        """The result of the call, made again with growing pauses while nobody answers.
+        """Returns the result of the call; repeats it while the service does not answer.
 
         Args:
-            call: what is to be done.
-            seconds: how long, where that is less than for a step.
+            call: the call to make.
+            seconds: a shorter limit than the one for a step.
 
         Raises:
-            Unavailable, DeadlineExceeded: the tier stayed away for the whole time.
+            Unavailable, DeadlineExceeded: the service did not answer within the limit.
         """
         began, attempt = self._clock.monotonic(), 0
-        most = self._seconds if seconds is None else min(seconds, self._seconds)
+        limit = self._seconds if seconds is None else min(seconds, self._seconds)
         while True:
             try:
                 return await call()
             except (Unavailable, DeadlineExceeded) as error:
-                left = began + most - self._clock.monotonic()
+                left = began + limit - self._clock.monotonic()
                 if left <= 0:
                     raise
                 attempt += 1
-                pause = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2**attempt) * random.uniform(0.5, 1.0)  # noqa: S311
-                pause = min(pause, left)
-                _log.warning("a tier is away; waiting", attempt=attempt, pause=round(pause, 2), error=error.message)
-                await self._sleep(pause)
+                delay = min(SERVICE_BACKOFF.delay(attempt), left)
+                _log.warning("service_unavailable", attempt=attempt, retry_in=round(delay, 2), error=error.message)
+                await self._sleep(delay)
