@@ -144,16 +144,20 @@ class BlockTransaction(Protocol):
         """Returns whether the holder has a tombstone."""
         ...
 
-    def erase_agent(self, agent_id: str, *, with_unshared_blocks: bool) -> tuple[int, int]:
-        """Detaches all blocks of the holder and stores a tombstone for it.
+    def list_conversations(self, agent_id: str) -> Sequence[str]:
+        """Returns the ids of the agent's registered conversations that are not erased."""
+        ...
 
-        Args:
-            agent_id: An agent, whose conversations are erased with all of their blocks, or one conversation.
-            with_unshared_blocks: Deletes the blocks that have no other holder.
+    def detach_all(self, agent_id: str) -> Sequence[str]:
+        """Detaches all blocks of the holder, without touching it, and returns their ids."""
+        ...
 
-        Returns:
-            The number of the holder's blocks that were detached, and the number of those that were deleted.
-        """
+    def delete_unheld_blocks(self, block_ids: Sequence[str]) -> int:
+        """Deletes those of the blocks that have no holder; returns their number."""
+        ...
+
+    def mark_erased(self, agent_id: str) -> None:
+        """Stores a tombstone for the holder and touches it."""
         ...
 
 

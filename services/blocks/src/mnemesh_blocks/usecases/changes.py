@@ -62,3 +62,20 @@ def attach_block(tx: BlockTransaction, agent_id: str, block: Block) -> None:
         tx.attach(agent_id, block)
     elif other.id != block.id:
         raise BlockLabelTaken(block.label, agent_id)
+
+
+def erase_holder(tx: BlockTransaction, agent_id: str, *, with_unshared_blocks: bool) -> tuple[int, int]:
+    """Detaches all blocks of an agent or of a conversation, and stores a tombstone for it.
+
+    Args:
+        tx: The transaction.
+        agent_id: The id of the agent or of the conversation.
+        with_unshared_blocks: Deletes the blocks that have no other holder.
+
+    Returns:
+        The number of blocks that were detached, and the number of those that were deleted.
+    """
+    block_ids = tx.detach_all(agent_id)
+    deleted = tx.delete_unheld_blocks(block_ids) if with_unshared_blocks and block_ids else 0
+    tx.mark_erased(agent_id)
+    return len(block_ids), deleted

@@ -90,7 +90,7 @@ class ConversationBlockService:
         def release(tx: BlockTransaction) -> int:
             if not tx.is_conversation_of(conversation_id, agent_id):
                 return 0
-            _, deleted = tx.erase_agent(conversation_id, with_unshared_blocks=True)
+            _, deleted = changes.erase_holder(tx, conversation_id, with_unshared_blocks=True)
             return deleted
 
         return await self._store.write_once(

@@ -158,16 +158,29 @@ class CoreMemoryService:
     async def erase_agent(
         self, caller: Principal, agent_id: str, key: RequestKey | None, *, with_unshared_blocks: bool
     ) -> tuple[int, int]:
-        """Erases an agent's core memory and refuses later writes for the agent.
+        """Erases an agent's core memory and those of its conversations, and refuses later writes for them.
+
+        Args:
+            caller: The caller.
+            agent_id: The agent.
+            key: The idempotency key of the request.
+            with_unshared_blocks: Deletes the agent's blocks that have no other holder. The blocks of conversations are
+                always deleted.
 
         Returns:
-            The number of blocks that were detached, and the number of those that were deleted.
+            The number of the agent's blocks that were detached, and the number of those that were deleted.
         """
         require_id(agent_id, "agent", "agent_id")
+
+        def erase(tx: BlockTransaction) -> tuple[int, int]:
+            for conversation_id in tx.list_conversations(agent_id):
+                changes.erase_holder(tx, conversation_id, with_unshared_blocks=True)
+            return changes.erase_holder(tx, agent_id, with_unshared_blocks=with_unshared_blocks)
+
         return await self._store.write_once(
             caller.organization_id,
             key,
-            lambda tx: tx.erase_agent(agent_id, with_unshared_blocks=with_unshared_blocks),
+            erase,
             result_ids=lambda counts: [str(count) for count in counts],
             replay=lambda _tx, ids: (int(ids[0]), int(ids[1])),
         )

@@ -152,21 +152,29 @@ class SqlCoreMemoryTransaction:
         stmt = sa.select(core_memories.c.erased_at).where(self._holder(agent_id))
         return self._conn.execute(stmt).scalar_one_or_none() is not None
 
-    def erase_agent(self, agent_id: str, *, with_unshared_blocks: bool) -> tuple[int, int]:
-        """See `BlockTransaction.erase_agent`."""
-        conversations = sa.select(core_memories.c.agent_id).where(
+    def list_conversations(self, agent_id: str) -> Sequence[str]:
+        """See `BlockTransaction.list_conversations`."""
+        stmt = sa.select(core_memories.c.agent_id).where(
             core_memories.c.organization_id == self._organization_id,
             core_memories.c.conversation_of == agent_id,
             core_memories.c.erased_at.is_(None),
         )
-        for conversation_id in self._conn.execute(conversations).scalars().all():
-            self.erase_agent(conversation_id, with_unshared_blocks=True)
-        held = self._conn.execute(sa.select(holdings.c.block_id).where(self._held_by(agent_id))).scalars().all()
-        self._conn.execute(holdings.delete().where(self._held_by(agent_id)))
-        deleted = 0
-        if with_unshared_blocks and held:
-            unshared = blocks.c.id.in_(held) & blocks.c.id.not_in(sa.select(holdings.c.block_id))
-            deleted = self._conn.execute(blocks.delete().where(unshared, self._in_organization)).rowcount
+        return self._conn.execute(stmt).scalars().all()
+
+    def detach_all(self, agent_id: str) -> Sequence[str]:
+        """See `BlockTransaction.detach_all`."""
+        condition = self._held_by(agent_id)
+        block_ids = self._conn.execute(sa.select(holdings.c.block_id).where(condition)).scalars().all()
+        self._conn.execute(holdings.delete().where(condition))
+        return block_ids
+
+    def delete_unheld_blocks(self, block_ids: Sequence[str]) -> int:
+        """See `BlockTransaction.delete_unheld_blocks`."""
+        unheld = blocks.c.id.in_(block_ids) & blocks.c.id.not_in(sa.select(holdings.c.block_id))
+        return self._conn.execute(blocks.delete().where(unheld, self._in_organization)).rowcount
+
+    def mark_erased(self, agent_id: str) -> None:
+        """See `BlockTransaction.mark_erased`."""
         now = self._clock.now()
         tombstone = (
             core_memories.update()
@@ -184,7 +192,6 @@ class SqlCoreMemoryTransaction:
                     erased_at=now,
                 )
             )
-        return len(held), deleted
 
     def _touch_holders(self, block_id: str) -> None:
         parameters = {"organization": self._organization_id, "block": block_id, "now": self._clock.now()}
