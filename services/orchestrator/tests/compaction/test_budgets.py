@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 import pytest
 from mnemesh_orchestrator.compaction.tokens import records, schemas_tokens, tokenizer
 from mnemesh_orchestrator.loop.state import prompt_limit
-from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings
+from mnemesh_orchestrator.model.agents import AgentType
+from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema
 from mnemesh_types.messages import ContentPart, ImagePart, Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.runs import RunStatus, StopReason
-from mnemesh_orchestrator.store.base import RunFilter
+from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
 from mnemesh_types.messages import Role
 
 from ..support.faults import Death, Faults

@@ -16,8 +16,9 @@ from mnemesh_orchestrator.compaction.snapshot import EPISODIC_HEADING
 from mnemesh_orchestrator.errors import NothingToCompact
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import LlmRequest
-from mnemesh_orchestrator.model.agents import Agent, AgentType, CompactionSettings
+from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.approvals import open_request
+from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
 from mnemesh_testkit.fakes.fake_summarizer import extract_memories

@@ -9,7 +9,8 @@ from mnemesh_orchestrator.llm.openai_chat.render import render_body as openai_ch
 from mnemesh_orchestrator.llm.openai_responses.render import render_body as openai_responses
 from mnemesh_orchestrator.llm.port import LlmRequest
 from mnemesh_orchestrator.llm.wire import encode_body
-from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings
+from mnemesh_orchestrator.model.agents import AgentType
+from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.models import ResponseFormat
 from mnemesh_orchestrator.model.rules import RunFirst
 

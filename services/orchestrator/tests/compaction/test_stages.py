@@ -13,7 +13,8 @@ from mnemesh_orchestrator.compaction.chunked_summary import LEAST_ROOM, MOST_PAR
 from mnemesh_orchestrator.compaction.port import SummaryFailed
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import LlmRequest
-from mnemesh_orchestrator.model.agents import Agent, CompactionSettings
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_types.messages import Role
 

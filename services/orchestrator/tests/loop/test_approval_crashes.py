@@ -12,10 +12,12 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmRequest
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.approvals import ApprovalFilter
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
+from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.rules import RequiresApproval
-from mnemesh_orchestrator.model.runs import ClientTool, InputMessage, RunConfig, RunStatus, StopReason
-from mnemesh_orchestrator.store.base import ApprovalFilter, RunFilter
+from mnemesh_orchestrator.model.run_config import ClientTool, RunConfig
+from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
 from mnemesh_types.messages import (
     ApprovalDecision,
     Approve,

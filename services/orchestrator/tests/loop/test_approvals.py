@@ -10,13 +10,12 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
 from mnemesh_orchestrator.model.agents import Agent, AgentType
-from mnemesh_orchestrator.model.approvals import open_request
+from mnemesh_orchestrator.model.approvals import ApprovalFilter, open_request
+from mnemesh_orchestrator.model.conversations import ConversationDraft
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent, StopEvent
 from mnemesh_orchestrator.model.rules import ConstrainChildTools, RequiresApproval, RunFirst
-from mnemesh_orchestrator.model.runs import RunConfig, RunStatus, StopReason
-from mnemesh_orchestrator.store.base import ApprovalFilter, RunFilter
-from mnemesh_orchestrator.usecases.conversations import ConversationDraft
-from mnemesh_orchestrator.usecases.runs import CancelOutcome
+from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.runs import CancelOutcome, RunFilter, RunStatus, StopReason
 from mnemesh_types.messages import ApprovalDecision, Approve, Deny, Role, ToolStatus
 
 from ..support.model import Held, call, say, together

@@ -6,9 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.runs import Run, RunStatus, StopReason
-from mnemesh_orchestrator.store.base import RunFilter
-from mnemesh_orchestrator.usecases.runs import CancelOutcome
+from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus, StopReason
 
 from ..support.faults import Death, Faults
 from ..support.model import Held, by_place, call, say, together

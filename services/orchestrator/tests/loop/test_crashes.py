@@ -13,8 +13,10 @@ from mnemesh_orchestrator.llm.port import FinishReason
 from mnemesh_orchestrator.loop.tool_calls import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.events import RunAccepted, RunEvent
-from mnemesh_orchestrator.model.runs import InputMessage, RunConfig, RunStatus, StopReason
-from mnemesh_orchestrator.store.base import RunFilter, StepFilter
+from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.steps import StepFilter
 from mnemesh_types.messages import TextPart, ToolStatus
 
 from ..support.faults import Death, Faults

@@ -12,8 +12,7 @@ from mnemesh_orchestrator.model.creation import NewBlock
 from mnemesh_orchestrator.model.events import StopEvent
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import ExitLoop, RequiresApproval, RunFirst
-from mnemesh_orchestrator.model.runs import RunStatus, StopReason
-from mnemesh_orchestrator.store.base import RunFilter
+from mnemesh_orchestrator.model.runs import RunFilter, RunStatus, StopReason
 
 from ..support.model import Held, Item, call, say
 from ..support.world import ME, Process, World, require_valid, told

@@ -9,8 +9,7 @@ from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent
 from mnemesh_orchestrator.model.rules import RequiresApproval
-from mnemesh_orchestrator.model.runs import Run, RunStatus, StopReason
-from mnemesh_orchestrator.store.base import RunFilter
+from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, StopReason
 from mnemesh_types.messages import ApprovalDecision, Approve, Deny
 
 from ..support.faults import Death, Faults

@@ -9,12 +9,13 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import InputRefused, ProcessorFailed
 from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.rules import Conditional, ConditionalOutcome
-from mnemesh_orchestrator.model.runs import ClientTool, InputMessage, Run, RunConfig, RunStatus, StopReason
+from mnemesh_orchestrator.model.run_config import ClientTool, RunConfig
+from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
 from mnemesh_orchestrator.processors.port import InputFacts, ToolResultFacts
-from mnemesh_orchestrator.store.base import RunFilter
 from mnemesh_types.messages import ClientReturn, TextPart, ToolReturn, ToolStatus
 from structlog.testing import capture_logs
 

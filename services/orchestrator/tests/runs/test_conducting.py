@@ -7,7 +7,8 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_orchestrator.errors import ConversationBusy, RunEnded, RunUnderWay
 from mnemesh_orchestrator.llm.errors import ProviderRefused
 from mnemesh_orchestrator.model.events import RunAccepted
-from mnemesh_orchestrator.model.runs import OnBusy, RunStatus
+from mnemesh_orchestrator.model.run_config import OnBusy
+from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_types.messages import Role
 
 from ..support.faults import Faults

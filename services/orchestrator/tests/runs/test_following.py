@@ -9,7 +9,8 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal
 from mnemesh_orchestrator.model.events import Keepalive, MessageEvent, RunAccepted, RunEvent, StepStarted
-from mnemesh_orchestrator.model.runs import InputMessage, RunConfig
+from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_types.messages import TextPart
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from mnemesh_orchestrator.errors import ConversationBusy
 from mnemesh_orchestrator.model.events import RunAccepted, RunEvent
-from mnemesh_orchestrator.model.runs import InputMessage, OnBusy, RunConfig, RunStatus
-from mnemesh_orchestrator.store.base import RunFilter
-from mnemesh_orchestrator.usecases.runs import CancelOutcome
+from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
+from mnemesh_orchestrator.model.runs import CancelOutcome, RunFilter, RunStatus
 from mnemesh_types.messages import TextPart
 
 from ..support.faults import Faults

@@ -12,8 +12,9 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost, NothingToCompact
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.runs import OnBusy, Run, RunStatus
-from mnemesh_orchestrator.store.base import ConversationFilter
+from mnemesh_orchestrator.model.conversations import ConversationFilter
+from mnemesh_orchestrator.model.run_config import OnBusy
+from mnemesh_orchestrator.model.runs import Run, RunStatus
 from mnemesh_orchestrator.store.sql.tables import slot_waits
 
 from ..support.model import Held, say

@@ -10,17 +10,12 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.approvals import AskedStep, PlannedCall
-from mnemesh_orchestrator.model.runs import (
-    Approval,
-    ApprovalAnswer,
-    EntryKind,
-    JournalEntry,
-    RunConfig,
-    RunStatus,
-    StopReason,
-)
-from mnemesh_orchestrator.store.base import AgentStore, ApprovalFilter, Claim, RunStore, Undone
+from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, ApprovalFilter, AskedStep, PlannedCall
+from mnemesh_orchestrator.model.claims import Claim, Undone
+from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
+from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.runs import RunStatus, StopReason
+from mnemesh_orchestrator.store.base import AgentStore, RunStore
 from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
 from mnemesh_types.messages import Approve, Deny, Message, Role, ToolCall
 

@@ -10,9 +10,10 @@ from mnemesh_kit.errors import FailedPrecondition, MnemeshError, NotFound, Reque
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import ConversationBusy
-from mnemesh_orchestrator.model.agents import Agent, Conversation, ConversationOrigin
+from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.conversations import Conversation, ConversationFilter, ConversationOrigin
 from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_orchestrator.store.base import AgentStore, ConversationFilter, ConversationStore, RunStore
+from mnemesh_orchestrator.store.base import AgentStore, ConversationStore, RunStore
 
 from .suites import ALL, ORG, OTHER_ORG, a_run, an_agent, an_end, key, made
 

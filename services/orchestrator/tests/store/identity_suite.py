@@ -10,9 +10,9 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.errors import IdentifierKeyTaken
-from mnemesh_orchestrator.model.agents import Agent, AttachedTool, LinkKind
-from mnemesh_orchestrator.model.identities import Identity, IdentityProperty, IdentityType
-from mnemesh_orchestrator.store.base import AgentFilter, AgentStore, IdentityFilter, IdentityStore
+from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AttachedTool, LinkKind
+from mnemesh_orchestrator.model.identities import Identity, IdentityFilter, IdentityProperty, IdentityType
+from mnemesh_orchestrator.store.base import AgentStore, IdentityStore
 from mnemesh_types.provenance import Provenance
 
 from .suites import ALL, ORG, OTHER_ORG, an_agent, key, made

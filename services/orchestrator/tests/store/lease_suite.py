@@ -8,10 +8,12 @@ from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.model.agents import Agent
+from mnemesh_orchestrator.model.claims import Claim
 from mnemesh_orchestrator.model.events import Delta, RunEvent, StepStarted
-from mnemesh_orchestrator.model.runs import Lease, Run, RunStatus
-from mnemesh_orchestrator.store.base import AgentStore, Claim, ConversationStore, RunStore
-from mnemesh_orchestrator.store.base.leases import DeltaStore, LeaseStore, Retention, RunHead, Watched
+from mnemesh_orchestrator.model.leases import Lease, RunHead, Watched
+from mnemesh_orchestrator.model.runs import Run, RunStatus
+from mnemesh_orchestrator.store.base import AgentStore, ConversationStore, RunStore
+from mnemesh_orchestrator.store.base.leases import DeltaStore, LeaseStore, Retention
 
 from .suites import ORG, OTHER_ORG, a_run, an_agent, an_end, an_event, key, made, ran
 

@@ -8,8 +8,10 @@ import pytest_asyncio
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.runs import Run, RunError, Step, StepTrace
-from mnemesh_orchestrator.store.base import AgentStore, Claim, RunStore, StepFilter, StepStore
+from mnemesh_orchestrator.model.claims import Claim
+from mnemesh_orchestrator.model.runs import Run, RunError
+from mnemesh_orchestrator.model.steps import Step, StepFilter, StepTrace
+from mnemesh_orchestrator.store.base import AgentStore, RunStore, StepStore
 from mnemesh_types.usage import Usage
 
 from .suites import ALL, ORG, OTHER_ORG, a_run, a_step, an_agent, an_end, key, made

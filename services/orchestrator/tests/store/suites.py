@@ -13,25 +13,17 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost, RunUnderWay
-from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType, AttachedTool, Correction
+from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentState, AgentType, AttachedTool, Correction
 from mnemesh_orchestrator.model.events import MessageEvent, RunEvent, StopEvent, UsageEvent
+from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
+from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.model.rules import Conditional, ConditionalOutcome, ExitLoop
-from mnemesh_orchestrator.model.runs import (
-    EntryKind,
-    InputMessage,
-    JournalEntry,
-    JournalledAnswer,
-    Lease,
-    Run,
-    RunConfig,
-    RunError,
-    RunStatus,
-    Step,
-    StepStatus,
-    StopReason,
-)
-from mnemesh_orchestrator.store.base import AgentFilter, AgentStore, RunFilter, RunStore, StepStore
+from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.runs import Run, RunError, RunFilter, RunStatus, StopReason
+from mnemesh_orchestrator.model.steps import Step, StepStatus
+from mnemesh_orchestrator.store.base import AgentStore, RunStore, StepStore
 from mnemesh_orchestrator.store.base.leases import LeaseStore
 from mnemesh_types.messages import Message, Role, TextPart, ToolReturn, ToolStatus
 from mnemesh_types.usage import Usage

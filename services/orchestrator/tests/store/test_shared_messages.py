@@ -11,7 +11,7 @@ import pytest_asyncio
 import sqlalchemy as sa
 from mnemesh_kit.sql import Database
 from mnemesh_orchestrator.model.events import DurableBody, MessageEvent
-from mnemesh_orchestrator.model.runs import JournalEntry
+from mnemesh_orchestrator.model.journal import JournalEntry
 from mnemesh_testkit.databases.postgres import PostgresServer
 from mnemesh_testkit.databases.revisions import at_revision
 from mnemesh_types.messages import (

@@ -17,11 +17,14 @@ from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.llm.credentials import CredentialSafe
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.creation import AgentDraft, NewBlock
 from mnemesh_orchestrator.model.events import Delta, DurableBody, MessageEvent, RunEvent
+from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_orchestrator.model.runs import ApprovalAnswer, InputMessage, Run, RunConfig
+from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.runs import Run, RunFilter
 from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
@@ -30,7 +33,6 @@ from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 from mnemesh_orchestrator.runs.replica_watcher import ReplicaWatcher
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.sealing import SecretBox
-from mnemesh_orchestrator.store.base import RunFilter
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 from mnemesh_orchestrator.usecases.agents import AgentService
 from mnemesh_orchestrator.usecases.approvals import ApprovalService

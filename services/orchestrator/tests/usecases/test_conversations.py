@@ -10,12 +10,11 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.errors import ConversationBusy
 from mnemesh_orchestrator.llm.errors import ModelUnknown
-from mnemesh_orchestrator.model.agents import Agent, AgentType, Conversation
+from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.conversations import Conversation, ConversationDraft, ConversationFilter
 from mnemesh_orchestrator.model.creation import NewBlock
 from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_orchestrator.model.runs import OnBusy
-from mnemesh_orchestrator.store.base import ConversationFilter
-from mnemesh_orchestrator.usecases.conversations import ConversationDraft
+from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_types.messages import Role
 
 from ..support.faults import Death, Faults

@@ -10,11 +10,10 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import Principal
 from mnemesh_orchestrator.llm.errors import ModelUnknown
-from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType, AttachedTool
+from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentState, AgentType, AttachedTool
 from mnemesh_orchestrator.model.creation import AgentDraft, NewBlock
+from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.rules import ContinueLoop, ExitLoop
-from mnemesh_orchestrator.model.runs import InputMessage
-from mnemesh_orchestrator.store.base import AgentFilter
 from mnemesh_types.messages import Role, TextPart
 
 from ..support.faults import Death, Faults

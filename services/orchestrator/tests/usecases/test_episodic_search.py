@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.model.agents import Agent, AgentType, AttachedTool, CompactionSettings
+from mnemesh_orchestrator.model.agents import Agent, AgentType, AttachedTool
+from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.episodes import MemoryScope
 from mnemesh_orchestrator.model.rules import ContinueLoop
 

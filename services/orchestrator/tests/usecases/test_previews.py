@@ -11,10 +11,11 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent, AgentType
+from mnemesh_orchestrator.model.conversations import ConversationDraft
 from mnemesh_orchestrator.model.custom_tools import ToolResult
-from mnemesh_orchestrator.model.runs import InputMessage, RunConfig
-from mnemesh_orchestrator.store.base import RunFilter
-from mnemesh_orchestrator.usecases.conversations import ConversationDraft
+from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.runs import RunFilter
 from mnemesh_types.messages import TextPart, ToolReturn, ToolStatus
 
 from ..support.model import say

@@ -10,7 +10,7 @@ from mnemesh_kit.principal import Principal
 from mnemesh_orchestrator.errors import ConversationBusy, PendingApproval
 from mnemesh_orchestrator.model.agents import Agent, AgentType, PromptPolicy
 from mnemesh_orchestrator.model.rules import ExitLoop, RequiresApproval
-from mnemesh_orchestrator.model.runs import OnBusy
+from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowReport
 from mnemesh_types.messages import Role
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mnemesh_orchestrator.model.agents import Conversation
+from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import AgentAuthor
 from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
 

@@ -6,7 +6,7 @@ from math import ceil
 from typing import Final
 
 from mnemesh_orchestrator.compaction.planner import Planner, sliding, turns, whole
-from mnemesh_orchestrator.model.agents import CompactionSettings
+from mnemesh_orchestrator.model.compaction import CompactionSettings
 
 DEFAULT_SHARE: Final = 0.3
 DEFAULT_CLIP_CHARS: Final = 50_000

@@ -8,7 +8,7 @@ from mnemesh_types.messages import Message
 
 from mnemesh_orchestrator.compaction.planner import Plan, Sizes
 from mnemesh_orchestrator.llm.port import LlmClient, LlmRequest
-from mnemesh_orchestrator.model.agents import CompactionSettings
+from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
 from mnemesh_orchestrator.model.models import ModelInfo
 

@@ -31,7 +31,7 @@ from mnemesh_orchestrator.llm.errors import (
 )
 from mnemesh_orchestrator.llm.history import arguments_object
 from mnemesh_orchestrator.llm.port import AnsweredCall, LlmAnswer, LlmClient, LlmRequest, ToolChoice, ToolChoiceKind
-from mnemesh_orchestrator.model.agents import CompactionSettings
+from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 
 _log = structlog.get_logger("mnemesh.compaction")

@@ -25,12 +25,14 @@ from mnemesh_orchestrator.loop.message_events import otid
 from mnemesh_orchestrator.loop.rules import OutputUnmapped, RulesSolver
 from mnemesh_orchestrator.loop.state import Answered, Turn
 from mnemesh_orchestrator.loop.toolbox import Toolbox
-from mnemesh_orchestrator.model.approvals import AskedStep, OpenRequest, PlannedCall, Resumption, open_request
+from mnemesh_orchestrator.model.approvals import Approval, AskedStep, OpenRequest, PlannedCall, Resumption, open_request
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.events import MessageEvent
+from mnemesh_orchestrator.model.journal import JournalledAnswer
 from mnemesh_orchestrator.model.rules import Conditional
-from mnemesh_orchestrator.model.runs import Approval, JournalledAnswer, Run, Step
+from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.model.steps import Step
 
 CANCELLED = "The run was cancelled before this tool was run."
 UNASKED = "Error: {name} needs a person's approval, and nobody was asked for this call. It was not run; call it again."

@@ -15,7 +15,9 @@ from mnemesh_orchestrator.loop.step_commit import StepCommitter, journalled, ste
 from mnemesh_orchestrator.loop.step_records import conclude, new_step
 from mnemesh_orchestrator.loop.tool_calls import Carried
 from mnemesh_orchestrator.model.approvals import open_request
-from mnemesh_orchestrator.model.runs import EntryKind, JournalEntry, JournalledAnswer, StepStatus, StopReason
+from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
+from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_orchestrator.model.steps import StepStatus
 from mnemesh_orchestrator.store.base import RunStore
 
 

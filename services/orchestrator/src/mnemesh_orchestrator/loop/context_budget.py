@@ -22,12 +22,12 @@ from mnemesh_orchestrator.loop.journal import JournalWriter
 from mnemesh_orchestrator.loop.message_events import shown_summary
 from mnemesh_orchestrator.loop.retry import RetryPolicy
 from mnemesh_orchestrator.loop.state import Answered, Turn
-from mnemesh_orchestrator.model.agents import CompactionSettings
 from mnemesh_orchestrator.model.approvals import open_request
-from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult
+from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult, CompactionSettings
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.events import CompactionEvent, DurableBody
-from mnemesh_orchestrator.model.runs import EntryKind, JournalEntry, StopReason
+from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
+from mnemesh_orchestrator.model.runs import StopReason
 
 _log = structlog.get_logger("mnemesh.loop")
 

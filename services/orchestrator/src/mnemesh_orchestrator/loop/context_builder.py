@@ -16,9 +16,10 @@ from mnemesh_types.messages import Message, Role, TextPart
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.model.agent_types import shows_line_numbers
-from mnemesh_orchestrator.model.agents import Conversation, PromptPolicy
+from mnemesh_orchestrator.model.agents import PromptPolicy
 from mnemesh_orchestrator.model.archival import ArchivalSummary
 from mnemesh_orchestrator.model.context_window import ContextWindow
+from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.custom_tools import CustomTool
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema

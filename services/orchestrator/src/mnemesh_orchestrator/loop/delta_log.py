@@ -8,7 +8,7 @@ import structlog
 from mnemesh_kit.errors import MnemeshError
 
 from mnemesh_orchestrator.model.events import RunEvent
-from mnemesh_orchestrator.model.runs import Lease
+from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.store.base.leases import DeltaStore
 
 _log = structlog.get_logger("mnemesh.loop")

@@ -21,14 +21,10 @@ from mnemesh_orchestrator.loop.step_commit import StepCommitter, after_calls, jo
 from mnemesh_orchestrator.loop.step_records import conclude, new_step
 from mnemesh_orchestrator.loop.tool_calls import Carried, ToolExecution
 from mnemesh_orchestrator.model.approvals import Resumption
-from mnemesh_orchestrator.model.runs import (
-    EntryKind,
-    JournalEntry,
-    JournalledAnswer,
-    StepStatus,
-    StopReason,
-)
+from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
+from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
+from mnemesh_orchestrator.model.steps import StepStatus
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_orchestrator.store.base import RunStore

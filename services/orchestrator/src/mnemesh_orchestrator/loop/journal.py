@@ -10,7 +10,8 @@ from mnemesh_orchestrator.llm.port import LlmAnswer
 from mnemesh_orchestrator.loop.delta_log import DeltaLog
 from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.model.events import Delta, DurableBody, StepStarted
-from mnemesh_orchestrator.model.runs import JournalEntry, Step, StepTrace
+from mnemesh_orchestrator.model.journal import JournalEntry
+from mnemesh_orchestrator.model.steps import Step, StepTrace
 from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_orchestrator.store.base import RunStore
 

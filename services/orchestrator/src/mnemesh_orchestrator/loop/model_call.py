@@ -20,7 +20,8 @@ from mnemesh_orchestrator.loop.journal import JournalWriter
 from mnemesh_orchestrator.loop.state import Answered, Turn
 from mnemesh_orchestrator.loop.step_records import new_step
 from mnemesh_orchestrator.model.events import StepStarted
-from mnemesh_orchestrator.model.runs import JournalledAnswer, Step
+from mnemesh_orchestrator.model.journal import JournalledAnswer
+from mnemesh_orchestrator.model.steps import Step
 
 _log = structlog.get_logger("mnemesh.loop")
 

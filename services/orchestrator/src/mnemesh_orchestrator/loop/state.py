@@ -13,23 +13,18 @@ from mnemesh_orchestrator.loop.policy import LoopPolicy
 from mnemesh_orchestrator.loop.rules import RulesSolver
 from mnemesh_orchestrator.loop.toolbox import Toolbox
 from mnemesh_orchestrator.model.agent_types import AgentTypeSpec
-from mnemesh_orchestrator.model.agents import Agent, Conversation, Correction
-from mnemesh_orchestrator.model.approvals import PlannedCall
+from mnemesh_orchestrator.model.agents import Agent, Correction
+from mnemesh_orchestrator.model.approvals import Approval, PlannedCall
 from mnemesh_orchestrator.model.context_window import ContextWindow
+from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.events import DurableBody, EventBody, RunEvent
+from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
+from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
-from mnemesh_orchestrator.model.runs import (
-    Approval,
-    EntryKind,
-    JournalEntry,
-    JournalledAnswer,
-    Lease,
-    Run,
-    Step,
-    StepTrace,
-)
+from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
+from mnemesh_orchestrator.model.steps import Step, StepTrace
 from mnemesh_orchestrator.prompt.packaging import event_type
 
 

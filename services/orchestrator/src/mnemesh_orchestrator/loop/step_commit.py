@@ -18,7 +18,7 @@ from mnemesh_orchestrator.loop.step_records import new_step
 from mnemesh_orchestrator.loop.tool_calls import Carried
 from mnemesh_orchestrator.model.context_window import StepCommit
 from mnemesh_orchestrator.model.events import MessageEvent
-from mnemesh_orchestrator.model.runs import EntryKind, JournalEntry
+from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.runs.event_broker import EventBroker
 

@@ -22,7 +22,8 @@ from mnemesh_orchestrator.model.approvals import PlannedCall
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.events import MessageEvent
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
-from mnemesh_orchestrator.model.runs import Run, RunConfig
+from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.prompt.packaging import heartbeat
 
 

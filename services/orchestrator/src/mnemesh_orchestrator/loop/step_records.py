@@ -7,7 +7,8 @@ from mnemesh_kit.tracing import current_trace_id
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.loop.state import Turn
-from mnemesh_orchestrator.model.runs import Step, StepStatus, StopReason
+from mnemesh_orchestrator.model.runs import StopReason
+from mnemesh_orchestrator.model.steps import Step, StepStatus
 
 
 def new_step(turn: Turn, step_id: str, now: datetime) -> Step:

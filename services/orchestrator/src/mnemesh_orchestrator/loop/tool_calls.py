@@ -24,7 +24,7 @@ from mnemesh_orchestrator.model.approvals import PlannedCall
 from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit
 from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
 from mnemesh_orchestrator.model.events import MessageEvent
-from mnemesh_orchestrator.model.runs import EntryKind, JournalEntry
+from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.ports.tools import ToolsPort
 from mnemesh_orchestrator.processors.chain import Processors

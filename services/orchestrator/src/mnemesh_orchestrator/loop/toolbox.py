@@ -15,7 +15,7 @@ from mnemesh_orchestrator.loop.rules import RulesSolver
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.custom_tools import CustomTool
 from mnemesh_orchestrator.model.models import ResponseFormat, ToolSchema
-from mnemesh_orchestrator.model.runs import ClientTool
+from mnemesh_orchestrator.model.run_config import ClientTool
 
 SPEAKING: Final = "send_message"
 SPOKEN: Final = "message"

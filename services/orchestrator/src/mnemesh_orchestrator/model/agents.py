@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from mnemesh_types.provenance import Provenance
 
+from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.rules import ToolRule
 
@@ -67,21 +68,6 @@ class LinkKind(StrEnum):
     def of_origin(cls) -> tuple["LinkKind", ...]:
         """The kinds that are fields of the provenance."""
         return cls.PROJECT, cls.TEMPLATE, cls.BASE_TEMPLATE, cls.CREATED_BY
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionSettings:
-    """Settings of compaction. None takes the default of the compaction mode."""
-
-    mode: str = "sliding_window"
-    model: str | None = None
-    model_settings: ModelSettings | None = None
-    prompt: str | None = None
-    prompt_acknowledgement: bool | None = None
-    clip_chars: int | None = None
-    sliding_window_percentage: float | None = None
-    trigger_ratio: float | None = None
-    memory_scope: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,45 +135,18 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
-    """A conversation of an agent with its own context window in recall. Its model and settings override the agent's."""
+class AgentFilter:
+    """Which agents; everything that is given must hold. Only ACTIVE ones are ever found."""
 
-    id: str
-    organization_id: str
-    agent_id: str
-    is_default: bool
-    created_at: datetime
-    updated_at: datetime
-    summary: str | None = None
-    description: str | None = None
-    archived: bool = False
-    model: str | None = None
-    model_settings: ModelSettings | None = None
-    forked_from_id: str | None = None
-    created_by_id: str = ""
-    last_message_at: datetime | None = None
-    isolated_block_labels: tuple[str, ...] = ()
-    """Labels of isolated blocks: copies that replace the agent's blocks in this conversation."""
-    isolated_block_ids: tuple[str, ...] = ()
-
-    @property
-    def holder_id(self) -> str | None:
-        """The id of the conversation if it has isolated blocks, otherwise None."""
-        return self.id if self.isolated_block_labels else None
-
-
-class ConversationState(StrEnum):
-    """The state of a conversation. Only ACTIVE conversations are visible to clients."""
-
-    CREATING = "creating"
-    ACTIVE = "active"
-    DELETING = "deleting"
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationOrigin:
-    """The record of a creation in progress: what it forks, and the idempotency key to release if it fails."""
-
-    until_message_id: str | None = None
-    method: str | None = None
-    request_id: str | None = None
+    agent_ids: tuple[str, ...] = ()
+    name: str | None = None
+    text_search: str | None = None
+    tags_any: tuple[str, ...] = ()
+    tags_all: tuple[str, ...] = ()
+    types: tuple[AgentType, ...] = ()
+    hidden: bool | None = None
+    last_stop_reason: str | None = None
+    links: tuple[tuple[LinkKind, str], ...] = ()
+    """What it must be linked with."""
+    identifier_key: str | None = None
+    """Of an identity that it is attached to."""

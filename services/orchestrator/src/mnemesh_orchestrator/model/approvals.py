@@ -1,10 +1,13 @@
 """Tool calls that wait for a decision of a person or for the client: the request and its answer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from mnemesh_types.messages import ApprovalDecision, Message, Role, ToolCall
+
+from mnemesh_orchestrator.model.run_config import RunConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +101,49 @@ def _caller(messages: Sequence[Message], place: int) -> int:
         if waiting & {call.id for call in messages[at].tool_calls}:
             return at
     return place
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A request for approval. Its id is that of the stored message; `config` is that of the run that asked."""
+
+    id: str
+    organization_id: str
+    subject_id: str
+    agent_id: str
+    conversation_id: str
+    run_id: str
+    created_at: datetime
+    config: RunConfig
+    asked: AskedStep
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalAnswer:
+    """The answer to an approval. Without an id, it answers the pending one.
+
+    Without a config, the answering run has the config of the run that asked. With one, it keeps that run's client tools
+    unless it has its own.
+    """
+
+    decisions: tuple[ApprovalDecision, ...]
+    approval_request_id: str | None = None
+    config: RunConfig | None = None
+    withdrawn: bool = False
+
+    def config_after(self, asking: RunConfig) -> RunConfig:
+        """Returns the config of the answering run."""
+        if self.config is None:
+            return asking
+        return self.config if self.config.client_tools else replace(self.config, client_tools=asking.client_tools)
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalFilter:
+    """Which pending approvals; everything that is given must hold."""
+
+    organization_id: str | None = None
+    agent_ids: tuple[str, ...] = ()
+    run_ids: tuple[str, ...] = ()
+    conversation_id: str | None = None
+    asked_before: datetime | None = None

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from mnemesh_types.messages import Message
 
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
+from mnemesh_orchestrator.model.models import ModelSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +39,18 @@ class Compaction:
     result: CompactionResult
     after_step: bool = False
     commits: tuple[EpisodeCommit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionSettings:
+    """Settings of compaction. None takes the default of the compaction mode."""
+
+    mode: str = "sliding_window"
+    model: str | None = None
+    model_settings: ModelSettings | None = None
+    prompt: str | None = None
+    prompt_acknowledgement: bool | None = None
+    clip_chars: int | None = None
+    sliding_window_percentage: float | None = None
+    trigger_ratio: float | None = None
+    memory_scope: str | None = None

@@ -7,10 +7,11 @@ from typing import Final
 
 from mnemesh_types.provenance import Provenance
 
-from mnemesh_orchestrator.model.agents import AgentType, CompactionSettings, PromptPolicy
+from mnemesh_orchestrator.model.agents import AgentType, PromptPolicy
+from mnemesh_orchestrator.model.compaction import CompactionSettings
+from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.rules import ToolRule
-from mnemesh_orchestrator.model.runs import InputMessage
 
 _VARIABLE: Final = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
 

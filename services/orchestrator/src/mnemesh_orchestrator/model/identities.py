@@ -49,3 +49,16 @@ def merged(
     """Returns `old` with the properties of `new` set in place, and without the keys in `without`."""
     by_key = {item.key: item for item in (*old, *new)}
     return tuple(item for key, item in by_key.items() if key not in without)
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityFilter:
+    """Which identities; everything that is given must hold."""
+
+    identity_ids: tuple[str, ...] | None = None
+    identifier_key: str | None = None
+    name: str | None = None
+    name_search: str | None = None
+    types: tuple[IdentityType, ...] = ()
+    project_id: str | None = None
+    agent_id: str | None = None

@@ -10,7 +10,8 @@ from mnemesh_types.messages import TextPart
 
 from mnemesh_orchestrator.errors import InputRefused, ProcessorFailed
 from mnemesh_orchestrator.model.custom_tools import ToolResult
-from mnemesh_orchestrator.model.runs import InputMessage, Run
+from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.processors.port import (
     InputFacts,
     InputProcessor,

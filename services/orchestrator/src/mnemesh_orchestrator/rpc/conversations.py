@@ -12,7 +12,7 @@ from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
-from mnemesh_orchestrator.model.agents import Conversation
+from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.rpc.convert.conversations import (
     CHANGES,
     conversation_to_proto,

@@ -13,10 +13,9 @@ from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import next_page_token, page_of, page_query
 from mnemesh_kit.principal import current_principal
 
-from mnemesh_orchestrator.model.identities import Identity, merged
+from mnemesh_orchestrator.model.identities import Identity, IdentityFilter, merged
 from mnemesh_orchestrator.rpc.convert import identities as convert
 from mnemesh_orchestrator.rpc.convert.agents import erased_to_proto
-from mnemesh_orchestrator.store.base import IdentityFilter
 from mnemesh_orchestrator.usecases.identities import IdentityService
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -15,6 +15,7 @@ from mnemesh_kit.paging import next_page_token, page_query
 from mnemesh_kit.principal import current_principal
 
 from mnemesh_orchestrator.model.events import RunEvent
+from mnemesh_orchestrator.model.runs import RunFilter
 from mnemesh_orchestrator.rpc.convert.approvals import answer_from_proto
 from mnemesh_orchestrator.rpc.convert.events import event_to_proto, wanted
 from mnemesh_orchestrator.rpc.convert.runs import (
@@ -33,7 +34,6 @@ from mnemesh_orchestrator.rpc.convert.steps import (
     step_to_proto,
     trace_to_proto,
 )
-from mnemesh_orchestrator.store.base import RunFilter
 from mnemesh_orchestrator.usecases.approvals import ApprovalService
 from mnemesh_orchestrator.usecases.runs import RunService
 from mnemesh_orchestrator.usecases.steps import StepService

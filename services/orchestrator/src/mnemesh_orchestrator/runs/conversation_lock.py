@@ -13,7 +13,8 @@ from mnemesh_kit.ids import IdSource
 
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.journal import settled
-from mnemesh_orchestrator.model.runs import Lease, OnBusy
+from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 from mnemesh_orchestrator.store.base.leases import LeaseStore
 

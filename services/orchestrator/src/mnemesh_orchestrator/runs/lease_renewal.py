@@ -10,7 +10,7 @@ import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
 
-from mnemesh_orchestrator.model.runs import Lease
+from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.store.base.leases import LeaseStore
 
 _log = structlog.get_logger("mnemesh.runs")

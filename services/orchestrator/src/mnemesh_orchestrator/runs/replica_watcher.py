@@ -6,10 +6,11 @@ from typing import Final
 import structlog
 from mnemesh_kit.errors import MnemeshError
 
+from mnemesh_orchestrator.model.leases import RunHead
 from mnemesh_orchestrator.runs.event_broker import EventBroker, StoredEvents
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 from mnemesh_orchestrator.runs.worker import RunWorker
-from mnemesh_orchestrator.store.base.leases import LeaseStore, RunHead
+from mnemesh_orchestrator.store.base.leases import LeaseStore
 
 _log = structlog.get_logger("mnemesh.runs")
 

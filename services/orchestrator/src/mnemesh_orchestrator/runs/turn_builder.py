@@ -19,13 +19,16 @@ from mnemesh_orchestrator.loop.state import CalledModel, Progress, Turn, wanted_
 from mnemesh_orchestrator.loop.step_messages import unsaid_input
 from mnemesh_orchestrator.loop.toolbox import make_toolbox
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, AgentTypeSpec
-from mnemesh_orchestrator.model.agents import Agent, Conversation
+from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.approvals import open_request
+from mnemesh_orchestrator.model.claims import Claim, Undone
 from mnemesh_orchestrator.model.context_window import ContextWindow
+from mnemesh_orchestrator.model.conversations import Conversation
+from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
-from mnemesh_orchestrator.model.runs import EntryKind, JournalEntry, Run
+from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.ports.recall import RecallPort
-from mnemesh_orchestrator.store.base import Claim, RunStore, Undone
+from mnemesh_orchestrator.store.base import RunStore
 
 _log = structlog.get_logger("mnemesh.runs")
 

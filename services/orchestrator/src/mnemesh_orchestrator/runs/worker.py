@@ -18,13 +18,15 @@ from mnemesh_orchestrator.loop.delta_log import DeltaLog
 from mnemesh_orchestrator.loop.engine import Engine
 from mnemesh_orchestrator.loop.journal import settled
 from mnemesh_orchestrator.loop.state import Progress, Turn
+from mnemesh_orchestrator.model.approvals import ApprovalAnswer
+from mnemesh_orchestrator.model.claims import Claim, StartedRun
 from mnemesh_orchestrator.model.events import DurableBody, ErrorEvent, RunEvent, StopEvent, UsageEvent
-from mnemesh_orchestrator.model.runs import ApprovalAnswer, Run, RunError, StopReason, status_of
+from mnemesh_orchestrator.model.runs import Run, RunError, RunFilter, StopReason, status_of
 from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 from mnemesh_orchestrator.runs.stop_reasons import explanation, failure
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
-from mnemesh_orchestrator.store.base import Claim, RunFilter, RunStore, StartedRun
+from mnemesh_orchestrator.store.base import RunStore
 from mnemesh_orchestrator.store.base.leases import LeaseStore
 
 _log = structlog.get_logger("mnemesh.runs")

@@ -15,11 +15,13 @@ from mnemesh_orchestrator.compaction.summarizers import require_summariser
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, require_continuation
-from mnemesh_orchestrator.model.agents import Agent, AttachedTool, Conversation
+from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AttachedTool
+from mnemesh_orchestrator.model.approvals import ApprovalFilter
+from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.ports.tools import ToolsPort
-from mnemesh_orchestrator.store.base import AgentFilter, AgentStore, ApprovalFilter, ApprovalStore
+from mnemesh_orchestrator.store.base import AgentStore, ApprovalStore
 from mnemesh_orchestrator.usecases.tool_attachments import attachment, searching_episodes
 
 

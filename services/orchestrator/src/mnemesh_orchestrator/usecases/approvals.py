@@ -10,12 +10,15 @@ from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_types.messages import Deny
 
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval
+from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, ApprovalFilter
 from mnemesh_orchestrator.model.events import RunEvent
-from mnemesh_orchestrator.model.runs import Approval, ApprovalAnswer, InputMessage, Run, RunConfig
+from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter
 from mnemesh_orchestrator.runs.worker import RunWorker
-from mnemesh_orchestrator.store.base import ApprovalFilter, ApprovalStore, RunFilter
+from mnemesh_orchestrator.store.base import ApprovalStore
 from mnemesh_orchestrator.usecases.reconciliation import each
-from mnemesh_orchestrator.usecases.runs import CancelOutcome, RunService
+from mnemesh_orchestrator.usecases.runs import RunService
 
 _TIMED_OUT = "Nobody answered in time."
 

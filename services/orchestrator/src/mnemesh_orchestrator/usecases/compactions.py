@@ -12,9 +12,9 @@ from mnemesh_orchestrator.errors import NothingToCompact
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.context_budget import ContextBudget
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
-from mnemesh_orchestrator.model.agents import CompactionSettings
-from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult
-from mnemesh_orchestrator.model.runs import Lease, OnBusy, RunConfig
+from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult, CompactionSettings
+from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
 from mnemesh_orchestrator.store.base import AgentStore
 from mnemesh_orchestrator.usecases.previews import PreviewService

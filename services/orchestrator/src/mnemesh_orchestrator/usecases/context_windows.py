@@ -19,16 +19,19 @@ from mnemesh_orchestrator.loop.rules import RulesSolver
 from mnemesh_orchestrator.loop.state import prompt_limit
 from mnemesh_orchestrator.loop.toolbox import make_toolbox
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, shows_line_numbers
-from mnemesh_orchestrator.model.agents import Agent, Conversation, Correction, PromptPolicy
+from mnemesh_orchestrator.model.agents import Agent, Correction, PromptPolicy
+from mnemesh_orchestrator.model.approvals import ApprovalFilter
 from mnemesh_orchestrator.model.archival import ArchivalSummary
 from mnemesh_orchestrator.model.context_window import ContextWindow
+from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory
+from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.models import ModelSettings, ToolSchema
-from mnemesh_orchestrator.model.runs import Lease, OnBusy
+from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.prompt.assembly import memory_section, sections, shows
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
-from mnemesh_orchestrator.store.base import AgentStore, ApprovalFilter, ApprovalStore, ConversationStore
+from mnemesh_orchestrator.store.base import AgentStore, ApprovalStore, ConversationStore
 from mnemesh_orchestrator.usecases.first_messages import FirstWindow
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from mnemesh_kit.clock import Clock
@@ -23,19 +23,20 @@ from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
-from mnemesh_orchestrator.model.agents import Agent, Conversation, ConversationOrigin
+from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.context_window import ContextWindow
-from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_orchestrator.model.runs import OnBusy
+from mnemesh_orchestrator.model.conversations import (
+    Conversation,
+    ConversationDraft,
+    ConversationFilter,
+    ConversationOrigin,
+    UnfinishedConversation,
+)
+from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
-from mnemesh_orchestrator.store.base import (
-    AgentStore,
-    ConversationFilter,
-    ConversationStore,
-    UnfinishedConversation,
-)
+from mnemesh_orchestrator.store.base import AgentStore, ConversationStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
 from mnemesh_orchestrator.usecases.first_messages import FirstWindow
 from mnemesh_orchestrator.usecases.reconciliation import each
@@ -46,19 +47,6 @@ GRACE = timedelta(seconds=60)
 _AWAY = (Unavailable, DeadlineExceeded, Internal)
 _LATER = (*_AWAY, ConversationBusy, LeaseLost)
 """What a creation that was begun outlives."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationDraft:
-    """What a client asks for."""
-
-    agent_id: str
-    summary: str | None = None
-    description: str | None = None
-    archived: bool = False
-    model: str | None = None
-    model_settings: ModelSettings | None = None
-    isolated_block_labels: tuple[str, ...] = ()
 
 
 class ConversationService:

@@ -9,7 +9,7 @@ from mnemesh_types.messages import ContentPart, Message, ReasoningPart, Role, Te
 
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, FirstMessages
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.runs import InputMessage
+from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.prompt.packaging import login_event
 
 _BOOT_THOUGHT = "My memory is loaded and my persona is in place. I check that my messages arrive."

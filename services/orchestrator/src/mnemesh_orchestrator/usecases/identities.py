@@ -11,9 +11,9 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.model.erasure import Erased
-from mnemesh_orchestrator.model.identities import Identity
+from mnemesh_orchestrator.model.identities import Identity, IdentityFilter
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
-from mnemesh_orchestrator.store.base import IdentityFilter, IdentityStore
+from mnemesh_orchestrator.store.base import IdentityStore
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 
 _MOST_AGENTS = PageQuery(1_000, ascending=True)

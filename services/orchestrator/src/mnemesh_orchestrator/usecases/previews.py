@@ -8,9 +8,12 @@ from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.loop.state import Progress, Turn
-from mnemesh_orchestrator.model.runs import InputMessage, Lease, Run, RunConfig
+from mnemesh_orchestrator.model.claims import Claim
+from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
-from mnemesh_orchestrator.store.base import Claim
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
 
 

@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from enum import StrEnum
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import NotFound
@@ -15,33 +14,21 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.errors import RunEnded, RunUnderWay
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.model.approvals import ApprovalAnswer
+from mnemesh_orchestrator.model.claims import StartedRun
 from mnemesh_orchestrator.model.events import DurableBody, RunEvent, StopEvent, UsageEvent
-from mnemesh_orchestrator.model.runs import (
-    ApprovalAnswer,
-    InputMessage,
-    OnBusy,
-    Run,
-    RunConfig,
-    RunStatus,
-    StopReason,
-)
+from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
+from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.runs.run_stream import RunStreamer
 from mnemesh_orchestrator.runs.worker import RunWorker
-from mnemesh_orchestrator.store.base import RunFilter, RunStore, StartedRun
+from mnemesh_orchestrator.store.base import RunStore
 from mnemesh_orchestrator.store.base.leases import LeaseStore
 
 _ALL = 1_000
 _LOOK_AGAIN_SECONDS = 1.0
 """Between two looks at a run that another process was asked to cancel, where no news of it comes before."""
-
-
-class CancelOutcome(StrEnum):
-    """What became of a run that was to be cancelled."""
-
-    CANCELLED = "cancelled"
-    ENDED_BEFORE = "ended_before"
-    NOT_FOUND = "not_found"
 
 
 class RunService:

@@ -6,8 +6,8 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 
-from mnemesh_orchestrator.model.runs import Step, StepTrace
-from mnemesh_orchestrator.store.base import StepFilter, StepStore
+from mnemesh_orchestrator.model.steps import Step, StepFilter, StepTrace
+from mnemesh_orchestrator.store.base import StepStore
 
 
 class StepService:

@@ -7,7 +7,8 @@ from mnemesh_kit.errors import NotFound
 
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 from mnemesh_orchestrator.compaction.modes import mode_of
-from mnemesh_orchestrator.model.agents import Agent, AttachedTool, CompactionSettings
+from mnemesh_orchestrator.model.agents import Agent, AttachedTool
+from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.custom_tools import CustomTool
 from mnemesh_orchestrator.model.rules import ContinueLoop
 

@@ -14,7 +14,8 @@ from mnemesh_types.convert import tool_return_from_proto
 from mnemesh_types.messages import ApprovalDecision, Approve, ClientReturn, Deny, TextPart, ToolStatus
 from msgspec import structs
 
-from mnemesh_orchestrator.model.runs import ApprovalAnswer, ClientTool, RunConfig
+from mnemesh_orchestrator.model.approvals import ApprovalAnswer
+from mnemesh_orchestrator.model.run_config import ClientTool, RunConfig
 from mnemesh_orchestrator.rpc.convert.settings import require_json_object
 
 _TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")

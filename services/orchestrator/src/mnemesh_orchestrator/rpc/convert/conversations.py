@@ -9,11 +9,9 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.time import timestamp_to_proto
 
-from mnemesh_orchestrator.model.agents import Conversation
+from mnemesh_orchestrator.model.conversations import Conversation, ConversationDraft, ConversationFilter
 from mnemesh_orchestrator.model.models import ModelSettings
 from mnemesh_orchestrator.rpc.convert.settings import present, require_plain, settings_from_proto, settings_to_proto
-from mnemesh_orchestrator.store.base import ConversationFilter
-from mnemesh_orchestrator.usecases.conversations import ConversationDraft
 
 _LONGEST_TEXT: Final = 100_000
 _MOST_LABELS: Final = 100

@@ -12,7 +12,7 @@ from mnemesh_kit.ids import require_id
 from mnemesh_types import convert as shared
 from mnemesh_types.provenance import Provenance
 
-from mnemesh_orchestrator.model.agents import AgentType, LinkKind, PromptPolicy
+from mnemesh_orchestrator.model.agents import AgentFilter, AgentType, LinkKind, PromptPolicy
 from mnemesh_orchestrator.model.creation import AgentDraft, NewBlock, filled
 from mnemesh_orchestrator.model.rules import ToolRule, checked_rules
 from mnemesh_orchestrator.prompt.prompts import LONGEST_PROMPT
@@ -28,7 +28,6 @@ from mnemesh_orchestrator.rpc.convert.settings import (
     require_plain,
     settings_from_proto,
 )
-from mnemesh_orchestrator.store.base import AgentFilter
 
 _TYPES_BACK: Final = {number: kind for kind, number in AGENT_TYPES.items()} | {
     pb.AGENT_TYPE_UNSPECIFIED: AgentType.MEMGPT_V2

@@ -13,9 +13,8 @@ from mnemesh_kit.time import timestamp_to_proto
 from mnemesh_types.convert import provenance_to_proto
 from mnemesh_types.provenance import Provenance
 
-from mnemesh_orchestrator.model.identities import Identity, IdentityProperty, IdentityType
+from mnemesh_orchestrator.model.identities import Identity, IdentityFilter, IdentityProperty, IdentityType
 from mnemesh_orchestrator.rpc.convert.settings import present, require_json, require_known, require_plain
-from mnemesh_orchestrator.store.base import IdentityFilter
 
 _TYPES: Final = {kind: pb.IdentityType.Value(f"IDENTITY_TYPE_{kind.name}") for kind in IdentityType}
 _TYPES_BACK: Final = {number: kind for kind, number in _TYPES.items()}

@@ -16,15 +16,9 @@ from mnemesh_kit.time import timestamp_to_proto
 from mnemesh_types.convert import part_to_proto, parts_from_proto, usage_to_proto
 from mnemesh_types.messages import ContentPart, ImagePart, Role, TextPart
 
-from mnemesh_orchestrator.model.runs import (
-    InputMessage,
-    OnBusy,
-    Run,
-    RunConfig,
-    RunError,
-    RunStatus,
-    StopReason,
-)
+from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
+from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunError, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.prompt.prompts import LONGEST_PROMPT
 from mnemesh_orchestrator.rpc.convert.approvals import client_tool_to_proto, client_tools_from_proto
 from mnemesh_orchestrator.rpc.convert.settings import (
@@ -33,8 +27,6 @@ from mnemesh_orchestrator.rpc.convert.settings import (
     require_json_object,
     require_known,
 )
-from mnemesh_orchestrator.store.base import RunFilter
-from mnemesh_orchestrator.usecases.runs import CancelOutcome
 
 STOP_REASONS: Final = {reason: agents_pb2.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
 RUN_STATUSES: Final = {status: pb.RunStatus.Value(f"RUN_STATUS_{status.name}") for status in RunStatus}

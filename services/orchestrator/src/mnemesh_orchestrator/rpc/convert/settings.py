@@ -12,8 +12,7 @@ from mnemesh.agents.v1 import runs_pb2
 from mnemesh_kit.errors import InvalidArgument
 
 from mnemesh_orchestrator.llm.formats import schema_problem
-from mnemesh_orchestrator.model.agents import CompactionSettings
-from mnemesh_orchestrator.model.compaction import CompactionResult
+from mnemesh_orchestrator.model.compaction import CompactionResult, CompactionSettings
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
 
 K = TypeVar("K", bound=int)

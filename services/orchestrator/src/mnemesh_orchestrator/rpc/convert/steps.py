@@ -10,10 +10,9 @@ from mnemesh_kit.ids import require_id
 from mnemesh_kit.time import timestamp_to_proto
 from mnemesh_types.convert import usage_to_proto
 
-from mnemesh_orchestrator.model.runs import Step, StepStatus, StepTrace
+from mnemesh_orchestrator.model.steps import Step, StepFilter, StepStatus, StepTrace
 from mnemesh_orchestrator.rpc.convert.runs import STOP_REASONS, error_to_proto, milliseconds
 from mnemesh_orchestrator.rpc.convert.settings import require_plain
-from mnemesh_orchestrator.store.base import StepFilter
 
 _STATUSES: Final = {status: pb.StepStatus.Value(f"STEP_STATUS_{status.name}") for status in StepStatus}
 _VERDICTS: Final = frozenset({"positive", "negative"})

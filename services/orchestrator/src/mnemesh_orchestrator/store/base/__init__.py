@@ -1,12 +1,19 @@
 """The store's contract: each method is one transaction, and within one organization unless it says otherwise."""
 
-from mnemesh_orchestrator.store.base.agents import AgentFilter, AgentStore
-from mnemesh_orchestrator.store.base.approvals import ApprovalFilter, ApprovalStore
-from mnemesh_orchestrator.store.base.conversations import ConversationFilter, ConversationStore, UnfinishedConversation
-from mnemesh_orchestrator.store.base.identities import IdentityFilter, IdentityStore
+from mnemesh_orchestrator.model.agents import AgentFilter
+from mnemesh_orchestrator.model.approvals import ApprovalFilter
+from mnemesh_orchestrator.model.claims import Claim, StartedRun, Undone
+from mnemesh_orchestrator.model.conversations import ConversationFilter, UnfinishedConversation
+from mnemesh_orchestrator.model.identities import IdentityFilter
+from mnemesh_orchestrator.model.runs import RunFilter
+from mnemesh_orchestrator.model.steps import StepFilter
+from mnemesh_orchestrator.store.base.agents import AgentStore
+from mnemesh_orchestrator.store.base.approvals import ApprovalStore
+from mnemesh_orchestrator.store.base.conversations import ConversationStore
+from mnemesh_orchestrator.store.base.identities import IdentityStore
 from mnemesh_orchestrator.store.base.providers import ProviderStore
-from mnemesh_orchestrator.store.base.runs import Claim, RunFilter, RunStore, StartedRun, Undone
-from mnemesh_orchestrator.store.base.steps import StepFilter, StepStore
+from mnemesh_orchestrator.store.base.runs import RunStore
+from mnemesh_orchestrator.store.base.steps import StepStore
 
 __all__ = [
     "AgentFilter",

@@ -1,31 +1,12 @@
 """The contract of what stores agents."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_orchestrator.model.agents import Agent, AgentType, LinkKind
-
-
-@dataclass(frozen=True, slots=True)
-class AgentFilter:
-    """Which agents; everything that is given must hold. Only ACTIVE ones are ever found."""
-
-    agent_ids: tuple[str, ...] = ()
-    name: str | None = None
-    text_search: str | None = None
-    tags_any: tuple[str, ...] = ()
-    tags_all: tuple[str, ...] = ()
-    types: tuple[AgentType, ...] = ()
-    hidden: bool | None = None
-    last_stop_reason: str | None = None
-    links: tuple[tuple[LinkKind, str], ...] = ()
-    """What it must be linked with."""
-    identifier_key: str | None = None
-    """Of an identity that it is attached to."""
+from mnemesh_orchestrator.model.agents import Agent, AgentFilter
 
 
 class AgentStore(Protocol):

@@ -1,23 +1,8 @@
 """The contract of what stores requests for approval."""
 
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Protocol
 
-from mnemesh_orchestrator.model.runs import (
-    Approval,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ApprovalFilter:
-    """Which pending approvals; everything that is given must hold."""
-
-    organization_id: str | None = None
-    agent_ids: tuple[str, ...] = ()
-    run_ids: tuple[str, ...] = ()
-    conversation_id: str | None = None
-    asked_before: datetime | None = None
+from mnemesh_orchestrator.model.approvals import Approval, ApprovalFilter
 
 
 class ApprovalStore(Protocol):

@@ -1,31 +1,18 @@
 """The contract of what stores conversations."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_orchestrator.model.agents import Conversation, ConversationOrigin
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationFilter:
-    """Which conversations; everything that is given must hold. Only ACTIVE ones of ACTIVE agents are ever found."""
-
-    agent_id: str | None = None
-    archived: bool | None = None
-    summary_search: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class UnfinishedConversation:
-    """A conversation that is being made or unmade; `origin` is set where it is being made."""
-
-    conversation: Conversation
-    origin: ConversationOrigin | None
+from mnemesh_orchestrator.model.conversations import (
+    Conversation,
+    ConversationFilter,
+    ConversationOrigin,
+    UnfinishedConversation,
+)
 
 
 class ConversationStore(Protocol):

@@ -1,26 +1,12 @@
 """The contract of what stores identities."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_orchestrator.model.identities import Identity, IdentityType
-
-
-@dataclass(frozen=True, slots=True)
-class IdentityFilter:
-    """Which identities; everything that is given must hold."""
-
-    identity_ids: tuple[str, ...] | None = None
-    identifier_key: str | None = None
-    name: str | None = None
-    name_search: str | None = None
-    types: tuple[IdentityType, ...] = ()
-    project_id: str | None = None
-    agent_id: str | None = None
+from mnemesh_orchestrator.model.identities import Identity, IdentityFilter
 
 
 class IdentityStore(Protocol):

@@ -1,29 +1,11 @@
 """The store's contract beside records: turn slots and their leases, live events that are stored, retention."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
 from mnemesh_orchestrator.model.events import RunEvent
-from mnemesh_orchestrator.model.runs import Lease
-
-
-@dataclass(frozen=True, slots=True)
-class RunHead:
-    """How far a run has come: the number of its newest event, and whether that was the last."""
-
-    sequence: int
-    ended: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """What became of leases and runs: those of other holders, runs that are to be cancelled, and each run's head."""
-
-    lost: tuple[Lease, ...]
-    cancelled: tuple[str, ...]
-    heads: Mapping[str, RunHead]
+from mnemesh_orchestrator.model.leases import Lease, Watched
 
 
 class LeaseStore(Protocol):

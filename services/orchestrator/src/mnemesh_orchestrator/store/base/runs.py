@@ -1,75 +1,20 @@
 """The contract of what stores runs, their journal and events."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_orchestrator.model.agents import Agent, Conversation, Correction
-from mnemesh_orchestrator.model.approvals import Resumption
+from mnemesh_orchestrator.model.agents import Correction
+from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer
+from mnemesh_orchestrator.model.claims import Claim, StartedRun, Undone
 from mnemesh_orchestrator.model.events import RunEvent
-from mnemesh_orchestrator.model.runs import (
-    Approval,
-    ApprovalAnswer,
-    JournalEntry,
-    Lease,
-    Run,
-    RunStatus,
-    Step,
-    StepTrace,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class RunFilter:
-    """Which runs; everything that is given must hold."""
-
-    agent_ids: tuple[str, ...] = ()
-    statuses: tuple[RunStatus, ...] = ()
-    background: bool | None = None
-    stop_reason: str | None = None
-    conversation_id: str | None = None
-    active: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A run that this process now carries out, with what it needs to begin.
-
-    `taken_up` says that it had been begun before, so that there may be a journal; `cancelled` that it is to be ended.
-    `claims` is how often somebody began to carry it out before.
-    """
-
-    run: Run
-    agent: Agent
-    conversation: Conversation
-    lease: Lease
-    taken_up: bool = False
-    cancelled: bool = False
-    claims: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StartedRun:
-    """What became of a request to run: `claim` is set where the run may begin at once."""
-
-    run: Run
-    replayed: bool = False
-    claim: Claim | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Undone:
-    """A decision about calls that waited, whose run failed before it had carried all of them out.
-
-    `entries` are what is journalled of them, by any run that tried.
-    """
-
-    resumption: Resumption
-    entries: tuple[JournalEntry, ...]
+from mnemesh_orchestrator.model.journal import JournalEntry
+from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.runs import Run, RunFilter
+from mnemesh_orchestrator.model.steps import Step, StepTrace
 
 
 class RunStore(Protocol):

@@ -1,29 +1,13 @@
 """The contract of what stores steps."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
-from mnemesh_orchestrator.model.runs import (
-    Step,
-    StepTrace,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class StepFilter:
-    """Which steps."""
-
-    run_id: str | None = None
-    agent_id: str | None = None
-    model: str | None = None
-    feedback: str | None = None
-    tags_any: tuple[str, ...] = ()
-    trace_id: str | None = None
+from mnemesh_orchestrator.model.steps import Step, StepFilter, StepTrace
 
 
 class StepStore(Protocol):

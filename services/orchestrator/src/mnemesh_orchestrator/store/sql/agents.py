@@ -12,8 +12,8 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Cursor, Page, PageQuery, paginate
 from mnemesh_kit.sql import Database
 
-from mnemesh_orchestrator.model.agents import Agent, AgentState, Conversation, ConversationState, Correction, LinkKind
-from mnemesh_orchestrator.store.base import AgentFilter
+from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentState, Correction, LinkKind
+from mnemesh_orchestrator.model.conversations import Conversation, ConversationState
 from mnemesh_orchestrator.store.sql.conversation_rows import new_row
 from mnemesh_orchestrator.store.sql.links import linking, write_links
 from mnemesh_orchestrator.store.sql.tables import (

@@ -13,10 +13,11 @@ from mnemesh_kit.sql import Database
 from mnemesh_types.messages import ApprovalDecision, Approve
 
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
-from mnemesh_orchestrator.model.agents import AgentState, ConversationState
-from mnemesh_orchestrator.model.approvals import Resumption
-from mnemesh_orchestrator.model.runs import Approval, ApprovalAnswer, Run, RunConfig
-from mnemesh_orchestrator.store.base import ApprovalFilter
+from mnemesh_orchestrator.model.agents import AgentState
+from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, ApprovalFilter, Resumption
+from mnemesh_orchestrator.model.conversations import ConversationState
+from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.store.sql.tables import agents, approvals, conversations
 
 _ENCODE = msgspec.json.Encoder().encode

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from mnemesh_kit.errors import NotFound
 
-from mnemesh_orchestrator.model.agents import Conversation, ConversationState
+from mnemesh_orchestrator.model.conversations import Conversation, ConversationState
 
 _CONVERSATION = msgspec.json.Decoder(Conversation)
 _ENCODE = msgspec.json.Encoder().encode

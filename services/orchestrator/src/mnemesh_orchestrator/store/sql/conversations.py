@@ -12,8 +12,14 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery, paginate
 from mnemesh_kit.sql import Database
 
-from mnemesh_orchestrator.model.agents import AgentState, Conversation, ConversationOrigin, ConversationState
-from mnemesh_orchestrator.store.base import ConversationFilter, UnfinishedConversation
+from mnemesh_orchestrator.model.agents import AgentState
+from mnemesh_orchestrator.model.conversations import (
+    Conversation,
+    ConversationFilter,
+    ConversationOrigin,
+    ConversationState,
+    UnfinishedConversation,
+)
 from mnemesh_orchestrator.store.sql import statements as sql
 from mnemesh_orchestrator.store.sql.agents import active
 from mnemesh_orchestrator.store.sql.conversation_rows import (

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.model.events import Delta, RunEvent, StepStarted
-from mnemesh_orchestrator.model.runs import Lease
+from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.store.sql import statements as sql
 from mnemesh_orchestrator.store.sql.lease_times import LeaseTimes
 from mnemesh_orchestrator.store.sql.leases import held, require_held

@@ -9,8 +9,8 @@ from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.errors import ConversationBusy, LeaseLost
 from mnemesh_orchestrator.model.agents import AgentState
-from mnemesh_orchestrator.model.runs import Lease, RunStatus
-from mnemesh_orchestrator.store.base.leases import RunHead, Watched
+from mnemesh_orchestrator.model.leases import Lease, RunHead, Watched
+from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_orchestrator.store.sql import approvals
 from mnemesh_orchestrator.store.sql import statements as sql
 from mnemesh_orchestrator.store.sql.agents import active

@@ -10,16 +10,11 @@ from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.model.approvals import Resumption
 from mnemesh_orchestrator.model.events import DurableBody, RunEvent
-from mnemesh_orchestrator.model.runs import (
-    InputMessage,
-    JournalEntry,
-    Lease,
-    Run,
-    RunConfig,
-    RunError,
-    RunStatus,
-    StopReason,
-)
+from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.journal import JournalEntry
+from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.runs import Run, RunError, RunStatus, StopReason
 
 
 @dataclass(frozen=True, slots=True)

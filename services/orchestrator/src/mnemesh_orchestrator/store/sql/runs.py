@@ -15,18 +15,13 @@ from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.errors import NoPendingApproval, RunUnderWay
 from mnemesh_orchestrator.model.agents import Correction
+from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer
+from mnemesh_orchestrator.model.claims import Claim, StartedRun, Undone
 from mnemesh_orchestrator.model.events import RunEvent
-from mnemesh_orchestrator.model.runs import (
-    Approval,
-    ApprovalAnswer,
-    JournalEntry,
-    Lease,
-    Run,
-    RunStatus,
-    Step,
-    StepTrace,
-)
-from mnemesh_orchestrator.store.base import Claim, RunFilter, StartedRun, Undone
+from mnemesh_orchestrator.model.journal import JournalEntry
+from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.runs import Run, RunFilter, RunStatus
+from mnemesh_orchestrator.model.steps import Step, StepTrace
 from mnemesh_orchestrator.store.sql import approvals
 from mnemesh_orchestrator.store.sql import statements as sql
 from mnemesh_orchestrator.store.sql.agents import decode_agent

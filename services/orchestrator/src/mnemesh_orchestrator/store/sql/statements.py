@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from mnemesh_orchestrator.model.agents import AgentState, ConversationState
+from mnemesh_orchestrator.model.agents import AgentState
+from mnemesh_orchestrator.model.conversations import ConversationState
 from mnemesh_orchestrator.model.runs import RunStatus
 from mnemesh_orchestrator.store.sql.lease_times import EXPIRY, NOW
 from mnemesh_orchestrator.store.sql.tables import (

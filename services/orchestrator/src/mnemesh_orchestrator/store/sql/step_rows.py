@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from mnemesh_orchestrator.model.runs import Step, StepTrace
+from mnemesh_orchestrator.model.steps import Step, StepTrace
 
 _STEP = msgspec.json.Decoder(Step)
 _FAST = 1

@@ -12,8 +12,7 @@ from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.paging import Page, PageQuery, paginate
 from mnemesh_kit.sql import Database
 
-from mnemesh_orchestrator.model.runs import Step, StepTrace
-from mnemesh_orchestrator.store.base import StepFilter
+from mnemesh_orchestrator.model.steps import Step, StepFilter, StepTrace
 from mnemesh_orchestrator.store.sql import statements as sql
 from mnemesh_orchestrator.store.sql.step_rows import decode_step, decode_trace, encode_step, step_row, trace_row
 from mnemesh_orchestrator.store.sql.tables import request_ledger, step_tags, step_traces, steps

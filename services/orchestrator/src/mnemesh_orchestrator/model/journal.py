@@ -1,0 +1,63 @@
+"""The journal: the records from which another process can continue a step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from mnemesh_types.messages import Message, ToolReturn
+from mnemesh_types.usage import Usage
+
+from mnemesh_orchestrator.model.compaction import Compaction
+
+
+class EntryKind(StrEnum):
+    """The content of a journal entry."""
+
+    ANSWER = "answer"
+    STARTED = "started"
+    RESULT = "result"
+    DECISION = "decision"
+    COMPACTION = "compaction"
+
+
+@dataclass(frozen=True, slots=True)
+class JournalledAnswer:
+    """The model's answer as a message with its final ids, and the other values that the commit needs.
+
+    `leading` are the messages that enter the window before it: the input of the run at the first step, and a heartbeat.
+    `length_cut` is true if the model reached its output limit. `seen` holds the revisions of the memory blocks that the
+    request showed, by label; None in journals that did not record it. `gated` holds the ordinals of the calls that wait
+    for a decision.
+    """
+
+    message: Message
+    leading: tuple[Message, ...]
+    usage: Usage
+    base_version: int
+    system_text: str | None
+    length_cut: bool = False
+    attempts: int = 1
+    model_ms: int = 0
+    seen: Mapping[str, int] | None = None
+    gated: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """A record of a step. Entries are insert-only: the first one of a kind and ordinal is kept.
+
+    `ordinal` is that of the tool call, 0 for an answer, and the version of the window for a compaction. Exactly one
+    payload matches the kind; STARTED and DECISION have none. `at` is the time of the messages that are made from the
+    entry, so that a replay makes the same ones. `seen` holds the block revisions that the agent knows from its own edit
+    in this call, for the calls that follow.
+    """
+
+    step_id: str
+    kind: EntryKind
+    at: datetime
+    ordinal: int = 0
+    answer: JournalledAnswer | None = None
+    result: ToolReturn | None = None
+    seen: Mapping[str, int] | None = None
+    compaction: Compaction | None = None

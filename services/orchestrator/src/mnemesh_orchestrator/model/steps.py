@@ -1,0 +1,70 @@
+"""Steps: the calls of the model within a run, with their traces."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from mnemesh_types.usage import Usage
+
+from mnemesh_orchestrator.model.runs import RunError, StopReason
+
+
+class StepStatus(StrEnum):
+    """The status of a step."""
+
+    PENDING = "pending"
+    SUCCESS = "success"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of the model and its consequences."""
+
+    id: str
+    run_id: str
+    agent_id: str
+    conversation_id: str
+    number: int
+    model: str
+    provider: str
+    context_window: int
+    created_at: datetime
+    status: StepStatus = StepStatus.PENDING
+    endpoint: str | None = None
+    stop_reason: StopReason | None = None
+    usage: Usage = Usage()
+    error: RunError | None = None
+    attempts: int = 1
+    model_ms: int | None = None
+    total_ms: int | None = None
+    completed_at: datetime | None = None
+    feedback: str | None = None
+    """"positive" or "negative": the feedback of a person, as are the tags."""
+    tags: tuple[str, ...] = ()
+    trace_id: str | None = None
+    """The id of the distributed trace, if tracing is on."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrace:
+    """The request to the model and its response at a step: JSON texts, without keys."""
+
+    step_id: str
+    request: str
+    response: str
+    model_ms: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StepFilter:
+    """Which steps."""
+
+    run_id: str | None = None
+    agent_id: str | None = None
+    model: str | None = None
+    feedback: str | None = None
+    tags_any: tuple[str, ...] = ()
+    trace_id: str | None = None
