@@ -1,0 +1,154 @@
+"""The figures of docs/retries.md are those of the code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+from mnemesh_archival import wiring as archival
+from mnemesh_archival.usecases import passages, reembedding
+from mnemesh_client import mnemesh as client
+from mnemesh_client import run_stream
+from mnemesh_client.supervisor import supervisor
+from mnemesh_kit import channels, retries, transport
+from mnemesh_kit.backoff import Backoff
+from mnemesh_kit.sql import postgresql, sqlite
+from mnemesh_orchestrator import wiring as orchestrator
+from mnemesh_orchestrator.clients import deadlines
+from mnemesh_orchestrator.compaction import compactor, episodic, summarizers
+from mnemesh_orchestrator.config import Config
+from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, PROVIDER_BACKOFF
+from mnemesh_orchestrator.loop import model_call, retry
+from mnemesh_orchestrator.loop.context_budget import MAX_COMPACTIONS
+from mnemesh_orchestrator.runs import lease_renewal
+from mnemesh_recall.vectors import indexer
+from mnemesh_retrieval.embedders.openai_compatible import RETRIED, OpenAICompatibleEmbedder
+
+PAGE = (Path(__file__).parents[2] / "docs" / "retries.md").read_text()
+ROWS = {
+    cells[0]: cells
+    for line in PAGE.splitlines()
+    if line.startswith("| ") and len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 6
+}
+EMBEDDER = {
+    name: parameter.default for name, parameter in inspect.signature(OpenAICompatibleEmbedder).parameters.items()
+}
+CONNECTION = dict(transport.CHANNEL_OPTIONS)
+CHANNEL = Backoff(
+    first=float(str(retries._POLICY["initialBackoff"]).rstrip("s")),
+    maximum=float(str(retries._POLICY["maxBackoff"]).rstrip("s")),
+    factor=float(str(retries._POLICY["backoffMultiplier"])),
+)
+
+
+def grown(backoff: Backoff) -> str:
+    return f"{backoff.first:g} s to {backoff.maximum:g} s, × {backoff.factor:g}"
+
+
+def seconds(value: float) -> str:
+    return f"{value:g} s"
+
+
+@pytest.mark.parametrize(
+    ("component", "attempts", "delays", "limits"),
+    [
+        ("gRPC channel", retries._POLICY["maxAttempts"], grown(CHANNEL), [deadlines.READ, deadlines.WRITE]),
+        ("gRPC connection", None, f"{CONNECTION['grpc.initial_reconnect_backoff_ms'] / 1000:g} s", []),
+        ("service call", None, grown(retry.SERVICE_BACKOFF), [Config().service_retry_seconds]),
+        ("turn start", None, grown(retry.SERVICE_BACKOFF), [retry.RESTART_SECONDS]),
+        (
+            "provider request",
+            Config().provider_attempts,
+            grown(PROVIDER_BACKOFF),
+            [Config().provider_retry_seconds, Config().provider_total_seconds],
+        ),
+        ("interrupted answer", model_call.MAX_INTERRUPTED_CALLS, "none", []),
+        ("overlong request", MAX_COMPACTIONS + 1, "none", [compactor.WHOLE_SECONDS]),
+        ("answer format", model_call.MAX_FORMAT_CALLS, "none", []),
+        ("memory extraction", episodic._TRIES, "none", [summarizers.CALL_SECONDS, compactor.WHOLE_SECONDS]),
+        (
+            "embedder over HTTP",
+            EMBEDDER["attempts"],
+            grown(EMBEDDER["backoff"]),
+            [EMBEDDER["timeout_seconds"]],
+        ),
+        ("PostgreSQL transaction", postgresql.WRITE_ATTEMPTS, grown(postgresql.CONFLICT_BACKOFF), []),
+        ("SQLite transaction", sqlite.WRITE_ATTEMPTS, grown(sqlite.BUSY_BACKOFF), [sqlite.BUSY_TIMEOUT_MS / 1000]),
+        ("archive switch", None, seconds(passages.SWITCH_POLL_SECONDS), [passages.SWITCH_SECONDS]),
+        ("message indexer", None, seconds(indexer.RETRY_SECONDS), []),
+        ("passage operations", None, seconds(archival.SWEEP_SECONDS), []),
+        ("change of embedder", None, seconds(reembedding.RETRY_SECONDS), []),
+        ("agent reconciliation", None, seconds(orchestrator.UNFINISHED_SECONDS), []),
+        ("lease renewal", None, seconds(lease_renewal.RETRY_SECONDS), [lease_renewal.SAFE_SECONDS]),
+        ("Python client stream", None, grown(run_stream._BACKOFF), [client.PATIENCE_SECONDS]),
+        ("supervisor", None, grown(supervisor._RESTART_BACKOFF), []),
+    ],
+)
+def test_policies(component: str, attempts: int | None, delays: str, limits: list[float]) -> None:
+    _, _, shown_attempts, shown_delays, shown_limit, _ = ROWS[component]
+    assert shown_attempts == ("unlimited" if attempts is None else str(attempts))
+    assert shown_delays.startswith(delays)
+    for limit in limits:
+        assert re.search(rf"(?<![\d.]){limit:g} s\b", shown_limit), (component, limit)
+
+
+def test_the_policies_of_the_page_are_those_of_the_test() -> None:
+    marker = test_policies.pytestmark[0]  # type: ignore[attr-defined]
+    assert set(ROWS) - {"component", "---", "fallback model"} == {row[0] for row in marker.args[1]}
+
+
+def test_statuses_of_embedders() -> None:
+    shown = {int(number) for number in re.findall(r"\b[45]\d\d\b", ROWS["embedder over HTTP"][1])}
+    assert shown == RETRIED
+
+
+def test_the_defaults_of_the_adapter_are_those_of_the_configuration() -> None:
+    config = Config()
+    assert DEFAULT_LIMITS.attempts == config.provider_attempts
+    assert DEFAULT_LIMITS.retry_budget_seconds == config.provider_retry_seconds
+    assert DEFAULT_LIMITS.total_seconds == config.provider_total_seconds
+    assert DEFAULT_LIMITS.idle_seconds == config.provider_idle_seconds
+
+
+def test_the_product_of_a_model_answer() -> None:
+    config = Config()
+    interrupted, formats = model_call.MAX_INTERRUPTED_CALLS, model_call.MAX_FORMAT_CALLS
+    per_model = config.provider_attempts * interrupted * (MAX_COMPACTIONS + 1)
+    product = f"{config.provider_attempts} × {interrupted} × {MAX_COMPACTIONS + 1} = {per_model} "
+    assert product in PAGE
+    assert f"{per_model} × ({formats} + 1) = {per_model * (formats + 1)} requests" in PAGE
+    delays = total(PROVIDER_BACKOFF, config.provider_attempts - 1)
+    assert f"| {config.provider_attempts} | {delays:g} s of delays |" in PAGE
+    assert f"| {2 * config.provider_attempts} | {2 * delays:g} s |" in PAGE
+    assert f"| {interrupted * config.provider_attempts} | {interrupted * delays:g} s |" in PAGE
+
+
+def test_the_product_of_a_service_call() -> None:
+    limit = Config().service_retry_seconds
+    fewest, most = calls(limit, 1.0), calls(limit, 1.0 - retry.SERVICE_BACKOFF.jitter)
+    attempts = int(str(retries._POLICY["maxAttempts"]))
+    assert f"calls = {fewest} to {most}," in PAGE
+    assert f"at most {most} × {attempts} = {most * attempts}\n" in PAGE
+    assert f"at most {total(CHANNEL, attempts - 1):g} s per call" in PAGE
+    start = retry.RESTART_SECONDS
+    assert f"{calls(start, 1.0)} or {calls(start, 1.0 - retry.SERVICE_BACKOFF.jitter)} calls." in PAGE
+    assert channels.DEADLINE_SECONDS == deadlines.WRITE
+
+
+def test_the_delays_of_a_transaction() -> None:
+    assert total(postgresql.CONFLICT_BACKOFF, postgresql.WRITE_ATTEMPTS) <= 3.4
+    assert f"{sqlite.WRITE_ATTEMPTS} × {sqlite.BUSY_TIMEOUT_MS / 1000:g} s" in PAGE
+
+
+def total(backoff: Backoff, count: int) -> float:
+    """Returns the largest sum of the first delays."""
+    return sum(min(backoff.maximum, backoff.first * backoff.factor**number) for number in range(count))
+
+
+def calls(limit: float, share: float) -> int:
+    """Returns the number of calls within a limit, if each delay is this share of its maximum and calls take no time."""
+    waits = takewhile(lambda count: total(retry.SERVICE_BACKOFF, count) * share < limit, range(10_000))
+    return len(list(waits)) + 1
