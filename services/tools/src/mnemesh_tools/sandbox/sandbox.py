@@ -9,8 +9,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final, Self
 
-from mnemesh_kit.failpoints import async_failpoint
-
 from mnemesh_tools.sandbox import process
 from mnemesh_tools.sandbox.inside.plan import Limits, Plan
 from mnemesh_tools.sandbox.isolation import Isolation, Level, probe
@@ -102,12 +100,10 @@ class Sandbox:
         """
         self.require_minimum()
         settings = self._settings
-        await async_failpoint("sandbox.before_run", task.function)
         async with self._slots:
             ended = await self._process(task, self._isolation.layers, seconds)
         if ended.refused is not None:
             raise SandboxUnavailable(Isolation(frozenset(), dict([ended.refused])), settings.minimum)
-        await async_failpoint("sandbox.after_run", task.function)
         return outcome_of(task, ended, seconds, settings.cpu_seconds, settings.memory_mb)
 
     def require_minimum(self) -> None:

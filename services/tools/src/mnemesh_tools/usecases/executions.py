@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import structlog
+from mnemesh_kit.failpoints import async_failpoint
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.principal import Principal
 
@@ -65,10 +66,12 @@ class ExecutionService:
         arguments = coerce(parse_arguments(invocation.arguments), tool.parameters, "arguments")
         seconds = time_limit(tool, invocation.timeout_seconds)
         task = Task(tool.source, tool.function, arguments, invocation.environment, invocation.agent)
+        await async_failpoint("sandbox.before_run", tool.function)
         try:
             outcome = await self._sandbox.run(task, seconds)
         except SandboxUnavailable as error:
             raise SandboxTooWeak(str(error), missing=",".join(error.missing)) from error
+        await async_failpoint("sandbox.after_run", tool.function)
         milliseconds = round(outcome.duration * 1000, 1)
         _log.info("tool_executed", tool=tool.function, status=outcome.status.value, duration_ms=milliseconds)
         return execution_from_outcome(tool, outcome)
