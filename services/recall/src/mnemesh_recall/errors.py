@@ -1,4 +1,4 @@
-"""What recall refuses."""
+"""The errors of recall."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mnemesh_kit.errors import Aborted, AlreadyExists, FailedPrecondition, NotFo
 
 
 class Erased(FailedPrecondition):
-    """The agent was erased; late writes are refused."""
+    """The agent was erased. Later writes are refused."""
 
     reason = "ERASED"
 
@@ -15,7 +15,7 @@ class Erased(FailedPrecondition):
 
 
 class StepConflict(Aborted):
-    """The step was committed before, with other content."""
+    """The step was committed before, with other messages."""
 
     reason = "STEP_CONFLICT"
 
@@ -24,7 +24,7 @@ class StepConflict(Aborted):
 
 
 class LeaseLost(Aborted):
-    """Another holder took the conversation over."""
+    """Another lease holder has taken over the conversation."""
 
     reason = "LEASE_LOST"
 
@@ -37,13 +37,13 @@ class LeaseLost(Aborted):
 
 
 class WindowMoved(Aborted):
-    """The window is at another version than its author saw."""
+    """The window has another version than the caller read."""
 
     reason = "WINDOW_MOVED"
 
     def __init__(self, conversation_id: str, version: int) -> None:
         super().__init__(
-            f"The window of {conversation_id} is at version {version}.",
+            f"The window of {conversation_id} is at version {version}. Read it and try again.",
             conversation_id=conversation_id,
             version=str(version),
         )
@@ -60,7 +60,7 @@ class FactClosed(FailedPrecondition):
 
 
 class EmbedderAway(Unavailable):
-    """The embedder cannot be reached, and the search has nothing else to go by."""
+    """The embedder cannot be reached, and the search uses nothing else."""
 
     reason = "EMBEDDER_UNAVAILABLE"
 
@@ -69,30 +69,30 @@ class EmbedderAway(Unavailable):
 
 
 def no_agent(agent_id: str) -> NotFound:
-    """The agent belongs to somebody else."""
+    """Returns the error for an agent that is unknown or another organization's."""
     return NotFound(f"No agent {agent_id}.", resource_id=agent_id)
 
 
 def no_conversation(conversation_id: str) -> NotFound:
-    """No window under that id, or somebody else's."""
+    """Returns the error for a conversation that has no window or is another organization's."""
     return NotFound(f"No conversation {conversation_id}.", resource_id=conversation_id)
 
 
 def no_message(message_id: str) -> NotFound:
-    """No message under that id, or somebody else's."""
+    """Returns the error for a message that does not exist or is another organization's."""
     return NotFound(f"No message {message_id}.", resource_id=message_id)
 
 
 def no_memory(kind: str, memory_id: str) -> NotFound:
-    """No episode or fact under that id, or somebody else's."""
+    """Returns the error for an episode or a fact that does not exist or is another organization's."""
     return NotFound(f"No {kind} {memory_id}.", resource_id=memory_id)
 
 
 def record_exists(record_id: str) -> AlreadyExists:
-    """The agent has that record with other content, or another in its place."""
+    """Returns the error for a record whose id or position belongs to other content."""
     return AlreadyExists(f"The agent has a record {record_id} with other content.", record_id=record_id)
 
 
 def message_exists(message_id: str) -> AlreadyExists:
-    """The id stands for another content already."""
+    """Returns the error for a message id that belongs to other content."""
     return AlreadyExists(f"The message {message_id} exists with other content.", id=message_id)

@@ -1,1 +1,1 @@
-"""English words as search knows them."""
+"""The analysis of English text for full-text search."""

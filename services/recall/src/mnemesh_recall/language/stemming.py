@@ -1,4 +1,4 @@
-"""English words by their stems: Porter's algorithm, and a table of forms that no rule derives."""
+"""The stems of English words: Porter's algorithm, and a table of irregular forms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FOURTH: Final = (
 
 @lru_cache(maxsize=1 << 16)
 def stem(word: str) -> str:
-    """The stem of a lower-case English word; other words, short ones and those with digits as they are."""
+    """Returns the stem of a lower-case English word. Short words, and words with other characters, are unchanged."""
     word = LEMMAS.get(word, word)
     if len(word) < 3 or not (word.isascii() and word.isalpha()):
         return word
@@ -90,8 +90,8 @@ def _fourth(word: str) -> str:
     for suffix in _FOURTH:
         if word.endswith(suffix):
             rest = word[: -len(suffix)]
-            taken = _measure(rest) > 1 and (suffix != "ion" or rest.endswith(("s", "t")))
-            return rest if taken else word
+            is_suffix = _measure(rest) > 1 and (suffix != "ion" or rest.endswith(("s", "t")))
+            return rest if is_suffix else word
     return word
 
 

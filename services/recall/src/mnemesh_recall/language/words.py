@@ -1,4 +1,4 @@
-"""Words as full-text search knows them: one analysis for both SQL engines, and the terms of a query."""
+"""The analysis of texts and queries for full-text search, the same for both SQL engines."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Final
 from mnemesh_recall.language.stemming import stem
 
 INDEXED_CHARACTERS: Final = 100_000
-"""So much of a message's text is indexed; PostgreSQL bounds a document's words to 1 MB."""
+"""The length of the part of a message that is indexed. PostgreSQL limits the words of a document to 1 MB."""
 MAX_TERMS: Final = 64
 
 _WORD: Final = re.compile(r"[^\W_]+")
-# Han, kana and their extensions are written without spaces: each character is a word, a query's pairs are phrases.
+# Han, kana and their extensions are written without spaces. Each character is a word; a query uses pairs as phrases.
 _UNSPACED: Final = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 
 STOP_WORDS: Final = frozenset(
@@ -25,19 +25,19 @@ STOP_WORDS: Final = frozenset(
 
 
 def indexed(text: str, limit: int = INDEXED_CHARACTERS) -> str:
-    """The words of a text, folded, stemmed and parted by single spaces: what full-text indexes store."""
+    """Returns the words of a text as the index stores them: folded, stemmed, separated by single spaces."""
     return " ".join(map(stem, _words(text[:limit])))
 
 
 def terms(query: str) -> tuple[str, ...]:
-    """What a query looks for, OR-ed: words, or phrases of words that follow each other, as `indexed` writes them.
+    """Returns the terms of a query, which are combined by OR: words, or phrases of words, in the form of `indexed`.
 
-    Stop words are left out unless there is nothing else. Each term is words of letters and digits and single spaces,
+    Stop words are left out unless the query has no other word. A term consists of letters, digits and single spaces,
     so it needs no quoting in any query language.
     """
     found = dict.fromkeys(_terms(query))
-    telling = [term for term in found if term not in STOP_WORDS] or list(found)
-    return tuple(dict.fromkeys(map(stem, telling)))[:MAX_TERMS]
+    significant = [term for term in found if term not in STOP_WORDS] or list(found)
+    return tuple(dict.fromkeys(map(stem, significant)))[:MAX_TERMS]
 
 
 def _terms(query: str) -> Iterator[str]:
@@ -61,14 +61,14 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _spaced(word: str) -> str:
-    """A word's characters: `ab東京cd` gives `ab  東 京  cd`, two spaces between runs of a kind."""
+    """Separates the characters of a word: `ab東京cd` becomes `ab  東 京  cd`, with two spaces between scripts."""
     return re.sub(rf"(?:{_UNSPACED.pattern})+", lambda run: f"  {' '.join(run.group())}  ", word).strip()
 
 
 def _folded(text: str) -> str:
-    """Lower case without accents; compatible forms (full-width letters, ligatures) as their plain ones."""
+    """Returns a text in lower case without accents. Full-width letters and ligatures become plain letters."""
     if text.isascii():
         return text.lower()
-    apart = unicodedata.normalize("NFKD", text.casefold())
-    bare = "".join(character for character in apart if not "\u0300" <= character <= "\u036f")
+    decomposed = unicodedata.normalize("NFKD", text.casefold())
+    bare = "".join(character for character in decomposed if not "\u0300" <= character <= "\u036f")
     return unicodedata.normalize("NFC", bare)

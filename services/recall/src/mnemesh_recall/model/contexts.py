@@ -1,17 +1,22 @@
-"""ContextWindow windows: their content, and the requests that create, extend, replace, and fork them."""
+"""Context windows: their content, and the requests that create, extend, replace and fork them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
 
+from mnemesh_types.messages import Message
+
 from mnemesh_recall.model.episode_operations import EpisodeCommit
-from mnemesh_recall.model.messages import Message
+from mnemesh_recall.model.leases import WriterLease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextWindow:
-    """A conversation's window: its system message first. `messages` is None where only its version was asked for."""
+    """The context window of a conversation.
+
+    `messages` starts with the system message. It is None if the caller already had this version.
+    """
 
     conversation_id: str
     agent_id: str
@@ -26,7 +31,7 @@ class ContextWindow:
 
 @dataclass(frozen=True, slots=True)
 class ContextWindowIds:
-    """Which messages a window holds, the system message first."""
+    """The ids of the stored messages in a window, the system message first."""
 
     conversation_id: str
     agent_id: str
@@ -36,7 +41,7 @@ class ContextWindowIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewContext:
-    """A conversation's first window: the system message, then the first messages."""
+    """The first window of a conversation: the system message, followed by the first messages."""
 
     agent_id: str
     conversation_id: str
@@ -45,12 +50,15 @@ class NewContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCommit:
-    """One step of a run, to be stored whole or not at all."""
+    """The commit of one step of a run. All of it is stored, or nothing.
+
+    `hidden_messages` are stored without entering the window. `system_text` replaces the text of the system message.
+    """
 
     agent_id: str
     conversation_id: str
     step_id: str
-    epoch: int
+    lease: WriterLease
     base_version: int
     messages: tuple[Message, ...]
     hidden_messages: tuple[Message, ...] = ()
@@ -60,7 +68,7 @@ class StepCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What a commit came to; `context` is the current window where the commit was rebased onto it."""
+    """The result of a step commit. `context` is the current window if the commit was rebased onto it."""
 
     version: int
     rebased: bool
@@ -71,10 +79,10 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replacement:
-    """A whole new window by ids; `epoch` is None where an owner acts outside of a run.
+class ContextReplacement:
+    """A whole new window, given by message ids.
 
-    `memories` are kept with it.
+    `lease` is None for an owner that acts outside of a run. `memories` are committed in the same transaction.
     """
 
     agent_id: str
@@ -83,13 +91,13 @@ class Replacement:
     message_ids: tuple[str, ...]
     new_messages: tuple[Message, ...] = ()
     system_text: str | None = None
-    epoch: int | None = None
+    lease: WriterLease | None = None
     memories: tuple[EpisodeCommit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fork:
-    """A new window over the messages of another."""
+class ContextFork:
+    """A new window over the messages of another one, up to and including `until_message_id` if it is set."""
 
     source_conversation_id: str
     conversation_id: str

@@ -1,4 +1,4 @@
-"""What callers ask of episodes and facts: the writes, the filters of lists, the bounds of searches, and results."""
+"""Requests on episodes and facts: writes, filters, searches, and their results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from mnemesh_recall.model.episodes import NOWHERE, Episode, Fact, Scope, Source
+from mnemesh_recall.model.episodes import UNKNOWN_SOURCE, Episode, Fact, Scope, Source
+from mnemesh_recall.model.leases import WriterLease
 from mnemesh_recall.model.search import SearchMode
 
 M = TypeVar("M", Episode, Fact)
@@ -15,14 +16,14 @@ M = TypeVar("M", Episode, Fact)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEpisode:
-    """An episode to be kept; its times are taken from its messages and turns where recall has any of them."""
+    """An episode to store. Its times come from its messages and turns if recall has any of them."""
 
     summary: str
     scope: Scope | None = None
     turn_ids: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     salience: float | None = None
-    source: Source = NOWHERE
+    source: Source = UNKNOWN_SOURCE
     started_at: datetime | None = None
     ended_at: datetime | None = None
     metadata: str | None = None
@@ -31,14 +32,14 @@ class NewEpisode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFact:
-    """A fact to be kept; what is None or empty is taken from elsewhere where the operation says so."""
+    """A fact to store. The operation that stores it says where a value that is None or empty comes from."""
 
     text: str
     scope: Scope | None = None
     tags: tuple[str, ...] = ()
     confidence: float | None = None
     salience: float | None = None
-    source: Source = NOWHERE
+    source: Source = UNKNOWN_SOURCE
     metadata: str | None = None
     extra: str | None = None
     valid_from: datetime | None = None
@@ -46,23 +47,23 @@ class NewFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Add:
-    """Adds a fact, or confirms the one that holds and says the same."""
+class AddFact:
+    """Adds a fact, or confirms the valid fact with the same text."""
 
     fact: NewFact
 
 
 @dataclass(frozen=True, slots=True)
-class Supersede:
-    """Closes a fact and puts another in its place."""
+class SupersedeFact:
+    """Closes a fact and adds another one in its place."""
 
     fact_id: str
     fact: NewFact
 
 
 @dataclass(frozen=True, slots=True)
-class Invalidate:
-    """Closes a fact; `invalid_at` None is now."""
+class InvalidateFact:
+    """Closes a fact. `invalid_at` is now if it is None."""
 
     fact_id: str
     invalid_at: datetime | None = None
@@ -71,41 +72,41 @@ class Invalidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Confirm:
-    """Says that a fact still holds."""
+class ConfirmFact:
+    """Confirms that a fact is still valid."""
 
     fact_id: str
-    source: Source = NOWHERE
+    source: Source = UNKNOWN_SOURCE
     confidence: float | None = None
 
 
-Operation = Add | Supersede | Invalidate | Confirm
+FactOperation = AddFact | SupersedeFact | InvalidateFact | ConfirmFact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeCommit:
-    """An episode and operations on facts, to be stored whole or not at all.
+    """An episode and operations on facts. All of it is stored, or nothing.
 
-    `epoch` is that of the lease on `conversation_id`, None where an owner acts outside of a run.
+    `lease` is the writer's lease on `conversation_id`. It is None for an owner that acts outside of a run.
     """
 
     scope: Scope | None = None
     episode: NewEpisode | None = None
-    operations: tuple[Operation, ...] = ()
+    operations: tuple[FactOperation, ...] = ()
     conversation_id: str | None = None
-    epoch: int | None = None
+    lease: WriterLease | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """What a commit came to: a fact for each operation, in order; those erased since a first call are left out."""
+class EpisodeCommitResult:
+    """The stored episode and one fact per operation, in order. A replay leaves out facts that were erased since."""
 
     episode: Episode | None
     facts: tuple[Fact, ...]
 
 
 class EpisodeOrder(StrEnum):
-    """What episodes are listed by."""
+    """The order of a list of episodes."""
 
     CREATED = "created_at"
     STARTED = "started_at"
@@ -113,7 +114,7 @@ class EpisodeOrder(StrEnum):
 
 
 class FactOrder(StrEnum):
-    """What facts are listed by."""
+    """The order of a list of facts."""
 
     CREATED = "created_at"
     VALID_FROM = "valid_from"
@@ -123,7 +124,7 @@ class FactOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeFilter:
-    """Which episodes; what is None or empty does not narrow it."""
+    """The conditions on episodes. A condition that is None or empty does not apply."""
 
     scopes: tuple[Scope, ...] = ()
     tags_any: tuple[str, ...] = ()
@@ -133,14 +134,17 @@ class EpisodeFilter:
     message_id: str | None = None
     known_at: datetime | None = None
     from_time: datetime | None = None
-    """It ended then or later."""
+    """The episode ended at this time or later."""
     before_time: datetime | None = None
-    """It started earlier."""
+    """The episode started before this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactFilter:
-    """Which facts; what is None or empty does not narrow it, but for the two times, where None is now."""
+    """The conditions on facts. A condition that is None or empty does not apply.
+
+    The exceptions are `valid_at` and `known_at`, for which None means now.
+    """
 
     scopes: tuple[Scope, ...] = ()
     tags_any: tuple[str, ...] = ()
@@ -153,19 +157,22 @@ class FactFilter:
     include_invalid: bool = False
 
 
+MemoryFilter = EpisodeFilter | FactFilter
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySearch(Generic[M]):
-    """What to look for, and where: an EpisodeFilter looks through episodes, a FactFilter through facts."""
+    """A search of episodes (with an EpisodeFilter) or of facts (with a FactFilter)."""
 
     query: str
     mode: SearchMode
     limit: int
-    where: EpisodeFilter | FactFilter
+    filter: MemoryFilter
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryHits(Generic[M]):
-    """What was found with its scores, best first; `degraded` where meaning could not be searched."""
+    """The hits with their scores, best first. `degraded` means that the vector index could not be searched."""
 
     hits: tuple[tuple[M, float], ...]
     degraded: bool = False
@@ -173,7 +180,7 @@ class MemoryHits(Generic[M]):
 
 @dataclass(frozen=True, slots=True)
 class MemoryBundle:
-    """The head of a compacted window: each part oldest first."""
+    """The memories at the head of a compacted window. Each part is ordered oldest first."""
 
     episodes: tuple[Episode, ...]
     facts: tuple[Fact, ...]
@@ -181,7 +188,7 @@ class MemoryBundle:
 
 @dataclass(frozen=True, slots=True)
 class ScopeSummary:
-    """How much a scope holds; the facts are those that hold now."""
+    """The number of memories in a scope. Only facts that are valid now count."""
 
     scope: Scope
     episode_count: int
@@ -191,7 +198,7 @@ class ScopeSummary:
 
 @dataclass(frozen=True, slots=True)
 class ScopeErasure:
-    """What the erasure of a scope took away."""
+    """The number of rows that the erasure of a scope deleted."""
 
     episodes: int
     facts: int
@@ -199,7 +206,7 @@ class ScopeErasure:
 
 @dataclass(frozen=True, slots=True)
 class MemoryText:
-    """What the vector index learns of an episode or a fact."""
+    """The part of an episode or a fact that the vector index holds."""
 
     id: str
     organization_id: str

@@ -1,4 +1,4 @@
-"""What recall keeps of messages that left the window: episodes, and facts with the time for which they hold."""
+"""Episodes and facts: the memories that recall keeps of messages that left the window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 
 class ScopeKind(StrEnum):
-    """Whom a memory concerns."""
+    """The kind of owner of a memory."""
 
     AGENT = "agent"
     CONVERSATION = "conversation"
@@ -21,7 +21,7 @@ class ScopeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One of them; `id` is a name where the kind is NAME."""
+    """The owner of a memory. `id` is a free name for the kind NAME."""
 
     kind: ScopeKind
     id: str
@@ -34,7 +34,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a memory was learned."""
+    """The origin of a memory."""
 
     message_ids: tuple[str, ...] = ()
     agent_id: str | None = None
@@ -43,25 +43,24 @@ class Source:
     episode_id: str | None = None
     model: str | None = None
 
-    def joined(self, more: Source) -> Source:
-        """This source with the messages of another, and what else only the other says."""
+    def merged(self, other: Source) -> Source:
+        """Returns this source with the messages of both, and with the other fields of `other` that it lacks."""
         return Source(
-            message_ids=tuple(dict.fromkeys((*self.message_ids, *more.message_ids))),
-            agent_id=self.agent_id or more.agent_id,
-            conversation_id=self.conversation_id or more.conversation_id,
-            run_id=self.run_id or more.run_id,
-            episode_id=self.episode_id or more.episode_id,
-            model=self.model or more.model,
+            message_ids=tuple(dict.fromkeys((*self.message_ids, *other.message_ids))),
+            agent_id=self.agent_id or other.agent_id,
+            conversation_id=self.conversation_id or other.conversation_id,
+            run_id=self.run_id or other.run_id,
+            episode_id=self.episode_id or other.episode_id,
+            model=self.model or other.model,
         )
 
 
-NOWHERE: Final = Source()
-"""Nothing is said of where it was learned."""
+UNKNOWN_SOURCE: Final = Source()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """A summary of some turns. `imported_id` is what a trace file calls it."""
+    """A summary of some turns. `imported_id` is its id in the trace file that it was imported from."""
 
     id: str
     scope: Scope
@@ -71,7 +70,7 @@ class Episode:
     turn_ids: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     salience: float | None = None
-    source: Source = NOWHERE
+    source: Source = UNKNOWN_SOURCE
     started_at: datetime | None = None
     ended_at: datetime | None = None
     metadata: str | None = None
@@ -81,10 +80,10 @@ class Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """Something held to be true from `valid_from`, included, to `invalid_at`, not included; None has no bound.
+    """A statement that is valid from `valid_from` (inclusive) to `invalid_at` (exclusive). None means no bound.
 
-    `closed_at` is when it was learned that it ends: asked for what was known before, it still ends at
-    `first_invalid_at`, as it was first written. `imported_id` is what a trace file calls it.
+    `closed_at` is the time at which its end was learned: a query for knowledge before that time sees the fact end at
+    `first_invalid_at`, as it was first written. `imported_id` is its id in the trace file that it was imported from.
     """
 
     id: str
@@ -96,7 +95,7 @@ class Fact:
     tags: tuple[str, ...] = ()
     confidence: float | None = None
     salience: float | None = None
-    source: Source = NOWHERE
+    source: Source = UNKNOWN_SOURCE
     metadata: str | None = None
     extra: str | None = None
     valid_from: datetime | None = None
@@ -109,18 +108,16 @@ class Fact:
     invalid_source: Source | None = None
     imported_id: str | None = None
 
-    def holds(self, now: datetime) -> bool:
-        """Whether it is true at that moment, by all that is known."""
-        return (self.valid_from is None or self.valid_from <= now) and (
-            self.invalid_at is None or self.invalid_at > now
-        )
+    def is_valid(self, at: datetime) -> bool:
+        """Returns whether the fact is valid at that time, by everything known today."""
+        return (self.valid_from is None or self.valid_from <= at) and (self.invalid_at is None or self.invalid_at > at)
 
     def closed(self, *, invalid_at: datetime, now: datetime) -> Fact:
-        """The fact with an end; one that starts later than it ends never held."""
+        """Returns the fact with an end. A fact that starts after its end was never valid."""
         end = invalid_at if self.valid_from is None else max(invalid_at, self.valid_from)
         return replace(self, invalid_at=end, closed_at=now, updated_at=now)
 
 
 def text_key(text: str) -> str:
-    """Equal for texts that differ in case and spaces only."""
+    """Returns a key that is equal for texts that differ only in case and white space."""
     return hashlib.sha256(" ".join(text.casefold().split()).encode()).hexdigest()[:32]

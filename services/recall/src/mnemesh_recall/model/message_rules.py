@@ -1,22 +1,20 @@
-"""The rules that a message must keep before it is stored, each broken one told by the field that breaks it."""
+"""The rules that a message must follow before it is stored. Each violation names the field that causes it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
 
-import msgspec
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.ids import is_id
-
-from mnemesh_recall.model.messages import (
+from mnemesh_kit.ids import require_id
+from mnemesh_kit.text import require_json_object, require_optional_text, require_text
+from mnemesh_types.messages import (
     ApprovalDecision,
+    ClientReturn,
     ContentPart,
     Deny,
-    ImageFile,
     ImagePart,
-    ImageUrl,
-    InlineImage,
     Message,
     OmittedReasoningPart,
     ReasoningPart,
@@ -33,157 +31,155 @@ MAX_OPAQUE_BYTES: Final = 10 << 20
 MAX_NAME_CHARACTERS: Final = 512
 MAX_MESSAGES: Final = 1000
 
-Problem = tuple[str, str]
-"""The path of a field, and what is wrong with it."""
 
-_object: Final = msgspec.json.Decoder(dict[str, Any])
+def owned_messages(
+    messages: Sequence[Message], field: str, agent_id: str, conversation_id: str | None
+) -> tuple[Message, ...]:
+    """Returns the messages of a write with its agent and conversation, which a message may leave out.
+
+    Raises:
+        InvalidArgument: a message names another agent, or another conversation than the write.
+    """
+    return tuple(
+        owned_message(message, f"{field}[{index}]", agent_id, conversation_id) for index, message in enumerate(messages)
+    )
+
+
+def owned_message(message: Message, field: str, agent_id: str, conversation_id: str | None) -> Message:
+    """Returns one message of a write with its agent and conversation. Raises as `owned_messages`."""
+    if message.agent_id not in ("", agent_id):
+        raise InvalidArgument(f"{field}.agent_id must be the agent of the request.", field=f"{field}.agent_id")
+    if conversation_id is None:
+        return message if message.agent_id else replace(message, agent_id=agent_id)
+    if message.conversation_id not in (None, conversation_id):
+        raise InvalidArgument(
+            f"{field}.conversation_id must be the conversation of the request.", field=f"{field}.conversation_id"
+        )
+    if message.agent_id and message.conversation_id:
+        return message
+    return replace(message, agent_id=agent_id, conversation_id=conversation_id)
 
 
 def require_messages(messages: Sequence[Message], field: str, *, at_least: int = 0) -> None:
-    """Refuses messages that may not be stored.
+    """Refuses messages that must not be stored.
 
     Raises:
-        InvalidArgument: naming the field, as in `messages[2].content[0].text`.
+        InvalidArgument: naming the field, such as `messages[2].content[0].text.text`.
     """
     if len(messages) < at_least:
         raise InvalidArgument(f"{field} must not be empty.", field=field)
     if len(messages) > MAX_MESSAGES:
-        raise InvalidArgument(f"{field} must be at most {MAX_MESSAGES} messages.", field=field)
+        raise InvalidArgument(f"{field} must be at most {MAX_MESSAGES:,} messages.", field=field)
     for index, message in enumerate(messages):
         require_message(message, f"{field}[{index}]")
 
 
+def require_distinct_ids(messages: Iterable[Message], field: str) -> None:
+    """Refuses messages of which two have the same id."""
+    seen: set[str] = set()
+    for index, message in enumerate(messages):
+        if message.id in seen:
+            raise InvalidArgument(f"{field}[{index}].id must not repeat.", field=f"{field}[{index}].id")
+        seen.add(message.id)
+
+
 def require_message(message: Message, field: str) -> None:
-    """Refuses a message that may not be stored, naming the field under `field`."""
-    for path, problem in _message(message):
-        raise InvalidArgument(f"{field}.{path} {problem}.", field=f"{field}.{path}")
-
-
-def require_text(text: str, field: str) -> None:
-    """Refuses a text that may not be stored."""
-    for path, problem in _text(text, field):
-        raise InvalidArgument(f"{path} {problem}.", field=path)
-
-
-def _message(message: Message) -> Iterator[Problem]:
-    if not is_id(message.id, "message"):
-        yield "id", "is not an id of the form message-<uuid4>"
-    for index, part in enumerate(message.content):
-        yield from _under(f"content[{index}]", _part(part))
+    """Refuses a message that must not be stored, naming the field under `field`."""
+    require_id(message.id, "message", f"{field}.id")
+    _require_parts(message.content, f"{field}.content")
     for index, call in enumerate(message.tool_calls):
-        yield from _under(f"tool_calls[{index}]", _call(call))
-    for index, answer in enumerate(message.tool_returns):
-        yield from _under(f"tool_returns[{index}]", _return(answer))
+        _require_call(call, f"{field}.tool_calls[{index}]")
+    for index, item in enumerate(message.tool_returns):
+        _require_return(item, f"{field}.tool_returns[{index}]")
     for index, decision in enumerate(message.approval_decisions):
-        yield from _under(f"approval_decisions[{index}]", _decision(decision))
-    yield from _id(message.approval_request_id, "message", "approval_request_id")
-    yield from _id(message.step_id, "step", "step_id")
-    yield from _id(message.run_id, "run", "run_id")
-    yield from _id(message.group_id, "group", "group_id")
-    for field in ("name", "otid", "sender_id", "model", "turn_id"):
-        if (value := getattr(message, field)) is not None:
-            yield from _name(value, field)
+        _require_decision(decision, f"{field}.approval_decisions[{index}]")
+    for name, prefix in (
+        ("approval_request_id", "message"), ("step_id", "step"), ("run_id", "run"), ("group_id", "group"),
+    ):  # fmt: skip
+        if (id_ := getattr(message, name)) is not None:
+            require_id(id_, prefix, f"{field}.{name}")
+    for name in ("name", "otid", "sender_id", "model", "turn_id"):
+        if (text := getattr(message, name)) is not None:
+            require_name(text, f"{field}.{name}")
 
 
-def _under(field: str, problems: Iterable[Problem]) -> Iterator[Problem]:
-    return ((f"{field}.{path}", problem) for path, problem in problems)
+def require_content_text(text: str, field: str) -> str:
+    """Returns a text if it may be stored as content."""
+    return require_text(text, field, max_bytes=MAX_TEXT_BYTES)
 
 
-def _part(part: ContentPart) -> Iterator[Problem]:
+def require_name(text: str, field: str, min_chars: int = 0) -> str:
+    """Returns a name or an id that recall does not assign, if it is short enough."""
+    return require_text(text, field, min_chars=min_chars, max_chars=MAX_NAME_CHARACTERS)
+
+
+def _require_parts(parts: Sequence[ContentPart], field: str) -> None:
+    for index, part in enumerate(parts):
+        _require_part(part, f"{field}[{index}]")
+
+
+def _require_part(part: ContentPart, field: str) -> None:
     match part:
         case TextPart(text, signature):
-            yield from _text(text, "text.text")
-            yield from _opaque(signature, "text.signature")
+            require_content_text(text, f"{field}.text.text")
+            _require_opaque(signature, f"{field}.text.signature")
         case ImagePart():
-            yield from _under("image", _image(part))
+            _require_image(part, f"{field}.image")
         case ReasoningPart(text, _, signature):
-            yield from _text(text, "reasoning.text")
-            yield from _opaque(signature, "reasoning.signature")
+            require_content_text(text, f"{field}.reasoning.text")
+            _require_opaque(signature, f"{field}.reasoning.signature")
         case RedactedReasoningPart(data):
-            yield from _opaque(data, "redacted_reasoning.data")
+            _require_opaque(data, f"{field}.redacted_reasoning.data")
         case OmittedReasoningPart(signature):
-            yield from _opaque(signature, "omitted_reasoning.signature")
+            _require_opaque(signature, f"{field}.omitted_reasoning.signature")
         case SummarizedReasoningPart(id_, summaries, encrypted):
-            yield from _name(id_, "summarized_reasoning.id")
-            yield from _texts(summaries, "summarized_reasoning.summaries")
-            yield from _opaque(encrypted, "summarized_reasoning.encrypted_content")
+            require_name(id_, f"{field}.summarized_reasoning.id")
+            _require_texts(summaries, f"{field}.summarized_reasoning.summaries")
+            _require_opaque(encrypted, f"{field}.summarized_reasoning.encrypted_content")
 
 
-def _image(part: ImagePart) -> Iterator[Problem]:
-    match part.source:
-        case InlineImage(data, media_type):
-            if len(data) > MAX_IMAGE_BYTES:
-                yield "inline.data", "is larger than 10 MB"
-            yield from _name(media_type, "inline.media_type")
-        case ImageUrl(url):
-            yield from _text(url, "url")
-        case ImageFile(file_id):
-            yield from _name(file_id, "file_id")
+def _require_image(part: ImagePart, field: str) -> None:
+    if part.data is not None and len(part.data) > MAX_IMAGE_BYTES:
+        raise InvalidArgument(f"{field}.inline.data must be at most 10 MB.", field=f"{field}.inline.data")
+    if part.media_type is not None:
+        require_name(part.media_type, f"{field}.inline.media_type")
+    if part.url is not None:
+        require_content_text(part.url, f"{field}.url")
+    if part.file_id is not None:
+        require_name(part.file_id, f"{field}.file_id")
     if part.detail is not None:
-        yield from _name(part.detail, "detail")
+        require_name(part.detail, f"{field}.detail")
 
 
-def _call(call: ToolCall) -> Iterator[Problem]:
-    yield from _required_name(call.id, "id")
-    yield from _required_name(call.name, "name")
-    yield from _text(call.arguments, "arguments")
-    try:
-        _object.decode(call.arguments)
-    except (msgspec.DecodeError, RecursionError):
-        yield "arguments", "is not a JSON object"
+def _require_call(call: ToolCall, field: str) -> None:
+    require_name(call.id, f"{field}.id", min_chars=1)
+    require_name(call.name, f"{field}.name", min_chars=1)
+    require_json_object(call.arguments, f"{field}.arguments", max_bytes=MAX_TEXT_BYTES)
     if call.provider_id is not None:
-        yield from _name(call.provider_id, "provider_id")
+        require_name(call.provider_id, f"{field}.provider_id")
 
 
-def _return(answer: ToolReturn) -> Iterator[Problem]:
-    yield from _required_name(answer.tool_call_id, "tool_call_id")
-    yield from _name(answer.name, "name")
-    for index, part in enumerate(answer.content):
-        yield from _under(f"content[{index}]", _part(part))
-    yield from _texts(answer.stdout, "stdout")
-    yield from _texts(answer.stderr, "stderr")
+def _require_return(item: ToolReturn, field: str) -> None:
+    require_name(item.tool_call_id, f"{field}.tool_call_id", min_chars=1)
+    require_name(item.name, f"{field}.name")
+    _require_parts(item.content, f"{field}.content")
+    _require_texts(item.stdout, f"{field}.stdout")
+    _require_texts(item.stderr, f"{field}.stderr")
 
 
-def _decision(decision: ApprovalDecision) -> Iterator[Problem]:
-    yield from _required_name(decision.tool_call_id, "tool_call_id")
-    match decision.decision:
-        case ToolReturn():
-            yield from _under("client_return", _return(decision.decision))
-        case Deny(str(reason)):
-            yield from _text(reason, "deny.reason")
+def _require_decision(decision: ApprovalDecision, field: str) -> None:
+    require_name(decision.tool_call_id, f"{field}.tool_call_id", min_chars=1)
+    match decision:
+        case ClientReturn(_, tool_return):
+            _require_return(tool_return, f"{field}.client_return")
+        case Deny(_, str(reason)):
+            require_content_text(reason, f"{field}.deny.reason")
 
 
-def _texts(texts: Iterable[str], field: str) -> Iterator[Problem]:
+def _require_texts(texts: Sequence[str], field: str) -> None:
     for index, text in enumerate(texts):
-        yield from _text(text, f"{field}[{index}]")
+        require_content_text(text, f"{field}[{index}]")
 
 
-def _text(text: str, field: str, most: int = MAX_TEXT_BYTES) -> Iterator[Problem]:
-    # A character is at most four bytes: only long texts are encoded to be measured.
-    if len(text) * 4 > most and len(text.encode()) > most:
-        yield field, f"is longer than {most >> 20} MB"
-    if "\0" in text:
-        yield field, "holds a NUL character"
-
-
-def _opaque(text: str | None, field: str) -> Iterator[Problem]:
-    if text is not None:
-        yield from _text(text, field, MAX_OPAQUE_BYTES)
-
-
-def _name(text: str, field: str) -> Iterator[Problem]:
-    if len(text) > MAX_NAME_CHARACTERS:
-        yield field, f"is longer than {MAX_NAME_CHARACTERS} characters"
-    if "\0" in text:
-        yield field, "holds a NUL character"
-
-
-def _required_name(text: str, field: str) -> Iterator[Problem]:
-    if not text:
-        yield field, "is required"
-    yield from _name(text, field)
-
-
-def _id(value: str | None, prefix: str, field: str) -> Iterator[Problem]:
-    if value is not None and not is_id(value, prefix):
-        yield field, f"is not an id of the form {prefix}-<uuid4>"
+def _require_opaque(text: str | None, field: str) -> None:
+    require_optional_text(text, field, max_bytes=MAX_OPAQUE_BYTES)

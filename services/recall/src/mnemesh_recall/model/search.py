@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from mnemesh_recall.model.messages import Message, Role
+from mnemesh_types.messages import Message, Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchScope:
-    """Where a search looks."""
+    """The messages that a search considers. A condition that is None or empty does not apply."""
 
-    organization_id: str
     agent_id: str | None = None
     conversation_id: str | None = None
     roles: tuple[Role, ...] = ()
@@ -25,7 +24,7 @@ class SearchScope:
 
 
 class SearchMode(StrEnum):
-    """Which lists a search draws from."""
+    """The indexes that a search uses."""
 
     HYBRID = "hybrid"
     TEXT = "text"
@@ -34,7 +33,7 @@ class SearchMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSearch:
-    """What to look for, and where."""
+    """A search of messages. A blank query lists the newest ones."""
 
     query: str
     mode: SearchMode
@@ -44,7 +43,7 @@ class MessageSearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageHit:
-    """A message that was found; ranks count from 1. `mode` is None in a list of the newest."""
+    """A message that was found. Ranks start at 1. `mode` is None in a list of the newest messages."""
 
     message: Message
     text: str

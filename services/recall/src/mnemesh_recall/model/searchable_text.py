@@ -1,4 +1,4 @@
-"""What a message says, for the purpose of finding it again: its words without packaging, or nothing at all."""
+"""The text by which a message is found: its words without the packaging of events and tools."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
-
-from mnemesh_recall.model.messages import ContentPart, Message, Role, TextPart
+from mnemesh_types.messages import ContentPart, Message, Role, TextPart
 
 SEND_MESSAGE: Final = "send_message"
 CONVERSATION_SEARCH: Final = "conversation_search"
-SEARCHES: Final = frozenset({CONVERSATION_SEARCH, "search_memory", "episodic_memory_search"})
-_ARTEFACTS: Final = frozenset({SEND_MESSAGE, *SEARCHES})
-_EVENTS: Final = frozenset({"heartbeat", "login", "system_alert"})
+SEARCH_TOOLS: Final = frozenset({CONVERSATION_SEARCH, "search_memory", "episodic_memory_search"})
+_REPEATING_TOOLS: Final = frozenset({SEND_MESSAGE, *SEARCH_TOOLS})
+_EVENT_TYPES: Final = frozenset({"heartbeat", "login", "system_alert"})
 
 SEARCHABLE_ROLES: Final = (Role.USER, Role.ASSISTANT, Role.TOOL)
 
@@ -21,72 +20,72 @@ _json: Final = msgspec.json.Decoder()
 
 
 def searchable_text(message: Message) -> str:
-    """The searchable words of a message; "" where it has none.
+    """Returns the searchable text of a message; "" if the message must not be found.
 
-    System messages, summaries, approvals, failed steps, heartbeats and other events say nothing. A packed user message
-    says its inner text; an assistant message its text and what it sent by send_message; a tool message what its tools
-    returned, except for those that only repeat: send_message and searches.
+    System messages, summaries, approvals, failed steps, heartbeats and other events have none. A packed user message
+    has its inner text; an assistant message its text and the text sent by send_message; a tool message the results of
+    its tools, except for those that only repeat other messages (send_message and searches).
     """
     if message.is_err:
         return ""
     match message.role:
         case Role.USER:
-            said = _user(_texts(message.content))
+            text = _user_text(_texts(message.content))
         case Role.ASSISTANT:
-            said = _assistant(message)
+            text = _assistant_text(message)
         case Role.TOOL:
-            said = _tool(message)
+            text = _tool_text(message)
         case _:
             return ""
-    return said.replace("\0", " ").strip()
+    return text.replace("\0", " ").strip()
 
 
 def is_event(message: Message) -> bool:
-    """Whether a user's message is an event in the user's name: a heartbeat, a login, an alert."""
-    packed = _unpacked(_texts(message.content))
-    return packed is not None and isinstance(kind := packed.get("type"), str) and kind in _EVENTS
+    """Returns whether a user message is an event in the user's name: a heartbeat, a login or an alert."""
+    packed = _unpack(_texts(message.content))
+    return packed is not None and isinstance(kind := packed.get("type"), str) and kind in _EVENT_TYPES
 
 
 def _texts(parts: Iterable[ContentPart]) -> str:
     return "\n".join(part.text for part in parts if isinstance(part, TextPart) and part.text)
 
 
-def _user(text: str) -> str:
-    packed = _unpacked(text)
+def _user_text(text: str) -> str:
+    packed = _unpack(text)
     if packed is None or not isinstance(kind := packed.get("type"), str):
         return text
-    if kind in _EVENTS:
+    if kind in _EVENT_TYPES:
         return ""
     inner = packed.get("message")
     return inner if isinstance(inner, str) else text
 
 
-def _assistant(message: Message) -> str:
-    searches = any(call.name in SEARCHES for call in message.tool_calls)
-    words = [] if searches else [_texts(message.content)]
+def _assistant_text(message: Message) -> str:
+    is_search = any(call.name in SEARCH_TOOLS for call in message.tool_calls)
+    texts = [] if is_search else [_texts(message.content)]
     for call in message.tool_calls:
-        if call.name == SEND_MESSAGE and isinstance(sent := (_unpacked(call.arguments) or {}).get("message"), str):
-            words.append(sent)
-    return "\n".join(word for word in words if word)
+        if call.name == SEND_MESSAGE and isinstance(sent := (_unpack(call.arguments) or {}).get("message"), str):
+            texts.append(sent)
+    return "\n".join(text for text in texts if text)
 
 
-def _tool(message: Message) -> str:
+def _tool_text(message: Message) -> str:
     if not message.tool_returns:
-        return "" if message.name in _ARTEFACTS else _returned(_texts(message.content))
-    returned = (_returned(_texts(item.content)) for item in message.tool_returns if item.name not in _ARTEFACTS)
-    return "\n".join(word for word in returned if word)
+        return "" if message.name in _REPEATING_TOOLS else _result_text(_texts(message.content))
+    results = (_result_text(_texts(item.content)) for item in message.tool_returns if item.name not in _REPEATING_TOOLS)
+    return "\n".join(text for text in results if text)
 
 
-def _returned(text: str) -> str:
-    packed = _unpacked(text)
+def _result_text(text: str) -> str:
+    packed = _unpack(text)
     if packed is None or "status" not in packed or "message" not in packed:
         return text
     inner = packed["message"]
     return inner if isinstance(inner, str) else msgspec.json.encode(inner).decode()
 
 
-def _unpacked(text: str) -> dict[str, Any] | None:
-    """The JSON object that the text is, if it is one."""
+def _unpack(text: str) -> dict[str, Any] | None:
+    """Returns the JSON object that the text contains; None if it is not one."""
     if not text.lstrip().startswith("{"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What imported traces become: messages, and what their lines say beyond them."""
+"""The conversion of imported traces to messages, with the parts of their lines that a message cannot express."""
 
 from __future__ import annotations
 
@@ -10,23 +10,13 @@ from typing import Any, Final
 
 import msgspec
 from mnemesh_kit.ids import derive_id
+from mnemesh_types.messages import ContentPart, ImagePart, Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
-from mnemesh_recall.model.messages import (
-    ContentPart,
-    ImagePart,
-    ImageUrl,
-    Message,
-    Role,
-    TextPart,
-    ToolCall,
-    ToolReturn,
-    ToolStatus,
-)
-from mnemesh_recall.model.traces import CARRIED, Line, Trace, TraceType, as_text, view
+from mnemesh_recall.model.traces import OVERRIDABLE, ImportedLine, Trace, TraceType, as_text, traces_of_message
 
 OWN_ID: Final = re.compile(r"(message-[0-9a-f-]{36})\.(\d{1,9})")
-"""How the traces of mnemesh's own messages are called."""
-UNKNOWN: Final = "unknown"
+"""The form of the ids of traces that mnemesh exported: the message id and the ordinal within the message."""
+UNKNOWN_TOOL: Final = "unknown"
 _ROLES: Final = {
     TraceType.USER: Role.USER,
     TraceType.ASSISTANT: Role.ASSISTANT,
@@ -36,39 +26,41 @@ _ROLES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """A trace, and the call that it makes or answers, under the id that the message gives it."""
+class _TraceWithCall:
+    """A trace, and the id that its message uses for the call that it makes or answers."""
 
     trace: Trace
     call_id: str = ""
 
 
-def messages_of(agent_id: str, traces: Sequence[Trace]) -> Iterator[tuple[Message, list[Line], list[Trace]]]:
-    """The messages that new traces become, in order, each with the lines of its traces.
+def messages_from_traces(
+    agent_id: str, traces: Sequence[Trace]
+) -> Iterator[tuple[Message, list[ImportedLine], list[Trace]]]:
+    """Yields the messages that new traces become, in order, each with its lines and its traces.
 
-    Traces that were one message where they come from are one again. A call without an id gets one of its trace's, and
-    a result without an id answers the last call of its tool in its turn.
+    Traces that were one message in the exporting agent become one message. A call without an id gets one that is
+    derived from its trace. A result without an id answers the last open call of the same tool in its turn.
     """
-    for _, run in groupby(_with_calls(agent_id, traces), key=_belonging):
+    for _, run in groupby(_with_calls(agent_id, traces), key=_message_key):
         group = list(run)
-        parts = [group] if _shows(_message(agent_id, group), group) else [[step] for step in group]
+        parts = [group] if _has_traces(_message(agent_id, group), group) else [[item] for item in group]
         for part in parts:
             message = _message(agent_id, part)
-            given = [step.trace for step in part]
-            yield message, list(_lines(message, given)), given
+            part_traces = [item.trace for item in part]
+            yield message, list(_lines(message, part_traces)), part_traces
 
 
-def _belonging(step: _Step) -> tuple[Any, ...]:
-    trace = step.trace
+def _message_key(item: _TraceWithCall) -> tuple[Any, ...]:
+    trace = item.trace
     own = OWN_ID.fullmatch(trace.id)
     return own[1] if own else trace.id, trace.turn_id, trace.conversation_id, _ROLES[trace.trace_type], trace.archived
 
 
-def _shows(message: Message, group: Sequence[_Step]) -> bool:
-    return [trace.trace_type for trace in view(message)] == [step.trace.trace_type for step in group]
+def _has_traces(message: Message, group: Sequence[_TraceWithCall]) -> bool:
+    return [trace.trace_type for trace in traces_of_message(message)] == [item.trace.trace_type for item in group]
 
 
-def _with_calls(agent_id: str, traces: Sequence[Trace]) -> Iterator[_Step]:
+def _with_calls(agent_id: str, traces: Sequence[Trace]) -> Iterator[_TraceWithCall]:
     open_calls: dict[tuple[str, str | None], list[str]] = {}
     for trace in traces:
         key = trace.turn_id, trace.tool_name
@@ -82,29 +74,29 @@ def _with_calls(agent_id: str, traces: Sequence[Trace]) -> Iterator[_Step]:
                 waiting.remove(call_id)
         else:
             call_id = ""
-        yield _Step(trace, call_id)
+        yield _TraceWithCall(trace, call_id)
 
 
-def _message(agent_id: str, group: Sequence[_Step]) -> Message:
+def _message(agent_id: str, group: Sequence[_TraceWithCall]) -> Message:
     first = group[0].trace
     content: list[ContentPart] = []
     calls: list[ToolCall] = []
     returns: list[ToolReturn] = []
-    for step in group:
-        trace = step.trace
+    for item in group:
+        trace = item.trace
         if trace.trace_type is TraceType.TOOL_CALL:
-            calls.append(ToolCall(step.call_id, trace.tool_name or UNKNOWN, _arguments(trace.tool_args)))
+            calls.append(ToolCall(item.call_id, trace.tool_name or UNKNOWN_TOOL, _arguments(trace.tool_args)))
         elif trace.trace_type is TraceType.TOOL_RESULT:
-            returns.append(_return(step))
+            returns.append(_return(item))
         else:
             if trace.content:
                 content.append(TextPart(trace.content))
-            content += [ImagePart(ImageUrl(url)) for url in (trace.media.images if trace.media else ())]
+            content += [ImagePart(url=url) for url in (trace.media.images if trace.media else ())]
     own = OWN_ID.fullmatch(first.id)
-    # The parts of a group that was split must not share an id.
-    named = own[1] if own and len(group) > 1 else first.id
+    # The parts of a group that was split must have different ids.
+    source_id = own[1] if own and len(group) > 1 else first.id
     return Message(
-        id=derive_id("message", agent_id, named),
+        id=derive_id("message", agent_id, source_id),
         agent_id=agent_id,
         role=_ROLES[first.trace_type],
         created_at=first.created_at,
@@ -117,16 +109,12 @@ def _message(agent_id: str, group: Sequence[_Step]) -> Message:
     )
 
 
-def _return(step: _Step) -> ToolReturn:
-    trace = step.trace
+def _return(item: _TraceWithCall) -> ToolReturn:
+    trace = item.trace
     failed = trace.tool_error is not None
-    said = trace.tool_error if failed else (trace.content if trace.tool_result is None else as_text(trace.tool_result))
-    return ToolReturn(
-        tool_call_id=step.call_id,
-        name=trace.tool_name or "",
-        status=ToolStatus.ERROR if failed else ToolStatus.SUCCESS,
-        content=(TextPart(said or ""),),
-    )
+    text = trace.tool_error if failed else (trace.content if trace.tool_result is None else as_text(trace.tool_result))
+    status = ToolStatus.ERROR if failed else ToolStatus.SUCCESS
+    return ToolReturn.from_text(item.call_id, trace.tool_name or "", status, text or "")
 
 
 def _arguments(value: str | None) -> str:
@@ -135,19 +123,21 @@ def _arguments(value: str | None) -> str:
     return value if isinstance(msgspec.json.decode(value), dict) else f'{{"value":{value}}}'
 
 
-def _lines(message: Message, group: Sequence[Trace]) -> Iterator[Line]:
-    for ordinal, (trace, seen) in enumerate(zip(group, view(message), strict=True), start=1):
-        differing = {field: getattr(trace, field) for field in CARRIED if getattr(trace, field) != getattr(seen, field)}
-        yield Line(message.id, ordinal, trace.id, trace.seq, differing)
+def _lines(message: Message, group: Sequence[Trace]) -> Iterator[ImportedLine]:
+    for ordinal, (trace, derived) in enumerate(zip(group, traces_of_message(message), strict=True), start=1):
+        overrides = {
+            field: getattr(trace, field) for field in OVERRIDABLE if getattr(trace, field) != getattr(derived, field)
+        }
+        yield ImportedLine(message.id, ordinal, trace.id, trace.seq, overrides)
 
 
-def same(there: Trace, given: Trace) -> bool:
-    """Whether two traces of one id say the same; JSON counts by its values."""
-    if (there.turn_id, there.trace_type) != (given.turn_id, given.trace_type):
+def is_same_trace(stored: Trace, given: Trace) -> bool:
+    """Returns whether two traces with one id have the same content. JSON is compared by value."""
+    if (stored.turn_id, stored.trace_type) != (given.turn_id, given.trace_type):
         return False
-    return all(_valued(there, field) == _valued(given, field) for field in CARRIED)
+    return all(_comparable(stored, field) == _comparable(given, field) for field in OVERRIDABLE)
 
 
-def _valued(trace: Trace, field: str) -> Any:
+def _comparable(trace: Trace, field: str) -> Any:
     value = getattr(trace, field)
     return value if value is None or field not in ("tool_args", "tool_result", "extra") else msgspec.json.decode(value)

@@ -1,4 +1,4 @@
-"""What callers ask of turns and traces: the filters of lists, the bounds of exports, imports, and their results."""
+"""Requests on turns and traces: filters, exports and imports, and their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Record = Trace | Episode | Fact | Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFilter:
-    """Which turns of an agent; what is None or empty does not narrow it."""
+    """The conditions on the turns of an agent. A condition that is None or empty does not apply."""
 
     agent_id: str
     conversation_id: str | None = None
@@ -27,7 +27,7 @@ class TurnFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InteractionFilter:
-    """Which tool calls of an agent; what is None or empty does not narrow it."""
+    """The conditions on the tool calls of an agent. A condition that is None or empty does not apply."""
 
     agent_id: str
     conversation_id: str | None = None
@@ -38,7 +38,7 @@ class InteractionFilter:
 
 
 class RecordType(StrEnum):
-    """Kinds of records in an export, in their order there."""
+    """The kinds of records in an export, in their order there."""
 
     TRACE = "trace"
     EPISODE = "episode"
@@ -47,8 +47,8 @@ class RecordType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Export:
-    """What of an agent goes out; what is None or empty does not narrow it."""
+class TraceExport:
+    """An export of an agent's records. A condition that is None or empty does not apply."""
 
     agent_id: str
     conversation_id: str | None = None
@@ -57,16 +57,30 @@ class Export:
     before_time: datetime | None = None
     archived: bool | None = None
 
-    def wants(self, kind: RecordType) -> bool:
-        """Whether records of that kind are asked for."""
-        return not self.record_types or kind in self.record_types
+    def includes_type(self, record_type: RecordType) -> bool:
+        """Returns whether the export includes records of that type."""
+        return not self.record_types or record_type in self.record_types
+
+    def includes_time(self, time: datetime) -> bool:
+        """Returns whether the export includes records of that time."""
+        return (self.from_time is None or time >= self.from_time) and (
+            self.before_time is None or time < self.before_time
+        )
+
+    def includes_memory(self, memory: Episode | Fact) -> bool:
+        """Returns whether the export includes an episode or a fact, by its time, source and scope."""
+        return self.includes_time(memory.created_at) and (
+            self.conversation_id is None
+            or memory.source.conversation_id == self.conversation_id
+            or memory.scope.key == f"conversation:{self.conversation_id}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Import:
-    """Records for an agent, in the order of their stream; snapshots count and are not stored.
+class TraceImport:
+    """Records to import for an agent, in stream order. Snapshots are counted but not stored.
 
-    `conversation_id` is where traces of no conversation of the agent's go; None is its default one.
+    Traces whose conversation is not the agent's go to `conversation_id`; None is the agent's default conversation.
     """
 
     agent_id: str
@@ -76,8 +90,8 @@ class Import:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
-    """How much of an import was new."""
+class ImportResult:
+    """The number of new records of an import, of skipped ones, and of new turns."""
 
     traces: int = 0
     episodes: int = 0

@@ -1,4 +1,4 @@
-"""Raw traces and tool interactions: what an agent lived through, as a view of its messages."""
+"""Turns, raw traces and tool interactions: views of an agent's messages."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
-
-from mnemesh_recall.model.messages import (
+from mnemesh_types.messages import (
+    ClientReturn,
     ContentPart,
-    ImageFile,
     ImagePart,
-    ImageUrl,
     Message,
     Role,
-    TextPart,
     ToolCall,
     ToolReturn,
     ToolStatus,
+    text_of,
 )
+
 from mnemesh_recall.model.searchable_text import is_event
 
 
 class TraceType(StrEnum):
-    """What a raw trace records; the value is the trace files' word for it."""
+    """The type of a raw trace. The values are those of trace files."""
 
     USER = "user"
     ASSISTANT = "assistant"
@@ -40,12 +39,12 @@ SOURCE_EVENTS: Final[Mapping[TraceType, str]] = {
     TraceType.TOOL_CALL: "PendingToolInvocationEvent",
     TraceType.TOOL_RESULT: "ToolResultEvent",
 }
-"""What the readers of trace files know as the origin of each type."""
+"""The origin of each type in trace files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """URLs or file ids of what a trace carries beside text."""
+    """URLs or file ids of the images, audio and video of a trace."""
 
     images: tuple[str, ...] = ()
     audio: tuple[str, ...] = ()
@@ -54,7 +53,7 @@ class Media:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One line of a trace file. Arguments and results are JSON as text; `extra` is a JSON object as text."""
+    """One line of a trace file. Arguments and results are JSON text; `extra` is the text of a JSON object."""
 
     id: str
     created_at: datetime
@@ -80,27 +79,27 @@ class Trace:
     archived: bool = False
 
 
-CARRIED: Final = (
+OVERRIDABLE: Final = (
     "created_at", "content", "source_event", "media", "tool_name", "tool_call_id", "tool_args", "tool_result",
     "tool_error", "correlation_id", "tags", "tool_result_ref", "extra",
 )  # fmt: skip
-"""The fields that an imported line may say otherwise than the message that it became."""
+"""The fields in which an imported line may differ from the trace of the message that it became."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """What an imported line says beyond its message: its own id and place, and the fields that differ."""
+class ImportedLine:
+    """The part of an imported line that its message does not express: its id, its position, and other values."""
 
     message_id: str
     ordinal: int
     trace_id: str
     seq: int
-    differing: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A user message and everything that came of it."""
+    """A user message and everything that followed from it."""
 
     id: str
     agent_id: str
@@ -118,7 +117,7 @@ class Turn:
 
 
 class InteractionStatus(StrEnum):
-    """How far a tool call came."""
+    """The state of a tool call."""
 
     PENDING = "pending"
     SUCCESS = "success"
@@ -127,24 +126,24 @@ class InteractionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInteraction:
-    """A tool call with its result, where there is one."""
+    """A tool call with its result, if it has one."""
 
     call: ToolCall
     calling: Message
-    answer: ToolReturn | None = None
-    answering: Message | None = None
+    tool_return: ToolReturn | None = None
+    returning: Message | None = None
 
     @property
     def status(self) -> InteractionStatus:
-        """PENDING without a result; a result of no status is a success."""
-        if self.answer is None:
+        """PENDING without a result. A result without a status is a success."""
+        if self.tool_return is None:
             return InteractionStatus.PENDING
-        return InteractionStatus.ERROR if self.answer.status is ToolStatus.ERROR else InteractionStatus.SUCCESS
+        return InteractionStatus.ERROR if self.tool_return.status is ToolStatus.ERROR else InteractionStatus.SUCCESS
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The window of a conversation at a moment; the epoch counts its resets from 1."""
+    """The window of a conversation at one time. `epoch` counts its resets from 1."""
 
     conversation_id: str
     epoch: int
@@ -153,43 +152,45 @@ class Snapshot:
 
 
 def opens_turn(message: Message) -> bool:
-    """Whether a message begins a turn: what a user says, but not an event in a user's name."""
+    """Returns whether a message starts a turn: a user message that is not an event in the user's name."""
     return message.role is Role.USER and not is_event(message)
 
 
 def in_turns(message: Message) -> bool:
-    """Whether a message belongs to a turn at all."""
+    """Returns whether a message belongs to a turn. System messages and summaries do not."""
     return message.role not in (Role.SYSTEM, Role.SUMMARY)
 
 
 def answered_calls(message: Message) -> Iterator[str]:
-    """The ids of the calls whose turn a message belongs to: those that it returns, or decides on."""
-    yield from (answer.tool_call_id for answer in message.tool_returns)
+    """Yields the ids of the calls that a message returns or decides on. It belongs to their turn."""
+    yield from (item.tool_call_id for item in message.tool_returns)
     yield from (decision.tool_call_id for decision in message.approval_decisions)
 
 
 def returns_of(message: Message) -> Iterator[ToolReturn]:
-    """The returns that a message brings, those of tools that the client ran included."""
+    """Yields the returns in a message, including those of tools that the client ran."""
     yield from message.tool_returns
-    yield from (item.decision for item in message.approval_decisions if isinstance(item.decision, ToolReturn))
+    yield from (item.tool_return for item in message.approval_decisions if isinstance(item, ClientReturn))
 
 
-def traces_of(messages: Iterable[Message], lines: Mapping[str, Sequence[Line]], archived: bool) -> tuple[Trace, ...]:
-    """The traces of one turn, by seq; `lines` are the imported ones by message."""
-    found = []
+def traces_of_turn(
+    messages: Iterable[Message], lines: Mapping[str, Sequence[ImportedLine]], archived: bool
+) -> tuple[Trace, ...]:
+    """Returns the traces of one turn, ordered by seq. `lines` maps a message id to its imported lines."""
+    traces = []
     last = 0
     for message in messages:
-        known = {line.ordinal: line for line in lines.get(message.id, ())}
-        for ordinal, trace in enumerate(view(message), start=1):
-            line = known.get(ordinal)
+        imported = {line.ordinal: line for line in lines.get(message.id, ())}
+        for ordinal, trace in enumerate(traces_of_message(message), start=1):
+            line = imported.get(ordinal)
             last = last + 1 if line is None else line.seq
-            placed = replace(trace, seq=last, archived=archived)
-            found.append(placed if line is None else replace(placed, id=line.trace_id, **line.differing))
-    return tuple(sorted(found, key=lambda trace: trace.seq))
+            numbered = replace(trace, seq=last, archived=archived)
+            traces.append(numbered if line is None else replace(numbered, id=line.trace_id, **line.overrides))
+    return tuple(sorted(traces, key=lambda trace: trace.seq))
 
 
-def view(message: Message) -> list[Trace]:
-    """The traces of one message, without a place in its turn."""
+def traces_of_message(message: Message) -> list[Trace]:
+    """Returns the traces of one message. Their seq is 0, because only the turn numbers them."""
     if message.is_err or not in_turns(message) or (message.role is Role.USER and is_event(message)):
         return []
     return [
@@ -204,13 +205,13 @@ def view(message: Message) -> list[Trace]:
             conversation_id=message.conversation_id,
             message_id=message.id,
             run_id=message.run_id,
-            **said,
+            **fields,
         )
-        for ordinal, (kind, said) in enumerate(_said(message), start=1)
+        for ordinal, (kind, fields) in enumerate(_trace_fields(message), start=1)
     ]
 
 
-def _said(message: Message) -> Iterator[tuple[TraceType, dict[str, Any]]]:
+def _trace_fields(message: Message) -> Iterator[tuple[TraceType, dict[str, Any]]]:
     text, images = text_of(message.content), _images(message.content)
     media = Media(images=images) if images else None
     if message.role is Role.USER:
@@ -226,35 +227,26 @@ def _said(message: Message) -> Iterator[tuple[TraceType, dict[str, Any]]]:
             TraceType.TOOL_CALL,
             {"tool_name": call.name, "tool_call_id": call.id, "tool_args": call.arguments},
         )
-    for answer in returns_of(message):
-        outcome = text_of(answer.content)
-        failed = answer.status is ToolStatus.ERROR
+    for item in returns_of(message):
+        outcome = item.text
+        failed = item.status is ToolStatus.ERROR
         yield (
             TraceType.TOOL_RESULT,
             {
-                "tool_name": answer.name or None,
-                "tool_call_id": answer.tool_call_id,
+                "tool_name": item.name or None,
+                "tool_call_id": item.tool_call_id,
                 **({"tool_error": outcome} if failed else {"tool_result": as_json(outcome)}),
             },
         )
 
 
-def text_of(parts: Iterable[ContentPart]) -> str:
-    """What parts say in words."""
-    return "\n".join(part.text for part in parts if isinstance(part, TextPart))
-
-
 def _images(parts: Iterable[ContentPart]) -> tuple[str, ...]:
-    sources = [part.source for part in parts if isinstance(part, ImagePart)]
-    return tuple(
-        source.url if isinstance(source, ImageUrl) else source.file_id
-        for source in sources
-        if isinstance(source, ImageUrl | ImageFile)
-    )
+    locations = (part.url if part.url is not None else part.file_id for part in parts if isinstance(part, ImagePart))
+    return tuple(location for location in locations if location is not None)
 
 
 def as_json(text: str) -> str:
-    """A result as JSON: itself where it is an object or an array, else a string."""
+    """Returns a tool result as JSON text: unchanged if it is an object or an array, otherwise as a string."""
     if text.lstrip()[:1] in ("{", "["):
         try:
             if isinstance(msgspec.json.decode(text), dict | list):
@@ -265,19 +257,22 @@ def as_json(text: str) -> str:
 
 
 def as_text(value: str) -> str:
-    """The text that `as_json` makes that JSON of, or one that says the same."""
+    """Returns the text for which `as_json` returns that JSON, or JSON with the same value."""
     decoded = msgspec.json.decode(value)
     return decoded if isinstance(decoded, str) else value
 
 
 def pair(calling: Message, call: ToolCall, others: Sequence[Message]) -> ToolInteraction:
-    """A call with the first return of its id behind it, and before the id is called again; `others` by sequence."""
+    """Returns a call with its return: the first one with its id after the call and before the id is called again.
+
+    `others` are the messages that mention the id, ordered by sequence id.
+    """
     for message in others:
         if message.sequence_id < calling.sequence_id:
             continue
         if message.id != calling.id and any(other.id == call.id for other in message.tool_calls):
             break
-        for answer in returns_of(message):
-            if answer.tool_call_id == call.id:
-                return ToolInteraction(call=call, calling=calling, answer=answer, answering=message)
+        for item in returns_of(message):
+            if item.tool_call_id == call.id:
+                return ToolInteraction(call=call, calling=calling, tool_return=item, returning=message)
     return ToolInteraction(call=call, calling=calling)

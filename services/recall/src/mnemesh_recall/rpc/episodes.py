@@ -1,4 +1,4 @@
-"""The RPCs of EpisodeService: decode, call, encode."""
+"""The RPCs of EpisodeService."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 from mnemesh.recall.v1 import episodes_service_pb2 as rpc
 from mnemesh.recall.v1 import episodes_service_pb2_grpc
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import next_page_token
 from mnemesh_kit.principal import current_principal
 
@@ -16,147 +15,140 @@ from mnemesh_recall.rpc.convert import episodes as convert
 from mnemesh_recall.usecases.episodes import EpisodeService
 
 Call = Any
-"""gRPC's context of a call; no RPC here needs it."""
+"""The gRPC context of a call, which no RPC here uses."""
 
 
 class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
-    """Answers all of EpisodeService."""
+    """The servicer of EpisodeService."""
 
     def __init__(self, service: EpisodeService) -> None:
         self._service = service
 
     async def CommitEpisode(self, request: rpc.CommitEpisodeRequest, context: Call) -> rpc.CommitEpisodeResponse:
-        """Takes in an episode and operations on facts."""
+        """Stores an episode and runs operations on facts."""
         key = request_key(request, "CommitEpisode")
-        done = await self._service.commit_episode(_organization(), requests.commit(request), key)
+        result = await self._service.commit_episode(current_principal(), requests.commit_from_proto(request), key)
         return rpc.CommitEpisodeResponse(
-            episode=None if done.episode is None else convert.episode_out(done.episode),
-            facts=[convert.fact_out(fact) for fact in done.facts],
+            episode=None if result.episode is None else convert.episode_to_proto(result.episode),
+            facts=[convert.fact_to_proto(fact) for fact in result.facts],
         )
 
     async def GetEpisode(self, request: rpc.GetEpisodeRequest, context: Call) -> rpc.GetEpisodeResponse:
-        """One episode."""
-        episode_id = require_id(request.episode_id, "episode", "episode_id")
-        episode = await self._service.get_episode(_organization(), episode_id)
-        return rpc.GetEpisodeResponse(episode=convert.episode_out(episode))
+        """Returns an episode."""
+        episode = await self._service.get_episode(current_principal(), request.episode_id)
+        return rpc.GetEpisodeResponse(episode=convert.episode_to_proto(episode))
 
     async def ListEpisodes(self, request: rpc.ListEpisodesRequest, context: Call) -> rpc.ListEpisodesResponse:
-        """A page of episodes."""
-        order, query = requests.episode_order(request.order_by), requests.page(request, "episode")
-        wanted = requests.episode_filter(request.filter)
-        page = await self._service.list_episodes(_organization(), wanted, order, query)
+        """Returns a page of episodes."""
+        order, query = requests.episode_order_from_proto(request.order_by), requests.page_from_proto(request)
+        filter_ = requests.episode_filter_from_proto(request.filter)
+        page = await self._service.list_episodes(current_principal(), filter_, order, query)
         return rpc.ListEpisodesResponse(
-            episodes=[convert.episode_out(episode) for episode in page.items],
+            episodes=[convert.episode_to_proto(episode) for episode in page.items],
             next_page_token=next_page_token(query, page),
         )
 
     async def SearchEpisodes(self, request: rpc.SearchEpisodesRequest, context: Call) -> rpc.SearchEpisodesResponse:
         """Searches episodes."""
-        found = await self._service.search(_organization(), requests.search_episodes(request))
-        hits = [rpc.EpisodeHit(episode=convert.episode_out(episode), score=score) for episode, score in found.hits]
+        found = await self._service.search(current_principal(), requests.episode_search_from_proto(request))
+        hits = [rpc.EpisodeHit(episode=convert.episode_to_proto(episode), score=score) for episode, score in found.hits]
         return rpc.SearchEpisodesResponse(hits=hits, degraded=found.degraded)
 
     async def UpdateEpisode(self, request: rpc.UpdateEpisodeRequest, context: Call) -> rpc.UpdateEpisodeResponse:
         """Changes an episode."""
         key = request_key(request, "UpdateEpisode")
-        episode_id, changes = requests.episode_changes(request)
-        episode = await self._service.update_episode(_organization(), episode_id, changes, key)
-        return rpc.UpdateEpisodeResponse(episode=convert.episode_out(episode))
+        changes = requests.episode_changes_from_proto(request)
+        episode = await self._service.update_episode(current_principal(), request.episode.id, changes, key)
+        return rpc.UpdateEpisodeResponse(episode=convert.episode_to_proto(episode))
 
     async def DeleteEpisode(self, request: rpc.DeleteEpisodeRequest, context: Call) -> rpc.DeleteEpisodeResponse:
-        """Erases an episode."""
-        episode_id = require_id(request.episode_id, "episode", "episode_id")
-        await self._service.delete_episode(_organization(), episode_id, request_key(request, "DeleteEpisode"))
+        """Deletes an episode."""
+        await self._service.delete_episode(current_principal(), request.episode_id, request_key(request, "DeleteEpisode"))
         return rpc.DeleteEpisodeResponse()
 
     async def CreateFact(self, request: rpc.CreateFactRequest, context: Call) -> rpc.CreateFactResponse:
         """Adds a fact."""
         key = request_key(request, "CreateFact")
-        fact, held = await self._service.create_fact(_organization(), convert.new_fact(request.fact, "fact"), key)
-        return rpc.CreateFactResponse(fact=convert.fact_out(fact), already_held=held)
+        fact, existed = await self._service.create_fact(current_principal(), convert.new_fact_from_proto(request.fact, "fact"), key)
+        return rpc.CreateFactResponse(fact=convert.fact_to_proto(fact), already_held=existed)
 
     async def GetFact(self, request: rpc.GetFactRequest, context: Call) -> rpc.GetFactResponse:
-        """One fact."""
-        fact = await self._service.get_fact(_organization(), require_id(request.fact_id, "fact", "fact_id"))
-        return rpc.GetFactResponse(fact=convert.fact_out(fact))
+        """Returns a fact."""
+        fact = await self._service.get_fact(current_principal(), request.fact_id)
+        return rpc.GetFactResponse(fact=convert.fact_to_proto(fact))
 
     async def ListFacts(self, request: rpc.ListFactsRequest, context: Call) -> rpc.ListFactsResponse:
-        """A page of facts."""
-        order, query = requests.fact_order(request.order_by), requests.page(request, "fact")
-        page = await self._service.list_facts(_organization(), requests.fact_filter(request.filter), order, query)
+        """Returns a page of facts."""
+        order, query = requests.fact_order_from_proto(request.order_by), requests.page_from_proto(request)
+        page = await self._service.list_facts(current_principal(), requests.fact_filter_from_proto(request.filter), order, query)
         return rpc.ListFactsResponse(
-            facts=[convert.fact_out(fact) for fact in page.items], next_page_token=next_page_token(query, page)
+            facts=[convert.fact_to_proto(fact) for fact in page.items], next_page_token=next_page_token(query, page)
         )
 
     async def SearchFacts(self, request: rpc.SearchFactsRequest, context: Call) -> rpc.SearchFactsResponse:
         """Searches facts."""
-        found = await self._service.search(_organization(), requests.search_facts(request))
-        hits = [rpc.FactHit(fact=convert.fact_out(fact), score=score) for fact, score in found.hits]
+        found = await self._service.search(current_principal(), requests.fact_search_from_proto(request))
+        hits = [rpc.FactHit(fact=convert.fact_to_proto(fact), score=score) for fact, score in found.hits]
         return rpc.SearchFactsResponse(hits=hits, degraded=found.degraded)
 
     async def UpdateFact(self, request: rpc.UpdateFactRequest, context: Call) -> rpc.UpdateFactResponse:
-        """Changes what stands beside a fact's text."""
+        """Changes the fields of a fact other than its text."""
         key = request_key(request, "UpdateFact")
-        fact_id, changes = requests.fact_changes(request)
-        fact = await self._service.update_fact(_organization(), fact_id, changes, key)
-        return rpc.UpdateFactResponse(fact=convert.fact_out(fact))
+        changes = requests.fact_changes_from_proto(request)
+        fact = await self._service.update_fact(current_principal(), request.fact.id, changes, key)
+        return rpc.UpdateFactResponse(fact=convert.fact_to_proto(fact))
 
     async def SupersedeFact(self, request: rpc.SupersedeFactRequest, context: Call) -> rpc.SupersedeFactResponse:
         """Closes a fact in favour of a new one."""
         key = request_key(request, "SupersedeFact")
-        wanted = convert.supersede_in(request.operation, "operation")
-        new, old = await self._service.supersede_fact(_organization(), wanted, key)
-        return rpc.SupersedeFactResponse(fact=convert.fact_out(new), superseded=convert.fact_out(old))
+        operation = convert.supersede_from_proto(request.operation, "operation")
+        new, old = await self._service.supersede_fact(current_principal(), operation, key)
+        return rpc.SupersedeFactResponse(fact=convert.fact_to_proto(new), superseded=convert.fact_to_proto(old))
 
     async def InvalidateFact(self, request: rpc.InvalidateFactRequest, context: Call) -> rpc.InvalidateFactResponse:
         """Closes a fact."""
         key = request_key(request, "InvalidateFact")
-        wanted = convert.invalidate_in(request.operation, "operation")
-        fact = await self._service.invalidate_fact(_organization(), wanted, key)
-        return rpc.InvalidateFactResponse(fact=convert.fact_out(fact))
+        operation = convert.invalidate_from_proto(request.operation, "operation")
+        fact = await self._service.invalidate_fact(current_principal(), operation, key)
+        return rpc.InvalidateFactResponse(fact=convert.fact_to_proto(fact))
 
     async def DeleteFact(self, request: rpc.DeleteFactRequest, context: Call) -> rpc.DeleteFactResponse:
-        """Erases a fact."""
-        fact_id = require_id(request.fact_id, "fact", "fact_id")
-        await self._service.delete_fact(_organization(), fact_id, request_key(request, "DeleteFact"))
+        """Deletes a fact."""
+        await self._service.delete_fact(current_principal(), request.fact_id, request_key(request, "DeleteFact"))
         return rpc.DeleteFactResponse()
 
     async def ListFactHistory(self, request: rpc.ListFactHistoryRequest, context: Call) -> rpc.ListFactHistoryResponse:
-        """A page of a chain of facts."""
-        query = requests.page(request, "fact")
-        fact_id = require_id(request.fact_id, "fact", "fact_id")
-        page = await self._service.list_fact_history(_organization(), fact_id, query)
+        """Returns a page of the facts that superseded one another."""
+        query = requests.page_from_proto(request)
+        page = await self._service.list_fact_history(current_principal(), request.fact_id, query)
         return rpc.ListFactHistoryResponse(
-            facts=[convert.fact_out(fact) for fact in page.items], next_page_token=next_page_token(query, page)
+            facts=[convert.fact_to_proto(fact) for fact in page.items], next_page_token=next_page_token(query, page)
         )
 
     async def GetMemoryBundle(self, request: rpc.GetMemoryBundleRequest, context: Call) -> rpc.GetMemoryBundleResponse:
-        """The head of a compacted window."""
-        bundle = await self._service.get_bundle(_organization(), *requests.bundle(request))
+        """Returns the memories for the head of a compacted window."""
+        bundle = await self._service.get_bundle(current_principal(), *requests.bundle_from_proto(request))
         return rpc.GetMemoryBundleResponse(
-            episodes=[convert.episode_out(episode) for episode in bundle.episodes],
-            facts=[convert.fact_out(fact) for fact in bundle.facts],
+            episodes=[convert.episode_to_proto(episode) for episode in bundle.episodes],
+            facts=[convert.fact_to_proto(fact) for fact in bundle.facts],
         )
 
     async def ListMemoryScopes(
         self, request: rpc.ListMemoryScopesRequest, context: Call
     ) -> rpc.ListMemoryScopesResponse:
-        """A page of scopes."""
-        query = requests.scope_page(request)
-        page = await self._service.list_scopes(_organization(), requests.name_prefix(request), query)
+        """Returns a page of scopes."""
+        query = requests.page_from_proto(request)
+        name_prefix = request.name_prefix if request.HasField("name_prefix") else None
+        page = await self._service.list_scopes(current_principal(), name_prefix, query)
         return rpc.ListMemoryScopesResponse(
-            scopes=[convert.summary_out(summary) for summary in page.items],
+            scopes=[convert.summary_to_proto(summary) for summary in page.items],
             next_page_token=next_page_token(query, page),
         )
 
     async def EraseMemoryScope(
         self, request: rpc.EraseMemoryScopeRequest, context: Call
     ) -> rpc.EraseMemoryScopeResponse:
-        """Erases a scope."""
+        """Deletes all memories of a scope."""
         key = request_key(request, "EraseMemoryScope")
-        gone = await self._service.erase_scope(_organization(), convert.scope_in(request.scope, "scope"), key)
-        return rpc.EraseMemoryScopeResponse(erased_episodes=gone.episodes, erased_facts=gone.facts)
-
-
-def _organization() -> str:
-    return current_principal().organization_id
+        erasure = await self._service.erase_scope(current_principal(), convert.scope_from_proto(request.scope, "scope"), key)
+        return rpc.EraseMemoryScopeResponse(erased_episodes=erasure.episodes, erased_facts=erasure.facts)

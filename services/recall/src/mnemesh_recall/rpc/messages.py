@@ -1,4 +1,4 @@
-"""The RPCs of MessageService: decode, call, encode."""
+"""The RPCs of MessageService."""
 
 from __future__ import annotations
 
@@ -8,132 +8,121 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.recall.v1 import messages_service_pb2_grpc
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import request_key
-from mnemesh_kit.ids import require_id
-from mnemesh_kit.paging import next_page_token
+from mnemesh_kit.paging import next_page_token, page_query
 from mnemesh_kit.principal import current_principal
+from mnemesh_types.convert import message_to_proto
 
 from mnemesh_recall.rpc.convert import message_requests as requests
 from mnemesh_recall.rpc.convert import messages as convert
 from mnemesh_recall.usecases.messages import MessageService
 
 Call = Any
-"""gRPC's context of a call; no RPC here needs it."""
+"""The gRPC context of a call, which no RPC here uses."""
 
 
 class MessagesServicer(messages_service_pb2_grpc.MessageServiceServicer):
-    """Answers all of MessageService."""
+    """The servicer of MessageService."""
 
     def __init__(self, service: MessageService, clock: Clock) -> None:
         self._service = service
         self._clock = clock
 
     async def CreateContext(self, request: rpc.CreateContextRequest, context: Call) -> rpc.CreateContextResponse:
-        """Makes a conversation's window."""
-        key = request_key(request, "CreateContext")
-        made = await self._service.create_context(
-            _organization(), requests.new_context(request, self._clock.now()), key
-        )
-        return rpc.CreateContextResponse(context=convert.context_out(made))
+        """Creates a context window."""
+        new = requests.new_context_from_proto(request, self._clock.now())
+        window = await self._service.create_context(current_principal(), new, request_key(request, "CreateContext"))
+        return rpc.CreateContextResponse(context=convert.context_to_proto(window))
 
     async def GetContext(self, request: rpc.GetContextRequest, context: Call) -> rpc.GetContextResponse:
-        """The window, or that it is as the caller knows it."""
-        found = await self._service.get_context(
-            _organization(),
-            require_id(request.conversation_id, "conv", "conversation_id"),
-            request.if_version if request.HasField("if_version") else None,
-        )
-        return rpc.GetContextResponse(not_modified=found.messages is None, context=convert.context_out(found))
+        """Returns a context window, or says that it is not modified."""
+        if_version = request.if_version if request.HasField("if_version") else None
+        window = await self._service.get_context(current_principal(), request.conversation_id, if_version)
+        return rpc.GetContextResponse(not_modified=window.messages is None, context=convert.context_to_proto(window))
 
     async def BatchGetContextIds(
         self, request: rpc.BatchGetContextIdsRequest, context: Call
     ) -> rpc.BatchGetContextIdsResponse:
-        """Which messages windows hold."""
-        ids = requests.conversation_ids(request.conversation_ids, "conversation_ids")
-        found = await self._service.get_window_ids(_organization(), ids)
-        return rpc.BatchGetContextIdsResponse(contexts=[convert.window_ids_out(window) for window in found])
+        """Returns the message ids in context windows."""
+        found = await self._service.get_context_ids(current_principal(), tuple(request.conversation_ids))
+        return rpc.BatchGetContextIdsResponse(contexts=[convert.context_ids_to_proto(window) for window in found])
 
     async def CommitStep(self, request: rpc.CommitStepRequest, context: Call) -> rpc.CommitStepResponse:
-        """Commits one step in one transaction."""
-        result = await self._service.commit_step(_organization(), requests.step_commit(request, self._clock.now()))
+        """Commits a step."""
+        step = requests.step_from_proto(request, self._clock.now())
+        result = await self._service.commit_step(current_principal(), step)
         return rpc.CommitStepResponse(
             version=result.version,
             rebased=result.rebased,
             replayed=result.replayed,
-            context=None if result.context is None else convert.context_out(result.context),
+            context=None if result.context is None else convert.context_to_proto(result.context),
             sequence_ids=result.sequence_ids,
             agent_message_count=result.agent_message_count,
         )
 
     async def ReplaceContext(self, request: rpc.ReplaceContextRequest, context: Call) -> rpc.ReplaceContextResponse:
-        """Replaces the window."""
-        key = request_key(request, "ReplaceContext")
-        new = requests.replacement(request, self._clock.now())
-        replaced = await self._service.replace_context(_organization(), new, key)
-        return rpc.ReplaceContextResponse(context=convert.context_out(replaced))
+        """Replaces a context window."""
+        new = requests.replacement_from_proto(request, self._clock.now())
+        window = await self._service.replace_context(current_principal(), new, request_key(request, "ReplaceContext"))
+        return rpc.ReplaceContextResponse(context=convert.context_to_proto(window))
 
     async def ForkContext(self, request: rpc.ForkContextRequest, context: Call) -> rpc.ForkContextResponse:
-        """Makes a window that shares another's messages."""
-        key = request_key(request, "ForkContext")
-        made = await self._service.fork_context(_organization(), requests.fork(request, self._clock.now()), key)
-        return rpc.ForkContextResponse(context=convert.context_out(made))
+        """Creates a context window over the messages of another one."""
+        fork = requests.fork_from_proto(request, self._clock.now())
+        window = await self._service.fork_context(current_principal(), fork, request_key(request, "ForkContext"))
+        return rpc.ForkContextResponse(context=convert.context_to_proto(window))
 
     async def DeleteContext(self, request: rpc.DeleteContextRequest, context: Call) -> rpc.DeleteContextResponse:
-        """Deletes a window."""
-        gone = await self._service.delete_context(
-            _organization(),
-            require_id(request.conversation_id, "conv", "conversation_id"),
+        """Deletes a context window."""
+        deleted = await self._service.delete_context(
+            current_principal(),
+            request.conversation_id,
             request_key(request, "DeleteContext"),
             delete_messages=request.delete_messages,
         )
-        return rpc.DeleteContextResponse(deleted_messages=gone)
+        return rpc.DeleteContextResponse(deleted_messages=deleted)
 
     async def AppendMessages(self, request: rpc.AppendMessagesRequest, context: Call) -> rpc.AppendMessagesResponse:
         """Stores messages."""
-        key = request_key(request, "AppendMessages")
-        done = await self._service.append_messages(_organization(), requests.batch(request, self._clock.now()), key)
-        return rpc.AppendMessagesResponse(sequence_ids=done.sequence_ids, version=done.version)
+        batch = requests.batch_from_proto(request, self._clock.now())
+        result = await self._service.append_messages(current_principal(), batch, request_key(request, "AppendMessages"))
+        return rpc.AppendMessagesResponse(sequence_ids=result.sequence_ids, version=result.version)
 
     async def GetMessages(self, request: rpc.GetMessagesRequest, context: Call) -> rpc.GetMessagesResponse:
-        """Messages by id."""
-        ids = requests.message_ids(request.message_ids, "message_ids")
-        found = await self._service.get_messages(_organization(), ids)
-        return rpc.GetMessagesResponse(messages=[convert.message_out(message) for message in found])
+        """Returns messages by id."""
+        found = await self._service.get_messages(current_principal(), tuple(request.message_ids))
+        return rpc.GetMessagesResponse(messages=[message_to_proto(message) for message in found])
 
     async def ListMessages(self, request: rpc.ListMessagesRequest, context: Call) -> rpc.ListMessagesResponse:
-        """A page of messages."""
-        query = requests.message_page(request)
-        page = await self._service.list_messages(_organization(), requests.message_filter(request), query)
+        """Returns a page of messages."""
+        query = page_query(request)
+        filter_ = requests.message_filter_from_proto(request)
+        page = await self._service.list_messages(current_principal(), filter_, query)
         return rpc.ListMessagesResponse(
-            messages=[convert.message_out(message) for message in page.items],
+            messages=[message_to_proto(message) for message in page.items],
             next_page_token=next_page_token(query, page),
         )
 
     async def UpdateMessage(self, request: rpc.UpdateMessageRequest, context: Call) -> rpc.UpdateMessageResponse:
         """Changes a stored message."""
-        key = request_key(request, "UpdateMessage")
-        require_id(request.message.id, "message", "message.id")
-        changed = convert.changes_in(request.message, "message", self._clock.now())
+        changed = convert.changes_from_proto(request.message, "message", self._clock.now())
         fields = frozenset(request.update_mask.paths)
-        message = await self._service.update_message(_organization(), changed, fields, key)
-        return rpc.UpdateMessageResponse(message=convert.message_out(message))
+        key = request_key(request, "UpdateMessage")
+        message = await self._service.update_message(current_principal(), changed, fields, key)
+        return rpc.UpdateMessageResponse(message=message_to_proto(message))
 
     async def DeleteMessage(self, request: rpc.DeleteMessageRequest, context: Call) -> rpc.DeleteMessageResponse:
-        """Deletes a message everywhere."""
-        message_id = require_id(request.message_id, "message", "message_id")
-        await self._service.delete_message(_organization(), message_id, request_key(request, "DeleteMessage"))
+        """Deletes a message."""
+        key = request_key(request, "DeleteMessage")
+        await self._service.delete_message(current_principal(), request.message_id, key)
         return rpc.DeleteMessageResponse()
 
     async def SearchMessages(self, request: rpc.SearchMessagesRequest, context: Call) -> rpc.SearchMessagesResponse:
         """Searches messages."""
-        hits = await self._service.search_messages(requests.search(request, _organization()))
-        return rpc.SearchMessagesResponse(hits=[convert.hit_out(hit) for hit in hits])
+        hits = await self._service.search_messages(current_principal(), requests.search_from_proto(request))
+        return rpc.SearchMessagesResponse(hits=[convert.hit_to_proto(hit) for hit in hits])
 
     async def EraseAgent(self, request: rpc.EraseAgentRequest, context: Call) -> rpc.EraseAgentResponse:
-        """Forgets an agent."""
-        agent_id = require_id(request.agent_id, "agent", "agent_id")
-        gone = await self._service.erase_agent(_organization(), agent_id, request_key(request, "EraseAgent"))
-        return rpc.EraseAgentResponse(deleted_messages=gone.messages, deleted_contexts=gone.contexts)
-
-
-def _organization() -> str:
-    return current_principal().organization_id
+        """Deletes everything of an agent."""
+        key = request_key(request, "EraseAgent")
+        erasure = await self._service.erase_agent(current_principal(), request.agent_id, key)
+        return rpc.EraseAgentResponse(deleted_messages=erasure.messages, deleted_contexts=erasure.contexts)

@@ -1,4 +1,4 @@
-"""The RPCs of TraceService: decode, call, encode."""
+"""The RPCs of TraceService."""
 
 from __future__ import annotations
 
@@ -15,55 +15,52 @@ from mnemesh_recall.rpc.convert import traces as convert
 from mnemesh_recall.usecases.traces import TraceService
 
 Call = Any
-"""gRPC's context of a call; no RPC here needs it."""
+"""The gRPC context of a call, which no RPC here uses."""
 
 
 class TracesServicer(traces_service_pb2_grpc.TraceServiceServicer):
-    """Answers all of TraceService."""
+    """The servicer of TraceService."""
 
     def __init__(self, service: TraceService) -> None:
         self._service = service
 
     async def ListTurns(self, request: rpc.ListTurnsRequest, context: Call) -> rpc.ListTurnsResponse:
-        """A page of turns."""
-        query = requests.page(request)
-        page = await self._service.list_turns(_organization(), requests.turn_filter(request), query)
+        """Returns a page of turns."""
+        query = requests.page_from_proto(request)
+        page = await self._service.list_turns(current_principal(), requests.turn_filter_from_proto(request), query)
         return rpc.ListTurnsResponse(
-            turns=[convert.turn_out(turn) for turn in page.items], next_page_token=next_page_token(query, page)
+            turns=[convert.turn_to_proto(turn) for turn in page.items], next_page_token=next_page_token(query, page)
         )
 
     async def ListToolInteractions(
         self, request: rpc.ListToolInteractionsRequest, context: Call
     ) -> rpc.ListToolInteractionsResponse:
-        """A page of tool calls with their results."""
-        query = requests.page(request)
-        page = await self._service.list_interactions(_organization(), requests.interaction_filter(request), query)
+        """Returns a page of tool calls with their results."""
+        query = requests.page_from_proto(request)
+        filter_ = requests.interaction_filter_from_proto(request)
+        page = await self._service.list_interactions(current_principal(), filter_, query)
         return rpc.ListToolInteractionsResponse(
-            tool_interactions=[convert.interaction_out(interaction) for interaction in page.items],
+            tool_interactions=[convert.interaction_to_proto(interaction) for interaction in page.items],
             next_page_token=next_page_token(query, page),
         )
 
     async def ExportTraces(
         self, request: rpc.ExportTracesRequest, context: Call
     ) -> AsyncIterator[rpc.ExportTracesResponse]:
-        """All that is asked for, record by record."""
-        async for record in self._service.export(_organization(), requests.export(request)):
-            yield rpc.ExportTracesResponse(record=convert.record_out(record))
+        """Streams the records of an export."""
+        async for record in self._service.export(current_principal(), requests.export_from_proto(request)):
+            yield rpc.ExportTracesResponse(record=convert.record_to_proto(record))
 
     async def ImportTraces(
         self, request_iterator: AsyncIterator[rpc.ImportTracesRequest], context: Call
     ) -> rpc.ImportTracesResponse:
-        """Stores what the agent does not have, all or none."""
-        wanted, key = await requests.received(request_iterator)
-        done = await self._service.import_records(_organization(), wanted, key)
+        """Stores the records that the agent does not have."""
+        request, key = await requests.import_from_proto(request_iterator)
+        result = await self._service.import_records(current_principal(), request, key)
         return rpc.ImportTracesResponse(
-            imported_traces=done.traces,
-            imported_episodes=done.episodes,
-            imported_facts=done.facts,
-            skipped_records=done.skipped,
-            created_turns=done.turns,
+            imported_traces=result.traces,
+            imported_episodes=result.episodes,
+            imported_facts=result.facts,
+            skipped_records=result.skipped,
+            created_turns=result.turns,
         )
-
-
-def _organization() -> str:
-    return current_principal().organization_id

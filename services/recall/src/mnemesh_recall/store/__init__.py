@@ -1,1 +1,1 @@
-"""The storage of recall."""
+"""The storage of recall: Protocols in `base`, SQLite and PostgreSQL in `sql`."""

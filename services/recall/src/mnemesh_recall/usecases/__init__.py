@@ -1,1 +1,1 @@
-"""The use cases of recall: validation and rules, then the store, then the vector index."""
+"""The use cases of recall: validation, then the store, then a notification of the vector index."""

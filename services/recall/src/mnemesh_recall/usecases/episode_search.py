@@ -1,4 +1,4 @@
-"""Search of episodes and facts: by words, by meaning, or by both, fused by weighted reciprocal ranks."""
+"""The search of episodes and facts: by full text, by vectors, or by both, fused by weighted reciprocal ranks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import structlog
+from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.fusion import fuse
 
 from mnemesh_recall.errors import EmbedderAway
@@ -17,69 +18,70 @@ from mnemesh_recall.store.base import EpisodeStore
 from mnemesh_recall.vectors.memories import MemoryVectors
 
 DEPTH: Final = 200
-"""So many hits each list offers: the vector index knows nothing of validity and tags, by which the store narrows."""
+"""The number of hits per index. The vector index has no validity times and tags; the store filters by them later."""
 EMBEDDED_CHARACTERS: Final = 2_000
 
 _log = structlog.get_logger("mnemesh.recall.memories")
 
 
 class MemoryFinder:
-    """Asks the store for words and the vector index for meaning, and fuses what they found."""
+    """Searches the terms of memories and the vector index, and fuses their hits."""
 
     def __init__(self, store: EpisodeStore, vectors: MemoryVectors) -> None:
         self._store = store
         self._vectors = vectors
 
-    async def search(self, organization_id: str, wanted: MemorySearch[Any]) -> MemoryHits[Any]:
-        """The best hits, best first; for a blank query the newest.
+    async def search(self, caller: Principal, search: MemorySearch[Any]) -> MemoryHits[Any]:
+        """Returns the best hits, best first; for a blank query the newest memories.
 
         Raises:
-            EmbedderAway: mode VECTOR, and the embedder cannot be reached. HYBRID goes on with words alone.
+            EmbedderAway: the mode is VECTOR, and the embedder cannot be reached. HYBRID then uses full text alone.
         """
-        if not wanted.query.strip():
-            newest = await self._store.newest(organization_id, wanted.where, wanted.limit)
+        organization_id = caller.organization_id
+        if not search.query.strip():
+            newest = await self._store.list_newest(organization_id, search.filter, search.limit)
             return MemoryHits(tuple((memory, 0.0) for memory in newest))
-        by_words: list[str] = []
-        if wanted.mode is not SearchMode.VECTOR:
-            told = await self._store.search_words(organization_id, wanted.where, terms(wanted.query), DEPTH)
-            by_words = [id_ for id_, _ in told]
-        by_meaning: list[str] = []
+        by_text: list[str] = []
+        if search.mode is not SearchMode.VECTOR:
+            hits = await self._store.search_fulltext(organization_id, search.filter, terms(search.query), DEPTH)
+            by_text = [id_ for id_, _ in hits]
+        by_vector: list[str] = []
         degraded = False
-        if wanted.mode is not SearchMode.TEXT:
+        if search.mode is not SearchMode.TEXT:
             try:
-                by_meaning = await self._by_meaning(organization_id, wanted, by_words)
+                by_vector = await self._by_vector(organization_id, search, by_text)
             except EmbedderAway as error:
-                if wanted.mode is SearchMode.VECTOR:
+                if search.mode is SearchMode.VECTOR:
                     raise
-                _log.warning("searching by words alone", error=str(error))
+                _log.warning("vector_search_skipped", error=str(error))
                 degraded = True
-        return await self._hits(organization_id, wanted, by_words, by_meaning, degraded=degraded)
+        return await self._hits(organization_id, search, by_text, by_vector, degraded=degraded)
 
-    async def _by_meaning(self, organization_id: str, wanted: MemorySearch[Any], also: Sequence[str]) -> list[str]:
-        query = wanted.query[:EMBEDDED_CHARACTERS]
-        return await self._vectors.search(organization_id, _kind(wanted), wanted.where.scopes, query, DEPTH, also)
+    async def _by_vector(self, organization_id: str, search: MemorySearch[Any], include: Sequence[str]) -> list[str]:
+        query = search.query[:EMBEDDED_CHARACTERS]
+        return await self._vectors.search(organization_id, _kind(search), search.filter.scopes, query, DEPTH, include)
 
     async def _hits(
         self,
         organization_id: str,
-        wanted: MemorySearch[Any],
-        by_words: list[str],
-        by_meaning: list[str],
+        search: MemorySearch[Any],
+        by_text: list[str],
+        by_vector: list[str],
         *,
         degraded: bool,
     ) -> MemoryHits[Any]:
-        there = await self._store.pick(organization_id, wanted.where, [*by_words, *by_meaning])
-        # Only what the filter admits is a hit, and counts for a rank.
-        words, meaning = ([UUID(_bare(id_)) for id_ in ids if id_ in there] for ids in (by_words, by_meaning))
-        fused = fuse([(1.0, words), (self._vectors.embedder.hybrid_weight, meaning)])
-        kind = _kind(wanted)
-        best = fused[: wanted.limit]
-        return MemoryHits(tuple((there[f"{kind}-{id_}"], score) for id_, score in best), degraded=degraded)
+        matching = await self._store.get_matching(organization_id, search.filter, [*by_text, *by_vector])
+        # Ranks count only memories that the filter accepts.
+        text_ids, vector_ids = ([_uuid(id_) for id_ in ids if id_ in matching] for ids in (by_text, by_vector))
+        fused = fuse([(1.0, text_ids), (self._vectors.embedder.hybrid_weight, vector_ids)])
+        kind = _kind(search)
+        best = fused[: search.limit]
+        return MemoryHits(tuple((matching[f"{kind}-{id_}"], score) for id_, score in best), degraded=degraded)
 
 
-def _kind(wanted: MemorySearch[Any]) -> str:
-    return "episode" if isinstance(wanted.where, EpisodeFilter) else "fact"
+def _kind(search: MemorySearch[Any]) -> str:
+    return "episode" if isinstance(search.filter, EpisodeFilter) else "fact"
 
 
-def _bare(memory_id: str) -> str:
-    return memory_id.partition("-")[2]
+def _uuid(memory_id: str) -> UUID:
+    return UUID(memory_id.partition("-")[2])

@@ -1,4 +1,4 @@
-"""The use cases of episodes and facts: rules that need no database, then the store, then the news for the index."""
+"""The use cases of episodes and facts."""
 
 from __future__ import annotations
 
@@ -7,134 +7,172 @@ from typing import Any
 
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.idempotency import RequestKey
+from mnemesh_kit.ids import require_id
 from mnemesh_kit.paging import Page, PageQuery
+from mnemesh_kit.principal import Principal
 
 from mnemesh_recall.model.episode_operations import (
-    Committed,
     EpisodeCommit,
+    EpisodeCommitResult,
     EpisodeFilter,
     EpisodeOrder,
     FactFilter,
     FactOrder,
-    Invalidate,
+    InvalidateFact,
     MemoryBundle,
     MemoryHits,
     MemorySearch,
     NewFact,
     ScopeErasure,
     ScopeSummary,
-    Supersede,
+    SupersedeFact,
+)
+from mnemesh_recall.model.episode_rules import (
+    EPISODE_FIELDS,
+    FACT_FIELDS,
+    require_bundle,
+    require_changes,
+    require_commit,
+    require_episode_filter,
+    require_fact_filter,
+    require_invalidate,
+    require_memory_search,
+    require_new_fact,
+    require_scope,
+    require_supersede,
 )
 from mnemesh_recall.model.episodes import Episode, Fact, Scope
+from mnemesh_recall.model.query_rules import require_page, require_short
 from mnemesh_recall.store.base import EpisodeStore
 from mnemesh_recall.usecases.episode_search import MemoryFinder
 from mnemesh_recall.vectors.indexer import Indexer
 
 
 class EpisodeService:
-    """Episodes and facts of one organization after another; see EpisodeStore for what each of these does."""
+    """Episodes and facts. Every method refuses invalid arguments with InvalidArgument.
+
+    See EpisodeStore for the semantics and the other errors.
+    """
 
     def __init__(self, store: EpisodeStore, finder: MemoryFinder, indexer: Indexer) -> None:
         self._store = store
         self._finder = finder
         self._indexer = indexer
 
-    async def commit_episode(self, organization_id: str, wanted: EpisodeCommit, key: RequestKey | None) -> Committed:
-        """Takes in what a look back brought to light."""
-        if wanted.episode is None and not wanted.operations:
-            raise InvalidArgument("An episode or operations must be given.", field="episode")
-        if wanted.epoch is not None and wanted.conversation_id is None:
-            raise InvalidArgument("A lease is on a conversation, which must be named.", field="conversation_id")
-        done = await self._store.commit_episode(organization_id, wanted, key)
-        self._indexer.wake()
-        return done
+    async def commit_episode(
+        self, caller: Principal, commit: EpisodeCommit, key: RequestKey | None
+    ) -> EpisodeCommitResult:
+        """Stores an episode and runs operations on facts."""
+        require_commit(commit)
+        result = await self._store.commit_episode(caller.organization_id, commit, key)
+        self._indexer.notify()
+        return result
 
-    async def get_episode(self, organization_id: str, episode_id: str) -> Episode:
-        """One episode."""
-        return await self._store.get_episode(organization_id, episode_id)
+    async def get_episode(self, caller: Principal, episode_id: str) -> Episode:
+        """Returns an episode."""
+        require_id(episode_id, "episode", "episode_id")
+        return await self._store.get_episode(caller.organization_id, episode_id)
 
     async def list_episodes(
-        self, organization_id: str, wanted: EpisodeFilter, order: EpisodeOrder, page: PageQuery
+        self, caller: Principal, filter_: EpisodeFilter, order: EpisodeOrder, page: PageQuery
     ) -> Page[Episode]:
-        """A page of episodes."""
-        return await self._store.list_episodes(organization_id, wanted, order, page)
+        """Returns a page of episodes."""
+        require_page(page, "episode")
+        require_episode_filter(filter_)
+        return await self._store.list_episodes(caller.organization_id, filter_, order, page)
 
-    async def search(self, organization_id: str, wanted: MemorySearch[Any]) -> MemoryHits[Any]:
-        """Searches episodes or facts."""
-        return await self._finder.search(organization_id, wanted)
+    async def search(self, caller: Principal, search: MemorySearch[Any]) -> MemoryHits[Any]:
+        """Returns the best episodes or facts for a query."""
+        require_memory_search(search)
+        return await self._finder.search(caller, search)
 
     async def update_episode(
-        self, organization_id: str, episode_id: str, changes: Mapping[str, Any], key: RequestKey | None
+        self, caller: Principal, episode_id: str, changes: Mapping[str, Any], key: RequestKey | None
     ) -> Episode:
-        """Changes an episode."""
-        episode = await self._store.update_episode(organization_id, episode_id, changes, key)
-        self._indexer.wake()
+        """Sets the named fields of an episode."""
+        require_id(episode_id, "episode", "episode.id")
+        require_changes(changes, EPISODE_FIELDS, "episode")
+        episode = await self._store.update_episode(caller.organization_id, episode_id, changes, key)
+        self._indexer.notify()
         return episode
 
-    async def delete_episode(self, organization_id: str, episode_id: str, key: RequestKey | None) -> None:
-        """Erases an episode."""
-        await self._store.delete_episode(organization_id, episode_id, key)
-        self._indexer.wake()
+    async def delete_episode(self, caller: Principal, episode_id: str, key: RequestKey | None) -> None:
+        """Deletes an episode."""
+        require_id(episode_id, "episode", "episode_id")
+        await self._store.delete_episode(caller.organization_id, episode_id, key)
+        self._indexer.notify()
 
-    async def create_fact(self, organization_id: str, new: NewFact, key: RequestKey | None) -> tuple[Fact, bool]:
-        """Adds a fact, or confirms the one that says the same."""
+    async def create_fact(self, caller: Principal, new: NewFact, key: RequestKey | None) -> tuple[Fact, bool]:
+        """Adds a fact, or confirms the one with the same text. Returns the fact, and whether it existed."""
+        require_new_fact(new, "fact")
         if new.scope is None:
             raise InvalidArgument("fact.scope is required.", field="fact.scope")
-        made = await self._store.create_fact(organization_id, new.scope, new, key)
-        self._indexer.wake()
-        return made
+        created = await self._store.create_fact(caller.organization_id, new.scope, new, key)
+        self._indexer.notify()
+        return created
 
-    async def get_fact(self, organization_id: str, fact_id: str) -> Fact:
-        """One fact."""
-        return await self._store.get_fact(organization_id, fact_id)
+    async def get_fact(self, caller: Principal, fact_id: str) -> Fact:
+        """Returns a fact."""
+        require_id(fact_id, "fact", "fact_id")
+        return await self._store.get_fact(caller.organization_id, fact_id)
 
-    async def list_facts(
-        self, organization_id: str, wanted: FactFilter, order: FactOrder, page: PageQuery
-    ) -> Page[Fact]:
-        """A page of facts."""
-        return await self._store.list_facts(organization_id, wanted, order, page)
+    async def list_facts(self, caller: Principal, filter_: FactFilter, order: FactOrder, page: PageQuery) -> Page[Fact]:
+        """Returns a page of facts."""
+        require_page(page, "fact")
+        require_fact_filter(filter_)
+        return await self._store.list_facts(caller.organization_id, filter_, order, page)
 
     async def update_fact(
-        self, organization_id: str, fact_id: str, changes: Mapping[str, Any], key: RequestKey | None
+        self, caller: Principal, fact_id: str, changes: Mapping[str, Any], key: RequestKey | None
     ) -> Fact:
-        """Changes what stands beside a fact's text."""
-        return await self._store.update_fact(organization_id, fact_id, changes, key)
+        """Sets the named fields of a fact. Its text cannot change."""
+        require_id(fact_id, "fact", "fact.id")
+        require_changes(changes, FACT_FIELDS, "fact")
+        return await self._store.update_fact(caller.organization_id, fact_id, changes, key)
 
     async def supersede_fact(
-        self, organization_id: str, wanted: Supersede, key: RequestKey | None
+        self, caller: Principal, operation: SupersedeFact, key: RequestKey | None
     ) -> tuple[Fact, Fact]:
-        """Closes a fact in favour of a new one."""
-        made = await self._store.supersede_fact(organization_id, wanted, key)
-        self._indexer.wake()
-        return made
+        """Closes a fact in favour of a new one. Returns the new fact and the closed one."""
+        require_supersede(operation, "operation")
+        facts = await self._store.supersede_fact(caller.organization_id, operation, key)
+        self._indexer.notify()
+        return facts
 
-    async def invalidate_fact(self, organization_id: str, wanted: Invalidate, key: RequestKey | None) -> Fact:
+    async def invalidate_fact(self, caller: Principal, operation: InvalidateFact, key: RequestKey | None) -> Fact:
         """Closes a fact."""
-        return await self._store.invalidate_fact(organization_id, wanted, key)
+        require_invalidate(operation, "operation")
+        return await self._store.invalidate_fact(caller.organization_id, operation, key)
 
-    async def delete_fact(self, organization_id: str, fact_id: str, key: RequestKey | None) -> None:
-        """Erases a fact."""
-        await self._store.delete_fact(organization_id, fact_id, key)
-        self._indexer.wake()
+    async def delete_fact(self, caller: Principal, fact_id: str, key: RequestKey | None) -> None:
+        """Deletes a fact."""
+        require_id(fact_id, "fact", "fact_id")
+        await self._store.delete_fact(caller.organization_id, fact_id, key)
+        self._indexer.notify()
 
-    async def list_fact_history(self, organization_id: str, fact_id: str, page: PageQuery) -> Page[Fact]:
-        """A page of a chain of facts."""
-        return await self._store.list_fact_history(organization_id, fact_id, page)
+    async def list_fact_history(self, caller: Principal, fact_id: str, page: PageQuery) -> Page[Fact]:
+        """Returns a page of the facts that superseded one another."""
+        require_page(page, "fact")
+        require_id(fact_id, "fact", "fact_id")
+        return await self._store.list_fact_history(caller.organization_id, fact_id, page)
 
     async def get_bundle(
-        self, organization_id: str, where: FactFilter, max_episodes: int, max_facts: int
+        self, caller: Principal, filter_: FactFilter, max_episodes: int, max_facts: int
     ) -> MemoryBundle:
-        """The head of a compacted window."""
-        if not where.scopes:
-            raise InvalidArgument("scopes must name one at least.", field="scopes")
-        return await self._store.get_bundle(organization_id, where, max_episodes, max_facts)
+        """Returns the memories for the head of a compacted window."""
+        require_bundle(filter_, max_episodes, max_facts)
+        return await self._store.get_bundle(caller.organization_id, filter_, max_episodes, max_facts)
 
-    async def list_scopes(self, organization_id: str, name_prefix: str | None, page: PageQuery) -> Page[ScopeSummary]:
-        """A page of scopes."""
-        return await self._store.list_scopes(organization_id, name_prefix, page)
+    async def list_scopes(self, caller: Principal, name_prefix: str | None, page: PageQuery) -> Page[ScopeSummary]:
+        """Returns a page of scopes."""
+        require_page(page)
+        if name_prefix:
+            require_short(name_prefix, "name_prefix")
+        return await self._store.list_scopes(caller.organization_id, name_prefix, page)
 
-    async def erase_scope(self, organization_id: str, scope: Scope, key: RequestKey | None) -> ScopeErasure:
-        """Erases a scope."""
-        gone = await self._store.erase_scope(organization_id, scope, key)
-        self._indexer.wake()
-        return gone
+    async def erase_scope(self, caller: Principal, scope: Scope, key: RequestKey | None) -> ScopeErasure:
+        """Deletes all memories of a scope."""
+        require_scope(scope, "scope")
+        erasure = await self._store.erase_scope(caller.organization_id, scope, key)
+        self._indexer.notify()
+        return erasure

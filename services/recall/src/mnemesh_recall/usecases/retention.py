@@ -1,4 +1,4 @@
-"""The retention policy: messages older than it go, unless a window shows them."""
+"""The deletion of messages that are older than the retention period."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mnemesh_recall.store.base import MessageStore
 from mnemesh_recall.vectors.indexer import Indexer
 
 BATCH: Final = 100
-"""A sweep writes in short transactions: nobody's step waits for it."""
+"""A sweep writes in short transactions, so that it does not delay commits."""
 
 _log = structlog.get_logger("mnemesh.recall.retention")
 
 
 class Retention:
-    """Deletes what is older than so many days; 0 keeps everything."""
+    """Deletes messages that are older than `days` and that no window shows. 0 keeps everything."""
 
     def __init__(self, store: MessageStore, indexer: Indexer, clock: Clock, days: float) -> None:
         self._store = store
@@ -27,14 +27,14 @@ class Retention:
         self._days = days
 
     async def sweep(self) -> int:
-        """Deletes what has outlived the policy; returns how many messages."""
+        """Deletes the expired messages of all organizations. Returns their number."""
         if self._days <= 0:
             return 0
         before = self._clock.now() - timedelta(days=self._days)
         total = 0
-        while gone := await self._store.delete_outlived(before, BATCH):
-            total += gone
+        while deleted := await self._store.delete_expired(before, BATCH):
+            total += deleted
         if total:
-            _log.info("messages outlived the retention policy", messages=total, days=self._days)
-            self._indexer.wake()
+            _log.info("expired_messages_deleted", messages=total, days=self._days)
+            self._indexer.notify()
         return total

@@ -6,38 +6,62 @@ from collections.abc import AsyncIterator
 
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
+from mnemesh_kit.principal import Principal
 
-from mnemesh_recall.model.trace_operations import Export, Import, Imported, InteractionFilter, Record, TurnFilter
+from mnemesh_recall.model.query_rules import require_page
+from mnemesh_recall.model.trace_operations import (
+    ImportResult,
+    InteractionFilter,
+    Record,
+    TraceExport,
+    TraceImport,
+    TurnFilter,
+)
+from mnemesh_recall.model.trace_rules import (
+    require_export,
+    require_import,
+    require_interaction_filter,
+    require_turn_filter,
+)
 from mnemesh_recall.model.traces import ToolInteraction, Turn
 from mnemesh_recall.store.base import TraceStore
 from mnemesh_recall.vectors.indexer import Indexer
 
 
 class TraceService:
-    """Turns and traces of one organization after another; see TraceStore for what each of these does."""
+    """Turns and traces. Every method refuses invalid arguments with InvalidArgument.
+
+    See TraceStore for the semantics and the other errors.
+    """
 
     def __init__(self, store: TraceStore, indexer: Indexer) -> None:
         self._store = store
         self._indexer = indexer
 
-    async def list_turns(self, organization_id: str, wanted: TurnFilter, page: PageQuery) -> Page[Turn]:
-        """A page of turns."""
-        return await self._store.list_turns(organization_id, wanted, page)
+    async def list_turns(self, caller: Principal, filter_: TurnFilter, page: PageQuery) -> Page[Turn]:
+        """Returns a page of turns."""
+        require_page(page)
+        require_turn_filter(filter_)
+        return await self._store.list_turns(caller.organization_id, filter_, page)
 
     async def list_interactions(
-        self, organization_id: str, wanted: InteractionFilter, page: PageQuery
+        self, caller: Principal, filter_: InteractionFilter, page: PageQuery
     ) -> Page[ToolInteraction]:
-        """A page of tool calls with their results."""
-        return await self._store.list_interactions(organization_id, wanted, page)
+        """Returns a page of tool calls with their results."""
+        require_page(page)
+        require_interaction_filter(filter_)
+        return await self._store.list_interactions(caller.organization_id, filter_, page)
 
-    async def export(self, organization_id: str, wanted: Export) -> AsyncIterator[Record]:
-        """All that is asked for, record by record."""
-        async for batch in self._store.export(organization_id, wanted):
+    async def export(self, caller: Principal, export: TraceExport) -> AsyncIterator[Record]:
+        """Yields the records of an export."""
+        require_export(export)
+        async for batch in self._store.export(caller.organization_id, export):
             for record in batch:
                 yield record
 
-    async def import_records(self, organization_id: str, wanted: Import, key: RequestKey | None) -> Imported:
-        """Stores what the agent does not have, all or none."""
-        done = await self._store.import_records(organization_id, wanted, key)
-        self._indexer.wake()
-        return done
+    async def import_records(self, caller: Principal, request: TraceImport, key: RequestKey | None) -> ImportResult:
+        """Stores the records that the agent does not have, all or none."""
+        require_import(request)
+        result = await self._store.import_records(caller.organization_id, request, key)
+        self._indexer.notify()
+        return result

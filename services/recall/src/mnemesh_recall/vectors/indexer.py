@@ -1,4 +1,4 @@
-"""Keeps the vector index up to date from the store's outbox."""
+"""The update of the vector index from the outbox."""
 
 from __future__ import annotations
 
@@ -12,163 +12,161 @@ import structlog
 from mnemesh_kit.clock import Clock, SystemClock
 from mnemesh_kit.errors import Unavailable
 from mnemesh_retrieval.errors import EmbedderError, RetrievalError
+from mnemesh_types.messages import Message
 
-from mnemesh_recall.model.messages import Message
-from mnemesh_recall.model.outbox import ChangeKind, OutboxRow
-from mnemesh_recall.store.base import MessageStore
+from mnemesh_recall.model.outbox import ChangeKind, PendingChanges
+from mnemesh_recall.store.base import OutboxStore
 from mnemesh_recall.vectors.memories import MemoryIndexer
 from mnemesh_recall.vectors.messages import MessageVectors
 
 BATCH: Final = 256
-"""So much news is read and settled at once."""
-WRITTEN_AT_ONCE: Final = 32
-"""What embeds and writes them holds the interpreter: small portions keep the calls of others short."""
+"""The number of changes that are read and settled together."""
+EMBED_BATCH: Final = 32
+"""Embedding holds the interpreter lock: small batches keep concurrent calls fast."""
 POLL_SECONDS: Final = 2.0
-"""How long news of another replica may wait."""
+"""The longest time that a change by another replica waits."""
 GATHER_SECONDS: Final = 0.2
-"""Steps that follow each other are embedded together, and out of the way of the commit that made them."""
+"""The delay after a notification, so that the changes of several steps are embedded together."""
 RETRY_SECONDS: Final = 5.0
-HOLD: Final = timedelta(seconds=30)
-"""How long a process that died keeps the others from its work."""
+LEASE_DURATION: Final = timedelta(seconds=30)
+"""The time after which another instance replaces one that crashed."""
+
 _log = structlog.get_logger("mnemesh.recall.indexer")
 
 
 class Indexer:
-    """Brings what the outbox names into the vector index, in order, and forgets a row when the index has it.
+    """Applies the changes of the outbox to the vector index, in order, and then deletes them from the outbox.
 
-    Everything it does can be done again: after a crash it repeats at most one batch.
+    Every update is idempotent: after a crash, at most one batch is repeated.
 
-    Where several processes fill one index, each is a `holder` of its own name, and one at a time does the work: so
-    the news of a message arrive in order. Without a holder it is alone.
+    If several instances update one index, each has its own `instance_id`, and only the one with the lease applies
+    changes. Without an `instance_id`, this process is the only one.
     """
 
     def __init__(
         self,
-        store: MessageStore,
+        outbox: OutboxStore,
         vectors: MessageVectors,
         clock: Clock | None = None,
-        holder: str | None = None,
+        instance_id: str | None = None,
         *,
         memories: MemoryIndexer | None = None,
     ) -> None:
-        """An indexer of messages, and of `memories` where they are given."""
-        self._store = store
+        """Creates an indexer of messages, and of episodes and facts if `memories` is given."""
+        self._outbox = outbox
         self._vectors = vectors
         self._memories = memories
         self._clock = clock or SystemClock()
-        self._holder = holder
+        self._instance_id = instance_id
         self._oldest: datetime | None = None
-        self._news = asyncio.Event()
+        self._notified = asyncio.Event()
 
     async def open(self) -> None:
-        """Opens the index. One that is new, or of another embedder, is to be filled from all that is stored."""
+        """Opens the index. If it is new, or of another embedder, all messages are added to the outbox."""
         if not await self._vectors.exists():
-            noted = await self._store.note_all()
-            _log.info("building the vector index", messages=noted, embedder=self._vectors.embedder.handle)
+            count = await self._outbox.enqueue_all_messages()
+            _log.info("vector_index_rebuild_started", messages=count, embedder=self._vectors.embedder.handle)
         await self._vectors.open()
         if self._memories is not None:
             await self._memories.open()
 
-    async def open_words(self) -> None:
-        """Fills a word index that a migration has left empty."""
-        if count := await self._store.rebuild_words(only_if_empty=True):
-            _log.info("built the word index", messages=count)
-
     def lag_seconds(self) -> float:
-        """The age of the oldest change that the index was seen to lack; 0 where it lacked none."""
+        """Returns the age of the oldest known change that is not in the index; 0 if there is none."""
         oldest = self._oldest
         return 0.0 if oldest is None else max(0.0, (self._clock.now() - oldest).total_seconds())
 
-    def wake(self) -> None:
-        """Says that the outbox has news."""
-        self._news.set()
+    def notify(self) -> None:
+        """Wakes the indexer, because the outbox has new changes."""
+        self._notified.set()
 
     async def run(self) -> None:
-        """Works until it is cancelled."""
+        """Applies changes until it is cancelled."""
         while True:
             try:
                 await self.catch_up()
                 wait = POLL_SECONDS
             except (RetrievalError, Unavailable) as error:
-                _log.warning("the vector index lags; text search goes on", error=str(error), retry_in=RETRY_SECONDS)
+                _log.warning("vector_index_update_failed", error=str(error), retry_in=RETRY_SECONDS)
                 wait = RETRY_SECONDS
             with suppress(TimeoutError):
-                # Not wait_for: it swallows a cancellation that comes together with news, and then this never ends.
+                # asyncio.wait_for loses a cancellation that arrives together with the event.
                 async with asyncio.timeout(wait):
-                    await self._news.wait()
+                    await self._notified.wait()
                 await asyncio.sleep(GATHER_SECONDS)
-            self._news.clear()
+            self._notified.clear()
 
     async def catch_up(self) -> int:
-        """Empties the outbox, unless another holder is at it; returns how many rows were done."""
-        rows, _ = await self._store.pending(1)
-        self._oldest = rows[0].created_at if rows else None
-        if not rows:
+        """Applies all pending changes, unless another instance has the lease. Returns the number of changes."""
+        if not await self._read(1):
             return 0
-        done = 0
-        async with self._held() as mine:
-            while mine:
-                rows, found = await self._store.pending(BATCH)
-                self._oldest = rows[0].created_at if rows else None
-                if not rows:
+        applied = 0
+        async with self._lease() as has_lease:
+            while has_lease and (changes := await self._read(BATCH)):
+                await self._apply(changes)
+                applied += len(changes.rows)
+                if not await self._outbox.settle(changes.rows, self._instance_id):
                     break
-                await self._apply(rows, found)
-                done += len(rows)
-                if not await self._store.settle(rows, self._holder):
-                    break
-        return done
+        return applied
 
-    async def finish(self) -> int:
-        """Returns when the outbox is empty, whoever emptied it; how many rows were done here."""
-        done = 0
+    async def drain(self) -> int:
+        """Waits until this or another instance has emptied the outbox. Returns the number of changes applied here."""
+        applied = 0
         while True:
-            done += await self.catch_up()
-            if self._oldest is None or not (await self._store.pending(1))[0]:
-                return done
+            applied += await self.catch_up()
+            if not await self._read(1):
+                return applied
             await asyncio.sleep(GATHER_SECONDS)
 
+    async def _read(self, limit: int) -> PendingChanges | None:
+        changes = await self._outbox.get_pending(limit)
+        self._oldest = changes.rows[0].created_at if changes.rows else None
+        return changes if changes.rows else None
+
     @asynccontextmanager
-    async def _held(self) -> AsyncIterator[bool]:
-        """The hold on the outbox for the time of the block; false where another holder has it."""
-        if self._holder is None:
+    async def _lease(self) -> AsyncIterator[bool]:
+        """Holds the lease during the block. The value is false if another instance has it."""
+        if self._instance_id is None:
             yield True
             return
-        if not await self._store.hold_news(self._holder, HOLD):
+        if not await self._outbox.acquire_lease(self._instance_id, LEASE_DURATION):
             yield False
             return
-        keeper = asyncio.create_task(self._keep(self._holder))
+        renewal = asyncio.create_task(self._renew(self._instance_id))
         try:
             yield True
         finally:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
-            await self._store.let_go_of_news(self._holder)
+            renewal.cancel()
+            await asyncio.gather(renewal, return_exceptions=True)
+            await self._outbox.release_lease(self._instance_id)
 
-    async def _keep(self, holder: str) -> None:
-        """Keeps the hold while a batch takes its time."""
+    async def _renew(self, instance_id: str) -> None:
         while True:
-            await asyncio.sleep(HOLD.total_seconds() / 3)
-            await self._store.hold_news(holder, HOLD)
+            await asyncio.sleep(LEASE_DURATION.total_seconds() / 3)
+            await self._outbox.acquire_lease(instance_id, LEASE_DURATION)
 
-    async def _apply(self, rows: Sequence[OutboxRow], found: dict[str, tuple[str, Message]]) -> None:
-        named = list(dict.fromkeys(row.subject_id for row in rows if row.kind is ChangeKind.MESSAGE))
-        there = [found[id_] for id_ in named if id_ in found]
-        for start in range(0, len(there), WRITTEN_AT_ONCE):
-            await self._put(there[start : start + WRITTEN_AT_ONCE])
-        await self._vectors.forget([id_ for id_ in named if id_ not in found])
-        for agent_id in dict.fromkeys(row.subject_id for row in rows if row.kind is ChangeKind.AGENT):
-            await self._vectors.forget_agent(agent_id)
+    async def _apply(self, changes: PendingChanges) -> None:
+        message_ids = _subjects(changes, ChangeKind.MESSAGE)
+        stored = [changes.messages[id_] for id_ in message_ids if id_ in changes.messages]
+        for start in range(0, len(stored), EMBED_BATCH):
+            await self._put(stored[start : start + EMBED_BATCH])
+        await self._vectors.remove([id_ for id_ in message_ids if id_ not in changes.messages])
+        for agent_id in _subjects(changes, ChangeKind.AGENT):
+            await self._vectors.remove_agent(agent_id)
         if self._memories is not None:
-            memory_ids = dict.fromkeys(row.subject_id for row in rows if row.kind is ChangeKind.MEMORY)
-            await self._memories.follow(list(memory_ids))
+            await self._memories.update(_subjects(changes, ChangeKind.MEMORY))
 
-    async def _put(self, found: Sequence[tuple[str, Message]]) -> None:
+    async def _put(self, messages: Sequence[tuple[str, Message]]) -> None:
         try:
-            await self._vectors.put(found)
+            await self._vectors.put(messages)
         except EmbedderError as error:
-            # One text that the embedder refuses for good must not stop those behind it.
-            if len(found) <= 1:
-                _log.warning("a message stays without a vector", message_ids=[m.id for _, m in found], error=str(error))
+            # A text that the embedder refuses permanently must not block the others.
+            if len(messages) <= 1:
+                _log.warning("message_not_embedded", message_ids=[m.id for _, m in messages], error=str(error))
                 return
-            for one in found:
-                await self._put([one])
+            for message in messages:
+                await self._put([message])
+
+
+def _subjects(changes: PendingChanges, kind: ChangeKind) -> list[str]:
+    """Returns the subjects of the changes of one kind, each once, in order."""
+    return list(dict.fromkeys(row.subject_id for row in changes.rows if row.kind is kind))

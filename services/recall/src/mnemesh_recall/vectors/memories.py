@@ -1,4 +1,4 @@
-"""The episodes and facts in the vector index, and what keeps them there up to date."""
+"""The vectors of episodes and facts, and their update from the outbox."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from mnemesh_recall.model.episodes import Scope
 from mnemesh_recall.store.base import EpisodeStore
 
 PREFIX: Final = "memories."
-LOOKED_AT: Final = 20_000
-"""Where vectors are compared one by one, so many of the scopes are, those written last; beside those found already."""
+"""The prefix of the names of memory collections."""
+MAX_COMPARED: Final = 20_000
+"""The number of newest vectors in scope that an index without a graph compares, in addition to `include`."""
 
 _log = structlog.get_logger("mnemesh.recall.memories")
 
 
 class MemoryVectors:
-    """The texts of episodes and facts under one embedder."""
+    """The collection with the vectors of episodes and facts by one embedder."""
 
     def __init__(self, index: NearestIndex, embedder: Embedder) -> None:
         self._index = index
@@ -33,11 +34,11 @@ class MemoryVectors:
         self.collection = f"{PREFIX}{embedder.handle}"
 
     async def exists(self) -> bool:
-        """Whether the collection was made before."""
+        """Returns whether the index has the collection."""
         return self.collection in await self._index.collections()
 
     async def open(self) -> None:
-        """Makes the collection, or opens it; those of other embedders are dropped."""
+        """Opens the collection, or creates it. Collections of other embedders are dropped."""
         for name in await self._index.collections():
             if name.startswith(PREFIX) and name != self.collection:
                 await self._index.drop_collection(name)
@@ -51,13 +52,31 @@ class MemoryVectors:
         )
 
     async def search(
-        self, organization_id: str, kind: str, scopes: Sequence[Scope], text: str, limit: int, also: Sequence[str] = ()
+        self,
+        organization_id: str,
+        kind: str,
+        scopes: Sequence[Scope],
+        text: str,
+        limit: int,
+        include: Sequence[str] = (),
     ) -> list[str]:
-        """Ids of the nearest in meaning, best first; those of `also` are looked at in any case. EmbedderAway."""
+        """Returns the ids of the memories with the nearest vectors, best first.
+
+        Args:
+            organization_id: the organization.
+            kind: `episode` or `fact`.
+            scopes: the scopes to search; all if empty.
+            text: the text whose vector is compared.
+            limit: the largest number of ids.
+            include: memories that are compared in any case.
+
+        Raises:
+            EmbedderAway: the embedder cannot be reached.
+        """
         (vector,) = await self._embed([text])
         if not vector.any():
             return []
-        narrowed: Filter = all_of(
+        filter_: Filter = all_of(
             Match("organization_id", organization_id),
             Match("kind", kind),
             MatchAny("scope", tuple(scope.key for scope in scopes)) if scopes else None,
@@ -65,24 +84,24 @@ class MemoryVectors:
         query = SearchQuery(
             mode=SearchMode.DENSE,
             vector=vector,
-            filter=narrowed,
+            filter=filter_,
             limit=limit,
             with_payload=False,
-            newest=LOOKED_AT,
-            also=tuple(_uuid(id_) for id_ in also),
+            newest=MAX_COMPARED,
+            also=tuple(_uuid(id_) for id_ in include),
         )
         return [f"{kind}-{hit.id}" for hit in await self._index.search(self.collection, query) if hit.score > 0]
 
-    async def put(self, found: Sequence[MemoryText]) -> None:
-        """Writes them; those without a vector are taken out."""
-        vectors = await self._embed([memory.text for memory in found])
-        told = list(zip(found, vectors, strict=True))
-        if points := [_point(memory, vector) for memory, vector in told if vector.any()]:
+    async def put(self, memories: Sequence[MemoryText]) -> None:
+        """Writes memories. A memory with an empty vector is removed."""
+        vectors = await self._embed([memory.text for memory in memories])
+        pairs = list(zip(memories, vectors, strict=True))
+        if points := [_point(memory, vector) for memory, vector in pairs if vector.any()]:
             await self._index.write(self.collection, points)
-        await self.forget([memory.id for memory, vector in told if not vector.any()])
+        await self.remove([memory.id for memory, vector in pairs if not vector.any()])
 
-    async def forget(self, ids: Sequence[str]) -> None:
-        """Takes them out."""
+    async def remove(self, ids: Sequence[str]) -> None:
+        """Removes memories."""
         if ids:
             await self._index.delete(self.collection, [_uuid(id_) for id_ in ids])
 
@@ -94,39 +113,39 @@ class MemoryVectors:
 
 
 class MemoryIndexer:
-    """Brings episodes and facts that the outbox names into the vector index."""
+    """Brings the episodes and facts that the outbox names into the vector index."""
 
     def __init__(self, store: EpisodeStore, vectors: MemoryVectors) -> None:
         self._store = store
         self._vectors = vectors
 
     async def open(self) -> None:
-        """Opens the collection. One that is new is to be filled from all that is stored."""
+        """Opens the collection. If it is new, all episodes and facts are added to the outbox."""
         if not await self._vectors.exists():
-            await self._store.note_all()
+            await self._store.enqueue_all()
         await self._vectors.open()
 
-    async def follow(self, ids: Sequence[str]) -> None:
-        """Makes the index agree with the store about these; it can be done again."""
+    async def update(self, ids: Sequence[str]) -> None:
+        """Makes the index agree with the store about these memories. The update is idempotent."""
         if not ids:
             return
-        found = await self._store.texts(ids)
-        await self._put(found)
-        there = {memory.id for memory in found}
-        await self._vectors.forget([id_ for id_ in ids if id_ not in there])
+        stored = await self._store.get_texts(ids)
+        await self._put(stored)
+        stored_ids = {memory.id for memory in stored}
+        await self._vectors.remove([id_ for id_ in ids if id_ not in stored_ids])
 
-    async def _put(self, found: Sequence[MemoryText]) -> None:
-        if not found:
+    async def _put(self, memories: Sequence[MemoryText]) -> None:
+        if not memories:
             return
         try:
-            await self._vectors.put(found)
+            await self._vectors.put(memories)
         except EmbedderError as error:
-            # One text that the embedder refuses for good must not stop those behind it.
-            if len(found) == 1:
-                _log.warning("a memory stays without a vector", memory_id=found[0].id, error=str(error))
+            # A text that the embedder refuses permanently must not block the others.
+            if len(memories) == 1:
+                _log.warning("memory_not_embedded", memory_id=memories[0].id, error=str(error))
                 return
-            for one in found:
-                await self._put([one])
+            for memory in memories:
+                await self._put([memory])
 
 
 def _point(memory: MemoryText, vector: Vector) -> Point:

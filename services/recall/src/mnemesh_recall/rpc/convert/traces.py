@@ -1,18 +1,22 @@
-"""Turns, traces, tool interactions and records between the wire and the domain."""
+"""The conversion of turns, traces, tool interactions and records."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, Final
 
-import msgspec
 from mnemesh.recall.v1 import episodes_pb2, traces_pb2
 from mnemesh.recall.v1 import traces_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_kit.ids import require_id
+from mnemesh_kit.time import (
+    optional_timestamp_from_proto,
+    optional_timestamp_to_proto,
+    timestamp_from_proto,
+    timestamp_to_proto,
+)
+from mnemesh_types.convert import message_to_proto
 
 from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
-from mnemesh_recall.model.message_rules import MAX_NAME_CHARACTERS, require_text
 from mnemesh_recall.model.trace_operations import Record, RecordType
 from mnemesh_recall.model.traces import (
     InteractionStatus,
@@ -22,29 +26,26 @@ from mnemesh_recall.model.traces import (
     Trace,
     TraceType,
     Turn,
-    text_of,
 )
 from mnemesh_recall.rpc.convert import episodes
-from mnemesh_recall.rpc.convert.messages import instant, message_out, timestamp
 
-MAX_URLS: Final = 100
 SCHEMA_VERSION: Final = 1
-_NOBODY: Final = Scope(ScopeKind.NAME, "")
-"""The scope of a record that is yet to be given one: that of the agent that takes it in."""
-_TYPES: Final = {
+_UNASSIGNED: Final = Scope(ScopeKind.NAME, "")
+"""The scope of a record before the import assigns that of the agent."""
+_TYPE_FROM_PROTO: Final = {
     traces_pb2.TRACE_TYPE_USER: TraceType.USER,
     traces_pb2.TRACE_TYPE_ASSISTANT: TraceType.ASSISTANT,
     traces_pb2.TRACE_TYPE_TOOL_CALL: TraceType.TOOL_CALL,
     traces_pb2.TRACE_TYPE_TOOL_RESULT: TraceType.TOOL_RESULT,
 }
-_TYPES_OUT: Final = {kind: number for number, kind in _TYPES.items()}
-STATUSES: Final = {
+_TYPE_TO_PROTO: Final = {kind: number for number, kind in _TYPE_FROM_PROTO.items()}
+STATUS_FROM_PROTO: Final = {
     traces_pb2.TOOL_INTERACTION_STATUS_PENDING: InteractionStatus.PENDING,
     traces_pb2.TOOL_INTERACTION_STATUS_SUCCESS: InteractionStatus.SUCCESS,
     traces_pb2.TOOL_INTERACTION_STATUS_ERROR: InteractionStatus.ERROR,
 }
-_STATUSES_OUT: Final = {status: number for number, status in STATUSES.items()}
-RECORD_TYPES: Final = {
+_STATUS_TO_PROTO: Final = {status: number for number, status in STATUS_FROM_PROTO.items()}
+RECORD_TYPE_FROM_PROTO: Final = {
     rpc.TRACE_RECORD_TYPE_RAW_TRACE: RecordType.TRACE,
     rpc.TRACE_RECORD_TYPE_EPISODE: RecordType.EPISODE,
     rpc.TRACE_RECORD_TYPE_FACT: RecordType.FACT,
@@ -52,8 +53,8 @@ RECORD_TYPES: Final = {
 }
 
 
-def turn_out(turn: Turn) -> traces_pb2.Turn:
-    """A turn for the wire."""
+def turn_to_proto(turn: Turn) -> traces_pb2.Turn:
+    """Converts a turn."""
     return traces_pb2.Turn(
         id=turn.id,
         agent_id=turn.agent_id,
@@ -65,16 +66,16 @@ def turn_out(turn: Turn) -> traces_pb2.Turn:
         tool_call_count=turn.tool_call_count,
         compacted=turn.compacted,
         episode_id=turn.episode_id,
-        traces=[trace_out(trace) for trace in turn.traces],
-        start_time=timestamp(turn.started_at),
-        end_time=timestamp(turn.ended_at),
+        traces=[trace_to_proto(trace) for trace in turn.traces],
+        start_time=timestamp_to_proto(turn.started_at),
+        end_time=timestamp_to_proto(turn.ended_at),
     )
 
 
-def interaction_out(interaction: ToolInteraction) -> traces_pb2.ToolInteraction:
-    """A tool call with its result, for the wire."""
-    calling, answering = interaction.calling, interaction.answering
-    said = None if interaction.answer is None else text_of(interaction.answer.content)
+def interaction_to_proto(interaction: ToolInteraction) -> traces_pb2.ToolInteraction:
+    """Converts a tool call with its result."""
+    calling, returning = interaction.calling, interaction.returning
+    result = None if interaction.tool_return is None else interaction.tool_return.text
     failed = interaction.status is InteractionStatus.ERROR
     return traces_pb2.ToolInteraction(
         tool_call_id=interaction.call.id,
@@ -82,28 +83,28 @@ def interaction_out(interaction: ToolInteraction) -> traces_pb2.ToolInteraction:
         turn_id=calling.turn_id or "",
         tool_name=interaction.call.name,
         arguments=interaction.call.arguments,
-        status=_STATUSES_OUT[interaction.status],
-        result=None if failed else said,
-        error=said if failed else None,
+        status=_STATUS_TO_PROTO[interaction.status],
+        result=None if failed else result,
+        error=result if failed else None,
         conversation_id=calling.conversation_id,
         run_id=calling.run_id,
         step_id=calling.step_id,
         call_message_id=calling.id,
-        return_message_id=None if answering is None else answering.id,
-        call_time=timestamp(calling.created_at),
-        return_time=None if answering is None else timestamp(answering.created_at),
+        return_message_id=None if returning is None else returning.id,
+        call_time=timestamp_to_proto(calling.created_at),
+        return_time=None if returning is None else timestamp_to_proto(returning.created_at),
     )
 
 
-def trace_out(trace: Trace) -> traces_pb2.RawTrace:
-    """A trace for the wire."""
+def trace_to_proto(trace: Trace) -> traces_pb2.RawTrace:
+    """Converts a trace."""
     media = trace.media
     return traces_pb2.RawTrace(
         id=trace.id,
-        create_time=timestamp(trace.created_at),
+        create_time=timestamp_to_proto(trace.created_at),
         turn_id=trace.turn_id,
         seq=trace.seq,
-        trace_type=_TYPES_OUT[trace.trace_type],
+        trace_type=_TYPE_TO_PROTO[trace.trace_type],
         content=trace.content,
         source_event=trace.source_event,
         media=None
@@ -126,90 +127,81 @@ def trace_out(trace: Trace) -> traces_pb2.RawTrace:
     )
 
 
-def record_out(record: Record) -> rpc.TraceRecord:
-    """A record for the wire."""
+def record_to_proto(record: Record) -> rpc.TraceRecord:
+    """Converts a record of an export."""
     match record:
         case Trace():
-            return rpc.TraceRecord(raw_trace=trace_out(record))
+            return rpc.TraceRecord(raw_trace=trace_to_proto(record))
         case Episode():
-            return rpc.TraceRecord(episode=episodes.episode_out(record))
+            return rpc.TraceRecord(episode=episodes.episode_to_proto(record))
         case Fact():
-            return rpc.TraceRecord(fact=episodes.fact_out(record))
+            return rpc.TraceRecord(fact=episodes.fact_to_proto(record))
         case Snapshot():
             return rpc.TraceRecord(
                 snapshot=traces_pb2.TraceSnapshot(
                     schema_version=SCHEMA_VERSION,
                     conversation_id=record.conversation_id,
                     epoch_id=record.epoch,
-                    last_compaction_time=None if record.reset_at is None else timestamp(record.reset_at),
-                    messages=[message_out(message) for message in record.messages],
+                    last_compaction_time=optional_timestamp_to_proto(record.reset_at),
+                    messages=[message_to_proto(message) for message in record.messages],
                 )
             )
 
 
-def record_in(record: rpc.TraceRecord) -> Record:
-    """A record to be taken in."""
+def record_from_proto(record: rpc.TraceRecord) -> Record:
+    """Converts a record of an import. Raises InvalidArgument if it is empty or has no time."""
     match record.WhichOneof("record"):
         case "raw_trace":
-            return trace_in(record.raw_trace, "record.raw_trace")
+            return trace_from_proto(record.raw_trace, "record.raw_trace")
         case "episode":
-            return episode_in(record.episode, "record.episode")
+            return _episode_from_proto(record.episode, "record.episode")
         case "fact":
-            return fact_in(record.fact, "record.fact")
+            return _fact_from_proto(record.fact, "record.fact")
         case "snapshot":
             return Snapshot(record.snapshot.conversation_id, 0, None, ())
         case _:
             raise InvalidArgument("record must be a trace, an episode, a fact or a snapshot.", field="record")
 
 
-def trace_in(trace: traces_pb2.RawTrace, field: str) -> Trace:
-    """A trace to be taken in."""
-    kind = _TYPES.get(trace.trace_type)
+def trace_from_proto(trace: traces_pb2.RawTrace, field: str) -> Trace:
+    """Converts a trace. Raises InvalidArgument if it has no type or no time."""
+    kind = _TYPE_FROM_PROTO.get(trace.trace_type)
     if kind is None:
         raise InvalidArgument(f"{field}.trace_type must be given.", field=f"{field}.trace_type")
-    if trace.seq < 1:
-        raise InvalidArgument(f"{field}.seq must be 1 or more.", field=f"{field}.seq")
-    require_text(trace.content, f"{field}.content")
     return Trace(
-        id=episodes.short(trace.id, f"{field}.id"),
-        created_at=_time(trace, "create_time", field),
-        turn_id=episodes.short(trace.turn_id, f"{field}.turn_id"),
+        id=trace.id,
+        created_at=_required_time(trace, "create_time", field),
+        turn_id=trace.turn_id,
         seq=trace.seq,
         trace_type=kind,
         content=trace.content,
-        source_event=_name(trace.source_event, f"{field}.source_event"),
-        media=_media(trace.media, f"{field}.media") if trace.HasField("media") else None,
-        tool_name=_name(trace.tool_name, f"{field}.tool_name") if trace.HasField("tool_name") else None,
-        tool_call_id=episodes.short(trace.tool_call_id, f"{field}.tool_call_id")
-        if trace.HasField("tool_call_id")
-        else None,
-        tool_args=_json(trace.tool_args, f"{field}.tool_args") if trace.HasField("tool_args") else None,
-        tool_result=_json(trace.tool_result, f"{field}.tool_result") if trace.HasField("tool_result") else None,
-        tool_error=_text(trace.tool_error, f"{field}.tool_error") if trace.HasField("tool_error") else None,
-        correlation_id=_name(trace.correlation_id, f"{field}.correlation_id")
-        if trace.HasField("correlation_id")
-        else None,
-        tags=episodes.tags_in(trace.tags, f"{field}.tags"),
-        tool_result_ref=_text(trace.tool_result_ref, f"{field}.tool_result_ref")
-        if trace.HasField("tool_result_ref")
-        else None,
-        extra=episodes.metadata_in(trace, "extra", field),
+        source_event=trace.source_event,
+        media=_media_from_proto(trace.media) if trace.HasField("media") else None,
+        tool_name=trace.tool_name if trace.HasField("tool_name") else None,
+        tool_call_id=trace.tool_call_id if trace.HasField("tool_call_id") else None,
+        tool_args=trace.tool_args if trace.HasField("tool_args") else None,
+        tool_result=trace.tool_result if trace.HasField("tool_result") else None,
+        tool_error=trace.tool_error if trace.HasField("tool_error") else None,
+        correlation_id=trace.correlation_id if trace.HasField("correlation_id") else None,
+        tags=tuple(dict.fromkeys(trace.tags)),
+        tool_result_ref=trace.tool_result_ref if trace.HasField("tool_result_ref") else None,
+        extra=trace.extra if trace.HasField("extra") else None,
         conversation_id=trace.conversation_id if trace.HasField("conversation_id") else None,
-        run_id=require_id(trace.run_id, "run", f"{field}.run_id") if trace.HasField("run_id") else None,
+        run_id=trace.run_id if trace.HasField("run_id") else None,
         archived=trace.archived,
     )
 
 
-def episode_in(episode: episodes_pb2.Episode, field: str) -> Episode:
-    """An episode to be taken in under its own id and times."""
-    new = episodes.new_episode(_unscoped(episode), field)
-    created = _time(episode, "create_time", field)
+def _episode_from_proto(episode: episodes_pb2.Episode, field: str) -> Episode:
+    """Converts an imported episode, which keeps its id and times."""
+    new = episodes.new_episode_from_proto(_without_scope(episode), field)
+    created_at = _required_time(episode, "create_time", field)
     return Episode(
-        id=episodes.short(episode.id, f"{field}.id"),
-        scope=_NOBODY,
+        id=episode.id,
+        scope=_UNASSIGNED,
         summary=new.summary,
-        created_at=created,
-        updated_at=_time(episode, "update_time", field) if episode.HasField("update_time") else created,
+        created_at=created_at,
+        updated_at=optional_timestamp_from_proto(episode, "update_time", f"{field}.update_time") or created_at,
         turn_ids=new.turn_ids,
         tags=new.tags,
         salience=new.salience,
@@ -221,23 +213,18 @@ def episode_in(episode: episodes_pb2.Episode, field: str) -> Episode:
     )
 
 
-def fact_in(fact: episodes_pb2.Fact, field: str) -> Fact:
-    """A fact to be taken in under its own id and times, closed or not."""
-    given = _unscoped(fact)
-    # What never held ends where it starts.
-    given.ClearField("invalid_time")
-    new = episodes.new_fact(given, field)
-    created = _time(fact, "create_time", field)
-    ends = _time(fact, "invalid_time", field) if fact.HasField("invalid_time") else None
-    closed = _time(fact, "close_time", field) if fact.HasField("close_time") else None
-    id_ = episodes.short(fact.id, f"{field}.id")
+def _fact_from_proto(fact: episodes_pb2.Fact, field: str) -> Fact:
+    """Converts an imported fact, closed or not, which keeps its id and times."""
+    new = episodes.new_fact_from_proto(_without_scope(fact), field)
+    created_at = _required_time(fact, "create_time", field)
+    closed_at = optional_timestamp_from_proto(fact, "close_time", f"{field}.close_time")
     return Fact(
-        id=id_,
-        scope=_NOBODY,
+        id=fact.id,
+        scope=_UNASSIGNED,
         text=new.text,
-        created_at=created,
-        updated_at=_time(fact, "update_time", field) if fact.HasField("update_time") else created,
-        chain_id=id_,
+        created_at=created_at,
+        updated_at=optional_timestamp_from_proto(fact, "update_time", f"{field}.update_time") or created_at,
+        chain_id=fact.id,
         tags=new.tags,
         confidence=new.confidence,
         salience=new.salience,
@@ -245,62 +232,28 @@ def fact_in(fact: episodes_pb2.Fact, field: str) -> Fact:
         metadata=new.metadata,
         extra=new.extra,
         valid_from=new.valid_from,
-        invalid_at=ends,
-        first_invalid_at=ends if closed is None else None,
-        closed_at=closed,
-        superseded_by_id=_link(fact, "superseded_by_id", field),
-        supersedes_id=_link(fact, "supersedes_id", field),
-        invalid_reason=_text(fact.invalid_reason, f"{field}.invalid_reason")
-        if fact.HasField("invalid_reason")
-        else None,
-        invalid_source=episodes.source_in(fact.invalid_source, f"{field}.invalid_source")
-        if fact.HasField("invalid_source")
-        else None,
+        invalid_at=new.invalid_at,
+        first_invalid_at=new.invalid_at if closed_at is None else None,
+        closed_at=closed_at,
+        superseded_by_id=fact.superseded_by_id if fact.HasField("superseded_by_id") else None,
+        supersedes_id=fact.supersedes_id if fact.HasField("supersedes_id") else None,
+        invalid_reason=fact.invalid_reason if fact.HasField("invalid_reason") else None,
+        invalid_source=episodes.source_from_proto(fact.invalid_source) if fact.HasField("invalid_source") else None,
     )
 
 
-def _unscoped(memory: Any) -> Any:
+def _without_scope(memory: Any) -> Any:
     copy = type(memory)()
     copy.CopyFrom(memory)
     copy.ClearField("scope")
     return copy
 
 
-def _link(fact: episodes_pb2.Fact, name: Any, field: str) -> str | None:
-    return episodes.short(getattr(fact, name), f"{field}.{name}") if fact.HasField(name) else None
+def _media_from_proto(media: traces_pb2.TraceMedia) -> Media:
+    return Media(images=tuple(media.images), audio=tuple(media.audio), video=tuple(media.video))
 
 
-def _media(media: traces_pb2.TraceMedia, field: str) -> Media:
-    urls = {name: tuple(getattr(media, name)) for name in ("images", "audio", "video")}
-    for name, given in urls.items():
-        if len(given) > MAX_URLS:
-            raise InvalidArgument(f"{field}.{name} must be at most {MAX_URLS}.", field=f"{field}.{name}")
-        for index, url in enumerate(given):
-            require_text(url, f"{field}.{name}[{index}]")
-    return Media(**urls)
-
-
-def _time(message: Any, name: str, field: str) -> datetime:
+def _required_time(message: Any, name: str, field: str) -> datetime:
     if not message.HasField(name):
         raise InvalidArgument(f"{field}.{name} is required.", field=f"{field}.{name}")
-    return instant(getattr(message, name), f"{field}.{name}")
-
-
-def _json(text: str, field: str) -> str:
-    require_text(text, field)
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidArgument(f"{field} is not JSON.", field=field) from error
-    return text
-
-
-def _text(text: str, field: str) -> str:
-    require_text(text, field)
-    return text
-
-
-def _name(text: str, field: str) -> str:
-    if len(text) > MAX_NAME_CHARACTERS or "\0" in text:
-        raise InvalidArgument(f"{field} must be at most {MAX_NAME_CHARACTERS} characters, none NUL.", field=field)
-    return text
+    return timestamp_from_proto(getattr(message, name), f"{field}.{name}")

@@ -1,4 +1,4 @@
-"""The port of the store of episodes and facts; the docstrings are its contract."""
+"""The Protocol of the store of episodes and facts."""
 
 from __future__ import annotations
 
@@ -9,138 +9,157 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
 
 from mnemesh_recall.model.episode_operations import (
-    Committed,
     EpisodeCommit,
+    EpisodeCommitResult,
     EpisodeFilter,
     EpisodeOrder,
     FactFilter,
     FactOrder,
-    Invalidate,
+    InvalidateFact,
     MemoryBundle,
+    MemoryFilter,
     MemoryText,
     NewFact,
     ScopeErasure,
     ScopeSummary,
-    Supersede,
+    SupersedeFact,
 )
 from mnemesh_recall.model.episodes import Episode, Fact, Scope
 
 
 class EpisodeStore(Protocol):
-    """Episodes and facts of all organizations.
+    """The episodes and facts of all organizations.
 
-    Every method is one transaction. What belongs to another organization is NotFound, as if it were not there. Writes
-    under the scope of an erased agent, or of a conversation of its, raise Erased; such a scope goes with the agent.
-    A `key` that was used before gives the first result again, or RequestIdReused where the content differs; where
-    that result was erased meanwhile it is NotFound. What is changed in a closed fact raises FactClosed.
+    Every method is one transaction. A resource of another organization is NotFound. A write in the scope of an erased
+    agent, or of one of its conversations, raises Erased; such a scope is erased with the agent.
+
+    A repeated `key` returns the first result again, or raises RequestIdReused if the content differs, or NotFound if
+    the result was erased meanwhile. A change of a closed fact raises FactClosed.
+
+    Example:
+        result = await store.commit_episode(organization_id, EpisodeCommit(scope=scope, episode=new), key)
+        page = await store.list_facts(organization_id, FactFilter(scopes=(scope,)), FactOrder.CREATED, page_query)
     """
 
-    async def commit_episode(self, organization_id: str, wanted: EpisodeCommit, key: RequestKey | None) -> Committed:
-        """Stores an episode and does operations on facts, in order, all or none.
+    async def commit_episode(
+        self, organization_id: str, commit: EpisodeCommit, key: RequestKey | None
+    ) -> EpisodeCommitResult:
+        """Stores an episode and runs operations on facts, in order. All of it is stored, or nothing.
 
-        Checked first: the conversation (NotFound), then its lease (a lower epoch than the highest seen: LeaseLost; a
-        higher one is kept). Facts that are added without a source episode are drawn from this one. InvalidArgument
-        where neither a memory nor the commit names its scope.
+        A higher epoch of the lease than the stored one is kept. A fact that is added without a source episode gets
+        this episode as its source.
+
+        Raises:
+            NotFound: the conversation, or a fact, does not exist.
+            LeaseLost: the conversation has a higher epoch.
+            InvalidArgument: neither a memory nor the commit names the scope.
         """
         ...
 
     async def get_episode(self, organization_id: str, episode_id: str) -> Episode:
-        """One episode."""
+        """Returns an episode. Raises NotFound."""
         ...
 
     async def list_episodes(
-        self, organization_id: str, wanted: EpisodeFilter, order: EpisodeOrder, page: PageQuery
+        self, organization_id: str, filter_: EpisodeFilter, order: EpisodeOrder, page: PageQuery
     ) -> Page[Episode]:
-        """A page; those without a value to order by come last."""
+        """Returns a page. Episodes without a value to order by come last."""
         ...
 
     async def update_episode(
         self, organization_id: str, episode_id: str, changes: Mapping[str, Any], key: RequestKey | None
     ) -> Episode:
-        """Gives an episode new values of the named fields."""
+        """Sets the named fields of an episode."""
         ...
 
     async def delete_episode(self, organization_id: str, episode_id: str, key: RequestKey | None) -> None:
-        """Erases an episode; one that is not there is no error. The facts drawn from it stay."""
+        """Deletes an episode. One that does not exist is no error. The facts that name it as a source remain."""
         ...
 
     async def create_fact(
         self, organization_id: str, scope: Scope, new: NewFact, key: RequestKey | None
     ) -> tuple[Fact, bool]:
-        """Adds a fact, or confirms the one of its scope that holds and says the same; whether that was so."""
+        """Adds a fact, or confirms the valid fact of the scope with the same text.
+
+        Returns:
+            The fact, and whether it existed.
+        """
         ...
 
     async def get_fact(self, organization_id: str, fact_id: str) -> Fact:
-        """One fact, closed or not."""
+        """Returns a fact, closed or not. Raises NotFound."""
         ...
 
     async def list_facts(
-        self, organization_id: str, wanted: FactFilter, order: FactOrder, page: PageQuery
+        self, organization_id: str, filter_: FactFilter, order: FactOrder, page: PageQuery
     ) -> Page[Fact]:
-        """A page; those without a value to order by come last."""
+        """Returns a page. Facts without a value to order by come last."""
         ...
 
     async def update_fact(
         self, organization_id: str, fact_id: str, changes: Mapping[str, Any], key: RequestKey | None
     ) -> Fact:
-        """Gives a fact new values of the named fields."""
+        """Sets the named fields of a fact."""
         ...
 
     async def supersede_fact(
-        self, organization_id: str, wanted: Supersede, key: RequestKey | None
+        self, organization_id: str, operation: SupersedeFact, key: RequestKey | None
     ) -> tuple[Fact, Fact]:
-        """Closes a fact in favour of a new one of the same scope: the new one, and the closed one.
+        """Closes a fact and adds another one of the same scope. Returns the new fact and the closed one.
 
-        Of two that supersede the same fact at once, one raises FactClosed.
+        If two requests supersede the same fact at once, one of them raises FactClosed.
         """
         ...
 
-    async def invalidate_fact(self, organization_id: str, wanted: Invalidate, key: RequestKey | None) -> Fact:
-        """Closes a fact; one that is closed for the same time stays as it is."""
+    async def invalidate_fact(self, organization_id: str, operation: InvalidateFact, key: RequestKey | None) -> Fact:
+        """Closes a fact. A fact that is closed for the same time is unchanged."""
         ...
 
     async def delete_fact(self, organization_id: str, fact_id: str, key: RequestKey | None) -> None:
-        """Erases a fact; one that is not there is no error. The others of its chain stay, closed as they were."""
+        """Deletes a fact. One that does not exist is no error. The others of its chain remain as they are."""
         ...
 
     async def list_fact_history(self, organization_id: str, fact_id: str, page: PageQuery) -> Page[Fact]:
-        """The chain of facts that superseded one another, by the order in which they were stored."""
+        """Returns a page of the facts that superseded one another, in the order of their storage."""
         ...
 
     async def get_bundle(
-        self, organization_id: str, where: FactFilter, max_episodes: int, max_facts: int
+        self, organization_id: str, filter_: FactFilter, max_episodes: int, max_facts: int
     ) -> MemoryBundle:
-        """The newest episodes and the most salient facts that hold, as one consistent read."""
+        """Returns the newest episodes and the most salient valid facts, in one consistent read."""
         ...
 
     async def list_scopes(self, organization_id: str, name_prefix: str | None, page: PageQuery) -> Page[ScopeSummary]:
-        """The scopes that hold anything, by kind, then by id."""
+        """Returns the scopes that contain a memory, ordered by kind and id.
+
+        With a `name_prefix`, only scopes of the kind NAME whose name starts with it.
+        """
         ...
 
     async def erase_scope(self, organization_id: str, scope: Scope, key: RequestKey | None) -> ScopeErasure:
-        """Erases all of a scope; what is written later is kept."""
+        """Deletes all memories of a scope. Later writes to it are accepted."""
         ...
 
-    async def search_words(
-        self, organization_id: str, where: EpisodeFilter | FactFilter, terms: Sequence[str], limit: int
+    async def search_fulltext(
+        self, organization_id: str, filter_: MemoryFilter, terms: Sequence[str], limit: int
     ) -> list[tuple[str, float]]:
-        """Ids and scores of those that have at least one of the terms, best first."""
+        """Returns the ids and scores of the memories that contain at least one of the terms, best first."""
         ...
 
-    async def newest(self, organization_id: str, where: EpisodeFilter | FactFilter, limit: int) -> list[Episode | Fact]:
-        """Those that were learned last, newest first."""
+    async def list_newest(self, organization_id: str, filter_: MemoryFilter, limit: int) -> list[Episode | Fact]:
+        """Returns the memories that were stored last, newest first."""
         ...
 
-    async def pick(
-        self, organization_id: str, where: EpisodeFilter | FactFilter, ids: Sequence[str]
+    async def get_matching(
+        self, organization_id: str, filter_: MemoryFilter, ids: Sequence[str]
     ) -> dict[str, Episode | Fact]:
-        """Those among `ids` for which the filter holds, by id."""
+        """Returns those of `ids` that the filter accepts, by id."""
         ...
 
-    async def texts(self, ids: Sequence[str]) -> list[MemoryText]:
-        """What the vector index is to hold of those among `ids` that exist."""
+    async def get_texts(self, ids: Sequence[str]) -> list[MemoryText]:
+        """Returns the texts for the vector index, of those of `ids` that exist, of all organizations."""
         ...
 
-    async def note_all(self) -> int:
-        """Makes every episode and fact news for the vector index; returns how many."""
+    async def enqueue_all(self) -> int:
+        """Adds a change for every episode and fact to the outbox. Returns their number."""
         ...

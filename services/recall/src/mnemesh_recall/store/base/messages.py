@@ -1,154 +1,174 @@
-"""The port of recall's store; the docstrings are its contract."""
+"""The Protocol of the store of messages and context windows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Protocol
 
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
+from mnemesh_types.messages import Message
 
 from mnemesh_recall.model.contexts import (
+    ContextFork,
+    ContextReplacement,
     ContextWindow,
     ContextWindowIds,
-    Fork,
     NewContext,
-    Replacement,
     StepCommit,
     StepResult,
 )
-from mnemesh_recall.model.messages import Appended, Batch, Erasure, Message, MessageFilter
-from mnemesh_recall.model.outbox import OutboxRow
+from mnemesh_recall.model.messages import AgentErasure, AppendResult, MessageBatch, MessageFilter
 from mnemesh_recall.model.search import SearchScope
 
 
 class MessageStore(Protocol):
-    """Messages and windows of all organizations.
+    """The messages and context windows of all organizations.
 
-    Every method is one transaction. What belongs to another organization is NotFound, as if it were not there. An
-    agent belongs to the organization that writes it first. Writes for an erased agent raise Erased. Storing a message
-    whose id is there is a success that changes nothing when both say the same, AlreadyExists otherwise. Numbers
-    (`sequence_id`) are given in the writing transaction, so their order is commit order within an agent. A `key` that
-    was used before gives the first result again, or RequestIdReused where the content differs.
+    Every method is one transaction. A resource of another organization is NotFound. An agent belongs to the
+    organization that writes it first. A write for an erased agent raises Erased.
+
+    Storing a message whose id exists succeeds without a change if both have the same content, and raises AlreadyExists
+    otherwise. Sequence ids are assigned in the writing transaction, so their order is the commit order within an agent.
+
+    A repeated `key` returns the first result again, or raises RequestIdReused if the content differs.
+
+    Example:
+        window = await store.create_context(organization_id, NewContext(...), key)
+        result = await store.commit_step(organization_id, StepCommit(base_version=window.version, ...))
     """
 
     async def create_context(self, organization_id: str, new: NewContext, key: RequestKey | None) -> ContextWindow:
-        """Makes a window at version 1 over new messages. AlreadyExists where the conversation has one."""
+        """Creates a window at version 1 over new messages.
+
+        Raises:
+            AlreadyExists: the conversation has a window.
+        """
         ...
 
     async def get_context(self, organization_id: str, conversation_id: str, if_version: int | None) -> ContextWindow:
-        """A window as one consistent read; without messages where its version is `if_version`.
+        """Returns a window in one consistent read, without its messages if its version is `if_version`.
 
-        In every window that is given out, a tool call without a return is followed by an error return
-        (messages/orphans.py).
+        In every window that the store returns, a tool call without a return is followed by an error return
+        (model/unanswered_calls.py).
         """
         ...
 
-    async def get_window_ids(
+    async def get_context_ids(
         self, organization_id: str, conversation_ids: Sequence[str]
     ) -> tuple[ContextWindowIds, ...]:
-        """Which stored messages windows hold, as one consistent read, in the order asked for; unknown ones left out."""
+        """Returns the ids of the stored messages in windows, in one consistent read.
+
+        The order is that of `conversation_ids`. Conversations without a window are left out.
+        """
         ...
 
     async def commit_step(self, organization_id: str, step: StepCommit) -> StepResult:
-        """Stores a step's messages, rewrites the system message's text, and extends the window.
+        """Stores the messages of a step, rewrites the text of the system message, and extends the window.
 
-        Checked in this order: the step (committed before: the first result, or StepConflict where its messages
-        differ), the epoch (lower than the highest seen: LeaseLost; a higher one is kept), the version (moved: the
-        append is rebased onto the current window, which comes back). Neither the text of the system message nor the
-        times of messages count as content: a holder that takes a step over renders and stamps them anew.
+        The checks, in this order:
+
+        1. The step. If it was committed before, the first result is returned.
+        2. The epoch. A higher epoch than the stored one is kept.
+        3. The version. If the window has moved, the messages are appended to the current window, which is returned.
+
+        The text of the system message and the times of messages are not part of the content of a step, because another
+        lease holder renders and stamps them again.
+
+        Raises:
+            StepConflict: the step was committed with other messages.
+            LeaseLost: the window has a higher epoch.
         """
         ...
 
-    async def replace_context(self, organization_id: str, new: Replacement, key: RequestKey | None) -> ContextWindow:
-        """Puts a whole new window in place of the current one, storing the error returns among its ids.
+    async def replace_context(
+        self, organization_id: str, new: ContextReplacement, key: RequestKey | None
+    ) -> ContextWindow:
+        """Replaces the whole window, and stores the error returns among its ids.
 
-        What is to be remembered is kept with it, as by EpisodeStore.commit_episode, or nothing changes. Checked in this
-        order: LeaseLost, WindowMoved, NotFound (no such row), then the memories.
+        The memories are committed in the same transaction, as by EpisodeStore.commit_episode.
+
+        Raises:
+            LeaseLost: the window has a higher epoch.
+            WindowMoved: the window is not at `base_version`.
+            NotFound: the agent has no message with one of the ids.
         """
         ...
 
-    async def fork_context(self, organization_id: str, fork: Fork, key: RequestKey | None) -> ContextWindow:
-        """Makes a window that shares another's messages under a system message of its own."""
+    async def fork_context(self, organization_id: str, fork: ContextFork, key: RequestKey | None) -> ContextWindow:
+        """Creates a window that shares the messages of another one, under its own system message."""
         ...
 
     async def delete_context(
         self, organization_id: str, conversation_id: str, key: RequestKey | None, *, delete_messages: bool
     ) -> int:
-        """Deletes a window, and where asked the messages that only it shows or wrote; returns how many."""
+        """Deletes a window and returns the number of deleted messages.
+
+        With `delete_messages`, the messages that only this conversation shows or wrote are deleted, too.
+        """
         ...
 
-    async def append_messages(self, organization_id: str, batch: Batch, key: RequestKey | None) -> Appended:
-        """Stores messages, all or none, and puts them at the end of a window where the batch names one."""
+    async def append_messages(self, organization_id: str, batch: MessageBatch, key: RequestKey | None) -> AppendResult:
+        """Stores all messages of the batch or none, and appends them to the window that the batch names."""
         ...
 
     async def get_messages(self, organization_id: str, ids: Sequence[str]) -> tuple[Message, ...]:
-        """The messages that exist among `ids`, in the order of `ids`."""
+        """Returns the messages that exist among `ids`, in the order of `ids`."""
         ...
 
-    async def list_messages(self, organization_id: str, wanted: MessageFilter, page: PageQuery) -> Page[Message]:
-        """A page, in order of sequence ids within one agent, and of storing among several."""
+    async def list_messages(self, organization_id: str, filter_: MessageFilter, page: PageQuery) -> Page[Message]:
+        """Returns a page, ordered by sequence id within one agent and by insertion over several agents."""
         ...
 
     async def update_message(
         self, organization_id: str, changed: Message, fields: frozenset[str], key: RequestKey | None
     ) -> Message:
-        """Gives a stored message the named fields of `changed`; the windows that show it get a new version."""
+        """Sets the named fields of a stored message to those of `changed`. Windows that show it get a new version."""
         ...
 
     async def delete_message(self, organization_id: str, message_id: str, key: RequestKey | None) -> None:
-        """Deletes a message everywhere; one that is not there is no error. FailedPrecondition for a system message."""
-        ...
+        """Deletes a message from every window and index. A message that does not exist is no error.
 
-    async def search_words(self, scope: SearchScope, terms: Sequence[str], limit: int) -> list[tuple[str, float]]:
-        """Ids and scores of the messages that have at least one of the terms, best first."""
-        ...
-
-    async def newest(self, scope: SearchScope, limit: int) -> list[Message]:
-        """The searchable messages in scope that were stored last, newest first."""
-        ...
-
-    async def searchable(self, organization_id: str, ids: Sequence[str]) -> frozenset[str]:
-        """Those of `ids` that are messages of the organization and may be found."""
-        ...
-
-    async def erase_agent(self, organization_id: str, agent_id: str, key: RequestKey | None) -> Erasure:
-        """Forgets everything of an agent, and refuses to write it from now on. A repeat erases nothing more."""
-        ...
-
-    async def rebuild_words(self, *, only_if_empty: bool = False) -> int | None:
-        """Indexes the words of every message anew; returns how many, None where there were documents already."""
-        ...
-
-    async def delete_outlived(self, before: datetime, most: int) -> int:
-        """Deletes at most so many messages of a time before that one that no window shows; returns how many."""
-        ...
-
-    async def pending(self, limit: int) -> tuple[tuple[OutboxRow, ...], dict[str, tuple[str, Message]]]:
-        """The oldest news for the vector index; by id, with organization, the searchable messages that they name."""
-        ...
-
-    async def note_all(self) -> int:
-        """Makes every searchable message news for the vector index; returns how many."""
-        ...
-
-    async def hold_news(self, holder: str, lasts: timedelta) -> bool:
-        """Takes or keeps the hold on the news, for so long; false where another holder has it."""
-        ...
-
-    async def let_go_of_news(self, holder: str) -> None:
-        """Gives the hold up, if it is still this one's."""
-        ...
-
-    async def settle(self, rows: Sequence[OutboxRow], holder: str | None = None) -> bool:
-        """Forgets news that the index has.
-
-        With a holder, only if it still has the hold. Another one may have been faster otherwise, and what was brought
-        into the index may have overwritten what is newer: then all of it becomes news again, and the answer is false.
+        Raises:
+            FailedPrecondition: it is the system message of a window.
         """
         ...
 
+    async def search_fulltext(
+        self, organization_id: str, scope: SearchScope, terms: Sequence[str], limit: int
+    ) -> list[tuple[str, float]]:
+        """Returns the ids and scores of the messages that contain at least one of the terms, best first."""
+        ...
+
+    async def list_newest(self, organization_id: str, scope: SearchScope, limit: int) -> list[Message]:
+        """Returns the searchable messages of the scope that were stored last, newest first."""
+        ...
+
+    async def filter_searchable(self, organization_id: str, ids: Sequence[str]) -> frozenset[str]:
+        """Returns those of `ids` that are searchable messages of the organization."""
+        ...
+
+    async def erase_agent(self, organization_id: str, agent_id: str, key: RequestKey | None) -> AgentErasure:
+        """Deletes everything of an agent, and refuses later writes for it. A repeat deletes nothing more."""
+        ...
+
+    async def rebuild_fulltext(self, *, only_if_empty: bool = False) -> int | None:
+        """Rebuilds the full-text index from all messages.
+
+        Returns:
+            The number of indexed messages, or None if `only_if_empty` is set and the index is not empty.
+        """
+        ...
+
+    async def delete_expired(self, before: datetime, limit: int) -> int:
+        """Deletes at most `limit` messages with an earlier time that no window shows. Returns their number."""
+        ...
+
     async def purge_steps(self, before: datetime) -> int:
-        """Forgets steps that were committed before that time, but for the newest of each conversation; how many."""
+        """Deletes the records of steps that were committed earlier, except for the newest of each conversation.
+
+        Returns:
+            The number of deleted records.
+        """
         ...

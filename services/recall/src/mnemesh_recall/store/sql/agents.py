@@ -1,4 +1,4 @@
-"""Agents as recall knows them: whose they are, the numbers of their messages, and whether they were erased."""
+"""Rows of agents: their organization, their counters, and their tombstones."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mnemesh_recall.store.sql.transaction import Transaction
 _a = agents.c
 
 
-class Numbers(NamedTuple):
-    """What an agent counts: the last sequence id given, and the rows it has."""
+class Counters(NamedTuple):
+    """The last sequence id that an agent assigned, and the number of its messages."""
 
     last_sequence_id: int
     message_count: int
@@ -33,31 +33,31 @@ _TAKE: Final = (
     .returning(_a.last_sequence_id, _a.message_count)
 )
 _FIND: Final = sa.select(_a.organization_id, _a.erased_at).where(_a.agent_id == sa.bindparam("agent"))
-_FORGET: Final = (
+_SUBTRACT: Final = (
     sa.update(agents)
     .where(_a.agent_id == sa.bindparam("agent"))
     .values(message_count=_a.message_count - sa.bindparam("fewer", type_=sa.BigInteger))
 )
 
 
-def take_numbers(tx: Transaction, agent_id: str, more: int) -> Numbers:
-    """Counts `more` messages of the agent, which is made when it is first seen.
+def take_sequence_ids(tx: Transaction, agent_id: str, count: int) -> Counters:
+    """Assigns `count` sequence ids and counts as many messages. Creates the agent's row at its first use.
 
     Raises:
         NotFound: the agent is another organization's.
         Erased: it was erased.
     """
-    taken = {"agent": agent_id, "organization": tx.organization_id, "more": more}
-    row = tx.conn.execute(_TAKE, taken).first()
+    parameters = {"agent": agent_id, "organization": tx.organization_id, "more": count}
+    row = tx.conn.execute(_TAKE, parameters).first()
     if row is None:
         require_writable(tx.conn, tx.organization_id, agent_id)
-        add(tx, agent_id)
-        row = tx.conn.execute(_TAKE, taken).one()
-    return Numbers(*row)
+        insert(tx, agent_id)
+        row = tx.conn.execute(_TAKE, parameters).one()
+    return Counters(*row)
 
 
 def require_writable(conn: sa.Connection, organization_id: str, agent_id: str) -> bool:
-    """Whether the agent is known.
+    """Returns whether the agent has a row.
 
     Raises:
         NotFound: it is another organization's.
@@ -73,8 +73,8 @@ def require_writable(conn: sa.Connection, organization_id: str, agent_id: str) -
     return True
 
 
-def add(tx: Transaction, agent_id: str, erased_at: datetime | None = None) -> None:
-    """Makes the agent's row."""
+def insert(tx: Transaction, agent_id: str, erased_at: datetime | None = None) -> None:
+    """Inserts the agent's row."""
     tx.conn.execute(
         sa.insert(agents).values(
             agent_id=agent_id,
@@ -87,7 +87,7 @@ def add(tx: Transaction, agent_id: str, erased_at: datetime | None = None) -> No
     )
 
 
-def count_fewer(conn: sa.Connection, agent_id: str, fewer: int) -> None:
-    """Counts deleted messages out; their numbers are never given again."""
-    if fewer:
-        conn.execute(_FORGET, {"agent": agent_id, "fewer": fewer})
+def subtract_messages(conn: sa.Connection, agent_id: str, count: int) -> None:
+    """Subtracts deleted messages from the count. Their sequence ids are never used again."""
+    if count:
+        conn.execute(_SUBTRACT, {"agent": agent_id, "fewer": count})

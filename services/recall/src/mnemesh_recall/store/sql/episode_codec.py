@@ -1,4 +1,4 @@
-"""Between episodes, facts and their rows."""
+"""The conversion between episodes, facts and their rows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _strings: Final = msgspec.json.Decoder(tuple[str, ...]).decode
 _source: Final = msgspec.json.Decoder(Source).decode
 
 
-def episode_row(episode: Episode, organization_id: str, owner_agent_id: str | None) -> Row:
-    """The columns of an episode."""
+def episode_to_row(episode: Episode, organization_id: str, owner_agent_id: str | None) -> Row:
+    """Returns the columns of an episode."""
     return {
         **_shared_row(episode, organization_id, owner_agent_id),
         "summary": episode.summary,
@@ -29,8 +29,8 @@ def episode_row(episode: Episode, organization_id: str, owner_agent_id: str | No
     }
 
 
-def fact_row(fact: Fact, organization_id: str, owner_agent_id: str | None) -> Row:
-    """The columns of a fact."""
+def fact_to_row(fact: Fact, organization_id: str, owner_agent_id: str | None) -> Row:
+    """Returns the columns of a fact."""
     return {
         **_shared_row(fact, organization_id, owner_agent_id),
         "text": fact.text,
@@ -43,13 +43,13 @@ def fact_row(fact: Fact, organization_id: str, owner_agent_id: str | None) -> Ro
         "superseded_by_id": fact.superseded_by_id,
         "supersedes_id": fact.supersedes_id,
         "invalid_reason": fact.invalid_reason,
-        "invalid_source": None if fact.invalid_source is None else _said(fact.invalid_source),
+        "invalid_source": None if fact.invalid_source is None else _source_json(fact.invalid_source),
         "chain_id": fact.chain_id,
     }
 
 
-def to_episode(row: AnyRow) -> Episode:
-    """The episode of a row that selects all columns."""
+def episode_from_row(row: AnyRow) -> Episode:
+    """Returns the episode of a row that selects all columns."""
     return Episode(
         **_shared(row),
         summary=row.summary,
@@ -59,8 +59,8 @@ def to_episode(row: AnyRow) -> Episode:
     )
 
 
-def to_fact(row: AnyRow) -> Fact:
-    """The fact of a row that selects all columns."""
+def fact_from_row(row: AnyRow) -> Fact:
+    """Returns the fact of a row that selects all columns."""
     return Fact(
         **_shared(row),
         text=row.text,
@@ -87,7 +87,7 @@ def _shared_row(memory: Episode | Fact, organization_id: str, owner_agent_id: st
         "imported_id": memory.imported_id,
         "tags": _json(memory.tags),
         "salience": memory.salience,
-        "source": _said(memory.source),
+        "source": _source_json(memory.source),
         "metadata": memory.metadata,
         "extra": memory.extra,
         "created_at": memory.created_at,
@@ -96,7 +96,7 @@ def _shared_row(memory: Episode | Fact, organization_id: str, owner_agent_id: st
 
 
 def _shared(row: AnyRow) -> Row:
-    # `metadata` by its name in the mapping: a row has no attribute of that name to spare.
+    # `metadata` is read from the mapping, because attributes of a row do not include that name.
     values = row._mapping
     return {
         "id": row.id,
@@ -112,7 +112,7 @@ def _shared(row: AnyRow) -> Row:
     }
 
 
-def _said(source: Source) -> str:
+def _source_json(source: Source) -> str:
     return _encode({key: value for key, value in asdict(source).items() if value}).decode()
 
 

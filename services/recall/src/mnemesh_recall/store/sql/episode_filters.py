@@ -1,4 +1,4 @@
-"""The conditions by which lists and searches of episodes and facts are narrowed."""
+"""The SQL conditions of lists and searches of episodes and facts."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ from mnemesh_recall.store.sql.episode_tables import episodes, facts, memory_link
 _e, _f, _l = episodes.c, facts.c, memory_links.c
 
 
-def of_episodes(organization_id: str, wanted: EpisodeFilter) -> Iterator[Condition]:
-    """What a list or a search of episodes asks for."""
+def episode_conditions(organization_id: str, filter_: EpisodeFilter) -> Iterator[Condition]:
+    """Yields the conditions of a filter of episodes."""
     yield _e.organization_id == organization_id
-    yield from _shared(episodes, wanted.scopes, wanted.tags_any, wanted.tags_all, wanted.message_id)
-    if wanted.turn_id is not None and wanted.agent_id is not None:
-        yield _linked(_e.id, TURN, [turn_link(wanted.agent_id, wanted.turn_id)])
-    elif wanted.agent_id is not None:
-        prefix = turn_link(wanted.agent_id, "")
+    yield from _shared(episodes, filter_.scopes, filter_.tags_any, filter_.tags_all, filter_.message_id)
+    if filter_.turn_id is not None and filter_.agent_id is not None:
+        yield _linked(_e.id, TURN, [turn_link(filter_.agent_id, filter_.turn_id)])
+    elif filter_.agent_id is not None:
+        prefix = turn_link(filter_.agent_id, "")
         yield _e.id.in_(
             sa.select(_l.memory_id).where(_l.kind == TURN, _l.value >= prefix, _l.value < prefix[:-1] + "0")
         )
-    if wanted.known_at is not None:
-        yield _e.created_at <= wanted.known_at
-    if wanted.from_time is not None:
-        yield sa.func.coalesce(_e.ended_at, _e.started_at) >= wanted.from_time
-    if wanted.before_time is not None:
-        yield sa.func.coalesce(_e.started_at, _e.ended_at) < wanted.before_time
+    if filter_.known_at is not None:
+        yield _e.created_at <= filter_.known_at
+    if filter_.from_time is not None:
+        yield sa.func.coalesce(_e.ended_at, _e.started_at) >= filter_.from_time
+    if filter_.before_time is not None:
+        yield sa.func.coalesce(_e.started_at, _e.ended_at) < filter_.before_time
 
 
-def of_facts(organization_id: str, wanted: FactFilter, now: datetime) -> Iterator[Condition]:
-    """What a list or a search of facts asks for."""
+def fact_conditions(organization_id: str, filter_: FactFilter, now: datetime) -> Iterator[Condition]:
+    """Yields the conditions of a filter of facts."""
     yield _f.organization_id == organization_id
-    yield from _shared(facts, wanted.scopes, wanted.tags_any, wanted.tags_all, wanted.message_id)
-    if wanted.min_confidence is not None:
-        yield _f.confidence >= wanted.min_confidence
-    if wanted.episode_id is not None:
-        yield _linked(_f.id, EPISODE, [wanted.episode_id])
-    known_at = wanted.known_at or now
+    yield from _shared(facts, filter_.scopes, filter_.tags_any, filter_.tags_all, filter_.message_id)
+    if filter_.min_confidence is not None:
+        yield _f.confidence >= filter_.min_confidence
+    if filter_.episode_id is not None:
+        yield _linked(_f.id, EPISODE, [filter_.episode_id])
+    known_at = filter_.known_at or now
     yield _f.created_at <= known_at
-    if not wanted.include_invalid:
-        yield from holding(wanted.valid_at or now, known_at)
+    if not filter_.include_invalid:
+        yield from valid(filter_.valid_at or now, known_at)
 
 
-def holding(valid_at: datetime, known_at: datetime) -> Iterator[Condition]:
-    """The fact is true at one moment by what was known at the other."""
+def valid(valid_at: datetime, known_at: datetime) -> Iterator[Condition]:
+    """Yields the conditions that a fact is valid at one time, by the knowledge of another time."""
     yield sa.or_(_f.valid_from.is_(None), _f.valid_from <= valid_at)
-    # Who did not know yet that it was closed believed that it ends as it was first written.
+    # Before it was closed, the fact was known to end as it was first written.
     known_end: sa.ColumnElement[Any] = sa.case((_f.closed_at > known_at, _f.first_invalid_at), else_=_f.invalid_at)
     yield sa.or_(known_end.is_(None), known_end > valid_at)
 
 
 def in_scopes(table: sa.Table, scopes: Sequence[Scope]) -> Condition:
-    """The row's scope is one of those."""
+    """Returns the condition that the scope of a row is one of `scopes`."""
     column = table.c
     return sa.or_(*(sa.and_(column.scope_kind == scope.kind.value, column.scope_id == scope.id) for scope in scopes))
 

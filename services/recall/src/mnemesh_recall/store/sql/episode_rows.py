@@ -1,4 +1,4 @@
-"""Rows of episodes and facts with what hangs on them: links, words, and the news for the vector index."""
+"""Rows of episodes and facts with their dependent rows: links, terms, and changes in the outbox."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mnemesh_recall.language.words import indexed
 from mnemesh_recall.model.episode_operations import MemoryText
 from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
 from mnemesh_recall.store.sql import agents, outbox, windows
-from mnemesh_recall.store.sql.episode_codec import episode_row, fact_row, to_episode, to_fact
+from mnemesh_recall.store.sql.episode_codec import episode_from_row, episode_to_row, fact_from_row, fact_to_row
 from mnemesh_recall.store.sql.episode_tables import episodes, facts, memory_links, memory_terms
 from mnemesh_recall.store.sql.transaction import Transaction
 
@@ -26,12 +26,12 @@ _TERM: Final = sa.insert(memory_terms)
 
 
 def turn_link(agent_id: str, turn_id: str) -> str:
-    """The value of a link to a turn."""
+    """Returns the value of a link to a turn."""
     return f"{agent_id}/{turn_id}"
 
 
 def owner_of(tx: Transaction, scope: Scope) -> str | None:
-    """The agent with whose erasure a scope goes, which is made where it was never seen.
+    """Returns the agent whose erasure deletes a scope, and creates its row if it has none.
 
     Raises:
         NotFound: the agent or the conversation is another organization's, or there is no such conversation.
@@ -39,88 +39,88 @@ def owner_of(tx: Transaction, scope: Scope) -> str | None:
     """
     match scope.kind:
         case ScopeKind.AGENT:
-            agents.take_numbers(tx, scope.id, 0)
+            agents.take_sequence_ids(tx, scope.id, 0)
             return scope.id
         case ScopeKind.CONVERSATION:
-            agent_id: str = windows.head(tx.conn, tx.organization_id, scope.id).agent_id
-            agents.take_numbers(tx, agent_id, 0)
+            agent_id: str = windows.read_state(tx.conn, tx.organization_id, scope.id).agent_id
+            agents.take_sequence_ids(tx, agent_id, 0)
             return agent_id
         case _:
             return None
 
 
 def insert(tx: Transaction, memory: Episode | Fact, owner_agent_id: str | None) -> None:
-    """Stores a new one."""
+    """Inserts an episode or a fact."""
     if isinstance(memory, Episode):
-        tx.conn.execute(sa.insert(episodes), episode_row(memory, tx.organization_id, owner_agent_id))
+        tx.conn.execute(sa.insert(episodes), episode_to_row(memory, tx.organization_id, owner_agent_id))
     else:
-        tx.conn.execute(sa.insert(facts), fact_row(memory, tx.organization_id, owner_agent_id))
+        tx.conn.execute(sa.insert(facts), fact_to_row(memory, tx.organization_id, owner_agent_id))
     _put_links(tx, memory)
     _put_terms(tx, memory)
-    outbox.note_memories(tx.conn, [memory.id], tx.now)
+    outbox.add_memories(tx.conn, [memory.id], tx.now)
 
 
-def rewrite(tx: Transaction, memory: Episode | Fact, *, reworded: bool = False) -> None:
-    """Stores a changed one in place; `reworded` where its text is another."""
+def update(tx: Transaction, memory: Episode | Fact, *, text_changed: bool = False) -> None:
+    """Updates the row of an episode or a fact. `text_changed` also updates the indexes of its text."""
     table = episodes if isinstance(memory, Episode) else facts
     row = (
-        episode_row(memory, tx.organization_id, None)
+        episode_to_row(memory, tx.organization_id, None)
         if isinstance(memory, Episode)
-        else fact_row(memory, tx.organization_id, None)
+        else fact_to_row(memory, tx.organization_id, None)
     )
     del row["owner_agent_id"]
     tx.conn.execute(sa.update(table).where(table.c.id == memory.id).values(row))
     tx.conn.execute(sa.delete(memory_links).where(memory_links.c.memory_id == memory.id))
     _put_links(tx, memory)
-    if reworded:
+    if text_changed:
         tx.conn.execute(sa.delete(memory_terms).where(memory_terms.c.memory_id == memory.id))
         _put_terms(tx, memory)
-        outbox.note_memories(tx.conn, [memory.id], tx.now)
+        outbox.add_memories(tx.conn, [memory.id], tx.now)
 
 
-def episode(conn: sa.Connection, organization_id: str, episode_id: str) -> Episode:
-    """One episode; NotFound."""
+def read_episode(conn: sa.Connection, organization_id: str, episode_id: str) -> Episode:
+    """Returns an episode. Raises NotFound."""
     found = conn.execute(sa.select(episodes).where(_e.id == episode_id, _e.organization_id == organization_id)).first()
     if found is None:
         raise no_memory("episode", episode_id)
-    return to_episode(found)
+    return episode_from_row(found)
 
 
-def fact(conn: sa.Connection, organization_id: str, fact_id: str) -> Fact:
-    """One fact, closed or not; NotFound."""
+def read_fact(conn: sa.Connection, organization_id: str, fact_id: str) -> Fact:
+    """Returns a fact, closed or not. Raises NotFound."""
     found = conn.execute(sa.select(facts).where(_f.id == fact_id, _f.organization_id == organization_id)).first()
     if found is None:
         raise no_memory("fact", fact_id)
-    return to_fact(found)
+    return fact_from_row(found)
 
 
 def delete(tx: Transaction, table: sa.Table, *conditions: Condition) -> int:
-    """Erases those of the organization for which the conditions hold; returns how many."""
+    """Deletes the rows of the organization that match the conditions. Returns their number."""
     column = table.c
     where = (column.organization_id == tx.organization_id, *conditions)
     ids = list(tx.conn.execute(sa.select(column.id).where(*where)).scalars())
     if not ids:
         return 0
-    doomed = sa.select(column.id).where(*where)
-    for hanging in (memory_links, memory_terms):
-        tx.conn.execute(sa.delete(hanging).where(hanging.c.memory_id.in_(doomed)))
+    matching = sa.select(column.id).where(*where)
+    for dependent in (memory_links, memory_terms):
+        tx.conn.execute(sa.delete(dependent).where(dependent.c.memory_id.in_(matching)))
     tx.conn.execute(sa.delete(table).where(*where))
-    outbox.note_memories(tx.conn, ids, tx.now)
+    outbox.add_memories(tx.conn, ids, tx.now)
     return len(ids)
 
 
 def erase_agent(tx: Transaction, agent_id: str) -> None:
-    """Erases what belongs to an agent and to its conversations."""
+    """Deletes the memories of an agent and of its conversations."""
     for table in (episodes, facts):
         delete(tx, table, table.c.owner_agent_id == agent_id)
 
 
-def texts(conn: sa.Connection, ids: Sequence[str]) -> list[MemoryText]:
-    """What the vector index is to hold of those among `ids` that exist."""
+def read_texts(conn: sa.Connection, ids: Sequence[str]) -> list[MemoryText]:
+    """Returns the texts for the vector index, of those of `ids` that exist."""
     found = []
-    for table, said in ((episodes, _e.summary), (facts, _f.text)):
+    for table, text in ((episodes, _e.summary), (facts, _f.text)):
         column = table.c
-        columns = (column.id, column.organization_id, column.scope_kind, column.scope_id, column.owner_agent_id, said)
+        columns = (column.id, column.organization_id, column.scope_kind, column.scope_id, column.owner_agent_id, text)
         for row in conn.execute(sa.select(*columns).where(column.id.in_(ids))):
             scope = Scope(ScopeKind(row.scope_kind), row.scope_id)
             found.append(MemoryText(row.id, row.organization_id, scope, row.owner_agent_id, row[5]))
@@ -146,7 +146,7 @@ def _links(memory: Episode | Fact) -> Iterator[dict[str, Any]]:
 
 
 def covered_agent(memory: Episode) -> str | None:
-    """Whose turns an episode covers."""
+    """Returns the agent whose turns an episode covers; None if it is unknown."""
     return memory.source.agent_id or (memory.scope.id if memory.scope.kind is ScopeKind.AGENT else None)
 
 

@@ -17,9 +17,9 @@ def _shared() -> tuple[sa.Column[Any], ...]:
         sa.Column("organization_id", sa.Text, nullable=False),
         sa.Column("scope_kind", sa.Text, nullable=False),
         sa.Column("scope_id", sa.Text, nullable=False),
-        # With whose erasure it goes: the agent of the scope, or of the scope's conversation.
+        # The agent whose erasure deletes the row: that of the scope, or of the scope's conversation.
         sa.Column("owner_agent_id", sa.Text),
-        # What a trace file calls it.
+        # Its id in the trace file that it was imported from.
         sa.Column("imported_id", sa.Text),
         sa.Column("tags", sa.Text, nullable=False),
         sa.Column("salience", sa.Double),
@@ -49,19 +49,19 @@ facts = sa.Table(
     metadata,
     *_shared(),
     sa.Column("text", sa.Text, nullable=False),
-    # Equal for texts that differ in case and spaces only.
+    # Equal for texts that differ only in case and white space.
     sa.Column("text_key", sa.Text, nullable=False),
     sa.Column("confidence", sa.Double),
     sa.Column("valid_from", UtcDateTime),
     sa.Column("invalid_at", UtcDateTime),
-    # As it was before the fact was closed: what was believed then.
+    # The end of the fact before it was closed.
     sa.Column("first_invalid_at", UtcDateTime),
     sa.Column("closed_at", UtcDateTime),
     sa.Column("superseded_by_id", sa.Text),
     sa.Column("supersedes_id", sa.Text),
     sa.Column("invalid_reason", sa.Text),
     sa.Column("invalid_source", sa.Text),
-    # The first fact of those that superseded one another.
+    # The first of the facts that superseded one another.
     sa.Column("chain_id", sa.Text, nullable=False),
     sa.Index("ux_facts_id", "id", unique=True),
     sa.Index("ix_facts_scope", "organization_id", "scope_kind", "scope_id", "created_at"),
@@ -70,7 +70,7 @@ facts = sa.Table(
     sa.Index("ix_facts_owner", "owner_agent_id"),
 )
 
-# What an episode or a fact is found by beside its words: tags, messages, turns ("agent/turn") and, of facts, episodes.
+# The links by which filters find a memory: tags, messages, turns ("agent/turn") and, for facts, episodes.
 memory_links = sa.Table(
     "memory_links",
     metadata,
@@ -81,7 +81,7 @@ memory_links = sa.Table(
     sqlite_with_rowid=False,
 )
 
-# Which words an episode or a fact has, analysed as those of messages.
+# The terms of episodes and facts, analysed like those of messages.
 memory_terms = sa.Table(
     "memory_terms",
     metadata,

@@ -1,152 +1,117 @@
-"""What is done to episodes and facts inside a transaction."""
+"""Writes of episodes and facts inside a transaction. The decisions are in model/facts.py."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Final
+from datetime import datetime
+from typing import Final
 
 import sqlalchemy as sa
-from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import IdSource
 
-from mnemesh_recall.errors import FactClosed, LeaseLost
 from mnemesh_recall.model.episode_operations import (
-    Add,
-    Confirm,
+    AddFact,
+    ConfirmFact,
     EpisodeCommit,
-    Invalidate,
+    FactOperation,
+    InvalidateFact,
     NewEpisode,
     NewFact,
-    Operation,
-    Supersede,
+    SupersedeFact,
 )
-from mnemesh_recall.model.episodes import Episode, Fact, Scope, Source, text_key
+from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind, text_key
+from mnemesh_recall.model.facts import (
+    confirmed_fact,
+    created_fact,
+    invalidated_fact,
+    require_open,
+    required_scope,
+    superseded_fact,
+    with_source_episode,
+)
+from mnemesh_recall.model.leases import next_epoch
 from mnemesh_recall.store.sql import episode_rows, windows
-from mnemesh_recall.store.sql.episode_codec import to_fact
-from mnemesh_recall.store.sql.episode_filters import holding, in_scopes
+from mnemesh_recall.store.sql.episode_codec import fact_from_row
+from mnemesh_recall.store.sql.episode_filters import in_scopes, valid
 from mnemesh_recall.store.sql.episode_tables import facts
-from mnemesh_recall.store.sql.tables import contexts, messages
+from mnemesh_recall.store.sql.tables import messages
 from mnemesh_recall.store.sql.transaction import Transaction
 
 _f, _m = facts.c, messages.c
-_SPAN: Final = sa.select(sa.func.min(_m.created_at), sa.func.max(_m.created_at))
+_TIME_SPAN: Final = sa.select(sa.func.min(_m.created_at), sa.func.max(_m.created_at))
 
 
-def commit(tx: Transaction, wanted: EpisodeCommit, ids: IdSource) -> tuple[Episode | None, list[Fact]]:
+def commit(tx: Transaction, request: EpisodeCommit, ids: IdSource) -> tuple[Episode | None, list[Fact]]:
     """See EpisodeStore.commit_episode."""
-    if wanted.conversation_id is not None:
-        _hold_lease(tx, wanted.conversation_id, wanted.epoch)
-    scope, episode = wanted.scope, None
-    if wanted.episode is not None:
-        given = wanted.episode.scope or scope
-        episode = _add_episode(tx, wanted.episode, _required(given, "episode.scope"), ids)
-        scope = episode.scope
-    done = []
-    for place, operation in enumerate(wanted.operations):
-        drawn = operation if episode is None else _drawn_from(operation, episode)
-        done.append(apply(tx, drawn, scope, ids, f"operations[{place}]"))
-    return episode, done
+    if request.conversation_id is not None:
+        _check_lease(tx, request.conversation_id, request)
+    scope, episode = request.scope, None
+    if request.episode is not None:
+        scope = required_scope(request.episode.scope or scope, "episode.scope")
+        episode = _add_episode(tx, request.episode, scope, ids)
+    results = []
+    for index, operation in enumerate(request.operations):
+        complete = operation if episode is None else with_source_episode(operation, episode)
+        results.append(apply(tx, complete, scope, ids, f"operations[{index}]"))
+    return episode, results
 
 
-def apply(tx: Transaction, operation: Operation, scope: Scope | None, ids: IdSource, field: str) -> Fact:
-    """Does one operation; the fact that it added, closed or confirmed, of a supersede the new one."""
+def apply(tx: Transaction, operation: FactOperation, scope: Scope | None, ids: IdSource, field: str) -> Fact:
+    """Runs one operation. Returns the fact that it added, closed or confirmed; for a supersede, the new fact."""
     match operation:
-        case Add(new):
-            return add(tx, new, _required(new.scope or scope, f"{field}.add.scope"), ids)[0]
-        case Supersede():
+        case AddFact(new):
+            return add(tx, new, required_scope(new.scope or scope, f"{field}.add.scope"), ids)[0]
+        case SupersedeFact():
             return supersede(tx, operation, ids, f"{field}.supersede")[0]
-        case Invalidate():
+        case InvalidateFact():
             return invalidate(tx, operation)
-        case Confirm():
+        case ConfirmFact():
             return confirm(tx, operation)
 
 
 def add(tx: Transaction, new: NewFact, scope: Scope, ids: IdSource) -> tuple[Fact, bool]:
-    """Adds a fact, or confirms the one that holds and says the same; whether that was so."""
+    """Adds a fact, or confirms the valid fact with the same text. Returns the fact, and whether it existed."""
     owner = episode_rows.owner_of(tx, scope)
-    same = _same(tx, scope, new.text)
-    if same is not None:
-        return _confirmed(tx, same, new.source, new.confidence), True
-    id_ = ids.new("fact")
-    fact = _fresh(tx, new, scope, id_, chain_id=id_)
+    existing = _find_same(tx, scope, new.text)
+    if existing is not None:
+        fact = confirmed_fact(existing, new.source, new.confidence, tx.now)
+        episode_rows.update(tx, fact)
+        return fact, True
+    fact = created_fact(new, scope, ids.new("fact"), tx.now)
     episode_rows.insert(tx, fact, owner)
     return fact, False
 
 
-def supersede(tx: Transaction, wanted: Supersede, ids: IdSource, field: str) -> tuple[Fact, Fact]:
-    """Closes a fact in favour of a new one: the new one, and the closed one."""
-    old = _open_fact(tx, wanted.fact_id)
-    new = wanted.fact
-    if new.scope not in (None, old.scope):
-        raise InvalidArgument("A fact is superseded within its scope.", field=f"{field}.fact.scope")
-    starts = new.valid_from or tx.now
-    if new.invalid_at is not None and new.invalid_at <= starts:
-        raise InvalidArgument("A fact must end after it starts.", field=f"{field}.fact.invalid_time")
+def supersede(tx: Transaction, operation: SupersedeFact, ids: IdSource, field: str) -> tuple[Fact, Fact]:
+    """Closes a fact in favour of a new one. Returns the new fact and the closed one."""
+    old = episode_rows.read_fact(tx.conn, tx.organization_id, operation.fact_id)
+    fact, closed = superseded_fact(old, operation.fact, ids.new("fact"), tx.now, field)
     owner = episode_rows.owner_of(tx, old.scope)
-    fact = _fresh(
-        tx,
-        replace(
-            new,
-            valid_from=starts,
-            tags=new.tags or old.tags,
-            confidence=old.confidence if new.confidence is None else new.confidence,
-            salience=old.salience if new.salience is None else new.salience,
-            metadata=old.metadata if new.metadata is None else new.metadata,
-            extra=old.extra if new.extra is None else new.extra,
-        ),
-        old.scope,
-        ids.new("fact"),
-        chain_id=old.chain_id,
-        supersedes_id=old.id,
-    )
     episode_rows.insert(tx, fact, owner)
-    ends = starts if old.invalid_at is None else min(starts, old.invalid_at)
-    closed = replace(old.closed(invalid_at=ends, now=tx.now), superseded_by_id=fact.id)
-    episode_rows.rewrite(tx, closed)
+    episode_rows.update(tx, closed)
     return fact, closed
 
 
-def invalidate(tx: Transaction, wanted: Invalidate) -> Fact:
-    """Closes a fact; one that is closed for the same time stays as it is."""
-    old = episode_rows.fact(tx.conn, tx.organization_id, wanted.fact_id)
-    ends = wanted.invalid_at or tx.now
-    if old.closed_at is not None:
-        if old.invalid_at == ends:
-            return old
-        raise FactClosed(old.id, old.superseded_by_id)
-    episode_rows.owner_of(tx, old.scope)
-    closed = replace(
-        old.closed(invalid_at=ends, now=tx.now), invalid_reason=wanted.reason, invalid_source=wanted.source
-    )
-    episode_rows.rewrite(tx, closed)
+def invalidate(tx: Transaction, operation: InvalidateFact) -> Fact:
+    """Closes a fact. A fact that is closed for the same time is unchanged."""
+    old = episode_rows.read_fact(tx.conn, tx.organization_id, operation.fact_id)
+    closed = invalidated_fact(old, operation, tx.now)
+    if closed is not old:
+        episode_rows.owner_of(tx, old.scope)
+        episode_rows.update(tx, closed)
     return closed
 
 
-def confirm(tx: Transaction, wanted: Confirm) -> Fact:
-    """Adds to what a fact rests on."""
-    return _confirmed(tx, _open_fact(tx, wanted.fact_id), wanted.source, wanted.confidence)
-
-
-def _confirmed(tx: Transaction, fact: Fact, source: Source, confidence: float | None) -> Fact:
-    confirmed = replace(
-        fact,
-        source=fact.source.joined(source),
-        confidence=fact.confidence if confidence is None else confidence,
-        updated_at=tx.now,
-    )
-    episode_rows.rewrite(tx, confirmed)
+def confirm(tx: Transaction, operation: ConfirmFact) -> Fact:
+    """Adds a source, and possibly a new confidence, to an open fact."""
+    fact = episode_rows.read_fact(tx.conn, tx.organization_id, operation.fact_id)
+    require_open(fact)
+    confirmed = confirmed_fact(fact, operation.source, operation.confidence, tx.now)
+    episode_rows.update(tx, confirmed)
     return confirmed
 
 
-def _open_fact(tx: Transaction, fact_id: str) -> Fact:
-    fact = episode_rows.fact(tx.conn, tx.organization_id, fact_id)
-    if fact.closed_at is not None:
-        raise FactClosed(fact.id, fact.superseded_by_id)
-    return fact
-
-
-def _same(tx: Transaction, scope: Scope, text: str) -> Fact | None:
-    """The fact of that text that holds, and was not closed for a later time."""
+def _find_same(tx: Transaction, scope: Scope, text: str) -> Fact | None:
+    """Returns the open, valid fact of the scope with the same text."""
     found = tx.conn.execute(
         sa.select(facts)
         .where(
@@ -154,40 +119,17 @@ def _same(tx: Transaction, scope: Scope, text: str) -> Fact | None:
             in_scopes(facts, [scope]),
             _f.text_key == text_key(text),
             _f.closed_at.is_(None),
-            *holding(tx.now, tx.now),
+            *valid(tx.now, tx.now),
         )
         .order_by(_f.row_id)
         .limit(1)
     ).first()
-    return None if found is None else to_fact(found)
-
-
-def _fresh(
-    tx: Transaction, new: NewFact, scope: Scope, id_: str, *, chain_id: str, supersedes_id: str | None = None
-) -> Fact:
-    return Fact(
-        id=id_,
-        scope=scope,
-        text=new.text,
-        created_at=tx.now,
-        updated_at=tx.now,
-        chain_id=chain_id,
-        tags=new.tags,
-        confidence=new.confidence,
-        salience=new.salience,
-        source=new.source,
-        metadata=new.metadata,
-        extra=new.extra,
-        valid_from=new.valid_from,
-        invalid_at=new.invalid_at,
-        first_invalid_at=new.invalid_at,
-        supersedes_id=supersedes_id,
-    )
+    return None if found is None else fact_from_row(found)
 
 
 def _add_episode(tx: Transaction, new: NewEpisode, scope: Scope, ids: IdSource) -> Episode:
     owner = episode_rows.owner_of(tx, scope)
-    started, ended = _span(tx, new, scope)
+    started, ended = _time_span(tx, new, scope)
     episode = Episode(
         id=ids.new("episode"),
         scope=scope,
@@ -207,40 +149,23 @@ def _add_episode(tx: Transaction, new: NewEpisode, scope: Scope, ids: IdSource) 
     return episode
 
 
-def _span(tx: Transaction, new: NewEpisode, scope: Scope) -> tuple[Any, Any]:
-    """From the first to the last of the messages that an episode rests on, by their ids and its turns."""
-    ways: list[sa.ColumnElement[bool]] = []
+def _time_span(tx: Transaction, new: NewEpisode, scope: Scope) -> tuple[datetime | None, datetime | None]:
+    """Returns the times of the first and the last message of an episode, by its message ids and turn ids."""
+    conditions: list[sa.ColumnElement[bool]] = []
     if new.source.message_ids:
-        ways.append(_m.id.in_(new.source.message_ids))
-    agent_id = new.source.agent_id or (scope.id if scope.kind.value == "agent" else None)
+        conditions.append(_m.id.in_(new.source.message_ids))
+    agent_id = new.source.agent_id or (scope.id if scope.kind is ScopeKind.AGENT else None)
     if new.turn_ids and agent_id is not None:
-        ways.append(sa.and_(_m.turn_id.in_(new.turn_ids), _m.agent_id == agent_id))
-    if not ways:
+        conditions.append(sa.and_(_m.turn_id.in_(new.turn_ids), _m.agent_id == agent_id))
+    if not conditions:
         return None, None
-    started, ended = tx.conn.execute(_SPAN.where(_m.organization_id == tx.organization_id, sa.or_(*ways))).one()
+    owned = _m.organization_id == tx.organization_id
+    started, ended = tx.conn.execute(_TIME_SPAN.where(owned, sa.or_(*conditions))).one()
     return started, ended
 
 
-def _drawn_from(operation: Operation, episode: Episode) -> Operation:
-    """The operation with the episode as the source of what it adds, where it names none."""
-    if isinstance(operation, Add | Supersede) and operation.fact.source.episode_id is None:
-        source = replace(operation.fact.source, episode_id=episode.id)
-        return replace(operation, fact=replace(operation.fact, source=source))
-    return operation
-
-
-def _hold_lease(tx: Transaction, conversation_id: str, epoch: int | None) -> None:
-    state = windows.head(tx.conn, tx.organization_id, conversation_id)
-    if epoch is None:
-        return
-    if epoch < state.epoch:
-        raise LeaseLost(conversation_id, state.epoch)
+def _check_lease(tx: Transaction, conversation_id: str, request: EpisodeCommit) -> None:
+    state = windows.read_state(tx.conn, tx.organization_id, conversation_id)
+    epoch = next_epoch(conversation_id, request.lease, state.epoch)
     if epoch > state.epoch:
-        column = contexts.c.conversation_id
-        tx.conn.execute(sa.update(contexts).where(column == conversation_id).values(epoch=epoch))
-
-
-def _required(scope: Scope | None, field: str) -> Scope:
-    if scope is None:
-        raise InvalidArgument(f"{field} is required where the request names no scope.", field=field)
-    return scope
+        windows.update_epoch(tx.conn, conversation_id, epoch)

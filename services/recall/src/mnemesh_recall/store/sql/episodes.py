@@ -1,4 +1,4 @@
-"""The store of episodes and facts on SQL: each method of the port as one transaction."""
+"""The store of episodes and facts on SQL. Each method is one transaction."""
 
 from __future__ import annotations
 
@@ -13,60 +13,64 @@ from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery, paginate
 from mnemesh_kit.sql import Database
 
-from mnemesh_recall.errors import FactClosed
 from mnemesh_recall.model.episode_operations import (
-    Committed,
     EpisodeCommit,
+    EpisodeCommitResult,
     EpisodeFilter,
     EpisodeOrder,
     FactFilter,
     FactOrder,
-    Invalidate,
+    InvalidateFact,
     MemoryBundle,
+    MemoryFilter,
     MemoryText,
     NewFact,
     ScopeErasure,
     ScopeSummary,
-    Supersede,
+    SupersedeFact,
 )
 from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
+from mnemesh_recall.model.facts import require_open
 from mnemesh_recall.store.sql import episode_rows, episode_search, episode_writes, outbox
-from mnemesh_recall.store.sql.episode_codec import to_episode, to_fact
-from mnemesh_recall.store.sql.episode_filters import holding, in_scopes, of_episodes, of_facts
-from mnemesh_recall.store.sql.episode_search import Where, conditions, table_of
+from mnemesh_recall.store.sql.episode_codec import episode_from_row, fact_from_row
+from mnemesh_recall.store.sql.episode_filters import episode_conditions, fact_conditions, in_scopes, valid
+from mnemesh_recall.store.sql.episode_search import conditions, table_of
 from mnemesh_recall.store.sql.episode_tables import episodes, facts
-from mnemesh_recall.store.sql.fulltext.engines import word_index
+from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
 from mnemesh_recall.store.sql.tables import request_ledger
 from mnemesh_recall.store.sql.transaction import Transaction
 
 T = TypeVar("T")
 
 _e, _f = episodes.c, facts.c
-_NOTHING: Final = ""
+_NONE: Final = ""
+"""The ledger's entry for an absent result."""
 
 
 class SqlEpisodeStore:
-    """Episodes and facts on SQLite or PostgreSQL, in the database of the messages."""
+    """The episodes and facts on SQLite or PostgreSQL, in the database of the messages."""
 
     def __init__(self, database: Database, clock: Clock, ids: IdSource) -> None:
         self._database = database
         self._clock = clock
         self._ids = ids
         self._ledger = Ledger(request_ledger, clock)
-        self._words = word_index(database)
+        self._fulltext = fulltext_index(database)
 
-    async def commit_episode(self, organization_id: str, wanted: EpisodeCommit, key: RequestKey | None) -> Committed:
+    async def commit_episode(
+        self, organization_id: str, commit: EpisodeCommit, key: RequestKey | None
+    ) -> EpisodeCommitResult:
         """See EpisodeStore."""
 
         def put(tx: Transaction) -> Sequence[str]:
-            episode, done = episode_writes.commit(tx, wanted, self._ids)
-            return (_NOTHING if episode is None else episode.id, *(fact.id for fact in done))
+            episode, stored = episode_writes.commit(tx, commit, self._ids)
+            return (_NONE if episode is None else episode.id, *(fact.id for fact in stored))
 
-        def read(conn: sa.Connection, ids: Sequence[str]) -> Committed:
+        def read(conn: sa.Connection, ids: Sequence[str]) -> EpisodeCommitResult:
             episode_id, *fact_ids = ids
-            kept = {row.id: to_fact(row) for row in conn.execute(sa.select(facts).where(_f.id.in_(fact_ids)))}
-            return Committed(
-                episode_rows.episode(conn, organization_id, episode_id) if episode_id else None,
+            kept = {row.id: fact_from_row(row) for row in conn.execute(sa.select(facts).where(_f.id.in_(fact_ids)))}
+            return EpisodeCommitResult(
+                episode_rows.read_episode(conn, organization_id, episode_id) if episode_id else None,
                 tuple(kept[id_] for id_ in fact_ids if id_ in kept),
             )
 
@@ -74,16 +78,18 @@ class SqlEpisodeStore:
 
     async def get_episode(self, organization_id: str, episode_id: str) -> Episode:
         """See EpisodeStore."""
-        return await self._database.read(lambda conn: episode_rows.episode(conn, organization_id, episode_id))
+        return await self._database.read(lambda conn: episode_rows.read_episode(conn, organization_id, episode_id))
 
     async def list_episodes(
-        self, organization_id: str, wanted: EpisodeFilter, order: EpisodeOrder, page: PageQuery
+        self, organization_id: str, filter_: EpisodeFilter, order: EpisodeOrder, page: PageQuery
     ) -> Page[Episode]:
         """See EpisodeStore."""
-        chosen = sa.select(episodes).where(*of_episodes(organization_id, wanted))
+        statement = sa.select(episodes).where(*episode_conditions(organization_id, filter_))
         owned = _e.organization_id == organization_id
         return await self._database.read(
-            lambda conn: paginate(conn, chosen, page, key=_e[order.value], id=_e.id, scope=owned).map(to_episode)
+            lambda conn: paginate(conn, statement, page, key=_e[order.value], id=_e.id, scope=owned).map(
+                episode_from_row
+            )
         )
 
     async def update_episode(
@@ -92,14 +98,14 @@ class SqlEpisodeStore:
         """See EpisodeStore."""
 
         def write(tx: Transaction) -> Sequence[str]:
-            old = episode_rows.episode(tx.conn, organization_id, episode_id)
+            old = episode_rows.read_episode(tx.conn, organization_id, episode_id)
             episode_rows.owner_of(tx, old.scope)
             episode = replace(old, **changes, updated_at=tx.now)
-            episode_rows.rewrite(tx, episode, reworded=episode.summary != old.summary)
+            episode_rows.update(tx, episode, text_changed=episode.summary != old.summary)
             return (episode.id,)
 
         return await self._once(
-            organization_id, key, write, lambda conn, ids: episode_rows.episode(conn, organization_id, ids[0])
+            organization_id, key, write, lambda conn, ids: episode_rows.read_episode(conn, organization_id, ids[0])
         )
 
     async def delete_episode(self, organization_id: str, episode_id: str, key: RequestKey | None) -> None:
@@ -112,28 +118,28 @@ class SqlEpisodeStore:
         """See EpisodeStore."""
 
         def put(tx: Transaction) -> Sequence[str]:
-            fact, held = episode_writes.add(tx, new, scope, self._ids)
-            return fact.id, "held" if held else _NOTHING
+            fact, existed = episode_writes.add(tx, new, scope, self._ids)
+            return fact.id, "existed" if existed else _NONE
 
         return await self._once(
             organization_id,
             key,
             put,
-            lambda conn, ids: (episode_rows.fact(conn, organization_id, ids[0]), bool(ids[1])),
+            lambda conn, ids: (episode_rows.read_fact(conn, organization_id, ids[0]), bool(ids[1])),
         )
 
     async def get_fact(self, organization_id: str, fact_id: str) -> Fact:
         """See EpisodeStore."""
-        return await self._database.read(lambda conn: episode_rows.fact(conn, organization_id, fact_id))
+        return await self._database.read(lambda conn: episode_rows.read_fact(conn, organization_id, fact_id))
 
     async def list_facts(
-        self, organization_id: str, wanted: FactFilter, order: FactOrder, page: PageQuery
+        self, organization_id: str, filter_: FactFilter, order: FactOrder, page: PageQuery
     ) -> Page[Fact]:
         """See EpisodeStore."""
-        chosen = sa.select(facts).where(*of_facts(organization_id, wanted, self._clock.now()))
+        statement = sa.select(facts).where(*fact_conditions(organization_id, filter_, self._clock.now()))
         owned = _f.organization_id == organization_id
         return await self._database.read(
-            lambda conn: paginate(conn, chosen, page, key=_f[order.value], id=_f.id, scope=owned).map(to_fact)
+            lambda conn: paginate(conn, statement, page, key=_f[order.value], id=_f.id, scope=owned).map(fact_from_row)
         )
 
     async def update_fact(
@@ -142,38 +148,39 @@ class SqlEpisodeStore:
         """See EpisodeStore."""
 
         def write(tx: Transaction) -> Sequence[str]:
-            old = episode_rows.fact(tx.conn, organization_id, fact_id)
-            if old.closed_at is not None:
-                raise FactClosed(old.id, old.superseded_by_id)
+            old = episode_rows.read_fact(tx.conn, organization_id, fact_id)
+            require_open(old)
             episode_rows.owner_of(tx, old.scope)
-            episode_rows.rewrite(tx, replace(old, **changes, updated_at=tx.now))
+            episode_rows.update(tx, replace(old, **changes, updated_at=tx.now))
             return (old.id,)
 
         return await self._once(
-            organization_id, key, write, lambda conn, ids: episode_rows.fact(conn, organization_id, ids[0])
+            organization_id, key, write, lambda conn, ids: episode_rows.read_fact(conn, organization_id, ids[0])
         )
 
     async def supersede_fact(
-        self, organization_id: str, wanted: Supersede, key: RequestKey | None
+        self, organization_id: str, operation: SupersedeFact, key: RequestKey | None
     ) -> tuple[Fact, Fact]:
         """See EpisodeStore."""
 
         def put(tx: Transaction) -> Sequence[str]:
-            new, old = episode_writes.supersede(tx, wanted, self._ids, "operation")
+            new, old = episode_writes.supersede(tx, operation, self._ids, "operation")
             return new.id, old.id
 
         def read(conn: sa.Connection, ids: Sequence[str]) -> tuple[Fact, Fact]:
-            return episode_rows.fact(conn, organization_id, ids[0]), episode_rows.fact(conn, organization_id, ids[1])
+            return episode_rows.read_fact(conn, organization_id, ids[0]), episode_rows.read_fact(
+                conn, organization_id, ids[1]
+            )
 
         return await self._once(organization_id, key, put, read)
 
-    async def invalidate_fact(self, organization_id: str, wanted: Invalidate, key: RequestKey | None) -> Fact:
+    async def invalidate_fact(self, organization_id: str, operation: InvalidateFact, key: RequestKey | None) -> Fact:
         """See EpisodeStore."""
         return await self._once(
             organization_id,
             key,
-            lambda tx: (episode_writes.invalidate(tx, wanted).id,),
-            lambda conn, ids: episode_rows.fact(conn, organization_id, ids[0]),
+            lambda tx: (episode_writes.invalidate(tx, operation).id,),
+            lambda conn, ids: episode_rows.read_fact(conn, organization_id, ids[0]),
         )
 
     async def delete_fact(self, organization_id: str, fact_id: str, key: RequestKey | None) -> None:
@@ -184,30 +191,30 @@ class SqlEpisodeStore:
         """See EpisodeStore."""
 
         def read(conn: sa.Connection) -> Page[Fact]:
-            chain_id = episode_rows.fact(conn, organization_id, fact_id).chain_id
+            chain_id = episode_rows.read_fact(conn, organization_id, fact_id).chain_id
             of_chain = sa.and_(_f.chain_id == chain_id, _f.organization_id == organization_id)
-            chosen = sa.select(facts).where(of_chain)
-            return paginate(conn, chosen, page, key=_f.row_id, id=_f.id, scope=of_chain).map(to_fact)
+            statement = sa.select(facts).where(of_chain)
+            return paginate(conn, statement, page, key=_f.row_id, id=_f.id, scope=of_chain).map(fact_from_row)
 
         return await self._database.read(read)
 
     async def get_bundle(
-        self, organization_id: str, where: FactFilter, max_episodes: int, max_facts: int
+        self, organization_id: str, filter_: FactFilter, max_episodes: int, max_facts: int
     ) -> MemoryBundle:
         """See EpisodeStore."""
         now = self._clock.now()
-        of_scopes = EpisodeFilter(scopes=where.scopes, known_at=where.known_at)
+        of_scopes = EpisodeFilter(scopes=filter_.scopes, known_at=filter_.known_at)
         best = (
             sa.select(facts)
-            .where(*of_facts(organization_id, where, now))
+            .where(*fact_conditions(organization_id, filter_, now))
             .order_by(sa.func.coalesce(_f.salience, 0.0).desc(), _f.created_at.desc(), _f.row_id.desc())
             .limit(max_facts)
         )
 
         def read(conn: sa.Connection) -> MemoryBundle:
             newest = episode_search.newest(conn, organization_id, of_scopes, max_episodes, now)
-            chosen = sorted(conn.execute(best).all(), key=lambda row: (row.created_at, row.row_id))
-            return MemoryBundle(tuple(map(to_episode, reversed(newest))), tuple(map(to_fact, chosen)))
+            statement = sorted(conn.execute(best).all(), key=lambda row: (row.created_at, row.row_id))
+            return MemoryBundle(tuple(map(episode_from_row, reversed(newest))), tuple(map(fact_from_row, statement)))
 
         return await self._database.read(read)
 
@@ -216,10 +223,10 @@ class SqlEpisodeStore:
         now = self._clock.now()
         each = sa.union_all(
             _counted(episodes, organization_id, sa.literal(1), sa.literal(0)),
-            _counted(facts, organization_id, sa.literal(0), sa.case((sa.and_(*holding(now, now)), 1), else_=0)),
+            _counted(facts, organization_id, sa.literal(0), sa.case((sa.and_(*valid(now, now)), 1), else_=0)),
         ).subquery("each")
         c = each.c
-        held = (
+        scopes = (
             sa.select(
                 c.scope_kind,
                 c.scope_id,
@@ -228,17 +235,17 @@ class SqlEpisodeStore:
                 sa.func.max(c.updated_at).label("updated_at"),
             )
             .group_by(c.scope_kind, c.scope_id)
-            .subquery("held")
+            .subquery("scopes")
         )
-        chosen = sa.select(held)
+        statement = sa.select(scopes)
         if name_prefix is not None:
-            named = held.c.scope_kind == ScopeKind.NAME.value
-            chosen = chosen.where(named, held.c.scope_id.startswith(name_prefix, autoescape=True))
-        everything = held.c.scope_id.is_not(None)
+            named = scopes.c.scope_kind == ScopeKind.NAME.value
+            statement = statement.where(named, scopes.c.scope_id.startswith(name_prefix, autoescape=True))
+        all_rows = scopes.c.scope_id.is_not(None)
         return await self._database.read(
-            lambda conn: paginate(conn, chosen, page, key=held.c.scope_kind, id=held.c.scope_id, scope=everything).map(
-                _to_summary
-            )
+            lambda conn: paginate(
+                conn, statement, page, key=scopes.c.scope_kind, id=scopes.c.scope_id, scope=all_rows
+            ).map(_summary_from_row)
         )
 
     async def erase_scope(self, organization_id: str, scope: Scope, key: RequestKey | None) -> ScopeErasure:
@@ -248,49 +255,53 @@ class SqlEpisodeStore:
             return [str(episode_rows.delete(tx, table, in_scopes(table, [scope]))) for table in (episodes, facts)]
 
         return await self._once(
-            organization_id, key, erase, lambda _, gone: ScopeErasure(episodes=int(gone[0]), facts=int(gone[1]))
+            organization_id, key, erase, lambda _, counts: ScopeErasure(episodes=int(counts[0]), facts=int(counts[1]))
         )
 
-    async def search_words(
-        self, organization_id: str, where: Where, terms: Sequence[str], limit: int
+    async def search_fulltext(
+        self, organization_id: str, filter_: MemoryFilter, terms: Sequence[str], limit: int
     ) -> list[tuple[str, float]]:
         """See EpisodeStore."""
         now = self._clock.now()
         if not terms:
             return []
         return await self._database.read(
-            lambda conn: episode_search.search(conn, organization_id, where, terms, limit, now)
+            lambda conn: episode_search.search(conn, organization_id, filter_, terms, limit, now)
         )
 
-    async def newest(self, organization_id: str, where: Where, limit: int) -> list[Episode | Fact]:
+    async def list_newest(self, organization_id: str, filter_: MemoryFilter, limit: int) -> list[Episode | Fact]:
         """See EpisodeStore."""
         now = self._clock.now()
-        rows = await self._database.read(lambda conn: episode_search.newest(conn, organization_id, where, limit, now))
-        return [to_episode(row) if isinstance(where, EpisodeFilter) else to_fact(row) for row in rows]
+        rows = await self._database.read(lambda conn: episode_search.newest(conn, organization_id, filter_, limit, now))
+        return [episode_from_row(row) if isinstance(filter_, EpisodeFilter) else fact_from_row(row) for row in rows]
 
-    async def pick(self, organization_id: str, where: Where, ids: Sequence[str]) -> dict[str, Episode | Fact]:
+    async def get_matching(
+        self, organization_id: str, filter_: MemoryFilter, ids: Sequence[str]
+    ) -> dict[str, Episode | Fact]:
         """See EpisodeStore."""
         if not ids:
             return {}
-        table = table_of(where)
-        asked = conditions(organization_id, where, self._clock.now())
-        chosen = sa.select(table).where(table.c.id.in_(ids), *asked)
-        rows = await self._database.read(lambda conn: conn.execute(chosen).all())
-        return {row.id: to_episode(row) if isinstance(where, EpisodeFilter) else to_fact(row) for row in rows}
+        table = table_of(filter_)
+        matching = conditions(organization_id, filter_, self._clock.now())
+        statement = sa.select(table).where(table.c.id.in_(ids), *matching)
+        rows = await self._database.read(lambda conn: conn.execute(statement).all())
+        return {
+            row.id: episode_from_row(row) if isinstance(filter_, EpisodeFilter) else fact_from_row(row) for row in rows
+        }
 
-    async def texts(self, ids: Sequence[str]) -> list[MemoryText]:
+    async def get_texts(self, ids: Sequence[str]) -> list[MemoryText]:
         """See EpisodeStore."""
-        return await self._database.read(lambda conn: episode_rows.texts(conn, ids))
+        return await self._database.read(lambda conn: episode_rows.read_texts(conn, ids))
 
-    async def note_all(self) -> int:
+    async def enqueue_all(self) -> int:
         """See EpisodeStore."""
 
-        def note(conn: sa.Connection) -> int:
+        def enqueue(conn: sa.Connection) -> int:
             ids = [*conn.execute(sa.select(_e.id)).scalars(), *conn.execute(sa.select(_f.id)).scalars()]
-            outbox.note_memories(conn, ids, self._clock.now())
+            outbox.add_memories(conn, ids, self._clock.now())
             return len(ids)
 
-        return await self._database.write(note)
+        return await self._database.write(enqueue)
 
     async def _delete(self, organization_id: str, key: RequestKey | None, table: sa.Table, memory_id: str) -> None:
         def drop(tx: Transaction) -> Sequence[str]:
@@ -309,10 +320,10 @@ class SqlEpisodeStore:
         effect: Callable[[Transaction], Sequence[str]],
         answer: Callable[[sa.Connection, Sequence[str]], T],
     ) -> T:
-        """An effect that happens once, and its answer by the ids that it gave, as they are now."""
+        """Runs an effect once, and returns the current answer for the ids that it returned."""
 
         def act(conn: sa.Connection) -> T:
-            tx = Transaction(conn, self._words, organization_id, self._clock.now())
+            tx = Transaction(conn, self._fulltext, organization_id, self._clock.now())
             ids, _ = self._ledger.once(conn, key, lambda: effect(tx))
             return answer(conn, ids)
 
@@ -330,6 +341,6 @@ def _counted(table: sa.Table, organization_id: str, episodes_: Any, facts_: Any)
     ).where(column.organization_id == organization_id)
 
 
-def _to_summary(row: sa.Row[Any]) -> ScopeSummary:
+def _summary_from_row(row: sa.Row[Any]) -> ScopeSummary:
     scope = Scope(ScopeKind(row.scope_kind), row.scope_id)
     return ScopeSummary(scope, int(row.episode_count), int(row.fact_count), row.updated_at)

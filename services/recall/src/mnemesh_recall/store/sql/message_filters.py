@@ -1,4 +1,4 @@
-"""The conditions by which lists and searches of messages are narrowed."""
+"""The SQL conditions of lists and searches of messages."""
 
 from __future__ import annotations
 
@@ -15,65 +15,65 @@ _m = messages.c
 
 
 def owned(organization_id: str | sa.BindParameter[str], *, narrowed: bool = True) -> Condition:
-    """The message is the organization's.
+    """Returns the condition that a message belongs to the organization.
 
-    Where something else narrows the query (ids, an agent, a run), the column is kept away from the planner: without
-    statistics it would rather walk the organization's index than look a handful of ids up.
+    If another condition narrows the query (ids, an agent, a run), the column is hidden from the planner: without
+    statistics it would read the organization's index instead of a few rows by id.
     """
     column = _m.organization_id.concat("") if narrowed else _m.organization_id
     return column == organization_id
 
 
-def narrows(wanted: MessageFilter) -> bool:
-    """Whether a list has a condition with an index of its own."""
+def has_index(filter_: MessageFilter) -> bool:
+    """Returns whether one of the conditions has its own index."""
     return bool(
-        wanted.agent_ids
-        or wanted.conversation_ids
-        or wanted.run_id
-        or wanted.step_id
-        or wanted.group_id
-        or wanted.turn_id
-        or wanted.otid
-        or wanted.tool_call_id
+        filter_.agent_ids
+        or filter_.conversation_ids
+        or filter_.run_id
+        or filter_.step_id
+        or filter_.group_id
+        or filter_.turn_id
+        or filter_.otid
+        or filter_.tool_call_id
     )
 
 
-def listed(wanted: MessageFilter) -> Iterator[Condition]:
-    """What a list asks for, the organization aside."""
-    if wanted.agent_ids:
-        yield _one_of(_m.agent_id, wanted.agent_ids)
-    if wanted.conversation_ids:
-        yield _one_of(_m.conversation_id, wanted.conversation_ids)
-    if wanted.roles:
-        yield _m.role.in_([role.value for role in wanted.roles])
+def list_conditions(filter_: MessageFilter) -> Iterator[Condition]:
+    """Yields the conditions of a list, without that of the organization."""
+    if filter_.agent_ids:
+        yield _one_of(_m.agent_id, filter_.agent_ids)
+    if filter_.conversation_ids:
+        yield _one_of(_m.conversation_id, filter_.conversation_ids)
+    if filter_.roles:
+        yield _m.role.in_([role.value for role in filter_.roles])
     for column, value in (
-        (_m.run_id, wanted.run_id),
-        (_m.step_id, wanted.step_id),
-        (_m.group_id, wanted.group_id),
-        (_m.turn_id, wanted.turn_id),
-        (_m.otid, wanted.otid),
+        (_m.run_id, filter_.run_id),
+        (_m.step_id, filter_.step_id),
+        (_m.group_id, filter_.group_id),
+        (_m.turn_id, filter_.turn_id),
+        (_m.otid, filter_.otid),
     ):
         if value is not None:
             yield column == value
-    if not wanted.include_err:
+    if not filter_.include_err:
         yield sa.or_(_m.is_err.is_(None), _m.is_err.is_(sa.false()))
-    if wanted.tool_call_id is not None:
+    if filter_.tool_call_id is not None:
         rows = tool_call_rows.c
-        yield _m.id.in_(sa.select(rows.message_id).where(rows.tool_call_id == wanted.tool_call_id))
-    if wanted.text is not None:
-        yield contains(wanted.text)
-    if wanted.from_time is not None:
-        yield _m.created_at >= wanted.from_time
-    if wanted.until_time is not None:
-        yield _m.created_at <= wanted.until_time
+        yield _m.id.in_(sa.select(rows.message_id).where(rows.tool_call_id == filter_.tool_call_id))
+    if filter_.text is not None:
+        yield _m.search_text.contains(filter_.text.casefold(), autoescape=True)
+    if filter_.from_time is not None:
+        yield _m.created_at >= filter_.from_time
+    if filter_.until_time is not None:
+        yield _m.created_at <= filter_.until_time
 
 
-def searched(scope: SearchScope, *, narrowed: bool = True) -> Iterator[Condition]:
-    """Where a search looks; `narrowed` where rows are given too, which are to be looked up by nothing else."""
-    yield owned(scope.organization_id, narrowed=narrowed or scope.agent_id is not None)
+def scope_conditions(organization_id: str, scope: SearchScope) -> Iterator[Condition]:
+    """Yields the conditions of the scope of a search."""
+    yield owned(organization_id, narrowed=scope.agent_id is not None)
     for column, value in ((_m.agent_id, scope.agent_id), (_m.conversation_id, scope.conversation_id)):
         if value is not None:
-            yield (column.concat("") if narrowed else column) == value
+            yield column == value
     if scope.roles:
         yield _m.role.in_([role.value for role in scope.roles])
     if scope.from_time is not None:
@@ -84,11 +84,6 @@ def searched(scope: SearchScope, *, narrowed: bool = True) -> Iterator[Condition
         yield _m.id.not_in(scope.exclude_ids)
 
 
-def contains(text: str) -> Condition:
-    """The searchable text has this run of characters, in whatever case."""
-    return _m.search_text.contains(text.casefold(), autoescape=True)
-
-
 def _one_of(column: sa.Column[str], values: tuple[str, ...]) -> Condition:
-    # One value as an equality lets the index give the order too.
+    # With one value, an equality lets the index also provide the order.
     return column == values[0] if len(values) == 1 else column.in_(values)

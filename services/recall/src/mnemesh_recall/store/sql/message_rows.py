@@ -1,20 +1,19 @@
-"""Rows of messages: storing them under new numbers, reading, changing and deleting them, with what hangs on them."""
+"""Writes and reads of message rows, with the rows that depend on them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
+from mnemesh_types.messages import Message
 
 from mnemesh_recall.errors import message_exists
-from mnemesh_recall.model.messages import Message
-from mnemesh_recall.store.sql import agents, outbox, turns
-from mnemesh_recall.store.sql import message_filters as filters
+from mnemesh_recall.model.messages import has_same_content
+from mnemesh_recall.store.sql import agents, message_filters, outbox, turns
 from mnemesh_recall.store.sql.fulltext.documents import COLUMNS as SOURCE_COLUMNS
-from mnemesh_recall.store.sql.fulltext.documents import Source, index_again, index_new, to_sources
-from mnemesh_recall.store.sql.rows import COLUMNS, Row, content_columns, to_message, to_row
+from mnemesh_recall.store.sql.fulltext.documents import Source, index_new, reindex_around, sources_from_rows
+from mnemesh_recall.store.sql.rows import COLUMNS, Row, content_columns, message_from_row, message_to_row
 from mnemesh_recall.store.sql.tables import context_entries, messages, tool_call_rows, trace_lines
 from mnemesh_recall.store.sql.transaction import Deferred, Transaction
 
@@ -23,82 +22,91 @@ _ORGANIZATION: Final[sa.BindParameter[Any]] = sa.bindparam("organization")
 _IDS: Final[sa.BindParameter[Any]] = sa.bindparam("ids", expanding=True)
 
 _BY_ID: Final = sa.select(*COLUMNS, _m.organization_id).where(_m.id.in_(_IDS))
-_VISIBLE: Final = sa.select(*COLUMNS).where(filters.owned(_ORGANIZATION), _m.id.in_(_IDS))
-_FINDABLE: Final = sa.select(_m.id).where(filters.owned(_ORGANIZATION), _m.id.in_(_IDS), _m.search_text.is_not(None))
+_VISIBLE: Final = sa.select(*COLUMNS).where(message_filters.owned(_ORGANIZATION), _m.id.in_(_IDS))
+_SEARCHABLE: Final = sa.select(_m.id).where(
+    message_filters.owned(_ORGANIZATION), _m.id.in_(_IDS), _m.search_text.is_not(None)
+)
 _INSERT: Final = sa.insert(messages).returning(_m.id, _m.row_id)
 _SOURCES: Final = sa.select(*SOURCE_COLUMNS).where(_m.id.in_(_IDS))
-_CALLS: Final = sa.insert(tool_call_rows)
+_INSERT_CALLS: Final = sa.insert(tool_call_rows)
 
 
 class Stored(NamedTuple):
-    """What storing came to: a number for every message asked for, and which of them were there before."""
+    """The result of storing messages: a sequence id for each of them, and the ids that existed before."""
 
     sequence_ids: tuple[int, ...]
     known_ids: frozenset[str]
     agent_message_count: int
 
 
-def store(tx: Transaction, agent_id: str, given: Sequence[Message]) -> Stored:
-    """Stores messages that are not there yet, each under the agent's next number.
+def store(tx: Transaction, agent_id: str, batch: Sequence[Message]) -> Stored:
+    """Stores the messages that do not exist yet, each under the next sequence id of the agent.
 
     Raises:
-        AlreadyExists: an id is taken by other content.
-        NotFound, Erased: the agent may not be written.
+        AlreadyExists: an id belongs to other content.
+        NotFound, Erased: the agent cannot be written.
     """
     deferred = Deferred()
-    stored = store_rows(tx, agent_id, given, deferred)
-    finish(tx, deferred)
+    rows = [message_to_row(message, tx.organization_id) for message in batch]
+    stored = store_rows(tx, agent_id, batch, rows, deferred)
+    write_deferred(tx, deferred)
     return stored
 
 
-def finish(tx: Transaction, deferred: Deferred) -> None:
-    """Writes what `store_rows` deferred."""
+def write_deferred(tx: Transaction, deferred: Deferred) -> None:
+    """Writes the rows that `store_rows` deferred."""
     if deferred.calls:
-        tx.conn.execute(_CALLS, deferred.calls)
-    outbox.note_messages(tx.conn, deferred.news, tx.now)
+        tx.conn.execute(_INSERT_CALLS, deferred.calls)
+    outbox.add_messages(tx.conn, deferred.changed_ids, tx.now)
 
 
 def store_rows(
-    tx: Transaction, agent_id: str, given: Sequence[Message], deferred: Deferred, *, all_new: bool = False
+    tx: Transaction,
+    agent_id: str,
+    batch: Sequence[Message],
+    rows: Sequence[Row],
+    deferred: Deferred,
+    *,
+    all_new: bool = False,
 ) -> Stored:
-    """`store`, but for what it leaves to the caller; `all_new` where none of the ids is taken.
+    """Stores messages as `store` does, and leaves the deferred rows to the caller.
 
-    Raises:
-        AlreadyExists: an id is taken by other content.
-        NotFound, Erased: the agent may not be written.
+    Args:
+        tx: the transaction.
+        agent_id: the agent of all messages.
+        batch: the messages.
+        rows: their rows, in the same order.
+        deferred: receives the rows that the caller writes at the end.
+        all_new: True if none of the ids exists.
     """
-    known = {} if all_new or not given else _known(tx, given)
-    fresh = [message for message in given if message.id not in known]
-    numbers = agents.take_numbers(tx, agent_id, len(fresh))
-    first = numbers.last_sequence_id - len(fresh) + 1
-    given_now = {message.id: first + place for place, message in enumerate(fresh)}
-    if fresh:
-        fresh = turns.placed(tx, agent_id, fresh)
-        rows = [to_row(message, tx.organization_id) for message in fresh]
-        for row in rows:
-            row["sequence_id"] = given_now[row["id"]]
-        _insert(tx, rows, deferred)
+    known = {} if all_new or not batch else _known_sequence_ids(tx, batch)
+    new = [(message, row) for message, row in zip(batch, rows, strict=True) if message.id not in known]
+    counters = agents.take_sequence_ids(tx, agent_id, len(new))
+    first = counters.last_sequence_id - len(new) + 1
+    assigned = {message.id: first + index for index, (message, _) in enumerate(new)}
+    if new:
+        placed = turns.assign_turns(tx, agent_id, [message for message, _ in new])
+        complete = [
+            {**row, "sequence_id": assigned[message.id], "turn_id": message.turn_id}
+            for message, (_, row) in zip(placed, new, strict=True)
+        ]
+        _insert(tx, complete, deferred)
         deferred.calls.extend(
-            {"tool_call_id": id_, "message_id": message.id} for message in fresh for id_ in message.tool_call_ids
+            {"tool_call_id": id_, "message_id": message.id} for message in placed for id_ in message.tool_call_ids
         )
-    sequence_ids = known | given_now
-    return Stored(tuple(sequence_ids[message.id] for message in given), frozenset(known), numbers.message_count)
+    sequence_ids = known | assigned
+    return Stored(tuple(sequence_ids[message.id] for message in batch), frozenset(known), counters.message_count)
 
 
-def _known(tx: Transaction, given: Sequence[Message]) -> dict[str, int]:
-    rows = tx.conn.execute(_BY_ID, {"ids": [message.id for message in given]}).all()
-    if not rows:
-        return {}
-    by_id = {message.id: message for message in given}
+def _known_sequence_ids(tx: Transaction, batch: Sequence[Message]) -> dict[str, int]:
+    rows = tx.conn.execute(_BY_ID, {"ids": [message.id for message in batch]}).all()
+    by_id = {message.id: message for message in batch}
     known = {}
     for row in rows:
-        there = to_message(row)
-        given_now = by_id[there.id].said
-        # A turn that is not given is recall's to say.
-        said = there.said if given_now.turn_id is not None else replace(there.said, turn_id=None)
-        if row.organization_id != tx.organization_id or said != given_now:
-            raise message_exists(there.id)
-        known[there.id] = there.sequence_id
+        stored = message_from_row(row)
+        if row.organization_id != tx.organization_id or not has_same_content(stored, by_id[stored.id]):
+            raise message_exists(stored.id)
+        known[stored.id] = stored.sequence_id
     return known
 
 
@@ -120,65 +128,65 @@ def _insert(tx: Transaction, rows: list[Row], deferred: Deferred) -> None:
         if row["search_text"]
     ]
     if sources:
-        index_new(tx.conn, tx.words, sources)
+        index_new(tx.conn, tx.fulltext, sources)
         searchable = {source.row_id for source in sources}
-        deferred.news.extend(id_ for id_, row_id in row_ids.items() if row_id in searchable)
+        deferred.changed_ids.extend(id_ for id_, row_id in row_ids.items() if row_id in searchable)
 
 
 def read(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> tuple[Message, ...]:
-    """The messages that exist among `ids`, in the order of `ids`."""
+    """Returns the messages that exist among `ids`, in the order of `ids`."""
     if not ids:
         return ()
     rows = conn.execute(_VISIBLE, {"organization": organization_id, "ids": list(ids)})
-    found = {message.id: message for message in map(to_message, rows)}
+    found = {message.id: message for message in map(message_from_row, rows)}
     return tuple(found[id_] for id_ in ids if id_ in found)
 
 
-def searchable(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> frozenset[str]:
-    """Those of `ids` that a search of the organization may find."""
+def filter_searchable(conn: sa.Connection, organization_id: str, ids: Sequence[str]) -> frozenset[str]:
+    """Returns those of `ids` that are searchable messages of the organization."""
     if not ids:
         return frozenset()
-    return frozenset(conn.execute(_FINDABLE, {"organization": organization_id, "ids": list(ids)}).scalars())
+    return frozenset(conn.execute(_SEARCHABLE, {"organization": organization_id, "ids": list(ids)}).scalars())
 
 
-def rewrite(tx: Transaction, changed: Message) -> None:
-    """Writes the content, name and error mark of a stored message anew, in place."""
+def update(tx: Transaction, changed: Message) -> None:
+    """Updates the content, name and error mark of a stored message, and everything derived from them."""
     values: dict[str, Any] = {
         **content_columns(changed), "name": changed.name, "is_err": changed.is_err, "updated_at": tx.now
     }  # fmt: skip
-    conn, words = tx.conn, tx.words
+    conn = tx.conn
     conn.execute(sa.update(messages).where(_m.id == changed.id).values(values))
     conn.execute(sa.delete(tool_call_rows).where(tool_call_rows.c.message_id == changed.id))
     if calls := [{"tool_call_id": id_, "message_id": changed.id} for id_ in changed.tool_call_ids]:
-        conn.execute(_CALLS, calls)
-    (source,) = to_sources(conn.execute(_SOURCES, {"ids": [changed.id]}))
+        conn.execute(_INSERT_CALLS, calls)
+    (source,) = sources_from_rows(conn.execute(_SOURCES, {"ids": [changed.id]}))
     if not source.text:
-        words.remove(conn, [source.row_id])
-    index_again(conn, words, source, kept=True)
-    outbox.note_messages(conn, [changed.id], tx.now)
+        tx.fulltext.remove(conn, [source.row_id])
+    reindex_around(conn, tx.fulltext, source, exists=True)
+    outbox.add_messages(conn, [changed.id], tx.now)
 
 
 def delete(tx: Transaction, agent_id: str, ids: Sequence[str]) -> int:
-    """Deletes messages of one agent everywhere, and their words from their neighbours' context; returns how many."""
+    """Deletes messages of one agent and everything derived from them. Returns their number."""
     conn = tx.conn
-    sources = to_sources(conn.execute(_SOURCES, {"ids": list(ids)})) if ids else []
+    sources = sources_from_rows(conn.execute(_SOURCES, {"ids": list(ids)})) if ids else []
     if not sources:
         return 0
-    there = list(ids)
-    left = set(conn.execute(sa.select(_m.turn_id).where(_m.id.in_(there), _m.turn_id.is_not(None))).scalars())
-    conn.execute(sa.delete(context_entries).where(context_entries.c.message_id.in_(there)))
-    conn.execute(sa.delete(tool_call_rows).where(tool_call_rows.c.message_id.in_(there)))
-    conn.execute(sa.delete(trace_lines).where(trace_lines.c.message_id.in_(there)))
-    conn.execute(sa.delete(messages).where(_m.id.in_(there)))
-    turns.forget_empty(conn, agent_id, sorted(left))
-    tx.words.remove(conn, [source.row_id for source in sources])
+    deleted = list(ids)
+    turn_ids = set(conn.execute(sa.select(_m.turn_id).where(_m.id.in_(deleted), _m.turn_id.is_not(None))).scalars())
+    conn.execute(sa.delete(context_entries).where(context_entries.c.message_id.in_(deleted)))
+    conn.execute(sa.delete(tool_call_rows).where(tool_call_rows.c.message_id.in_(deleted)))
+    conn.execute(sa.delete(trace_lines).where(trace_lines.c.message_id.in_(deleted)))
+    conn.execute(sa.delete(messages).where(_m.id.in_(deleted)))
+    turns.delete_empty(conn, agent_id, sorted(turn_ids))
+    tx.fulltext.remove(conn, [source.row_id for source in sources])
     for source in sources:
-        index_again(conn, tx.words, source, kept=False)
-    agents.count_fewer(conn, agent_id, len(sources))
-    outbox.note_messages(conn, there, tx.now)
+        reindex_around(conn, tx.fulltext, source, exists=False)
+    agents.subtract_messages(conn, agent_id, len(sources))
+    outbox.add_messages(conn, deleted, tx.now)
     return len(sources)
 
 
-def ids_of(found: Iterable[Message]) -> list[str]:
-    """Their ids, in order."""
-    return [message.id for message in found]
+def ids_of(batch: Iterable[Message]) -> list[str]:
+    """Returns the ids of messages, in order."""
+    return [message.id for message in batch]

@@ -1,4 +1,4 @@
-"""The commit of a step, and the replacement of a window: what a run writes, each in one transaction."""
+"""The commit of a step and the replacement of a window, each in one transaction."""
 
 from __future__ import annotations
 
@@ -9,76 +9,85 @@ from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
-from mnemesh_kit.errors import InvalidArgument, NotFound, RequestIdReused
+from mnemesh_kit.errors import RequestIdReused
+from mnemesh_types.messages import Message
 
-from mnemesh_recall.errors import LeaseLost, StepConflict, WindowMoved
-from mnemesh_recall.model.contexts import Replacement, StepCommit, StepResult
-from mnemesh_recall.model.messages import Message, Role
+from mnemesh_recall.errors import StepConflict, WindowMoved
+from mnemesh_recall.model.context_rules import last_message_time, require_system_start, require_window_messages
+from mnemesh_recall.model.contexts import ContextReplacement, StepCommit, StepResult
+from mnemesh_recall.model.leases import next_epoch
 from mnemesh_recall.model.unanswered_calls import is_derived_return
-from mnemesh_recall.store.sql import message_rows as messages
-from mnemesh_recall.store.sql import tables, windows
-from mnemesh_recall.store.sql.rows import text_content
+from mnemesh_recall.store.sql import message_rows, tables, windows
+from mnemesh_recall.store.sql.rows import Row, fingerprint, message_to_row, text_content
 from mnemesh_recall.store.sql.step_commit_rows import write_step_commit
 from mnemesh_recall.store.sql.tables import step_commits
 from mnemesh_recall.store.sql.transaction import Deferred, Transaction
 
-_s = step_commits.c
-_FOUND: Final = sa.select(step_commits).where(
+UNKNOWN_FINGERPRINT: Final = ""
+"""The fingerprint of a step that was committed by an earlier release. Any content matches it."""
+
+_s, _m = step_commits.c, tables.messages.c
+_EARLIER: Final = sa.select(step_commits).where(
     _s.organization_id == sa.bindparam("organization"),
     sa.or_(_s.step_id == sa.bindparam("step"), sa.and_(_s.request_id != "", _s.request_id == sa.bindparam("request"))),
 )
-_m = tables.messages.c
-_STATE: Final = windows.HEAD.add_columns(
-    _FOUND.exists().label("committed"),
+# One statement for everything that a commit reads before it writes: nearly every step and message is new.
+_STATE: Final = windows.STATE.add_columns(
+    _EARLIER.exists().label("committed"),
     sa.exists(sa.select(_m.id).where(_m.id.in_(sa.bindparam("ids", expanding=True)))).label("stored"),
 )
-"""What a commit has to know before it writes; nearly always it is the window's state, and that the rest is new."""
 _later: Final = step_commits.alias()
-_OUTLIVED: Final = (
+_OLD: Final = (
     sa.select(_s.organization_id, _s.step_id)
     .where(
         _s.created_at < sa.bindparam("before", type_=_s.created_at.type),
         sa.exists().where(_later.c.conversation_id == _s.conversation_id, _later.c.version > _s.version),
     )
-    .limit(sa.bindparam("most", type_=sa.Integer))
+    .limit(sa.bindparam("limit", type_=sa.Integer))
 )
-_FORGET: Final = sa.delete(step_commits).where(
-    _s.organization_id == sa.bindparam("its_organization"), _s.step_id == sa.bindparam("its_step")
+_DELETE: Final = sa.delete(step_commits).where(
+    _s.organization_id == sa.bindparam("old_organization"), _s.step_id == sa.bindparam("old_step")
 )
 
 
-def forget(conn: sa.Connection, before: datetime, most: int) -> int:
-    """Forgets at most so many steps of before that time; how many. See MessageStore.purge_steps."""
-    found = conn.execute(_OUTLIVED, {"before": before, "most": most}).all()
-    if found:
-        conn.execute(_FORGET, [{"its_organization": row.organization_id, "its_step": row.step_id} for row in found])
-    return len(found)
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepRows:
+    """The rows of a step, and the fingerprint of their content. They are built once, before the transaction."""
+
+    rows: Sequence[Row]
+    fingerprint: str
 
 
-def commit(tx: Transaction, step: StepCommit, fingerprint: str) -> StepResult:
+def step_rows(organization_id: str, step: StepCommit) -> StepRows:
+    """Returns the rows of all messages of a step, the hidden ones last."""
+    rows = [message_to_row(message, organization_id) for message in step.messages]
+    hidden = [message_to_row(message, organization_id) for message in step.hidden_messages]
+    return StepRows((*rows, *hidden), fingerprint(rows, hidden))
+
+
+def commit(tx: Transaction, step: StepCommit, content: StepRows) -> StepResult:
     """See MessageStore.commit_step. The order of the checks is part of the contract."""
     conn, organization_id = tx.conn, tx.organization_id
-    given = (*step.messages, *step.hidden_messages)
-    state = conn.execute(_STATE, {**_asked(tx, step), "ids": messages.ids_of(given)}).first()
+    batch = (*step.messages, *step.hidden_messages)
+    state = conn.execute(_STATE, {**_parameters(tx, step), "ids": message_rows.ids_of(batch)}).first()
     if state is None or state.committed:
-        earlier = _earlier(tx, step)
+        earlier = _earlier_commit(tx, step)
         if earlier is not None:
-            return _replayed(tx, step, fingerprint, earlier)
+            return _replay(tx, step, content.fingerprint, earlier)
     if state is None or state.agent_id != step.agent_id:
-        raise windows.absent(conn, organization_id, step.conversation_id, step.agent_id)
-    if step.epoch < state.epoch:
-        raise LeaseLost(step.conversation_id, state.epoch)
+        raise windows.missing(conn, organization_id, step.conversation_id, step.agent_id)
+    epoch = next_epoch(step.conversation_id, step.lease, state.epoch)
     deferred = Deferred()
-    stored = messages.store_rows(tx, step.agent_id, given, deferred, all_new=not state.stored)
-    entering = windows.not_shown(conn, step.conversation_id, messages.ids_of(step.messages), stored.known_ids)
+    stored = message_rows.store_rows(tx, step.agent_id, batch, content.rows, deferred, all_new=not state.stored)
+    appended = windows.ids_to_append(conn, step.conversation_id, message_rows.ids_of(step.messages), stored.known_ids)
     if step.system_text is not None:
-        windows.say(conn, state.system_message_id, text_content(step.system_text), tx.now)
-    moved = windows.moved(
+        windows.update_system_message(conn, state.system_message_id, text_content(step.system_text), tx.now)
+    next_state = windows.next_state(
         state,
         tx.now,
-        epoch=step.epoch,
-        next_position=state.next_position + len(entering),
-        last_message_at=_last(step.messages, state.last_message_at),
+        epoch=epoch,
+        next_position=state.next_position + len(appended),
+        last_message_at=last_message_time(step.messages, state.last_message_at),
     )
     result = StepResult(
         version=state.version + 1,
@@ -87,13 +96,50 @@ def commit(tx: Transaction, step: StepCommit, fingerprint: str) -> StepResult:
         sequence_ids=stored.sequence_ids,
         agent_message_count=stored.agent_message_count,
     )
-    write_step_commit(tx, deferred, state, entering, moved, _record(tx, step, fingerprint, result))
+    write_step_commit(tx, deferred, state, appended, next_state, _record(tx, step, content.fingerprint, result))
     if not result.rebased:
         return result
     return dataclasses.replace(result, context=windows.read(conn, organization_id, step.conversation_id))
 
 
-def _asked(tx: Transaction, step: StepCommit) -> dict[str, Any]:
+def replace(tx: Transaction, new: ContextReplacement) -> None:
+    """See MessageStore.replace_context."""
+    conn, organization_id = tx.conn, tx.organization_id
+    state = windows.read_state(conn, organization_id, new.conversation_id, new.agent_id)
+    epoch = next_epoch(new.conversation_id, new.lease, state.epoch)
+    if new.base_version != state.version:
+        raise WindowMoved(new.conversation_id, state.version)
+    current_ids = windows.read_ids(conn, new.conversation_id)
+    message_rows.store(tx, new.agent_id, (*new.new_messages, *_kept_error_returns(conn, new, current_ids)))
+    window = message_rows.read(conn, organization_id, new.message_ids)
+    require_window_messages(new, window)
+    require_system_start(new, window[0], state.system_message_id)
+    if set(current_ids) - {state.system_message_id, *new.message_ids}:
+        windows.count_reset(conn, new.conversation_id, tx.now)
+    windows.delete_entries(conn, new.conversation_id)
+    windows.insert_entries(conn, new.conversation_id, 0, new.message_ids)
+    if new.system_text is not None:
+        windows.update_system_message(conn, new.message_ids[0], text_content(new.system_text), tx.now)
+    windows.update_state(
+        conn,
+        state,
+        tx.now,
+        epoch=epoch,
+        system_message_id=new.message_ids[0],
+        next_position=len(new.message_ids),
+        last_message_at=last_message_time(new.new_messages, state.last_message_at),
+    )
+
+
+def delete_old(conn: sa.Connection, before: datetime, limit: int) -> int:
+    """Deletes at most `limit` records of earlier steps and returns their number. See MessageStore.purge_steps."""
+    found = conn.execute(_OLD, {"before": before, "limit": limit}).all()
+    if found:
+        conn.execute(_DELETE, [{"old_organization": row.organization_id, "old_step": row.step_id} for row in found])
+    return len(found)
+
+
+def _parameters(tx: Transaction, step: StepCommit) -> dict[str, Any]:
     return {
         "organization": tx.organization_id,
         "conversation": step.conversation_id,
@@ -102,8 +148,8 @@ def _asked(tx: Transaction, step: StepCommit) -> dict[str, Any]:
     }
 
 
-def _earlier(tx: Transaction, step: StepCommit) -> sa.Row[Any] | None:
-    rows = tx.conn.execute(_FOUND, _asked(tx, step)).all()
+def _earlier_commit(tx: Transaction, step: StepCommit) -> sa.Row[Any] | None:
+    rows = tx.conn.execute(_EARLIER, _parameters(tx, step)).all()
     for row in rows:
         if row.step_id == step.step_id:
             return row
@@ -114,9 +160,9 @@ def _earlier(tx: Transaction, step: StepCommit) -> sa.Row[Any] | None:
     return None
 
 
-def _replayed(tx: Transaction, step: StepCommit, fingerprint: str, earlier: sa.Row[Any]) -> StepResult:
-    same = (step.agent_id, step.conversation_id, fingerprint)
-    if same != (earlier.agent_id, earlier.conversation_id, earlier.fingerprint):
+def _replay(tx: Transaction, step: StepCommit, content: str, earlier: sa.Row[Any]) -> StepResult:
+    is_same_content = earlier.fingerprint in (UNKNOWN_FINGERPRINT, content)
+    if not is_same_content or (step.agent_id, step.conversation_id) != (earlier.agent_id, earlier.conversation_id):
         raise StepConflict(step.step_id)
     return StepResult(
         version=earlier.version,
@@ -128,14 +174,14 @@ def _replayed(tx: Transaction, step: StepCommit, fingerprint: str, earlier: sa.R
     )
 
 
-def _record(tx: Transaction, step: StepCommit, fingerprint: str, result: StepResult) -> dict[str, Any]:
+def _record(tx: Transaction, step: StepCommit, content: str, result: StepResult) -> dict[str, Any]:
     return {
         "organization_id": tx.organization_id,
         "step_id": step.step_id,
         "request_id": step.request_id,
         "agent_id": step.agent_id,
         "conversation_id": step.conversation_id,
-        "fingerprint": fingerprint,
+        "fingerprint": content,
         "version": result.version,
         "rebased": result.rebased,
         "sequence_ids": msgspec.json.encode(result.sequence_ids).decode(),
@@ -144,56 +190,8 @@ def _record(tx: Transaction, step: StepCommit, fingerprint: str, result: StepRes
     }
 
 
-def replace(tx: Transaction, new: Replacement) -> None:
-    """See MessageStore.replace_context."""
-    conn, organization_id = tx.conn, tx.organization_id
-    state = windows.head(conn, organization_id, new.conversation_id, new.agent_id)
-    if new.epoch is not None and new.epoch < state.epoch:
-        raise LeaseLost(new.conversation_id, state.epoch)
-    if new.base_version != state.version:
-        raise WindowMoved(new.conversation_id, state.version)
-    messages.store(tx, new.agent_id, (*new.new_messages, *_repairs(conn, new)))
-    _require_window(conn, organization_id, new, state.system_message_id)
-    if set(windows.shown_ids(conn, new.conversation_id)) - {state.system_message_id, *new.message_ids}:
-        windows.count_reset(conn, new.conversation_id, tx.now)
-    windows.leave(conn, new.conversation_id)
-    windows.enter(conn, new.conversation_id, 0, new.message_ids)
-    if new.system_text is not None:
-        windows.say(conn, new.message_ids[0], text_content(new.system_text), tx.now)
-    windows.move(
-        conn,
-        state,
-        tx.now,
-        epoch=state.epoch if new.epoch is None else new.epoch,
-        system_message_id=new.message_ids[0],
-        next_position=len(new.message_ids),
-        last_message_at=_last(new.new_messages, state.last_message_at),
-    )
-
-
-def _repairs(conn: sa.Connection, new: Replacement) -> list[Message]:
-    """The error returns that the window shows without their being stored, and that the new one keeps."""
-    kept = set(new.message_ids).difference(
-        messages.ids_of(new.new_messages), windows.shown_ids(conn, new.conversation_id)
-    )
-    window = windows.shown(conn, new.conversation_id) if kept else ()
+def _kept_error_returns(conn: sa.Connection, new: ContextReplacement, current_ids: Sequence[str]) -> list[Message]:
+    """Returns the derived error returns of the current window that the new window keeps."""
+    kept = set(new.message_ids).difference(message_rows.ids_of(new.new_messages), current_ids)
+    window = windows.read_messages(conn, new.conversation_id) if kept else ()
     return [message for message in window if message.id in kept and is_derived_return(message)]
-
-
-def _require_window(conn: sa.Connection, organization_id: str, new: Replacement, system_message_id: str) -> None:
-    window = messages.read(conn, organization_id, new.message_ids)
-    missing = set(new.message_ids) - {message.id for message in window if message.agent_id == new.agent_id}
-    if missing:
-        absent = min(missing, key=new.message_ids.index)
-        raise NotFound(f"The agent has no message {absent}.", resource_id=absent)
-    # Another window's system row would be rewritten through this one.
-    own = window[0].id == system_message_id or any(message.id == window[0].id for message in new.new_messages)
-    if window[0].role is not Role.SYSTEM or not own:
-        raise InvalidArgument(
-            "message_ids must begin with the conversation's own system message, or a new one.", field="message_ids"
-        )
-
-
-def _last(stored: Sequence[Message], otherwise: datetime | None) -> datetime | None:
-    moments = [message.created_at for message in stored]
-    return max((*moments, otherwise) if otherwise else moments, default=None)

@@ -1,4 +1,4 @@
-"""The tables of recall, the same on SQLite and PostgreSQL; `message_words`, which differs, is in `words_*.py`."""
+"""The tables of recall on SQLite and PostgreSQL. Migrations create `message_words`, which differs by engine."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from mnemesh_kit.sql import UtcDateTime
 metadata = sa.MetaData()
 
 Number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-"""A 64-bit number that SQLite may use as its row id."""
+"""A 64-bit number that SQLite can use as its row id."""
 
 agents = sa.Table(
     "agents",
     metadata,
     sa.Column("agent_id", sa.Text, primary_key=True),
     sa.Column("organization_id", sa.Text, nullable=False),
-    # Updating this row is what puts the writers of one agent in line.
+    # The update of this row serializes the writers of one agent.
     sa.Column("last_sequence_id", sa.BigInteger, nullable=False),
     sa.Column("message_count", sa.BigInteger, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("erased_at", UtcDateTime),
-    # Of turns: counted on, whatever is deleted.
+    # The index of the last turn. It never decreases.
     sa.Column("last_turn_index", sa.BigInteger, nullable=False, server_default="0"),
     sa.Index("ix_agents_organization", "organization_id"),
 )
@@ -39,7 +39,7 @@ contexts = sa.Table(
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
     sa.Column("last_message_at", UtcDateTime),
-    # How often messages were taken out of the window, and when the last time.
+    # The number of times that messages were removed from the window, and the time of the last removal.
     sa.Column("resets", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("reset_at", UtcDateTime),
     sa.Index("ix_contexts_agent", "agent_id"),
@@ -78,12 +78,12 @@ messages = sa.Table(
     sa.Column("approval_request_id", sa.Text),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime),
-    # JSON, NULL for none.
+    # JSON text, NULL for an empty list.
     sa.Column("content", sa.Text),
     sa.Column("tool_calls", sa.Text),
     sa.Column("tool_returns", sa.Text),
     sa.Column("approval_decisions", sa.Text),
-    # What it says (messages/searchable_text.py), case-folded; NULL where nothing of it may be found.
+    # The searchable text (model/searchable_text.py), case-folded; NULL if the message must not be found.
     sa.Column("search_text", sa.Text),
     sa.Index("ux_messages_id", "id", unique=True),
     sa.Index("ux_messages_sequence", "agent_id", "sequence_id", unique=True),
@@ -92,18 +92,18 @@ messages = sa.Table(
     sa.Index("ix_messages_created", "created_at"),
 )
 
-SPOKEN = "search_text IS NOT NULL AND role IN ('user', 'assistant')"
-"""Messages that stand in a dialogue. Written out, because a partial index serves only the very condition it has."""
+DIALOGUE = "search_text IS NOT NULL AND role IN ('user', 'assistant')"
+"""The condition for messages of a dialogue, as text: a partial index serves only exactly its own condition."""
 
 sa.Index(
     "ix_messages_spoken",
     messages.c.agent_id,
     messages.c.conversation_id,
     messages.c.sequence_id,
-    sqlite_where=sa.text(SPOKEN),
-    postgresql_where=sa.text(SPOKEN),
+    sqlite_where=sa.text(DIALOGUE),
+    postgresql_where=sa.text(DIALOGUE),
 )
-# A turn's id is unique within its agent only.
+# The id of a turn is unique only within its agent.
 sa.Index(
     "ix_messages_turn_id",
     messages.c.turn_id,
@@ -121,7 +121,7 @@ for _name in ("run_id", "step_id", "group_id", "otid"):
         postgresql_where=messages.c[_name].is_not(None),
     )
 
-# The turns of agents: who counts them, and where they started. Which messages belong to one stands in their rows.
+# The turns of agents. Messages name their turn in `turn_id`.
 turns = sa.Table(
     "turns",
     metadata,
@@ -136,7 +136,7 @@ turns = sa.Table(
     sqlite_with_rowid=False,
 )
 
-# What lines of trace files said beyond the messages that they became.
+# The parts of imported trace lines that their messages do not express.
 trace_lines = sa.Table(
     "trace_lines",
     metadata,
@@ -150,7 +150,7 @@ trace_lines = sa.Table(
     sqlite_with_rowid=False,
 )
 
-# Which rows carry a tool call, its return, or a decision on it.
+# The messages with a tool call, its return, or a decision on it.
 tool_call_rows = sa.Table(
     "tool_call_rows",
     metadata,
@@ -168,6 +168,7 @@ step_commits = sa.Table(
     sa.Column("request_id", sa.Text, nullable=False),
     sa.Column("agent_id", sa.Text, nullable=False),
     sa.Column("conversation_id", sa.Text, nullable=False),
+    # Empty if unknown, which matches any content.
     sa.Column("fingerprint", sa.Text, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False),
     sa.Column("rebased", sa.Boolean, nullable=False),
@@ -181,7 +182,7 @@ step_commits = sa.Table(
     sqlite_with_rowid=False,
 )
 
-# What the vector index has yet to learn. A row says that a message, or all of an agent, may differ from the index.
+# The outbox of the vector index. A row says that a message, a memory, or all of an agent may differ from the index.
 index_outbox = sa.Table(
     "index_outbox",
     metadata,
@@ -191,7 +192,7 @@ index_outbox = sa.Table(
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
 
-# Which of several processes brings news into the vector index, and until when nobody else may.
+# The lease of the instance that updates the vector index.
 index_holders = sa.Table(
     "index_holders",
     metadata,

@@ -1,4 +1,4 @@
-"""Turns, traces and tool interactions read from the rows of messages."""
+"""Reads of turns, traces and tool interactions from the rows of messages."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any, Final
 import sqlalchemy as sa
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.paging import Cursor, Page, PageQuery, paginate
+from mnemesh_types.messages import Message
 
-from mnemesh_recall.model.messages import Message
 from mnemesh_recall.model.trace_operations import InteractionFilter, TurnFilter
-from mnemesh_recall.model.traces import Line, ToolInteraction, Trace, Turn, pair, traces_of
+from mnemesh_recall.model.traces import ImportedLine, ToolInteraction, Trace, Turn, pair, traces_of_turn
 from mnemesh_recall.store.sql.episode_rows import TURN, turn_link
 from mnemesh_recall.store.sql.episode_tables import episodes, memory_links
-from mnemesh_recall.store.sql.rows import COLUMNS, to_message
+from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row
 from mnemesh_recall.store.sql.tables import context_entries, messages, tool_call_rows, trace_lines, turns
-from mnemesh_recall.store.sql.trace_codec import to_line
+from mnemesh_recall.store.sql.trace_codec import line_from_row
 
 _t, _m, _r, _l = turns.c, messages.c, tool_call_rows.c, trace_lines.c
-CALLS_AT_ONCE: Final = 200
-"""So many messages with calls are looked through at a time for those that a filter wants."""
+CALL_BATCH: Final = 200
+"""The number of messages with calls that are read at a time."""
 
 
-def shown(turn: Any = turns) -> sa.ColumnElement[bool]:
-    """A window shows a message of the turn."""
+def in_window(turn: Any = turns) -> sa.ColumnElement[bool]:
+    """Returns the condition that a window contains a message of the turn."""
     return (
         sa.exists()
         .where(
@@ -36,27 +36,27 @@ def shown(turn: Any = turns) -> sa.ColumnElement[bool]:
     )
 
 
-def list_turns(conn: sa.Connection, organization_id: str, wanted: TurnFilter, page: PageQuery) -> Page[Turn]:
+def list_turns(conn: sa.Connection, organization_id: str, filter_: TurnFilter, page: PageQuery) -> Page[Turn]:
     """See TraceStore.list_turns."""
-    of_agent = sa.and_(_t.agent_id == wanted.agent_id, _t.organization_id == organization_id)
-    chosen = sa.select(turns, shown().label("is_shown")).where(of_agent)
-    if wanted.conversation_id is not None:
-        chosen = chosen.where(_t.conversation_id == wanted.conversation_id)
-    if wanted.turn_ids:
-        chosen = chosen.where(_t.turn_id.in_(wanted.turn_ids))
-    if wanted.from_time is not None:
-        chosen = chosen.where(_t.started_at >= wanted.from_time)
-    if wanted.before_time is not None:
-        chosen = chosen.where(_t.started_at < wanted.before_time)
-    if wanted.compacted is not None:
-        chosen = chosen.where(~shown() if wanted.compacted else shown())
-    found = paginate(conn, chosen, page, key=_t.turn_index, id=_t.turn_id, scope=of_agent)
-    rows = found.items
+    of_agent = sa.and_(_t.agent_id == filter_.agent_id, _t.organization_id == organization_id)
+    statement = sa.select(turns, in_window().label("in_window")).where(of_agent)
+    if filter_.conversation_id is not None:
+        statement = statement.where(_t.conversation_id == filter_.conversation_id)
+    if filter_.turn_ids:
+        statement = statement.where(_t.turn_id.in_(filter_.turn_ids))
+    if filter_.from_time is not None:
+        statement = statement.where(_t.started_at >= filter_.from_time)
+    if filter_.before_time is not None:
+        statement = statement.where(_t.started_at < filter_.before_time)
+    if filter_.compacted is not None:
+        statement = statement.where(~in_window() if filter_.compacted else in_window())
+    page_of_rows = paginate(conn, statement, page, key=_t.turn_index, id=_t.turn_id, scope=of_agent)
+    rows = page_of_rows.items
     ids = [row.turn_id for row in rows]
-    counts = _counts(conn, wanted.agent_id, ids)
-    covering = _covering(conn, wanted.agent_id, ids)
-    archived = {row.turn_id: not row.is_shown for row in rows}
-    said = traces_as_of(conn, wanted.agent_id, archived) if wanted.with_traces else {}
+    counts = _counts(conn, filter_.agent_id, ids)
+    episode_ids = _covering_episodes(conn, filter_.agent_id, ids)
+    archived = {row.turn_id: not row.in_window for row in rows}
+    traces_of = traces_as_of(conn, filter_.agent_id, archived) if filter_.with_traces else {}
     return Page(
         tuple(
             Turn(
@@ -64,101 +64,103 @@ def list_turns(conn: sa.Connection, organization_id: str, wanted: TurnFilter, pa
                 agent_id=row.agent_id,
                 conversation_id=row.conversation_id,
                 index=row.turn_index,
-                compacted=not row.is_shown,
-                episode_id=covering.get(row.turn_id),
+                compacted=not row.in_window,
+                episode_id=episode_ids.get(row.turn_id),
                 started_at=row.started_at,
-                traces=said.get(row.turn_id, ()),
+                traces=traces_of.get(row.turn_id, ()),
                 **counts[row.turn_id],
             )
             for row in rows
         ),
-        found.next_cursor,
+        page_of_rows.next_cursor,
     )
 
 
 def traces(conn: sa.Connection, agent_id: str, turn_ids: Sequence[str]) -> dict[str, tuple[Trace, ...]]:
-    """The traces of turns, by turn."""
-    asked = sa.select(_t.turn_id, shown()).where(_t.agent_id == agent_id, _t.turn_id.in_(turn_ids))
-    return traces_as_of(conn, agent_id, {row[0]: not row[1] for row in conn.execute(asked)})
+    """Returns the traces of turns, by turn."""
+    shown = sa.select(_t.turn_id, in_window()).where(_t.agent_id == agent_id, _t.turn_id.in_(turn_ids))
+    return traces_as_of(conn, agent_id, {row[0]: not row[1] for row in conn.execute(shown)})
 
 
 def traces_as_of(
     conn: sa.Connection, agent_id: str, archived: Mapping[str, bool], last_sequence_id: int | None = None
 ) -> dict[str, tuple[Trace, ...]]:
-    """The traces of turns, by turn, as far as they were stored; `archived` says of each turn whether it is."""
+    """Returns the traces of turns, by turn, up to a sequence id. `archived` maps a turn to whether it is archived."""
     turn_ids = list(archived)
-    chosen = sa.select(*COLUMNS).where(_m.agent_id == agent_id, _m.turn_id.in_(turn_ids))
+    statement = sa.select(*COLUMNS).where(_m.agent_id == agent_id, _m.turn_id.in_(turn_ids))
     if last_sequence_id is not None:
-        chosen = chosen.where(_m.sequence_id <= last_sequence_id)
-    rows = conn.execute(chosen.order_by(_m.sequence_id))
-    of_turns: dict[str, list[Message]] = {}
-    for message in map(to_message, rows):
-        of_turns.setdefault(message.turn_id or "", []).append(message)
+        statement = statement.where(_m.sequence_id <= last_sequence_id)
+    rows = conn.execute(statement.order_by(_m.sequence_id))
+    by_turn: dict[str, list[Message]] = {}
+    for message in map(message_from_row, rows):
+        by_turn.setdefault(message.turn_id or "", []).append(message)
     in_turns = sa.select(_m.id).where(_m.agent_id == agent_id, _m.turn_id.in_(turn_ids))
-    lines: dict[str, list[Line]] = {}
+    lines: dict[str, list[ImportedLine]] = {}
     for row in conn.execute(sa.select(trace_lines).where(_l.agent_id == agent_id, _l.message_id.in_(in_turns))):
-        lines.setdefault(row.message_id, []).append(to_line(row))
-    return {turn_id: traces_of(found, lines, archived=archived[turn_id]) for turn_id, found in of_turns.items()}
+        lines.setdefault(row.message_id, []).append(line_from_row(row))
+    return {turn_id: traces_of_turn(found, lines, archived=archived[turn_id]) for turn_id, found in by_turn.items()}
 
 
 def list_interactions(
-    conn: sa.Connection, organization_id: str, wanted: InteractionFilter, page: PageQuery
+    conn: sa.Connection, organization_id: str, filter_: InteractionFilter, page: PageQuery
 ) -> Page[ToolInteraction]:
     """See TraceStore.list_interactions."""
     start = page.cursor or (
-        _place(conn, organization_id, wanted.agent_id, "after_id", page.after_id) if page.after_id is not None else None
+        _cursor_of(conn, organization_id, filter_.agent_id, "after_id", page.after_id)
+        if page.after_id is not None
+        else None
     )
     stop = (
-        _place(conn, organization_id, wanted.agent_id, "before_id", page.before_id)
+        _cursor_of(conn, organization_id, filter_.agent_id, "before_id", page.before_id)
         if page.before_id is not None
         else None
     )
     found: list[tuple[Cursor, ToolInteraction]] = []
-    for interaction in _interactions(conn, organization_id, wanted, start, ascending=page.ascending):
-        place = Cursor(interaction.calling.sequence_id, interaction.call.id)
-        if stop is not None and _reached(place, stop, ascending=page.ascending):
+    for interaction in _interactions(conn, organization_id, filter_, start, ascending=page.ascending):
+        cursor = Cursor(interaction.calling.sequence_id, interaction.call.id)
+        if stop is not None and _reached(cursor, stop, ascending=page.ascending):
             break
-        if wanted.tool_name is not None and interaction.call.name != wanted.tool_name:
+        if filter_.tool_name is not None and interaction.call.name != filter_.tool_name:
             continue
-        if wanted.statuses and interaction.status not in wanted.statuses:
+        if filter_.statuses and interaction.status not in filter_.statuses:
             continue
-        found.append((place, interaction))
+        found.append((cursor, interaction))
         if len(found) > page.limit:
             break
     kept = found[: page.limit]
     return Page(tuple(item for _, item in kept), kept[-1][0] if len(found) > page.limit else None)
 
 
-def _reached(place: Cursor, stop: Cursor, *, ascending: bool) -> bool:
-    if place == stop:
+def _reached(cursor: Cursor, stop: Cursor, *, ascending: bool) -> bool:
+    if cursor == stop:
         return True
-    here, there = int(place.value or 0), int(stop.value or 0)
+    here, there = int(cursor.value or 0), int(stop.value or 0)
     return here > there if ascending else here < there
 
 
 def _interactions(
     conn: sa.Connection,
     organization_id: str,
-    wanted: InteractionFilter,
+    filter_: InteractionFilter,
     start: Cursor | None,
     *,
     ascending: bool,
 ) -> Iterator[ToolInteraction]:
-    chosen = sa.select(*COLUMNS).where(
-        _m.agent_id == wanted.agent_id, _m.organization_id == organization_id, _m.tool_calls.is_not(None)
+    statement = sa.select(*COLUMNS).where(
+        _m.agent_id == filter_.agent_id, _m.organization_id == organization_id, _m.tool_calls.is_not(None)
     )
     for column, value in (
-        (_m.conversation_id, wanted.conversation_id), (_m.turn_id, wanted.turn_id), (_m.run_id, wanted.run_id),
+        (_m.conversation_id, filter_.conversation_id), (_m.turn_id, filter_.turn_id), (_m.run_id, filter_.run_id),
     ):  # fmt: skip
         if value is not None:
-            chosen = chosen.where(column == value)
-    chosen = chosen.order_by(_m.sequence_id.asc() if ascending else _m.sequence_id.desc()).limit(CALLS_AT_ONCE)
+            statement = statement.where(column == value)
+    statement = statement.order_by(_m.sequence_id.asc() if ascending else _m.sequence_id.desc()).limit(CALL_BATCH)
     at, skip = (None, None) if start is None else (int(start.value or 0), start.id)
     while True:
-        # From the message of the place itself: it may hold further calls.
-        rows = chosen if at is None else chosen.where(_m.sequence_id >= at if ascending else _m.sequence_id <= at)
-        calling = [to_message(row) for row in conn.execute(rows)]
-        others = _mentioning(conn, wanted.agent_id, [call.id for message in calling for call in message.tool_calls])
+        # The message of the cursor is read again, because it may contain further calls.
+        rows = statement if at is None else statement.where(_m.sequence_id >= at if ascending else _m.sequence_id <= at)
+        calling = [message_from_row(row) for row in conn.execute(rows)]
+        others = _mentioning(conn, filter_.agent_id, [call.id for message in calling for call in message.tool_calls])
         for message in calling:
             calls = message.tool_calls if ascending else message.tool_calls[::-1]
             if message.sequence_id == at:
@@ -166,14 +168,14 @@ def _interactions(
                 calls = calls[ids.index(skip) + 1 :] if skip in ids else ()
             for call in calls:
                 yield pair(message, call, others.get(call.id, ()))
-        if len(calling) < CALLS_AT_ONCE:
+        if len(calling) < CALL_BATCH:
             return
         last = calling[-1]
         at, skip = last.sequence_id, (last.tool_calls if ascending else last.tool_calls[::-1])[-1].id
 
 
 def _mentioning(conn: sa.Connection, agent_id: str, call_ids: Sequence[str]) -> dict[str, list[Message]]:
-    """The messages of an agent that call, return or decide on each of those calls, by sequence."""
+    """Returns the messages of an agent that make, return or decide each call, by call id, ordered by sequence id."""
     rows = conn.execute(
         sa.select(*COLUMNS, _r.tool_call_id)
         .join_from(tool_call_rows, messages, _m.id == _r.message_id)
@@ -182,11 +184,11 @@ def _mentioning(conn: sa.Connection, agent_id: str, call_ids: Sequence[str]) -> 
     )
     found: dict[str, list[Message]] = {}
     for row in rows:
-        found.setdefault(row.tool_call_id, []).append(to_message(row))
+        found.setdefault(row.tool_call_id, []).append(message_from_row(row))
     return found
 
 
-def _place(conn: sa.Connection, organization_id: str, agent_id: str, field: str, call_id: str) -> Cursor:
+def _cursor_of(conn: sa.Connection, organization_id: str, agent_id: str, field: str, call_id: str) -> Cursor:
     sequence_id = conn.scalar(
         sa.select(_m.sequence_id)
         .join_from(tool_call_rows, messages, _m.id == _r.message_id)
@@ -242,8 +244,8 @@ def _counts(conn: sa.Connection, agent_id: str, turn_ids: Sequence[str]) -> dict
     }
 
 
-def _covering(conn: sa.Connection, agent_id: str, turn_ids: Sequence[str]) -> dict[str, str]:
-    """The newest episode that covers each turn, where there is one."""
+def _covering_episodes(conn: sa.Connection, agent_id: str, turn_ids: Sequence[str]) -> dict[str, str]:
+    """Returns the newest episode that covers each turn, by turn. Turns without one are left out."""
     links = memory_links.c
     rows = conn.execute(
         sa.select(links.value, episodes.c.id)

@@ -1,4 +1,4 @@
-"""A write transaction, and what every write in it needs to know."""
+"""A write transaction."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from mnemesh_recall.store.sql.fulltext.documents import WordIndex
+from mnemesh_recall.store.sql.fulltext.documents import FulltextIndex
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One transaction for one organization, at one instant."""
+    """One write transaction, for one organization, at one time."""
 
     conn: sa.Connection
-    words: WordIndex
+    fulltext: FulltextIndex
     organization_id: str
     now: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """What a transaction leaves to its end, because nothing in it reads that."""
+    """Rows that are written at the end of the transaction, because no statement in it reads them."""
 
     calls: list[dict[str, str]] = field(default_factory=list)
     """Rows of `tool_call_rows`."""
-    news: list[str] = field(default_factory=list)
-    """Messages that the vector index has yet to learn."""
+    changed_ids: list[str] = field(default_factory=list)
+    """The messages to add to the outbox of the vector index."""

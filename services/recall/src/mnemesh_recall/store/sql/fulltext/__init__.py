@@ -1,1 +1,1 @@
-"""Full-text search inside the SQL database."""
+"""Full-text search inside the SQL database: FTS5 on SQLite, tsvector under GIN on PostgreSQL, one ranking for both."""

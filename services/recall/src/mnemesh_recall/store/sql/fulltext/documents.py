@@ -1,4 +1,4 @@
-"""What full-text search keeps of a message: its words, and beside them those of its neighbours in the dialogue."""
+"""The documents of the full-text index: the words of a message, and those of its neighbours in the dialogue."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import sqlalchemy as sa
 
 from mnemesh_recall.language.words import indexed
 from mnemesh_recall.model.search import SearchScope
-from mnemesh_recall.store.sql.tables import SPOKEN, agents, messages
+from mnemesh_recall.store.sql.tables import DIALOGUE, agents, messages
 
 REACH: Final = 2
-"""So many messages before and after one are its context."""
+"""The number of messages before and after a message that are its context."""
 SESSION: Final = timedelta(hours=6)
-"""Messages further apart than this are not of one session."""
+"""The longest time between a message and a neighbour."""
 NEIGHBOUR_CHARACTERS: Final = 2_000
-"""So much of a neighbour's text counts as context."""
+"""The length of the part of a neighbour's text that counts as context."""
 READ_CHARACTERS: Final = 8_000
-"""So much of a candidate's body is read for its rank."""
+"""The length of the part of a candidate's body that is read for the ranking."""
 _MONTHS: Final = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
     "December",
 )  # fmt: skip
-_SPOKEN_ROLES: Final = frozenset({"user", "assistant"})
+_DIALOGUE_ROLES: Final = frozenset({"user", "assistant"})
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A searchable message, as far as its document needs it."""
+    """The fields of a searchable message that its document is built from."""
 
     row_id: int
     organization_id: str
@@ -45,70 +45,90 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One entry of the word index, its texts already analysed."""
+    """One entry of the full-text index. Its texts are analysed."""
 
     source: Source
     body: str
     beside: str = ""
-    """The words of the messages next to it in the dialogue."""
+    """The words of the adjacent messages in the dialogue."""
     around: str = ""
-    """The words of those one further."""
+    """The words of the messages at distance two."""
 
     @property
     def about(self) -> str:
-        """Who said it, and on which day (UTC), as words: 'carolin 8 mai 2023'."""
+        """The speaker and the day (UTC) as words, such as `carolin 8 mai 2023`."""
         day = self.source.created_at
         return indexed(f"{self.source.name or ''} {day.day} {_MONTHS[day.month - 1]} {day.year}")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A message that has at least one of the terms, with the analysed texts that it is ranked by."""
+    """A message with at least one of the terms, and the analysed texts for its ranking."""
 
     id: str
     body: str
     body_characters: int
-    """How long the body is; `body` may be its beginning only."""
+    """The length of the whole body. `body` may be only its beginning."""
     beside: str
     around: str
     about: str
 
 
-class WordIndex(Protocol):
-    """Full-text search inside the SQL database, written in the transaction that writes the messages."""
+class FulltextIndex(Protocol):
+    """A full-text index inside the SQL database, updated in the transaction that writes the messages."""
 
     def put(self, conn: sa.Connection, documents: Sequence[Document]) -> None:
-        """Writes documents, each whole, in place of what its row had."""
+        """Writes documents. Each replaces the document of its row."""
 
     def remove(self, conn: sa.Connection, row_ids: Sequence[int]) -> None:
-        """Takes documents out."""
+        """Removes documents."""
 
     def remove_agent(self, conn: sa.Connection, agent_id: str) -> None:
-        """Takes all documents of an agent out; its messages must still be there."""
+        """Removes all documents of an agent. Its messages must still exist."""
 
     def clear(self, conn: sa.Connection) -> None:
-        """Takes all documents out."""
+        """Removes all documents."""
 
     def is_empty(self, conn: sa.Connection) -> bool:
-        """Whether there is no document at all."""
+        """Returns whether the index has no document."""
 
     def counts(
-        self, conn: sa.Connection, scope: SearchScope, terms: Sequence[str], most: int
+        self, conn: sa.Connection, organization_id: str, scope: SearchScope, terms: Sequence[str], limit: int
     ) -> tuple[int, dict[str, int]]:
-        """How many messages the scope's agent or organization has, and how many of those of its conversation and roles
-        have each term; counted to `most`. Terms that nobody has are left out."""
+        """Counts messages for the ranking.
+
+        Returns:
+            The number of messages of the scope's agent or organization, and for each term the number of messages of
+            the scope's conversation and roles that contain it. Each count stops at `limit`. Terms without a message
+            are left out.
+        """
 
     def candidates(
-        self, conn: sa.Connection, scope: SearchScope, weights: Mapping[str, float], limit: int, *, are_few: bool
+        self,
+        conn: sa.Connection,
+        organization_id: str,
+        scope: SearchScope,
+        weights: Mapping[str, float],
+        limit: int,
+        *,
+        are_few: bool,
     ) -> list[Candidate]:
-        """The messages in scope that have at least one of the terms, roughly the best of them, the newest first; where
-        they are not few, of the newest 1,000 or more."""
+        """Returns messages in scope with at least one of the terms: approximately the best ones, newest first.
+
+        Args:
+            conn: the caller's transaction.
+            organization_id: the organization.
+            scope: the scope of the search.
+            weights: the terms with their weights.
+            limit: the largest number of candidates.
+            are_few: False if a term is so common that only the newest 1,000 or more messages are considered.
+        """
 
 
 _SIZE: Final = "(SELECT CAST(coalesce(sum(message_count), 0) AS bigint) FROM agents WHERE "
 SIZE_OF_ORGANIZATION: Final = f"{_SIZE}organization_id = :organization)"
 SIZE_OF_AGENT: Final = f"{_SIZE}organization_id = :organization AND agent_id = :agent)"
-"""How many messages there are where a search looks, as a value in a statement."""
+"""The number of messages of the searched organization or agent, as an SQL expression."""
 
 COLUMNS: Final = (
     messages.c.row_id,
@@ -123,8 +143,8 @@ COLUMNS: Final = (
 )
 
 
-def _around(*, before: bool, in_conversation: bool) -> sa.Select[Any]:
-    """Spoken messages of a dialogue on one side of a sequence id, nearest first."""
+def _neighbours_statement(*, before: bool, in_conversation: bool) -> sa.Select[Any]:
+    """Returns a select of the messages of a dialogue on one side of a sequence id, nearest first."""
     m = messages.c
     here = sa.bindparam("sequence_id", type_=sa.BigInteger)
     return (
@@ -133,7 +153,7 @@ def _around(*, before: bool, in_conversation: bool) -> sa.Select[Any]:
             m.agent_id == sa.bindparam("agent"),
             m.conversation_id == sa.bindparam("conversation") if in_conversation else m.conversation_id.is_(None),
             m.sequence_id < here if before else m.sequence_id > here,
-            sa.text(SPOKEN),
+            sa.text(DIALOGUE),
         )
         .order_by(m.sequence_id.desc() if before else m.sequence_id.asc())
         .limit(2 * REACH)
@@ -145,46 +165,46 @@ _OF_AGENT: Final = (
     .where(messages.c.agent_id == sa.bindparam("agent"), messages.c.search_text.is_not(None))
     .order_by(messages.c.sequence_id)
 )
-_AROUND: Final = {
-    (before, known): _around(before=before, in_conversation=known)
+_NEIGHBOURS: Final = {
+    (before, known): _neighbours_statement(before=before, in_conversation=known)
     for before in (True, False)
     for known in (True, False)
 }
 
 
-def index_new(conn: sa.Connection, index: WordIndex, sources: Sequence[Source]) -> None:
-    """Indexes messages that were just stored, and renews the context of those that they follow."""
-    documents = [Document(source, indexed(source.text)) for source in sources if source.role not in _SPOKEN_ROLES]
+def index_new(conn: sa.Connection, index: FulltextIndex, sources: Sequence[Source]) -> None:
+    """Indexes messages that were just stored, and updates the context of the messages before them."""
+    documents = [Document(source, indexed(source.text)) for source in sources if source.role not in _DIALOGUE_ROLES]
     dialogues: dict[tuple[str, str | None], list[Source]] = {}
     for source in sources:
-        if source.role in _SPOKEN_ROLES:
+        if source.role in _DIALOGUE_ROLES:
             dialogues.setdefault((source.agent_id, source.conversation_id), []).append(source)
-    for spoken in dialogues.values():
-        earlier = _neighbours(conn, spoken[0], before=True)
-        documents += _with_context(earlier + spoken, start=max(0, len(earlier) - REACH))
+    for dialogue in dialogues.values():
+        earlier = _neighbours(conn, dialogue[0], before=True)
+        documents += _with_context(earlier + dialogue, start=max(0, len(earlier) - REACH))
     if documents:
         index.put(conn, documents)
 
 
-def index_all(conn: sa.Connection, index: WordIndex) -> int:
-    """Indexes every message anew, agent by agent; returns how many."""
+def index_all(conn: sa.Connection, index: FulltextIndex) -> int:
+    """Rebuilds the index from all messages, agent by agent. Returns the number of indexed messages."""
     index.clear(conn)
     count = 0
     for agent_id in conn.execute(sa.select(agents.c.agent_id).order_by(agents.c.agent_id)).scalars().all():
-        sources = to_sources(conn.execute(_OF_AGENT, {"agent": agent_id}))
+        sources = sources_from_rows(conn.execute(_OF_AGENT, {"agent": agent_id}))
         index_new(conn, index, sources)
         count += len(sources)
     return count
 
 
-def index_again(conn: sa.Connection, index: WordIndex, at: Source, *, kept: bool) -> None:
-    """Renews the documents around a message that changed (`kept`) or that is gone."""
-    if at.role not in _SPOKEN_ROLES:
-        if kept and at.text:
+def reindex_around(conn: sa.Connection, index: FulltextIndex, at: Source, *, exists: bool) -> None:
+    """Updates the documents around a message that changed (`exists`) or was deleted."""
+    if at.role not in _DIALOGUE_ROLES:
+        if exists and at.text:
             index.put(conn, [Document(at, indexed(at.text))])
         return
     earlier, later = _neighbours(conn, at, before=True), _neighbours(conn, at, before=False)
-    dialogue = [*earlier, *([at] if kept and at.text else []), *later]
+    dialogue = [*earlier, *([at] if exists and at.text else []), *later]
     documents = list(_with_context(dialogue, start=max(0, len(earlier) - REACH)))
     nearby = [document for document in documents if document.source not in later[REACH:]]
     if nearby:
@@ -192,26 +212,26 @@ def index_again(conn: sa.Connection, index: WordIndex, at: Source, *, kept: bool
 
 
 def _neighbours(conn: sa.Connection, at: Source, *, before: bool) -> list[Source]:
-    statement = _AROUND[before, at.conversation_id is not None]
+    statement = _NEIGHBOURS[before, at.conversation_id is not None]
     found = conn.execute(
         statement, {"agent": at.agent_id, "conversation": at.conversation_id, "sequence_id": at.sequence_id}
     ).all()
-    return to_sources(reversed(found) if before else found)
+    return sources_from_rows(reversed(found) if before else found)
 
 
-def to_sources(rows: Iterable[sa.Row[*tuple[Any, ...]]]) -> list[Source]:
-    """Sources from rows that select COLUMNS."""
+def sources_from_rows(rows: Iterable[sa.Row[*tuple[Any, ...]]]) -> list[Source]:
+    """Returns the sources of rows that select COLUMNS."""
     return [Source(*row) for row in rows]
 
 
 def _with_context(dialogue: Sequence[Source], start: int) -> Iterator[Document]:
     nearby = [indexed(source.text, NEIGHBOUR_CHARACTERS) for source in dialogue]
-    for place in range(start, len(dialogue)):
-        source = dialogue[place]
+    for position in range(start, len(dialogue)):
+        source = dialogue[position]
         beside, around = (
             " ".join(
                 nearby[other]
-                for other in (place - distance, place + distance)
+                for other in (position - distance, position + distance)
                 if 0 <= other < len(dialogue) and abs(dialogue[other].created_at - source.created_at) <= SESSION
             )
             for distance in (1, REACH)

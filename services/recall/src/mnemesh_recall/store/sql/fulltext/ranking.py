@@ -1,4 +1,4 @@
-"""The ranking of word hits, the same on every SQL engine: BM25 over a message's words, its neighbours', and its day."""
+"""The ranking of full-text hits on every SQL engine: BM25 over a message, its neighbours, its speaker and its day."""
 
 from __future__ import annotations
 
@@ -9,40 +9,45 @@ from typing import Final
 import sqlalchemy as sa
 
 from mnemesh_recall.model.search import SearchScope
-from mnemesh_recall.store.sql.fulltext.documents import Candidate, WordIndex
+from mnemesh_recall.store.sql.fulltext.documents import Candidate, FulltextIndex
 
 BESIDE_SHARE: Final = 0.6
 AROUND_SHARE: Final = 0.3
-"""What a word counts that stands in a message next to one, and in one further. In the message itself, its speaker's
-name and its day it counts whole."""
+"""The weights of a word in an adjacent message and in one at distance two. In the message itself, its speaker and its
+day the weight is 1."""
 SATURATION: Final = 1.2
 LENGTH_SHARE: Final = 0.3
-"""BM25's k1 and b. What people say is short: at the b of .75 that suits pages, the shortest remarks win."""
+"""BM25's k1 and b. Messages are short: with b = 0.75, which suits pages, the shortest messages would win."""
 FEW_HOLDERS: Final = 50
 COMMON_SHARE: Final = 1 / 3
 MOST_HOLDERS: Final = 1_000
-"""A term that more messages have, or more than this share of them where they are not few, is no reason to look at one
-of them, if there is another term. It counts for those that another term has found."""
+"""A term that is in more messages, or in a larger share of more than a few messages, selects no candidates if there is
+another term. It still counts for the candidates of other terms."""
 MOST_CANDIDATES: Final = 100
-"""So many are ranked, unless more hits are asked for."""
+"""The number of ranked candidates, unless a search asks for more hits."""
 
 
 def search(
-    index: WordIndex, conn: sa.Connection, scope: SearchScope, terms: Sequence[str], limit: int
+    index: FulltextIndex,
+    conn: sa.Connection,
+    organization_id: str,
+    scope: SearchScope,
+    terms: Sequence[str],
+    limit: int,
 ) -> list[tuple[str, float]]:
-    """See MessageStore.search_words."""
-    size, holders = index.counts(conn, scope, terms, MOST_HOLDERS + 1)
+    """See MessageStore.search_fulltext."""
+    size, holders = index.counts(conn, organization_id, scope, terms, MOST_HOLDERS + 1)
     if not holders:
         return []
     weights = {term: rarity(count, size) for term, count in holders.items()}
-    tell = telling(holders, weights, size)
-    are_few = all(holders[term] <= MOST_HOLDERS for term in tell)
-    found = index.candidates(conn, scope, tell, max(MOST_CANDIDATES, 2 * limit), are_few=are_few)
+    selected = selective_terms(holders, weights, size)
+    are_few = all(holders[term] <= MOST_HOLDERS for term in selected)
+    found = index.candidates(conn, organization_id, scope, selected, max(MOST_CANDIDATES, 2 * limit), are_few=are_few)
     return ranked(found, weights)[:limit]
 
 
-def telling(holders: Mapping[str, int], weights: Mapping[str, float], size: int) -> dict[str, float]:
-    """The terms that are a reason to look at who has them, with their weights; the rarest where all are common."""
+def selective_terms(holders: Mapping[str, int], weights: Mapping[str, float], size: int) -> dict[str, float]:
+    """Returns the terms that select candidates, with their weights: the rarest one if all are common."""
     common = min(MOST_HOLDERS, max(FEW_HOLDERS, int(size * COMMON_SHARE)))
     found = {term: weights[term] for term, count in holders.items() if count <= common}
     if not found:
@@ -52,66 +57,67 @@ def telling(holders: Mapping[str, int], weights: Mapping[str, float], size: int)
 
 
 def rarity(count: int, size: int) -> float:
-    """BM25's inverse document frequency."""
+    """Returns BM25's inverse document frequency of a term in `count` of `size` messages."""
     return math.log(1 + (max(size, count) - count + 0.5) / (count + 0.5))
 
 
 def ranked(found: Sequence[Candidate], weights: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Best first; of equals, the first given.
+    """Returns the ids and scores of the candidates, best first. Candidates with equal scores keep their order.
 
-    A word counts as much as the message itself has of it, or with what its neighbours have, then no more than it does
-    in the best of its holders: a message between two that say a word is not more about it than they are.
+    A word counts for its occurrences in the message and, with a lower weight, in its neighbours. The sum is limited to
+    the count of the best message that contains the word: a message between two others with a word is not more about
+    it than they are.
     """
     terms = tuple(weights)
-    lengths = [_words_of(candidate) for candidate in found]
-    usual = max(1.0, sum(lengths) / max(1, len(found)))
+    lengths = [_word_count(candidate) for candidate in found]
+    average_length = max(1.0, sum(lengths) / max(1, len(found)))
     own = [
-        _held(f"{candidate.body} {candidate.about}", terms, length / usual)
+        _own_counts(f"{candidate.body} {candidate.about}", terms, length / average_length)
         for candidate, length in zip(found, lengths, strict=True)
     ]
     most: dict[str, float] = {}
-    for held in own:
-        for term, worth in held.items():
+    for counts in own:
+        for term, worth in counts.items():
             most[term] = max(most.get(term, 0.0), worth)
     scored = [
-        (candidate.id, _score(held, _lent(candidate, terms, usual), most, weights))
-        for candidate, held in zip(found, own, strict=True)
+        (candidate.id, _score(counts, _neighbour_counts(candidate, terms, average_length), most, weights))
+        for candidate, counts in zip(found, own, strict=True)
     ]
     return sorted(scored, key=lambda item: -item[1])
 
 
 def _score(
-    own: Mapping[str, float], lent: Mapping[str, float], most: Mapping[str, float], weights: Mapping[str, float]
+    own: Mapping[str, float], neighbours: Mapping[str, float], most: Mapping[str, float], weights: Mapping[str, float]
 ) -> float:
-    # A word beyond the part of a long text that was read: it is there, but tells nothing.
+    # A match beyond the part of a long text that was read scores just above zero.
     score = 1e-6
     for term, worth in own.items():
         score += weights[term] * worth
-    for term, worth in lent.items():
-        # What none of those found holds itself is held by messages that the search leaves out.
-        room = most[term] - own.get(term, 0.0) if term in most else worth
-        score += weights[term] * min(worth, room)
+    for term, worth in neighbours.items():
+        # A word that is in no candidate itself is only in messages that the search excludes.
+        limit = most[term] - own.get(term, 0.0) if term in most else worth
+        score += weights[term] * min(worth, limit)
     return score
 
 
-def _lent(candidate: Candidate, terms: Sequence[str], usual: float) -> dict[str, float]:
-    """What a candidate's neighbours say counts for it."""
-    lent: dict[str, float] = {}
+def _neighbour_counts(candidate: Candidate, terms: Sequence[str], average_length: float) -> dict[str, float]:
+    """Returns the counts of the terms in the neighbours of a candidate, times their weights."""
+    counts: dict[str, float] = {}
     for text, share in ((candidate.beside, BESIDE_SHARE), (candidate.around, AROUND_SHARE)):
         # Two messages, one on either side.
         length = (text.count(" ") + 1) / 2
-        for term, worth in _held(text, terms, length / usual).items():
-            lent[term] = lent.get(term, 0.0) + share * worth
-    return lent
+        for term, worth in _own_counts(text, terms, length / average_length).items():
+            counts[term] = counts.get(term, 0.0) + share * worth
+    return counts
 
 
-def _held(text: str, terms: Sequence[str], length: float) -> dict[str, float]:
-    """What the terms count in a text that is so many times as long as usual."""
+def _own_counts(text: str, terms: Sequence[str], length: float) -> dict[str, float]:
+    """Returns the saturated counts of the terms in a text. `length` is relative to the average length."""
     damping = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * length)
-    held: dict[str, float] = {}
+    counts: dict[str, float] = {}
     words: list[str] | None = None
     for term in terms:
-        # Most texts have most terms nowhere, which is soon seen; in what is left words are counted one by one.
+        # Most texts do not contain most terms. A substring test excludes them before words are counted.
         if term not in text:
             continue
         if " " in term:
@@ -120,11 +126,11 @@ def _held(text: str, terms: Sequence[str], length: float) -> dict[str, float]:
             words = text.split() if words is None else words
             times = words.count(term)
         if times:
-            held[term] = times * (SATURATION + 1) / (times + damping)
-    return held
+            counts[term] = times * (SATURATION + 1) / (times + damping)
+    return counts
 
 
-def _words_of(candidate: Candidate) -> float:
-    """How many words a message has, by the part of it that was read."""
+def _word_count(candidate: Candidate) -> float:
+    """Returns the number of words of a message, estimated from the part of it that was read."""
     beyond = candidate.body_characters / max(1, len(candidate.body))
     return (candidate.body.count(" ") + 1) * beyond

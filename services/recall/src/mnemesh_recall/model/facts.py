@@ -1,0 +1,117 @@
+"""The life of a fact: created, confirmed, superseded or invalidated. Pure functions without storage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from mnemesh_kit.errors import InvalidArgument
+
+from mnemesh_recall.errors import FactClosed
+from mnemesh_recall.model.episode_operations import AddFact, FactOperation, InvalidateFact, NewFact, SupersedeFact
+from mnemesh_recall.model.episodes import Episode, Fact, Scope, Source
+
+
+def created_fact(
+    new: NewFact,
+    scope: Scope,
+    fact_id: str,
+    now: datetime,
+    *,
+    chain_id: str | None = None,
+    supersedes: str | None = None,
+) -> Fact:
+    """Returns a new fact. It starts a chain of its own unless `chain_id` is set."""
+    return Fact(
+        id=fact_id,
+        scope=scope,
+        text=new.text,
+        created_at=now,
+        updated_at=now,
+        chain_id=chain_id or fact_id,
+        tags=new.tags,
+        confidence=new.confidence,
+        salience=new.salience,
+        source=new.source,
+        metadata=new.metadata,
+        extra=new.extra,
+        valid_from=new.valid_from,
+        invalid_at=new.invalid_at,
+        first_invalid_at=new.invalid_at,
+        supersedes_id=supersedes,
+    )
+
+
+def superseded_fact(old: Fact, new: NewFact, fact_id: str, now: datetime, field: str) -> tuple[Fact, Fact]:
+    """Returns the fact that replaces `old`, and `old` closed at the start of its successor.
+
+    Values that `new` leaves out are those of `old`.
+
+    Raises:
+        FactClosed: `old` is closed.
+        InvalidArgument: `new` is in another scope, or ends before it starts.
+    """
+    require_open(old)
+    if new.scope not in (None, old.scope):
+        raise InvalidArgument(f"{field}.fact.scope must be the scope of the old fact.", field=f"{field}.fact.scope")
+    start = new.valid_from or now
+    if new.invalid_at is not None and new.invalid_at <= start:
+        raise InvalidArgument(
+            f"{field}.fact.invalid_time must be after the start of the fact.", field=f"{field}.fact.invalid_time"
+        )
+    complete = replace(
+        new,
+        valid_from=start,
+        tags=new.tags or old.tags,
+        confidence=old.confidence if new.confidence is None else new.confidence,
+        salience=old.salience if new.salience is None else new.salience,
+        metadata=old.metadata if new.metadata is None else new.metadata,
+        extra=old.extra if new.extra is None else new.extra,
+    )
+    fact = created_fact(complete, old.scope, fact_id, now, chain_id=old.chain_id, supersedes=old.id)
+    end = start if old.invalid_at is None else min(start, old.invalid_at)
+    return fact, replace(old.closed(invalid_at=end, now=now), superseded_by_id=fact_id)
+
+
+def invalidated_fact(old: Fact, request: InvalidateFact, now: datetime) -> Fact:
+    """Returns the closed fact; `old` itself if it is closed for the same time.
+
+    Raises:
+        FactClosed: it is closed for another time.
+    """
+    end = request.invalid_at or now
+    if old.closed_at is not None and old.invalid_at == end:
+        return old
+    require_open(old)
+    return replace(old.closed(invalid_at=end, now=now), invalid_reason=request.reason, invalid_source=request.source)
+
+
+def confirmed_fact(fact: Fact, source: Source, confidence: float | None, now: datetime) -> Fact:
+    """Returns the fact with a further source, and with another confidence unless that is None."""
+    return replace(
+        fact,
+        source=fact.source.merged(source),
+        confidence=fact.confidence if confidence is None else confidence,
+        updated_at=now,
+    )
+
+
+def require_open(fact: Fact) -> None:
+    """Refuses a fact that was superseded or invalidated. Raises FactClosed."""
+    if fact.closed_at is not None:
+        raise FactClosed(fact.id, fact.superseded_by_id)
+
+
+def required_scope(scope: Scope | None, field: str) -> Scope:
+    """Returns the scope of a memory. Raises InvalidArgument if neither the memory nor its request names one."""
+    if scope is None:
+        raise InvalidArgument(f"{field} is required if the request names no scope.", field=field)
+    return scope
+
+
+def with_source_episode(operation: FactOperation, episode: Episode) -> FactOperation:
+    """Returns the operation with the episode as the source of the fact that it adds, unless that names another."""
+    if isinstance(operation, AddFact | SupersedeFact) and operation.fact.source.episode_id is None:
+        source = replace(operation.fact.source, episode_id=episode.id)
+        return replace(operation, fact=replace(operation.fact, source=source))
+    return operation

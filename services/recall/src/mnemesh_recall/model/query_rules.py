@@ -1,0 +1,94 @@
+"""The rules for lists and searches of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.ids import require_id
+from mnemesh_kit.paging import PageQuery
+from mnemesh_kit.text import require_text
+
+from mnemesh_recall.model.message_rules import require_name
+from mnemesh_recall.model.messages import MessageFilter
+from mnemesh_recall.model.search import MessageSearch
+from mnemesh_recall.model.searchable_text import SEARCHABLE_ROLES
+
+MAX_QUERY_CHARACTERS: Final = 10_000
+MAX_IDS: Final = 1000
+MAX_EXCLUDED_IDS: Final = 10_000
+MAX_HITS: Final = 100
+MAX_SHORT_CHARACTERS: Final = 255
+
+
+def require_ids(ids: Sequence[str], prefix: str, field: str, *, at_most: int = MAX_IDS) -> None:
+    """Refuses more than `at_most` ids, or one that is not of the form `<prefix>-<uuid4>`. Raises InvalidArgument."""
+    if len(ids) > at_most:
+        raise InvalidArgument(f"{field} must be at most {at_most:,}.", field=field)
+    for index, id_ in enumerate(ids):
+        require_id(id_, prefix, f"{field}[{index}]")
+
+
+def require_page(page: PageQuery, prefix: str | None = None) -> None:
+    """Refuses a page after or before a row with an invalid id.
+
+    Args:
+        page: the page.
+        prefix: the prefix of the ids; None if recall does not assign them.
+
+    Raises:
+        InvalidArgument: naming `after_id` or `before_id`.
+    """
+    for field in ("after_id", "before_id"):
+        if (id_ := getattr(page, field)) is None:
+            continue
+        if prefix is None:
+            require_short(id_, field)
+        else:
+            require_id(id_, prefix, field)
+
+
+def require_message_filter(filter_: MessageFilter) -> None:
+    """Refuses a filter with an invalid id, or a text that is too long. Raises InvalidArgument."""
+    require_ids(filter_.agent_ids, "agent", "agent_ids")
+    for conversation_id in filter_.conversation_ids:
+        require_id(conversation_id, "conv", "conversation.conversation_id")
+    for name, prefix in (("run_id", "run"), ("step_id", "step"), ("group_id", "group")):
+        if (id_ := getattr(filter_, name)) is not None:
+            require_id(id_, prefix, name)
+    for name in ("turn_id", "otid", "tool_call_id"):
+        if (text := getattr(filter_, name)) is not None:
+            require_name(text, name)
+    if filter_.text is not None:
+        require_query(filter_.text, "text_search")
+
+
+def require_search(search: MessageSearch) -> None:
+    """Refuses a search with a limit, a role, an id or a query that is out of bounds. Raises InvalidArgument."""
+    require_limit(search.limit)
+    scope = search.scope
+    if any(role not in SEARCHABLE_ROLES for role in scope.roles):
+        raise InvalidArgument("roles must be USER, ASSISTANT or TOOL.", field="roles")
+    if scope.agent_id is not None:
+        require_id(scope.agent_id, "agent", "agent_id")
+    if scope.conversation_id is not None:
+        require_id(scope.conversation_id, "conv", "conversation.conversation_id")
+    require_query(search.query, "query")
+    require_ids(scope.exclude_ids, "message", "exclude_message_ids", at_most=MAX_EXCLUDED_IDS)
+
+
+def require_query(text: str, field: str) -> None:
+    """Refuses a query that is too long or contains a NUL character. Raises InvalidArgument."""
+    require_text(text, field, max_chars=MAX_QUERY_CHARACTERS)
+
+
+def require_limit(limit: int) -> None:
+    """Refuses a number of hits that is out of bounds. Raises InvalidArgument."""
+    if not 0 <= limit <= MAX_HITS:
+        raise InvalidArgument(f"limit must be between 0 and {MAX_HITS}.", field="limit")
+
+
+def require_short(text: str, field: str) -> str:
+    """Returns a tag, a name, or an id that recall does not assign, if it is not empty and short enough."""
+    return require_text(text, field, min_chars=1, max_chars=MAX_SHORT_CHARACTERS)
