@@ -20,11 +20,13 @@ from typing import Any, Final
 
 from mnemesh_kit.clock import SystemClock
 from mnemesh_kit.ids import RandomIds, derive_id
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_recall.model.contexts import NewContext
-from mnemesh_recall.model.messages import Batch, Message, Role, TextPart
+from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
 from mnemesh_recall.store.sql.messages import SqlMessageStore
+from mnemesh_recall.store.sql.outbox import SqlOutboxStore
 from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.usecases.messages import MessageService
 from mnemesh_recall.vectors.indexer import Indexer
@@ -32,13 +34,14 @@ from mnemesh_recall.vectors.messages import MessageVectors
 from mnemesh_retrieval.edge import EdgeIndex
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 from mnemesh_testkit.databases.postgres import running_postgres
+from mnemesh_types.messages import Message, Role, TextPart
 
 from benchmarks.dialogues import Dialogue, Question, Turn
 from benchmarks.loading import LOADINGS, Loading
 from benchmarks.scoring import DEPTHS, Scores, line, references, write
 from benchmarks.transcripts import chosen
 
-ORGANIZATION: Final = "org-00000000-0000-4000-8000-000000000001"
+CALLER: Final = DEFAULT_PRINCIPAL
 EMBEDDERS: Final = {"wordllama": WORDLLAMA, "hashing": HASHING}
 
 
@@ -68,12 +71,12 @@ async def load(service: MessageService, given: Sequence[Dialogue], loading: Load
                     created_at=turns[0].said_at,
                 )
                 made = NewContext(agent_id=agent_of(number), conversation_id=conversation, messages=(prompt,))
-                await service.create_context(ORGANIZATION, made, None)
+                await service.create_context(CALLER, made, None)
             messages = [_message(number, dialogue, turn, loading) for turn in turns]
             for start in range(0, len(messages), loading.batch):
                 some = tuple(messages[start : start + loading.batch])
-                batch = Batch(agent_id=agent_of(number), conversation_id=conversation, messages=some)
-                await service.append_messages(ORGANIZATION, batch, None)
+                batch = MessageBatch(agent_id=agent_of(number), conversation_id=conversation, messages=some)
+                await service.append_messages(CALLER, batch, None)
 
 
 @asynccontextmanager
@@ -85,7 +88,7 @@ async def recall(database_url: str, directory: Path, embedder: str) -> AsyncIter
     try:
         store = SqlMessageStore(database, SystemClock(), RandomIds())
         vectors = MessageVectors(index, model)
-        indexer = Indexer(store, vectors)
+        indexer = Indexer(SqlOutboxStore(database, SystemClock()), vectors)
         await indexer.open()
         yield MessageService(store, MessageFinder(store, vectors), indexer), indexer
     finally:
@@ -100,8 +103,10 @@ def agent_of(number: int) -> str:
 
 
 async def _found(service: MessageService, number: int, question: Question, mode: SearchMode) -> list[str]:
-    scope = SearchScope(organization_id=ORGANIZATION, agent_id=agent_of(number))
-    hits = await service.search_messages(MessageSearch(query=question.text, mode=mode, limit=DEPTHS[-1], scope=scope))
+    scope = SearchScope(agent_id=agent_of(number))
+    hits = await service.search_messages(
+        CALLER, MessageSearch(query=question.text, mode=mode, limit=DEPTHS[-1], scope=scope)
+    )
     return [hit.message.id for hit in hits]
 
 
@@ -110,7 +115,7 @@ def _conversations(number: int, dialogue: Dialogue, loading: Loading) -> dict[st
         return {None: list(dialogue.turns)}
     found: dict[str | None, list[Turn]] = {}
     for turn in dialogue.turns:
-        found.setdefault(derive_id("conversation", f"dialogue {number}", str(turn.session)), []).append(turn)
+        found.setdefault(derive_id("conv", f"dialogue {number}", str(turn.session)), []).append(turn)
     return found
 
 

@@ -24,7 +24,7 @@ async def test_a_word_that_many_have_is_found_over_the_organization(
 ) -> None:
     monkeypatch.setattr(ranking, "MOST_HOLDERS", 20)
     monkeypatch.setattr(ranking, "FEW_HOLDERS", 10)
-    monkeypatch.setattr(postgresql, "LATELY", 120)
+    monkeypatch.setattr(postgresql, "RECENT", 120)
     await say(recall, "old", "oak", 40)
     await say(recall, "new", "elm", 130)
     found = await recall.SearchMessages(rpc.SearchMessagesRequest(query=word, mode=rpc.SEARCH_MODE_TEXT, limit=7))

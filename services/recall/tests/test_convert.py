@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_recall.model.messages import Message
-from mnemesh_recall.rpc.convert import messages as convert
-from mnemesh_recall.store.sql.rows import COLUMNS, to_message, to_row
+from mnemesh_kit.time import timestamp_to_proto
+from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row, message_to_row
+from mnemesh_types.convert import message_from_proto, message_to_proto
+from mnemesh_types.messages import Message
 
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
 maybe = st.none() | text
@@ -81,31 +82,32 @@ def messages(draw: st.DrawFn) -> pb.Message:
         tool_returns=draw(st.lists(returns, max_size=2)),
         approval_decisions=draw(st.lists(decisions, max_size=2)),
         is_err=draw(st.none() | st.booleans()),
-        create_time=convert.timestamp(draw(moments)),
+        create_time=timestamp_to_proto(draw(moments)),
         **optional,
     )
 
 
 def through_a_row(message: Message) -> Message:
-    row = to_row(message, "org")
+    row = message_to_row(message, "org")
 
     class Selected(tuple[Any, ...]):
         __slots__ = ()
 
-    return to_message(Selected(row[column.name] for column in COLUMNS))  # type: ignore[arg-type]
+    return message_from_row(Selected(row[column.name] for column in COLUMNS))  # type: ignore[arg-type]
 
 
 @given(messages())
 def test_a_message_survives_the_wire_the_domain_and_the_rows(message: pb.Message) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    domain = convert.message_in(message, "message", now)
-    assert through_a_row(domain) == domain
-    assert convert.message_out(domain) == message
+    domain = message_from_proto(message, "message", now)
+    stored = through_a_row(domain)
+    assert (stored, stored.agent_id) == (domain, domain.agent_id)
+    assert message_to_proto(domain) == message
 
 
 def test_an_absent_time_is_now() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    assert convert.message_in(pb.Message(role=pb.ROLE_USER), "message", now).created_at == now
+    assert message_from_proto(pb.Message(role=pb.ROLE_USER), "message", now).created_at == now
 
 
 @pytest.mark.parametrize(
@@ -124,5 +126,5 @@ def test_an_absent_time_is_now() -> None:
 )
 def test_what_no_message_can_be_is_refused_by_field(message: pb.Message, field: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        convert.message_in(message, "m", datetime(2026, 1, 1, tzinfo=UTC))
+        message_from_proto(message, "m", datetime(2026, 1, 1, tzinfo=UTC))
     assert refused.value.field == field

@@ -13,10 +13,12 @@ from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import RandomIds, new_id
+from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
-from mnemesh_recall.model.messages import Batch, Message, Role, TextPart
+from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.model.search import MessageSearch, SearchMode, SearchScope
 from mnemesh_recall.store.sql.messages import SqlMessageStore
+from mnemesh_recall.store.sql.outbox import SqlOutboxStore
 from mnemesh_recall.usecases import message_search as search
 from mnemesh_recall.usecases.message_search import MessageFinder
 from mnemesh_recall.vectors.indexer import Indexer
@@ -24,16 +26,19 @@ from mnemesh_recall.vectors.messages import MessageVectors
 from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
+from mnemesh_types.messages import Message, Role, TextPart
 
 AGENT = new_id("agent")
+CALLER = DEFAULT_PRINCIPAL
 
 
 class Rig:
     """The store and the vector index without a server, so that the indexer can be stopped between two moves."""
 
-    def __init__(self, store: SqlMessageStore, vectors: MessageVectors, database: Database) -> None:
-        self.store, self.vectors, self.database = store, vectors, database
-        self.indexer = Indexer(store, vectors)
+    def __init__(self, vectors: MessageVectors, database: Database, clock: FrozenClock) -> None:
+        self.store, self.outbox = SqlMessageStore(database, clock, RandomIds()), SqlOutboxStore(database, clock)
+        self.vectors, self.database = vectors, database
+        self.indexer = Indexer(self.outbox, vectors)
 
 
 @pytest_asyncio.fixture
@@ -42,7 +47,7 @@ async def rig(tmp_path: Path, clock: FrozenClock) -> Any:
     await database.migrate("mnemesh_recall")
     index = await FlatIndex.open(tmp_path / "index")
     vectors = MessageVectors(index, make_embedder(HASHING))
-    rig = Rig(SqlMessageStore(database, clock, RandomIds()), vectors, database)
+    rig = Rig(vectors, database, clock)
     await rig.indexer.open()
     yield rig
     await index.close()
@@ -50,31 +55,31 @@ async def rig(tmp_path: Path, clock: FrozenClock) -> Any:
 
 
 async def test_the_vector_index_follows_the_store_and_repeats_do_no_harm(rig: Rig) -> None:
-    org, now = "org-00000000-0000-4000-8000-000000000001", datetime(2026, 1, 1, tzinfo=UTC)
+    org, now = CALLER.organization_id, datetime(2026, 1, 1, tzinfo=UTC)
 
     def said(text: str) -> Message:
         return Message(id=new_id("message"), agent_id=AGENT, role=Role.USER, created_at=now, content=(TextPart(text),))
 
     prompt = Message(id=new_id("message"), agent_id=AGENT, role=Role.SYSTEM, created_at=now)
     rows = (said("purple monkey dishwasher"), said("green apple"), prompt)
-    await rig.store.append_messages(org, Batch(agent_id=AGENT, conversation_id=None, messages=rows), None)
+    await rig.store.append_messages(org, MessageBatch(agent_id=AGENT, conversation_id=None, messages=rows), None)
     # Killed after the index was written and before the outbox was settled: the batch comes again.
-    waiting, news = await rig.store.pending(100)
-    assert len(waiting) == 2
-    await rig.indexer._apply(waiting, news)
+    changes = await rig.outbox.get_pending(100)
+    assert len(changes.rows) == 2
+    await rig.indexer._apply(changes)
     assert await rig.indexer.catch_up() == 2
     assert await rig.indexer.catch_up() == 0
     count = rig.vectors.index.count
     assert await count(rig.vectors.collection, EVERYTHING) == 2
 
     finder = MessageFinder(rig.store, rig.vectors)
-    scope = SearchScope(organization_id=org, agent_id=AGENT)
+    scope = SearchScope(agent_id=AGENT)
     for mode, ranks in (
         (SearchMode.HYBRID, (1, 1)),
         (SearchMode.TEXT, (None, 1)),
         (SearchMode.VECTOR, (1, None)),
     ):
-        hits = await finder.search(MessageSearch(query="purple monkey", mode=mode, limit=5, scope=scope))
+        hits = await finder.search(CALLER, MessageSearch(query="purple monkey", mode=mode, limit=5, scope=scope))
         assert hits[0].message.id == rows[0].id
         assert (hits[0].vector_rank, hits[0].text_rank) == ranks
         assert hits[0].mode is mode
@@ -82,10 +87,12 @@ async def test_the_vector_index_follows_the_store_and_repeats_do_no_harm(rig: Ri
 
     # Gone from the store is gone from the hits, whatever the index still holds; and then from the index.
     await rig.store.delete_message(org, rows[0].id, None)
-    hits = await finder.search(MessageSearch(query="purple monkey", mode=SearchMode.HYBRID, limit=5, scope=scope))
+    hits = await finder.search(
+        CALLER, MessageSearch(query="purple monkey", mode=SearchMode.HYBRID, limit=5, scope=scope)
+    )
     assert rows[0].id not in [hit.message.id for hit in hits]
     nearest = MessageSearch(query="purple monkey green", mode=SearchMode.VECTOR, limit=1, scope=scope)
-    assert [(hit.message.id, hit.vector_rank) for hit in await finder.search(nearest)] == [(rows[1].id, 1)]
+    assert [(hit.message.id, hit.vector_rank) for hit in await finder.search(CALLER, nearest)] == [(rows[1].id, 1)]
     await rig.indexer.catch_up()
     assert await count(rig.vectors.collection, EVERYTHING) == 1
     await rig.store.erase_agent(org, AGENT, None)
@@ -97,8 +104,8 @@ async def test_a_search_of_the_organization_looks_at_the_newest_and_at_what_the_
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many messages there are; an agent's own search looks at more of them."""
-    monkeypatch.setattr(search, "LOOKED_AT_ANYWHERE", 128)
-    org, agents = "org-00000000-0000-4000-8000-000000000001", [new_id("agent") for _ in range(3)]
+    monkeypatch.setattr(search, "MAX_COMPARED_IN_ORGANIZATION", 128)
+    org, agents = CALLER.organization_id, [new_id("agent") for _ in range(3)]
     said = {
         agent: [
             Message(
@@ -114,15 +121,15 @@ async def test_a_search_of_the_organization_looks_at_the_newest_and_at_what_the_
     }
     for agent, messages in said.items():
         await rig.store.append_messages(
-            org, Batch(agent_id=agent, conversation_id=None, messages=tuple(messages)), None
+            org, MessageBatch(agent_id=agent, conversation_id=None, messages=tuple(messages)), None
         )
     await rig.indexer.catch_up()
     finder = MessageFinder(rig.store, rig.vectors)
 
     async def ranked(query: str, agent: str | None) -> set[str]:
-        scope = SearchScope(organization_id=org, agent_id=agent)
+        scope = SearchScope(agent_id=agent)
         wanted = MessageSearch(query=query, mode=SearchMode.VECTOR, limit=1_000, scope=scope)
-        return {hit.message.id for hit in await finder.search(wanted) if hit.vector_rank}
+        return {hit.message.id for hit in await finder.search(CALLER, wanted) if hit.vector_rank}
 
     newest = {message.id for messages in said.values() for message in messages[-40:]}
     oldest = {messages[0].id for messages in said.values()}
@@ -137,19 +144,19 @@ async def test_a_search_of_the_organization_looks_at_the_newest_and_at_what_the_
 
 async def test_the_indexer_ends_although_news_comes_with_its_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that is stopped right after a write must not wait for ever."""
-    looked, pending = asyncio.Event(), rig.store.pending
+    looked, get_pending = asyncio.Event(), rig.outbox.get_pending
 
     async def looking(limit: int) -> Any:
-        found = await pending(limit)
+        found = await get_pending(limit)
         looked.set()
         return found
 
-    monkeypatch.setattr(rig.store, "pending", looking)
+    monkeypatch.setattr(rig.outbox, "get_pending", looking)
     running = asyncio.create_task(rig.indexer.run())
     await looked.wait()
     for _ in range(10):  # it has found nothing to do, and waits for news
         await asyncio.sleep(0)
-    rig.indexer.wake()
+    rig.indexer.notify()
     running.cancel()
     async with asyncio.timeout(1):
         await asyncio.wait([running])

@@ -25,8 +25,9 @@ from mnemesh_kit.sql import Database
 from mnemesh_recall.config import Config
 from mnemesh_recall.errors import EmbedderAway
 from mnemesh_recall.maintenance import maintain
-from mnemesh_recall.model.messages import Batch, Message, Role, TextPart
+from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.store.sql.messages import SqlMessageStore
+from mnemesh_recall.store.sql.outbox import SqlOutboxStore
 from mnemesh_recall.usecases.retention import Retention
 from mnemesh_recall.vectors.indexer import Indexer
 from mnemesh_recall.vectors.messages import MessageVectors
@@ -35,6 +36,7 @@ from mnemesh_retrieval.embedders.hashing import HashingEmbedder
 from mnemesh_retrieval.errors import EmbedderUnavailable
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.registry import HASHING
+from mnemesh_types.messages import Message, Role, TextPart
 
 CANARY = "canaryZq7xVw3"
 
@@ -210,7 +212,7 @@ async def test_messages_outlive_the_policy_only_in_a_window(serve: Any, database
     class Listener:
         woken = 0
 
-        def wake(self) -> None:
+        def notify(self) -> None:
             self.woken += 1
 
     listener = Listener()
@@ -281,7 +283,7 @@ async def test_the_lag_of_the_index_is_told(tmp_path: Path) -> None:
     await database.migrate("mnemesh_recall")
     index, embedder = await FlatIndex.open(tmp_path / "index"), Away()
     store = SqlMessageStore(database, clock, RandomIds())
-    indexer = Indexer(store, MessageVectors(index, embedder), clock)
+    indexer = Indexer(SqlOutboxStore(database, clock), MessageVectors(index, embedder), clock)
     await indexer.open()
     assert indexer.lag_seconds() == 0
     agent = new_id("agent")
@@ -289,7 +291,7 @@ async def test_the_lag_of_the_index_is_told(tmp_path: Path) -> None:
         id=new_id("message"), agent_id=agent, role=Role.USER, created_at=clock.now(), content=(TextPart("fox"),)
     )
     await store.append_messages(
-        DEFAULT_PRINCIPAL.organization_id, Batch(agent_id=agent, conversation_id=None, messages=(row,)), None
+        DEFAULT_PRINCIPAL.organization_id, MessageBatch(agent_id=agent, conversation_id=None, messages=(row,)), None
     )
     clock.advance(42)
     with pytest.raises(EmbedderAway):

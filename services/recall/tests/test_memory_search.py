@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import SequentialIds, new_id
+from mnemesh_kit.principal import Principal
 from mnemesh_kit.sql import Database
 from mnemesh_recall.errors import EmbedderAway
 from mnemesh_recall.model.episode_operations import FactFilter, MemorySearch, NewFact
@@ -23,6 +24,7 @@ from mnemesh_retrieval.errors import EmbedderUnavailable
 from mnemesh_retrieval.flat import FlatIndex
 
 ORG = new_id("org")
+CALLER = Principal(ORG, new_id("user"))
 TEAM = Scope(ScopeKind.NAME, "team")
 
 
@@ -46,27 +48,27 @@ async def store(tmp_path: Path, clock: FrozenClock) -> AsyncIterator[SqlEpisodeS
 
 
 def asked(mode: SearchMode) -> MemorySearch[Fact]:
-    return MemorySearch(query="tortoise", mode=mode, limit=5, where=FactFilter(scopes=(TEAM,)))
+    return MemorySearch(query="tortoise", mode=mode, limit=5, filter=FactFilter(scopes=(TEAM,)))
 
 
 async def test_words_find_what_meaning_cannot_and_say_so(store: SqlEpisodeStore, tmp_path: Path) -> None:
     index, embedder = await FlatIndex.open(tmp_path / "index"), Leaving()
     vectors = MemoryVectors(index, embedder)
-    follower, finder = MemoryIndexer(store, vectors), MemoryFinder(store, vectors)
-    await follower.open()
+    indexer, finder = MemoryIndexer(store, vectors), MemoryFinder(store, vectors)
+    await indexer.open()
     fact, _ = await store.create_fact(ORG, TEAM, NewFact(text="Keeps a tortoise"), None)
     embedder.is_away = True
     with pytest.raises(EmbedderAway):
-        await follower.follow([fact.id])
+        await indexer.update([fact.id])
     with pytest.raises(EmbedderAway):
-        await finder.search(ORG, asked(SearchMode.VECTOR))
-    hybrid = await finder.search(ORG, asked(SearchMode.HYBRID))
+        await finder.search(CALLER, asked(SearchMode.VECTOR))
+    hybrid = await finder.search(CALLER, asked(SearchMode.HYBRID))
     assert ([found.id for found, _ in hybrid.hits], hybrid.degraded) == ([fact.id], True)
     embedder.is_away = False
-    await follower.follow([fact.id])
-    nearest = await finder.search(ORG, asked(SearchMode.VECTOR))
+    await indexer.update([fact.id])
+    nearest = await finder.search(CALLER, asked(SearchMode.VECTOR))
     assert ([found.id for found, _ in nearest.hits], nearest.degraded) == ([fact.id], False)
     await store.delete_fact(ORG, fact.id, None)
     # The index follows; what is erased is no hit even before.
-    assert not (await finder.search(ORG, asked(SearchMode.VECTOR))).hits
+    assert not (await finder.search(CALLER, asked(SearchMode.VECTOR))).hits
     await index.close()

@@ -26,10 +26,11 @@ from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_recall.config import Config
 from mnemesh_recall.maintenance import maintain, rebuild
-from mnemesh_recall.model.messages import Batch, Message, Role, TextPart
+from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.store.sql.messages import SqlMessageStore
+from mnemesh_recall.store.sql.outbox import SqlOutboxStore
 from mnemesh_recall.usecases.retention import Retention
-from mnemesh_recall.vectors.indexer import HOLD, Indexer
+from mnemesh_recall.vectors.indexer import LEASE_DURATION, Indexer
 from mnemesh_recall.vectors.messages import MessageVectors
 from mnemesh_recall.wiring import assemble, open_vector_index
 from mnemesh_retrieval.embedder import Vector
@@ -38,6 +39,7 @@ from mnemesh_retrieval.filters import EVERYTHING
 from mnemesh_retrieval.index import Collection, SearchMode, SearchQuery, VectorIndex
 from mnemesh_retrieval.registry import HASHING
 from mnemesh_testkit.fakes.qdrant import FakeQdrant, fake_qdrant
+from mnemesh_types.messages import Message, Role, TextPart
 
 ORG = DEFAULT_PRINCIPAL.organization_id
 Settings = Callable[..., Config]
@@ -119,10 +121,13 @@ async def test_what_one_stores_the_other_finds_and_numbers_stay_in_order(replica
 class Rig:
     """One replica's indexer without its server, so that it can be stopped between two moves."""
 
-    def __init__(self, store: SqlMessageStore, index: VectorIndex, clock: FrozenClock, name: str) -> None:
+    def __init__(
+        self, store: SqlMessageStore, outbox: SqlOutboxStore, index: VectorIndex, clock: FrozenClock, name: str
+    ) -> None:
         self.store, self.index, self.embedder = store, index, Slow()
         self.vectors = MessageVectors(index, self.embedder)
-        self.indexer = Indexer(store, self.vectors, clock, name)
+        self.outbox = outbox
+        self.indexer = Indexer(outbox, self.vectors, clock, name)
 
     async def texts(self, text: str) -> float:
         """How near the index's only point is to a text."""
@@ -159,7 +164,8 @@ async def rigs(settings: Settings, clock: FrozenClock) -> AsyncIterator[tuple[Ri
             await database.migrate("mnemesh_recall")
             index = await open_vector_index(config)
             stack.push_async_callback(index.close)
-            made.append(Rig(SqlMessageStore(database, clock, RandomIds()), index, clock, name))
+            store, outbox = SqlMessageStore(database, clock, RandomIds()), SqlOutboxStore(database, clock)
+            made.append(Rig(store, outbox, index, clock, name))
             await made[-1].indexer.open()
         yield made[0], made[1]
 
@@ -176,7 +182,9 @@ def said(text: str, clock: FrozenClock, **more: Any) -> Message:
 
 
 async def append(rig: Rig, *rows: Message) -> None:
-    await rig.store.append_messages(ORG, Batch(agent_id=rows[0].agent_id, conversation_id=None, messages=rows), None)
+    await rig.store.append_messages(
+        ORG, MessageBatch(agent_id=rows[0].agent_id, conversation_id=None, messages=rows), None
+    )
 
 
 async def test_the_server_is_told_to_lay_the_messages_of_an_agent_together(tmp_path: Path) -> None:
@@ -214,7 +222,7 @@ async def test_a_slow_holder_that_was_overtaken_leaves_nothing_stale(rigs: tuple
     await one.embedder.asked.wait()
     changed = replace(row, content=(TextPart("new owl"),))
     await two.store.update_message(ORG, changed, frozenset({"content"}), None)
-    clock.advance(HOLD.total_seconds() + 1)
+    clock.advance(LEASE_DURATION.total_seconds() + 1)
     assert await two.indexer.catch_up() == 2
     assert await two.texts("new owl") > 0.9
     one.embedder.released.set()
@@ -228,9 +236,9 @@ async def test_a_slow_holder_that_was_overtaken_leaves_nothing_stale(rigs: tuple
 async def test_the_hold_of_a_holder_that_died_runs_out(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
     one, two = rigs
     await append(one, said("fox", clock))
-    assert await one.store.hold_news("one", HOLD)
+    assert await one.outbox.acquire_lease("one", LEASE_DURATION)
     assert await two.indexer.catch_up() == 0
-    clock.advance(HOLD.total_seconds())
+    clock.advance(LEASE_DURATION.total_seconds())
     assert await two.indexer.catch_up() == 1
 
 
@@ -241,7 +249,7 @@ async def test_replicas_that_sweep_at_once_delete_each_message_once(rigs: tuple[
     await append(two, said("young fox", clock))
     counts = await asyncio.gather(*(Retention(rig.store, rig.indexer, clock, 7).sweep() for rig in rigs))
     assert sum(counts) == 350
-    await asyncio.gather(*(rig.indexer.finish() for rig in rigs))
+    await asyncio.gather(*(rig.indexer.drain() for rig in rigs))
     assert await one.index.count(one.vectors.collection, EVERYTHING) == 1
     changes = await asyncio.gather(*(rig.store.purge_ledger() for rig in rigs))
     assert changes == [0, 0]

@@ -1,1 +1,1 @@
-"""Recall memory: every message ever, and the context window of each conversation."""
+"""Recall memory: every message ever written, and the context window of each conversation."""

@@ -7,9 +7,9 @@ from mnemesh_kit import run
 from mnemesh_recall.config import Config
 from mnemesh_recall.wiring import assemble
 
-WORK = {"maintain": "mnemesh_recall.maintenance", "rebuild": "mnemesh_recall.maintenance"}
+COMMANDS = {"maintain": "mnemesh_recall.maintenance", "rebuild": "mnemesh_recall.maintenance"}
 
 
 def main() -> int:
-    """Runs the recall service until it is told to stop, or work on its files once."""
-    return run.main(Config.from_env, assemble, WORK)
+    """Runs the recall service until it is stopped, or runs one maintenance command."""
+    return run.main(Config.from_env, assemble, COMMANDS)

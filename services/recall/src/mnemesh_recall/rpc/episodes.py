@@ -63,13 +63,17 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
 
     async def DeleteEpisode(self, request: rpc.DeleteEpisodeRequest, context: Call) -> rpc.DeleteEpisodeResponse:
         """Deletes an episode."""
-        await self._service.delete_episode(current_principal(), request.episode_id, request_key(request, "DeleteEpisode"))
+        await self._service.delete_episode(
+            current_principal(), request.episode_id, request_key(request, "DeleteEpisode")
+        )
         return rpc.DeleteEpisodeResponse()
 
     async def CreateFact(self, request: rpc.CreateFactRequest, context: Call) -> rpc.CreateFactResponse:
         """Adds a fact."""
         key = request_key(request, "CreateFact")
-        fact, existed = await self._service.create_fact(current_principal(), convert.new_fact_from_proto(request.fact, "fact"), key)
+        fact, existed = await self._service.create_fact(
+            current_principal(), convert.new_fact_from_proto(request.fact, "fact"), key
+        )
         return rpc.CreateFactResponse(fact=convert.fact_to_proto(fact), already_held=existed)
 
     async def GetFact(self, request: rpc.GetFactRequest, context: Call) -> rpc.GetFactResponse:
@@ -80,7 +84,9 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
     async def ListFacts(self, request: rpc.ListFactsRequest, context: Call) -> rpc.ListFactsResponse:
         """Returns a page of facts."""
         order, query = requests.fact_order_from_proto(request.order_by), requests.page_from_proto(request)
-        page = await self._service.list_facts(current_principal(), requests.fact_filter_from_proto(request.filter), order, query)
+        page = await self._service.list_facts(
+            current_principal(), requests.fact_filter_from_proto(request.filter), order, query
+        )
         return rpc.ListFactsResponse(
             facts=[convert.fact_to_proto(fact) for fact in page.items], next_page_token=next_page_token(query, page)
         )
@@ -150,5 +156,7 @@ class EpisodesServicer(episodes_service_pb2_grpc.EpisodeServiceServicer):
     ) -> rpc.EraseMemoryScopeResponse:
         """Deletes all memories of a scope."""
         key = request_key(request, "EraseMemoryScope")
-        erasure = await self._service.erase_scope(current_principal(), convert.scope_from_proto(request.scope, "scope"), key)
+        erasure = await self._service.erase_scope(
+            current_principal(), convert.scope_from_proto(request.scope, "scope"), key
+        )
         return rpc.EraseMemoryScopeResponse(erased_episodes=erasure.episodes, erased_facts=erasure.facts)

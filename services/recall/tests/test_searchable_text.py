@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
-from mnemesh_kit.errors import InvalidArgument
 from mnemesh_recall.language.words import indexed, terms
-from mnemesh_recall.model.dates import end_bound, start_bound, time_zone
-from mnemesh_recall.model.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 from mnemesh_recall.model.searchable_text import searchable_text
+from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
 
 def message(role: Role, text: str = "", **more: Any) -> Message:
@@ -100,41 +97,3 @@ def test_a_long_query_has_a_bounded_number_of_terms() -> None:
 
 def test_indexed_words_are_folded_stemmed_and_parted() -> None:
     assert indexed("Ünïcode, 東京 and\n\tspaces_too!") == "unicod 東 京 and space too"
-
-
-BERLIN = ZoneInfo("Europe/Berlin")
-
-
-def test_bounds_are_in_the_callers_zone_and_a_bare_end_date_admits_its_day() -> None:
-    assert start_bound("2026-01-20", BERLIN) == datetime(2026, 1, 19, 23, tzinfo=UTC)
-    assert end_bound("2026-01-20", BERLIN) == datetime(2026, 1, 20, 23, tzinfo=UTC)
-    # The day on which summer time begins has 23 hours.
-    assert start_bound("2026-03-29", BERLIN) == datetime(2026, 3, 28, 23, tzinfo=UTC)
-    assert end_bound("2026-03-29", BERLIN) == datetime(2026, 3, 29, 22, tzinfo=UTC)
-    assert start_bound("2026-01-20T10:00", BERLIN) == datetime(2026, 1, 20, 9, tzinfo=UTC)
-    assert end_bound("2026-01-20T10:00:00+00:00", BERLIN) == datetime(2026, 1, 20, 10, 0, 0, 1, tzinfo=UTC)
-    assert start_bound("2026-01-20T10:00Z", BERLIN) == datetime(2026, 1, 20, 10, tzinfo=UTC)
-
-
-def test_bounds_beyond_all_time_are_no_bounds() -> None:
-    assert end_bound("9999-12-31", UTC) is None
-    assert start_bound("0001-01-01", BERLIN) is None
-
-
-@pytest.mark.parametrize(
-    "text", ["", "yesterday", "2026-13-01", "2026-02-30", "20260120", "2026-01-20T25:00", "2026-1-2"]
-)
-def test_other_dates_are_refused_with_the_form_that_is_wanted(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="Use ISO 8601 format") as refused:
-        start_bound(text, UTC)
-    assert refused.value.field == "start_date"
-    with pytest.raises(InvalidArgument) as refused:
-        end_bound(text, UTC)
-    assert refused.value.field == "end_date"
-
-
-@pytest.mark.parametrize("name", ["Nowhere/City", "../../etc/passwd", "Europe", "a" * 5000, "Europe/Ber\0lin", "/etc"])
-def test_other_zones_are_refused(name: str) -> None:
-    with pytest.raises(InvalidArgument) as refused:
-        time_zone(name)
-    assert refused.value.field == "time_zone"
