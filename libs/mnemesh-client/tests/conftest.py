@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 from mnemesh.agents.v1 import (
     agents_pb2,
@@ -31,6 +32,7 @@ from mnemesh_kit.config import ServerConfig
 from mnemesh_kit.errors import InvalidArgument, NotFound, Unavailable
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.server import Assembly, RunningServer
+from mnemesh_testkit.mesh.reserved_ports import ReservedPort
 
 PAGE = 2
 
@@ -226,10 +228,10 @@ class FakeMesh:
 
     async def start(self) -> None:
         """Starts the orchestrator again on the same port."""
-        port = int(self.address.rpartition(":")[2]) if self.address else 0
+        port = int(self.address.rpartition(":")[2])
         config = ServerConfig(port=port, data_dir=str(self.directory), shutdown_grace_seconds=0)
         self.server = RunningServer()
-        self.address = await self.server.start(
+        await self.server.start(
             Assembly(
                 name="orchestrator",
                 servicers=[
@@ -269,14 +271,34 @@ class FakeMesh:
         }
 
 
+@pytest.fixture
+def reserve_port() -> Iterator[Callable[[], int]]:
+    """A function that reserves a free port until the end of the test. Servers can listen on it."""
+    ports: list[ReservedPort] = []
+
+    def reserve() -> int:
+        ports.append(ReservedPort())
+        return ports[-1].number
+
+    yield reserve
+    for port in ports:
+        port.release()
+
+
+@pytest.fixture
+def closed_port(reserve_port: Callable[[], int]) -> int:
+    """A port on which no server listens."""
+    return reserve_port()
+
+
 @pytest_asyncio.fixture
-async def mesh(tmp_path: Path) -> AsyncIterator[FakeMesh]:
+async def mesh(tmp_path: Path, reserve_port: Callable[[], int]) -> AsyncIterator[FakeMesh]:
     """A running fake mesh."""
     config = BlocksConfig(port=0, data_dir=str(tmp_path), shutdown_grace_seconds=0)
     blocks = RunningServer()
     address = await blocks.start(await assemble_blocks(config), config)
     orchestrator = FakeOrchestrator(address)
-    mesh = FakeMesh(orchestrator, RunningServer(), "", address, tmp_path)
+    mesh = FakeMesh(orchestrator, RunningServer(), f"127.0.0.1:{reserve_port()}", address, tmp_path)
     await mesh.start()
     yield mesh
     await mesh.stop()

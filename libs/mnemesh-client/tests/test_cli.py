@@ -110,8 +110,8 @@ async def test_chat_without_an_agent_needs_exactly_one_agent(mesh: FakeMesh, mne
     assert "several agents" in err
 
 
-async def test_an_unreachable_mesh_is_one_error_line(mesh: FakeMesh, unused_tcp_port: int) -> None:
-    code, out, err = await mesh.run("agents", "list", MNEMESH_TARGET=f"127.0.0.1:{unused_tcp_port}")
+async def test_an_unreachable_mesh_is_one_error_line(mesh: FakeMesh, closed_port: int) -> None:
+    code, out, err = await mesh.run("agents", "list", MNEMESH_TARGET=f"127.0.0.1:{closed_port}")
 
     assert (code, out) == (1, "")
     assert len(err.splitlines()) == 1
@@ -119,18 +119,16 @@ async def test_an_unreachable_mesh_is_one_error_line(mesh: FakeMesh, unused_tcp_
 
 
 async def test_doctor_reports_the_state_and_version_of_each_service(
-    mesh: FakeMesh, unused_tcp_port: int, tmp_path: Path
+    mesh: FakeMesh, closed_port: int, tmp_path: Path
 ) -> None:
-    stopped = {
-        service(name).target_variable: f"127.0.0.1:{unused_tcp_port}" for name in ("recall", "archival", "tools")
-    }
+    stopped = {service(name).target_variable: f"127.0.0.1:{closed_port}" for name in ("recall", "archival", "tools")}
 
     code, out, _ = await mesh.run("doctor", MNEMESH_DATA_DIR=str(tmp_path), **stopped)
 
     assert code == 1
     assert f"✓ orchestrator  {mesh.address} is serving version {CLIENT_VERSION}" in out
     assert f"✓ blocks        {mesh.blocks} is serving version {CLIENT_VERSION}" in out
-    assert f"✗ recall        127.0.0.1:{unused_tcp_port} does not answer" in out
+    assert f"✗ recall        127.0.0.1:{closed_port} does not answer" in out
     assert "✓ model         mnemesh/rehearsal" in out
     assert "✓ embedder      mnemesh/wordllama-256" in out
     assert str(tmp_path) in out
@@ -148,8 +146,8 @@ async def test_version_prints_the_version_of_the_client_and_of_each_service(mesh
     assert (await mesh.run("--version"))[:2] == (0, f"mnemesh {CLIENT_VERSION}\n")
 
 
-async def test_version_reports_a_service_that_does_not_answer(mesh: FakeMesh, unused_tcp_port: int) -> None:
-    targets = {service(name).target_variable: f"127.0.0.1:{unused_tcp_port}" for name in ("archival", "tools")}
+async def test_version_reports_a_service_that_does_not_answer(mesh: FakeMesh, closed_port: int) -> None:
+    targets = {service(name).target_variable: f"127.0.0.1:{closed_port}" for name in ("archival", "tools")}
 
     code, out, err = await mesh.run("version", **targets)
 

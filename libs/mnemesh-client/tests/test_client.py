@@ -121,8 +121,8 @@ async def test_none_clears_a_field(mnemesh: Mnemesh) -> None:
     assert (await mnemesh.blocks.get(block.id)).description != "Temporary."
 
 
-async def test_an_unreachable_mesh_is_unavailable(unused_tcp_port: int) -> None:
-    async with Mnemesh(f"127.0.0.1:{unused_tcp_port}", patience=0.2) as mnemesh:
+async def test_an_unreachable_mesh_is_unavailable(closed_port: int) -> None:
+    async with Mnemesh(f"127.0.0.1:{closed_port}", patience=0.2) as mnemesh:
         with pytest.raises(Unavailable):
             await mnemesh.agents.get("agent-00000000-0000-4000-8000-000000000000")
         with pytest.raises(Unavailable):

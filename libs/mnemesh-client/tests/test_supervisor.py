@@ -21,6 +21,7 @@ from mnemesh_client.supervisor.data_lock import PREVIOUS_LOCK_NAME, LockHolder, 
 from mnemesh_client.supervisor.supervisor import Supervisor
 from mnemesh_kit.config import StartupError
 from mnemesh_kit.services import SERVICE_NAMES, SERVICES
+from mnemesh_testkit.timeouts import scaled
 
 SOME = ("blocks", "tools")
 
@@ -44,10 +45,10 @@ class Notices:
 
 
 @pytest.fixture
-def config(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> MeshConfig:
+def config(tmp_path: Path, reserve_port: Callable[[], int]) -> MeshConfig:
     """A mesh on free ports and an empty data directory."""
-    ports = {name: unused_tcp_port_factory() for name in SERVICE_NAMES}
-    return MeshConfig(data_dir=str(tmp_path / "data"), ports=ports)
+    ports = {name: reserve_port() for name in SERVICE_NAMES}
+    return MeshConfig(data_dir=str(tmp_path / "data"), ports=ports, start_seconds=scaled(120), stop_seconds=scaled(60))
 
 
 @pytest_asyncio.fixture
@@ -58,7 +59,6 @@ async def supervisor(config: MeshConfig) -> AsyncIterator[Supervisor]:
     await supervisor.stop()
 
 
-@pytest.mark.timeout(60)
 async def test_services_serve_after_start_and_exit_on_stop(supervisor: Supervisor, config: MeshConfig) -> None:
     await supervisor.start()
     pids = [service.pid for service in supervisor.services.values()]
@@ -73,7 +73,6 @@ async def test_services_serve_after_start_and_exit_on_stop(supervisor: Superviso
     assert lock_holder(config.data_path) is None
 
 
-@pytest.mark.timeout(60)
 async def test_a_killed_service_is_restarted_with_its_data(config: MeshConfig) -> None:
     notices = Notices()
     supervisor = Supervisor(config, notices, SOME)
@@ -92,7 +91,6 @@ async def test_a_killed_service_is_restarted_with_its_data(config: MeshConfig) -
     await supervisor.stop()
 
 
-@pytest.mark.timeout(60)
 async def test_services_exit_with_a_killed_supervisor_and_a_new_one_starts(
     supervisor: Supervisor, config: MeshConfig
 ) -> None:
@@ -122,7 +120,7 @@ async def test_services_exit_with_a_killed_supervisor_and_a_new_one_starts(
     await process.wait()
 
     for service in services:
-        assert select.select([service], [], [], 10)[0], "a service outlived its supervisor"
+        assert select.select([service], [], [], scaled(60))[0], "a service outlived its supervisor"
         os.close(service)
     await supervisor.start()
     assert await health.health_status(config.address("blocks")) == "SERVING"
@@ -140,7 +138,6 @@ async def test_an_invalid_setting_of_a_service_is_one_error_line(
     assert lock_holder(config.data_path) is None
 
 
-@pytest.mark.timeout(60)
 async def test_a_second_mesh_on_the_same_directory_is_refused(supervisor: Supervisor, config: MeshConfig) -> None:
     await supervisor.start()
 
@@ -165,7 +162,6 @@ async def test_a_mesh_of_the_previous_version_on_the_same_directory_is_refused(c
         assert lock_holder(config.data_path) == LockHolder(4711, ready=True)
 
 
-@pytest.mark.timeout(60)
 async def test_a_mesh_excludes_the_previous_version_from_its_directory(
     supervisor: Supervisor, config: MeshConfig
 ) -> None:
@@ -228,4 +224,5 @@ async def _up(config: MeshConfig, **environment: str) -> tuple[int | None, str]:
 
 def _environment(config: MeshConfig) -> dict[str, str]:
     ports = {spec.port_variable: str(config.port(spec.name)) for spec in SERVICES}
-    return {"MNEMESH_DATA_DIR": config.data_dir, **ports}
+    limits = {"MNEMESH_START_SECONDS": str(config.start_seconds), "MNEMESH_STOP_SECONDS": str(config.stop_seconds)}
+    return {"MNEMESH_DATA_DIR": config.data_dir, **limits, **ports}

@@ -9,7 +9,6 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +19,15 @@ if TYPE_CHECKING:
     from .conftest import FakeMesh
 
 PROMPT = "› "
+
+
+# A background job of a shell ignores SIGINT, and its children inherit that. The chat must not.
+CHAT = (
+    "import signal\n"
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "from mnemesh_client.cli.main import main\n"
+    "main()\n"
+)
 
 
 class Terminal:
@@ -34,20 +42,21 @@ class Terminal:
         """Starts the chat."""
         self._keyboard, inner = pty.openpty()
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "mnemesh_client", "chat"),
+            *(sys.executable, "-c", CHAT, "chat"),
             stdin=inner,
             stdout=inner,
             stderr=inner,
             env={**self._mesh.environment(), "TERM": "xterm", "COLUMNS": "200", "PATH": ""},
-            # A background job of a shell ignores SIGINT, and its children inherit that.
-            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
         os.close(inner)
 
     async def see(self, text: str) -> str:
         """Waits until `text` is on the screen. Returns the text before it."""
         while text not in self._screen:
-            piece = await asyncio.to_thread(os.read, self._keyboard, 65536)
+            try:
+                piece = await asyncio.to_thread(os.read, self._keyboard, 65536)
+            except OSError as error:  # the chat has exited
+                raise AssertionError(f"{text!r} is not on the screen: {self._screen!r}") from error
             self._screen += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", piece.decode(errors="replace"))
         before, _, self._screen = self._screen.partition(text)
         return before
@@ -84,7 +93,6 @@ async def terminal(mesh: FakeMesh, mnemesh: Mnemesh) -> AsyncIterator[Terminal]:
     await chat.close()
 
 
-@pytest.mark.timeout(60)
 async def test_tool_calls_and_memory_edits_are_shown(terminal: Terminal) -> None:
     await terminal.see(PROMPT)
     terminal.type("remember Likes tea.\r")
@@ -101,7 +109,6 @@ async def test_tool_calls_and_memory_edits_are_shown(terminal: Terminal) -> None
     assert await terminal.wait() == 0
 
 
-@pytest.mark.timeout(60)
 async def test_the_user_decides_about_each_pending_call(terminal: Terminal, mesh: FakeMesh) -> None:
     await terminal.see(PROMPT)
     terminal.type("launch\r")
@@ -118,7 +125,6 @@ async def test_the_user_decides_about_each_pending_call(terminal: Terminal, mesh
     assert mesh.orchestrator.decided[1].deny.reason == "it rains"
 
 
-@pytest.mark.timeout(60)
 async def test_a_chat_starts_with_pending_approvals(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
     mesh.orchestrator.request_approval(mesh.orchestrator.agents[agent.id], "launch")
@@ -137,7 +143,6 @@ async def test_a_chat_starts_with_pending_approvals(mesh: FakeMesh, mnemesh: Mne
         await terminal.close()
 
 
-@pytest.mark.timeout(60)
 async def test_approvals_of_another_conversation_are_ignored(mesh: FakeMesh, mnemesh: Mnemesh) -> None:
     agent = await mnemesh.agents.create("ada", model="mnemesh/rehearsal")
     mesh.orchestrator.request_approval(mesh.orchestrator.agents[agent.id], "launch", conversation="conv-2")
@@ -149,7 +154,6 @@ async def test_approvals_of_another_conversation_are_ignored(mesh: FakeMesh, mne
         await terminal.close()
 
 
-@pytest.mark.timeout(60)
 async def test_ctrl_c_during_a_turn_cancels_only_the_turn(terminal: Terminal, mesh: FakeMesh) -> None:
     await terminal.see(PROMPT)
     terminal.type("think forever\r")
@@ -163,7 +167,6 @@ async def test_ctrl_c_during_a_turn_cancels_only_the_turn(terminal: Terminal, me
     assert mesh.orchestrator.cancelled == list(mesh.orchestrator.runs)[:1]
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_at_the_prompt_ends_the_chat_with_exit_code_0(
     terminal: Terminal, number: signal.Signals

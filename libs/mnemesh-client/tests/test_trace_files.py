@@ -35,6 +35,7 @@ from mnemesh_kit.server import RunningServer
 from mnemesh_recall.config import Config
 from mnemesh_recall.wiring import assemble
 from mnemesh_retrieval.registry import HASHING
+from mnemesh_testkit.timeouts import scaled
 
 if TYPE_CHECKING:
     from .conftest import FakeMesh
@@ -328,7 +329,7 @@ async def test_export_watch_updates_files_until_a_signal_and_import_reads_them(
             assert str(directory.path).encode() in await process.stdout.readline()
             await recall_agent.turn("another")
             expected = await recall_agent.traces()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(scaled(100)):
                 while set(ids(directory, ACTIVE)) != expected:
                     await asyncio.sleep(0.02)
             process.send_signal(number)

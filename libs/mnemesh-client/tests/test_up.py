@@ -17,8 +17,9 @@ import pytest_asyncio
 from mnemesh_kit.services import SERVICE_NAMES, service
 from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Fault, Reply, status
+from mnemesh_testkit.timeouts import scaled
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(scaled(300))
 
 
 class Commands:
@@ -28,7 +29,8 @@ class Commands:
         variables = {service(name).port_variable: str(port) for name, port in ports.items()}
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "MNEMESH"))}
         self.directory = directory
-        self.environment = {**inherited, **variables, "MNEMESH_DATA_DIR": str(directory)}
+        limits = {"MNEMESH_START_SECONDS": str(scaled(120)), "MNEMESH_STOP_SECONDS": str(scaled(60))}
+        self.environment = {**inherited, **variables, **limits, "MNEMESH_DATA_DIR": str(directory)}
         self._processes: list[asyncio.subprocess.Process] = []
 
     async def start(self, *arguments: str, **environment: str) -> asyncio.subprocess.Process:
@@ -61,9 +63,9 @@ class Commands:
 
 
 @pytest_asyncio.fixture
-async def commands(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Commands]:
+async def commands(tmp_path: Path, reserve_port: Callable[[], int]) -> AsyncIterator[Commands]:
     """Commands with an empty data directory and free ports."""
-    commands = Commands(tmp_path / "data", {name: unused_tcp_port_factory() for name in SERVICE_NAMES})
+    commands = Commands(tmp_path / "data", {name: reserve_port() for name in SERVICE_NAMES})
     yield commands
     await commands.close()
 

@@ -42,7 +42,7 @@ async def _list(connection: Connection, tags: list[str], limit: int) -> None:
 def create_agent(
     context: typer.Context,
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="Name of the agent.", show_default="chosen by the server")
+        str, typer.Argument(metavar="NAME", help="Name of the agent.", show_default="chosen by the server")
     ] = "",
     model: Annotated[
         str | None,

@@ -36,7 +36,11 @@ def import_(
     context: typer.Context,
     dir: Annotated[  # noqa: A002  (the name of the argument)
         Path,
-        typer.Argument(envvar=_DIRECTORY_VARIABLES, help="Directory of one agent's files, or one with agents/ in it."),
+        typer.Argument(
+            metavar="DIR",
+            envvar=_DIRECTORY_VARIABLES,
+            help="Directory of one agent's files, or one with agents/ in it.",
+        ),
     ],
     agent: Annotated[
         str | None,

@@ -11,7 +11,7 @@ from mnemesh_client.supervisor.config import MeshConfig
 
 AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="Id or name of the agent.")]
 OptionalAgentArgument = Annotated[
-    str | None, typer.Argument(metavar="[AGENT]", help="Id or name of the agent.", show_default="the first agent")
+    str | None, typer.Argument(metavar="AGENT", help="Id or name of the agent.", show_default="the first agent")
 ]
 DataDirOption = Annotated[
     str | None,

@@ -27,7 +27,7 @@ class Scope(StrEnum):
 
 def search(
     context: typer.Context,
-    query: Annotated[str, typer.Argument(help="Words or a phrase to search for.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="Words or a phrase to search for.")],
     agent: Annotated[str | None, typer.Option(help="Id or name of the agent.", show_default="the first agent")] = None,
     scope: Annotated[Scope, typer.Option("--in", help="Memory to search.")] = Scope.ALL,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Maximum number of results of each kind.")] = 5,

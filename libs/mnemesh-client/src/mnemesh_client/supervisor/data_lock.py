@@ -17,7 +17,8 @@ LOCK_NAME: Final = "mnemesh.lock"
 PREVIOUS_LOCK_NAME: Final = "engram.lock"
 """The lock file of version 0.1 before the project was renamed. A mesh of that version may still hold it."""
 
-_ACQUIRE_SECONDS: Final = 0.2
+_ACQUIRE_SECONDS: Final = 1.0
+"""Long enough for a `lock_holder` of another process, which also takes the lock, to release it on a busy machine."""
 _POLL_SECONDS: Final = 0.02
 _LARGEST_STATUS: Final = 4096
 

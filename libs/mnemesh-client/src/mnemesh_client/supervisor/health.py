@@ -34,7 +34,7 @@ async def wait_until_serving(address: str) -> None:
                     raise
 
 
-async def health_status(address: str, timeout_seconds: float = 2.0) -> str:
+async def health_status(address: str, timeout_seconds: float = 5.0) -> str:
     """Returns the health status of the service at `address`.
 
     Returns:
