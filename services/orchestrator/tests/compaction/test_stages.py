@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh_kit.clock import FrozenClock
-from mnemesh_orchestrator.compaction.chunked_summary import LEAST_ROOM, MOST_PARTS, Stages
+from mnemesh_orchestrator.compaction.chunked_summary import MIN_CAPACITY, MOST_PARTS, ChunkedReader
 from mnemesh_orchestrator.compaction.port import SummaryFailed
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import LlmRequest
@@ -282,7 +282,7 @@ async def test_where_a_part_draws_nothing_the_rest_is_drawn_from_at_once(
 
 @given(
     st.lists(st.integers(1, 3_000), min_size=1, max_size=400),
-    st.integers(LEAST_ROOM, 30_000),
+    st.integers(MIN_CAPACITY, 30_000),
     st.lists(st.sampled_from(["read", "read", "read", "overflow", "nothing", "down"]), max_size=12),
 )
 def test_parts_follow_on_each_other_and_their_number_is_bounded(
@@ -294,7 +294,7 @@ def test_parts_follow_on_each_other_and_their_number_is_bounded(
     async def ask(start: int, end: int, limit: int) -> None:
         outcome = script[len(asked)] if len(asked) < len(script) else "read"
         asked.append((start, end))
-        assert LEAST_ROOM <= limit <= room
+        assert MIN_CAPACITY <= limit <= room
         if outcome == "overflow":
             raise ContextOverflow("too long", provider="scripted")
         if outcome != "read":
@@ -302,7 +302,7 @@ def test_parts_follow_on_each_other_and_their_number_is_bounded(
         read.extend(range(start, end))
 
     try:
-        asyncio.run(Stages(FrozenClock(), 60.0).read(sizes, room, ask))
+        asyncio.run(ChunkedReader(FrozenClock(), 60.0).read(sizes, room, ask))
     except SummaryFailed:
         used = script[: len(asked)]
         assert used[-1] == "down" or used.count("overflow") == 3 or used.count("nothing") <= 2

@@ -1,4 +1,4 @@
-"""Ten thousand messages through a small window, in every mode, with summarisers that work and summarisers that do not.
+"""Ten thousand messages pass through a small window, with summary models that fail at times.
 
 Most of the messages come in bulk, as earlier turns would have left them; the turns between them are real, and each of
 them finds a window that is too full.

@@ -27,11 +27,11 @@ def test_they_come_by_their_order_whatever_the_setting_says(shop: ModuleType) ->
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("late", "whose order is 900: memory takes what it keeps at 900"),
+        ("late", "whose order is 900. It must be below 900"),
         ("unordered", "which has no order"),
-        ("blocking", "which has no process() that can be awaited"),
-        ("unmakeable", "which cannot be made: TypeError"),
-        ("gone", "which cannot be made: AttributeError"),
+        ("blocking", "which has no awaitable process()"),
+        ("unmakeable", "which cannot be created: TypeError"),
+        ("gone", "which cannot be created: AttributeError"),
         (
             "shout",
             "which no installed package brings in mnemesh.input_processors (known: blocking, broken, empty, gate",

@@ -1,1 +1,1 @@
-"""The tools that the orchestrator runs itself: speaking, core memory, and the search of recall and archival memory."""
+"""The tools that the orchestrator runs itself: speech, core memory, and search of recall and archival memory."""

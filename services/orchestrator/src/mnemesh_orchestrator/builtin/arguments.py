@@ -1,4 +1,4 @@
-"""The arguments of a tool call: from the JSON text that a model gave to checked values, or to words for the model."""
+"""The arguments of a tool call: from the model's JSON text to checked values, or to an error text for the model."""
 
 import json
 import math
@@ -25,7 +25,7 @@ _QUOTED_CHARACTERS: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What a model gave to a tool, without what mnemesh had added to the tool's schema."""
+    """The arguments that a model gave to a tool, without those that mnemesh added to the tool's schema."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     request_heartbeat: bool = False
@@ -34,7 +34,7 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class ParseFailure:
-    """Arguments that cannot be understood; `text` tells the model why, and the tool must not run."""
+    """Arguments that cannot be read. `text` tells the model why; the tool must not run."""
 
     text: str
 
@@ -42,14 +42,14 @@ class ParseFailure:
 def parse(text: str, schema: ToolSchema) -> Arguments | ParseFailure:
     """Reads the arguments of a call.
 
-    Lenient where only one meaning is possible: no text is no arguments, JSON
-    within a JSON string is read again, of several objects in a row the first
-    counts, and line breaks may stand in strings as they are. Whatever else is
-    no JSON object fails; arguments are never made up.
+    Accepts text that has only one possible meaning: an empty text is no arguments, JSON inside a JSON string is read
+    again, the first of several objects is used, and unescaped line breaks are allowed in strings. Any other text that
+    is not a JSON object fails. Arguments are never invented.
 
     Args:
-        text: as the model gave it.
-        schema: the tool's own. An argument that mnemesh adds is taken out unless the tool has one of that name itself.
+        text: the text of the model.
+        schema: the tool's own schema. An argument that mnemesh adds is removed unless the tool has one of that name
+            itself.
     """
     try:
         values = _object(text)
@@ -64,10 +64,9 @@ def parse(text: str, schema: ToolSchema) -> Arguments | ParseFailure:
 
 
 def check(values: Mapping[str, Any], schema: ToolSchema) -> Mapping[str, Any] | ParseFailure:
-    """The values as the tool takes them: every required one there, none unknown, each of its type.
+    """Returns the values in the types of the schema: every required one is present, and none is unknown.
 
-    A null for an optional argument is taken as its absence, and a number
-    without a fraction as an integer.
+    A null for an optional argument counts as absent, and a number without a fraction as an integer.
     """
     properties: Mapping[str, Any] = schema.parameters.get("properties", {})
     required = schema.parameters.get("required", ())
@@ -90,10 +89,10 @@ def check(values: Mapping[str, Any], schema: ToolSchema) -> Mapping[str, Any] | 
 
 
 def storable(text: str) -> str:
-    """The arguments of a call as a message may carry them: a JSON object as text.
+    """Returns the arguments of a call as a message can store them: a JSON object as text.
 
-    What `parse` understands is written out anew, whole; of anything else the
-    beginning is quoted, so that the model sees what it did.
+    Arguments that `parse` can read are written again in full. Of other text the beginning is quoted, so that the model
+    sees what it wrote.
     """
     try:
         return json.dumps(_object(text), ensure_ascii=False)
@@ -116,7 +115,7 @@ def _first_value(text: str) -> Any:
     text = text.strip()
     if not text:
         return {}
-    # Not `cut at "}{"`: those characters may stand within a string.
+    # A split at "}{" would be wrong: those characters may occur inside a string.
     value, end = _DECODER.raw_decode(text)
     rest = text[end:].lstrip()
     if rest and not (isinstance(value, dict) and rest.startswith("{")):
@@ -139,7 +138,7 @@ _DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_no_constant, pa
 
 
 def _require_sound(value: dict[str, Any]) -> None:
-    """Refuses what cannot be stored or sent on: half of a surrogate pair."""
+    """Refuses lone surrogates, which can be neither stored nor sent."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -159,7 +158,7 @@ def _takes_null(schema: Mapping[str, Any]) -> bool:
 
 
 def _mismatch(value: Any, schema: Mapping[str, Any], name: str) -> str | None:
-    """Why the value does not fit its schema, in words that name the argument; None where it does."""
+    """Returns why the value does not match its schema, naming the argument; None if it matches."""
     for choice in ("anyOf", "oneOf"):
         if (options := schema.get(choice)) and all(_mismatch(value, option, name) for option in options):
             return f"{name} fits none of the forms that it may have"
@@ -190,7 +189,7 @@ def _fields_mismatch(value: Mapping[str, Any], schema: Mapping[str, Any], name: 
 
 
 def _out_of_bounds(value: float, schema: Mapping[str, Any]) -> str | None:
-    # Whatever the schema says, an integer has to fit the contracts between services, which carry 32 bits.
+    # An integer must fit the contracts between services, which use 32 bits, whatever the schema says.
     bound = _INT32 if schema.get("type") == "integer" else math.inf
     least, most = schema.get("minimum", -bound), schema.get("maximum", bound)
     if value < least:

@@ -1,4 +1,4 @@
-"""A call of a built-in tool, as the tools of this folder take it."""
+"""A call of a built-in tool."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,13 +13,11 @@ from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
 class BuiltinCall:
     """A call of a built-in tool.
 
-    `effect_prefix` is "{step_id}/{call ordinal}": the same after a restart, so
-    that an effect which took place is not repeated but answered again.
-    `time_zone` (IANA) is the agent's. `run_id` is None outside of a turn, and
-    so is `sight`: what the agent has seen of its blocks, which the call's own
-    edits advance. `conversation` is where it is called, if it is in one, and
-    `heard` the user's last words there. `memory_scope` names the memories that
-    the agent shares with others, beside its own.
+    `effect_prefix` is "{step_id}/{call ordinal}". It is the same after a restart, so that an effect is not repeated and
+    its first result is returned again. `time_zone` (IANA) is the agent's. `run_id` and `sight` (the revisions that the
+    agent has seen of its blocks, which the call's own edits advance) are None outside of a turn. `conversation` is the
+    conversation of the call, if any, and `heard` the last user message in it. `memory_scope` is the scope of memories
+    that the agent shares with others, in addition to its own.
     """
 
     name: str
@@ -36,31 +34,31 @@ class BuiltinCall:
 
     @property
     def author(self) -> AgentAuthor:
-        """On whose behalf memory is edited."""
+        """The author of edits to core memory."""
         return AgentAuthor(self.agent_id, self.tool_call_id, self.run_id, self.holder_id)
 
     @property
     def holder_id(self) -> str | None:
-        """The conversation, where it has blocks for itself."""
+        """The id of the conversation if it has isolated blocks, otherwise None."""
         return None if self.conversation is None else self.conversation.holder_id
 
     def is_isolated(self, label: str) -> bool:
-        """Whether the conversation has the block under `label` for itself."""
+        """Returns whether the conversation has its own copy of the block under `label`."""
         return self.conversation is not None and label in self.conversation.isolated_block_labels
 
     def base_revision(self, label: str) -> int | None:
-        """The revision of a block that the agent has seen; None outside of a turn, where nothing is shown."""
+        """Returns the revision of a block that the agent has seen; None outside of a turn, where no prompt shows it."""
         return None if self.sight is None else self.sight.of(label)
 
     def has_edited(self, label: str, revision: int, before: str | None = None) -> None:
-        """Notes the revision that the call made of the block under `label`, which was called `before`."""
+        """Records the revision that the call created of the block under `label`, which was called `before`."""
         if self.sight is not None:
             self.sight.edited(label, revision, before)
 
     def effect(self, ordinal: int) -> str:
-        """The request id of the call's effect of that number."""
+        """Returns the request id of the call's effect with this number."""
         return f"{self.effect_prefix}/{ordinal}"
 
 
 class Refused(Exception):
-    """The tool does not do it; the text tells the model why."""
+    """The tool refuses the call. The text tells the model why."""

@@ -1,4 +1,4 @@
-"""The tools that edit core memory: each one edit of one block. The rules of blocks are kept by their own service."""
+"""The tools that edit core memory. Each makes one edit of one block; the blocks service checks the rules of blocks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,54 +20,54 @@ from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 
 END_OF_BLOCK = -1
 _MOVED_ON = (
-    "Nothing was edited: somebody else changed the memory block with label `{label}` after it was shown to you. It now "
-    "reads:\n\n{value}\n\nMake the edit anew, on this text, if it is still wanted."
+    "Nothing was edited: another author changed the memory block with label `{label}` after it was shown to you. It "
+    "now reads:\n\n{value}\n\nRepeat the edit on this text if you still want it."
 )
 
 
 async def append(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> None:
-    """core_memory_append."""
+    """Runs core_memory_append."""
     await _edit(blocks, call, given["label"], Append(given["content"]))
 
 
 async def replace_all(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> None:
-    """core_memory_replace."""
+    """Runs core_memory_replace."""
     await _edit(blocks, call, given["label"], ReplaceAll(given["old_content"], given["new_content"]))
 
 
 async def replace(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
-    """memory_replace."""
+    """Runs memory_replace."""
     return await edited(blocks, call, given["label"], ReplaceUnique(given["old_str"], given["new_str"]))
 
 
 async def insert(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
-    """memory_insert."""
+    """Runs memory_insert."""
     label = given["label"]
     return await edited(blocks, call, label, insertion(call, label, given["new_str"], given))
 
 
 async def rethink(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
-    """memory_rethink."""
+    """Runs memory_rethink."""
     label = given["label"]
     return await edited(blocks, call, label, Rethink(given["new_memory"], call.base_revision(label)))
 
 
 async def apply_patch(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
-    """memory_apply_patch."""
+    """Runs memory_apply_patch."""
     return await edited(blocks, call, given["label"], Patch(given["patch"]))
 
 
 def insertion(call: BuiltinCall, label: str, text: str, given: Mapping[str, Any]) -> InsertLine:
-    """Text behind a line that the agent has seen; at the end, where no line is given and none has to be known."""
+    """Returns an edit that inserts text after a line that the agent has seen, or appends it if no line is given."""
     line = given.get("insert_line", END_OF_BLOCK)
     return InsertLine(line, text, None if line == END_OF_BLOCK else call.base_revision(label))
 
 
 async def edited(blocks: CoreMemoryPort, call: BuiltinCall, label: str, edit: BlockEdit) -> str:
-    """Makes the edit, as the call's first effect, and says so.
+    """Makes the edit as the first effect of the call and returns the text for the model.
 
     Raises:
-        Refused: the edit depends on what the block said, and somebody else changed it since the agent saw it.
+        Refused: the edit depends on the value of the block, and another author changed it since the agent saw it.
     """
     try:
         await _edit(blocks, call, label, edit)
@@ -84,7 +84,7 @@ async def edited(blocks: CoreMemoryPort, call: BuiltinCall, label: str, edit: Bl
 
 
 async def core_memory(blocks: CoreMemoryPort, call: BuiltinCall) -> CoreMemory:
-    """The blocks of the agent that calls, as its conversation shows them."""
+    """Returns the blocks of the calling agent, with the isolated blocks of its conversation."""
     return await blocks.get(call.agent_id, None, call.holder_id) or CoreMemory(call.agent_id, 0)
 
 

@@ -1,4 +1,4 @@
-"""The search of what remains of turns that left the window: facts and episodes, with the times that they are of."""
+"""The search of facts and episodes: the memory of turns that left the context window."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 async def search(episodes: EpisodesPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
-    """episodic_memory_search: in the agent's own memories, and in those that it shares by its settings."""
+    """Runs episodic_memory_search in the agent's own memories and in those of its shared scope."""
     zone = ZoneInfo(call.time_zone)
     at = _moment(given["held_at"], zone) if given.get("held_at") else None
     own = MemoryScope(call.agent_id)
@@ -49,7 +49,7 @@ def _shown_times(times: Mapping[str, datetime | None], zone: ZoneInfo) -> dict[s
 
 
 def _moment(text: str, zone: ZoneInfo) -> datetime:
-    """A time in the agent's zone unless it has an offset; a bare date is the end of that day."""
+    """Returns a time in the agent's zone unless it has an offset. A bare date is the end of that day."""
     try:
         given = datetime.fromisoformat(text.strip())
         if _DAY.fullmatch(text.strip()):

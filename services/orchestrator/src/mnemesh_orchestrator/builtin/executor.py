@@ -1,4 +1,4 @@
-"""Runs the built-in tools over the ports of the memory tiers."""
+"""Runs the built-in tools over the ports of the other services."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -64,18 +64,18 @@ class BuiltinTools:
         return tuple(self._tools)
 
     def schema(self, name: str) -> ToolSchema:
-        """A tool as a model is offered it, before mnemesh's own arguments are added."""
+        """Returns the schema of a tool, without the arguments that mnemesh adds."""
         return BUILTIN_SCHEMAS[name]
 
     async def execute(self, call: BuiltinCall) -> ToolResult:
-        """Runs a tool; may be repeated under the same effect prefix without a further effect.
+        """Runs a tool. A repeat under the same effect prefix has no further effect.
 
-        Arguments that do not fit, and what a tier refuses, are results with
-        `ok` false and words for the model.
+        Arguments that do not match, and calls that a service refuses, are results with `ok` false and a text for the
+        model.
 
         Raises:
-            MnemeshError: a tier is away, was too slow or failed; whether the effect took place is unknown, and the same
-                call may be made again.
+            MnemeshError: a service could not be reached, was too slow or failed. Whether the effect took place is
+                unknown. The same call may be made again.
         """
         given = check(call.arguments, self.schema(call.name))
         if isinstance(given, ParseFailure):
@@ -92,12 +92,12 @@ class BuiltinTools:
 
 
 async def _send_message(_call: BuiltinCall, _given: Mapping[str, Any]) -> str:
-    """The user reads the message in the call's arguments; nothing is left to do."""
+    """Does nothing: the user reads the message in the arguments of the call."""
     return "Sent message successfully."
 
 
 async def _finish_edits(_call: BuiltinCall, _given: Mapping[str, Any]) -> None:
-    """A mark for the rules: the turn ends after it."""
+    """Does nothing: tool rules end the turn after it."""
 
 
 def _failed(call: BuiltinCall, reason: str, text: str) -> ToolResult:

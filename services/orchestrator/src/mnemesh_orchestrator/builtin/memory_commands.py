@@ -15,7 +15,7 @@ _DEFAULT_LIMIT: Final = 0
 
 
 async def run_command(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
-    """Does what `command` says. Raises Refused where an argument of the command is missing."""
+    """Runs a command. Raises Refused if an argument of the command is missing."""
     return await _COMMANDS[given["command"]](blocks, call, given)
 
 
@@ -42,8 +42,8 @@ async def _delete(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str,
     block = (await core_memory(blocks, call)).block(label)
     if block is not None and block.read_only:
         raise Refused(READ_ONLY_TEXT)
-    # Also where the agent holds no such block any more: after a crash this may be the repeat of a call that took it
-    # away, and only the service knows.
+    # Also if the agent holds no such block: after a crash the call may repeat one that removed it, and only the service
+    # knows.
     await blocks.detach(call.effect(0), call.agent_id, label)
     if call.sight is not None:
         call.sight.gone(label)
@@ -60,7 +60,7 @@ async def _rename(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str,
     old, new = _shared(call, _label(given, "old_path")), _shared(call, _label(given, "new_path"))
     held = await core_memory(blocks, call)
     if held.block(old) is None and held.block(new) is not None:
-        # What a repeat finds whose first try succeeded and was cut off before it could say so.
+        # A repeat finds this if its first attempt succeeded and its answer was lost.
         return f"Memory block '{new}' exists, and no memory block is called '{old}'"
     renamed = await blocks.relabel(call.effect(0), _editable(held, old).id, new)
     call.has_edited(new, renamed.revision, before=old)
@@ -83,7 +83,7 @@ def _required(given: Mapping[str, Any], name: str) -> str:
 
 
 def _label(given: Mapping[str, Any], name: str) -> str:
-    """The label that a path names: what comes below /memories/, with deeper folders joined by underscores."""
+    """Returns the label that a path names: the part below /memories/, with folders joined by underscores."""
     label = _required(given, name).removeprefix(_ROOT).removeprefix("/").replace("/", "_")
     if not label:
         raise Refused(f"Error: {name} is required for {given['command']} command")
@@ -91,14 +91,20 @@ def _label(given: Mapping[str, Any], name: str) -> str:
 
 
 def _shared(call: BuiltinCall, label: str) -> str:
-    """The label, where its block is the agent's: taking a conversation's own away would only show the agent's again."""
+    """Returns the label if the block belongs to the agent.
+
+    Removing an isolated block would only reveal the agent's again.
+    """
     if call.is_isolated(label):
         raise Refused(_OWN.format(label=label))
     return label
 
 
 def _editable(held: CoreMemory, label: str) -> Block:
-    """The block under a label. The service lets an owner rename read-only blocks; the agent that calls is none."""
+    """Returns the block under a label if the agent may edit it.
+
+    The service would let an owner rename read-only blocks.
+    """
     block = held.block(label)
     if block is None:
         available = ", ".join(block.label for block in held.blocks)

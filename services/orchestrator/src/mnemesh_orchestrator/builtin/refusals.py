@@ -1,4 +1,4 @@
-"""What a model is told when a tier refuses what a built-in tool asked of it, by the reason of the error."""
+"""Error texts for the model when a service refuses a built-in tool's call, by the reason of the error."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -9,8 +9,8 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_orchestrator.builtin.call import BuiltinCall
 from mnemesh_orchestrator.builtin.memory_commands import READ_ONLY_TEXT
 
-# These tell of the call, and the same call would end the same way. Any other status tells of the mesh: it goes to the
-# loop, which waits for the tier to come back.
+# These errors concern the call, and the same call would fail again. Any other status concerns the mesh: the loop waits
+# for the service and repeats the call.
 _CODES: Final = frozenset(
     {
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -23,10 +23,10 @@ _CODES: Final = frozenset(
     }
 )
 
-# The tier is there and has tried what it could: to wait is to wait for somebody else's service, so the model hears.
+# The service has tried what it can. Waiting would mean waiting for a third party, so the model is told.
 _REASONS: Final = frozenset({"EMBEDDER_UNAVAILABLE"})
 
-# What the tools call the fields of a request.
+# The names that the tools use for the fields of requests.
 _REPLACE: Final = {"old_text": "old_str", "new_text": "new_str"}
 _ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
     "core_memory_append": {"text": "content"},
@@ -41,18 +41,18 @@ _ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def is_told(error: MnemeshError) -> bool:
-    """Whether the error is an answer to the model, rather than a failure of the mesh."""
+    """Returns whether the error is an answer for the model, and not a failure of the mesh."""
     return error.code in _CODES or error.reason in _REASONS
 
 
 def refusal(error: MnemeshError, call: BuiltinCall) -> str:
-    """The words for the model."""
+    """Returns the error text for the model."""
     words = _WORDS.get(error.reason)
     return words(error, call) if words is not None else error.message
 
 
 def _field(error: MnemeshError, call: BuiltinCall) -> str:
-    """The tool's argument behind the field that was refused."""
+    """Returns the tool's argument for the refused field of a request."""
     field = (error.field or "").rpartition(".")[2]
     return _ARGUMENTS.get(call.name, {}).get(field, field)
 

@@ -1,4 +1,4 @@
-"""The built-in tools as a model is offered them, and the arguments that mnemesh adds to any tool."""
+"""The schemas of the built-in tools, and the arguments that mnemesh adds to any tool."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,7 +15,7 @@ _DATE_FORMS: Final = "ISO 8601, as YYYY-MM-DD or YYYY-MM-DDTHH:MM, in your time 
 
 
 def with_heartbeat(schema: ToolSchema) -> ToolSchema:
-    """The tool with a required argument by which the model asks for another step. Not for tools that end a turn."""
+    """Returns the tool with a required argument that asks for another step. Not for tools that end a turn."""
     if HEARTBEAT in schema.parameters.get("properties", {}):
         return schema
     description = "True to be given another step as soon as this tool has returned; false to rest until the next event."
@@ -26,7 +26,7 @@ def with_heartbeat(schema: ToolSchema) -> ToolSchema:
 
 
 def with_thinking(schema: ToolSchema) -> ToolSchema:
-    """The tool with a required first argument for what the model thinks; a tool with such an argument is left alone."""
+    """Returns the tool with a required first argument for the model's thoughts, unless it has one already."""
     if THINKING in schema.parameters.get("properties", {}):
         return schema
     description = "Your inner monologue, read by nobody but you: what you know, what you want, and why you act so."
@@ -140,7 +140,7 @@ _EDITING: Final = (
         "Replaces a piece of text in a memory block, wherever it occurs.",
         {
             **_label(),
-            "old_content": _text("The text to replace, exactly as it stands in the block."),
+            "old_content": _text("The text to replace, exactly as it is in the block."),
             "new_content": _text(f"The text to put in its place; empty to delete it. {_NO_NUMBERS}"),
         },
     ),
@@ -149,7 +149,7 @@ _EDITING: Final = (
         "Replaces a piece of text in a memory block. The piece must occur exactly once: give enough of it to be clear.",
         {
             **_label(),
-            "old_str": _text(f"The text to replace, exactly as it stands in the block. {_NO_NUMBERS}"),
+            "old_str": _text(f"The text to replace, exactly as it is in the block. {_NO_NUMBERS}"),
             "new_str": _text(f"The text to put in its place; empty to delete it. {_NO_NUMBERS}"),
         },
     ),
@@ -161,7 +161,7 @@ _EDITING: Final = (
     ),
     _tool(
         "memory_rethink",
-        "Writes a memory block anew, as a whole: to put it in order or condense it. For small changes use the other "
+        "Replaces the whole value of a memory block, to reorganize or condense it. For small changes use the other "
         "tools.",
         {**_label(), "new_memory": _text(f"The whole new text of the block. {_NO_NUMBERS}")},
     ),
@@ -228,7 +228,7 @@ _VOICE: Final = (
     ),
     _tool(
         "rethink_user_memory",
-        "Writes the memory block about the user anew, as a whole.",
+        "Replaces the whole memory block about the user.",
         {"new_memory": _text(f"The whole new text of the block. {_NO_NUMBERS}")},
     ),
     _tool("finish_rethinking_memory", "Says that you are content with the memory about the user.", {}),
@@ -237,4 +237,4 @@ _VOICE: Final = (
 BUILTIN_SCHEMAS: Final[Mapping[str, ToolSchema]] = {
     schema.name: schema for schema in (*_SPEAKING, *_SEARCHING, *_EDITING, *_VOICE)
 }
-"""Every built-in tool by its name, as it is without the arguments that mnemesh adds."""
+"""Every built-in tool by its name, without the arguments that mnemesh adds."""

@@ -1,4 +1,4 @@
-"""The tools over recall and archival memory: searches whose results a model reads as JSON, and the storing of one."""
+"""The tools of recall and archival memory: searches, whose results the model reads as JSON, and insertion."""
 
 import json
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _ARCHIVAL_LIMIT: Final = 10
 
 
 async def conversation_search(recall: RecallPort, clock: Clock, call: BuiltinCall, given: Mapping[str, Any]) -> str:
-    """conversation_search."""
+    """Runs conversation_search."""
     hits = await recall.search(
         call.agent_id,
         given["query"],
@@ -37,7 +37,7 @@ async def conversation_search(recall: RecallPort, clock: Clock, call: BuiltinCal
 
 
 async def archival_search(archival: ArchivalPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
-    """archival_memory_search. A blank query finds nothing, where the service would list the newest."""
+    """Runs archival_memory_search. A blank query finds nothing; the service would list the latest passages."""
     if not given["query"].strip():
         return "[]"
     hits = await archival.search(
@@ -55,12 +55,12 @@ async def archival_search(archival: ArchivalPort, call: BuiltinCall, given: Mapp
 
 
 async def archival_insert(archival: ArchivalPort, call: BuiltinCall, given: Mapping[str, Any]) -> None:
-    """archival_memory_insert."""
+    """Runs archival_memory_insert."""
     await archival.insert(call.effect(0), call.agent_id, given["content"], given.get("tags", ()))
 
 
 def time_ago(moment: datetime, now: datetime) -> str:
-    """How long ago, in the largest whole unit of seconds, minutes, hours or days."""
+    """Returns the time since an instant in the largest whole unit of seconds, minutes, hours or days."""
     seconds = max(0, int((now - moment).total_seconds()))
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= size:
@@ -69,7 +69,7 @@ def time_ago(moment: datetime, now: datetime) -> str:
 
 
 def shown_message(hit: MessageHit, zone: ZoneInfo, now: datetime) -> dict[str, Any]:
-    """A message that was found, as a model reads it."""
+    """Returns a found message as the model reads it."""
     created_at = hit.message.created_at
     thinking = "\n".join(part.text for part in hit.message.content if isinstance(part, ReasoningPart))
     return {
@@ -83,7 +83,7 @@ def shown_message(hit: MessageHit, zone: ZoneInfo, now: datetime) -> dict[str, A
 
 
 def shown_passage(hit: PassageHit, zone: ZoneInfo) -> dict[str, Any]:
-    """A passage that was found, as a model reads it."""
+    """Returns a found passage as the model reads it."""
     return {
         "timestamp": hit.created_at.astimezone(zone).isoformat(timespec="seconds"),
         "content": hit.text,

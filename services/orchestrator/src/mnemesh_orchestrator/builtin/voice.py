@@ -1,4 +1,4 @@
-"""The tools of the voice agents: a search that asks both memories at once, and the tending of what was said."""
+"""The tools of voice agents: a search of both memories at once, and the storage of a transcript."""
 
 import json
 import re
@@ -28,7 +28,7 @@ _LINE: Final = re.compile(rf"^\s*{_MARK}(\d{{1,9}})[.:)]\s*{_MARK}(.*)$")
 async def search_memory(
     recall: RecallPort, archival: ArchivalPort, clock: Clock, call: BuiltinCall, given: Mapping[str, Any]
 ) -> str:
-    """search_memory: what the user just said is looked for in the archive, each query in the conversation."""
+    """Runs search_memory: searches the archive for the last user message, and the conversation for each query."""
     now, zone = clock.now(), ZoneInfo(call.time_zone)
     oldest, newest = given.get("start_minutes_ago"), given.get("end_minutes_ago")
     if oldest is not None and newest is not None and newest > oldest:
@@ -53,7 +53,7 @@ async def search_memory(
 
 
 async def store_memories(archival: ArchivalPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
-    """store_memories: each chunk of the transcript that the agent was given becomes a passage, with why it matters."""
+    """Runs store_memories: stores chunks of the agent's transcript as passages, with the reason why each matters."""
     lines = transcript(call.heard)
     texts = [_memory(lines, chunk, place) for place, chunk in enumerate(given["chunks"])]
     for place, text in enumerate(texts):
@@ -62,14 +62,16 @@ async def store_memories(archival: ArchivalPort, call: BuiltinCall, given: Mappi
 
 
 async def rethink_user_memory(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
-    """rethink_user_memory: the block about the user, written anew."""
+    """Runs rethink_user_memory: replaces the block about the user."""
     return await edited(blocks, call, USER_BLOCK, Rethink(given["new_memory"], call.base_revision(USER_BLOCK)))
 
 
 def transcript(text: str) -> Mapping[int, str]:
-    """The lines of a transcript by their index: `0. user: …`, marked (Older) or (Newer), or under such a mark.
+    """Returns the lines of a transcript by their index: `0.
 
-    A line without an index goes on with the one before it.
+    user: …`, marked (Older) or (Newer), or listed under such a mark.
+
+    A line without an index continues the line before it.
     """
     lines: dict[int, str] = {}
     last: int | None = None

@@ -1,1 +1,1 @@
-"""Keeping a conversation within its model's window."""
+"""Compaction: keeps a conversation within the context window of its model."""

@@ -1,4 +1,4 @@
-"""Reading what does not fit a summariser's window: in consecutive parts, a bounded number of them in a bounded time."""
+"""Reads a text that exceeds a summary model's window in consecutive parts, within bounded number and time."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -13,48 +13,49 @@ from mnemesh_orchestrator.llm.errors import ContextOverflow
 _log = structlog.get_logger("mnemesh.compaction")
 
 MOST_PARTS: Final = 8
-LEAST_ROOM: Final = 2_000
-"""Characters that any summariser is taken to read at once."""
+MIN_CAPACITY: Final = 2_000
+"""The number of characters that any summary model is assumed to accept."""
 _HALVINGS: Final = 3
 
 Ask = Callable[[int, int, int], Awaitable[None]]
-"""Has a part read: items from a place up to another, in so many characters at most."""
+"""Reads one part: the items from one index to another, in at most so many characters."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
-    """How long reading may take: no part is begun that would hardly be over, with the rest, in two calls' time."""
+class ChunkedReader:
+    """The time limit of reading. No part is started that could not finish, with the rest, within two calls."""
 
     clock: Clock
     call_seconds: float
 
-    async def read(self, sizes: Sequence[int], room: int, ask: Ask) -> None:
-        """Has items of these sizes (characters) read in order, all at once where they fit into `room`.
+    async def read(self, sizes: Sequence[int], capacity: int, ask: Ask) -> None:
+        """Reads items of these sizes (in characters) in order, all at once if they fit into `capacity`.
 
-        A part is asked for once; where the provider finds it too long, it and what follows are cut smaller. Where a
-        part gives nothing, or time is short, all that is left is one part, of which `ask` leaves out what is too much.
+        Each part is requested once. If the provider finds it too long, it and the rest are cut smaller. If a part
+        returns nothing, or time is short, the rest is one part, from which `ask` leaves out what is too much.
 
         Raises:
-            SummaryFailed: the last part gives nothing, or the provider takes none however short, or the model is down.
+            SummaryFailed: the last part returned nothing, the provider accepts no part however short, or the model is
+                down.
         """
         began, slowest = self.clock.monotonic(), 0.0
         done = parts = overflows = 0
         is_hurried = False
         while done < len(sizes):
-            end = len(sizes) if is_hurried else _end(sizes, done, room)
+            end = len(sizes) if is_hurried else _end(sizes, done, capacity)
             asked = self.clock.monotonic()
             try:
-                await ask(done, end, room)
+                await ask(done, end, capacity)
             except ContextOverflow as error:
                 overflows += 1
                 if overflows == _HALVINGS:
-                    raise SummaryFailed("the provider does not take the transcript, however short") from error
-                room = max(LEAST_ROOM, min(room, sum(sizes[done:end])) // 2)
+                    raise SummaryFailed("the provider accepts no transcript, however short") from error
+                capacity = max(MIN_CAPACITY, min(capacity, sum(sizes[done:end])) // 2)
                 continue
             except SummaryFailed as error:
                 if error.is_down or end == len(sizes):
                     raise
-                _log.warning("a part gives nothing; the rest is read at once", why=str(error))
+                _log.warning("summary_part_failed", why=str(error))
                 is_hurried = True
                 continue
             now = self.clock.monotonic()
@@ -63,22 +64,22 @@ class Stages:
             is_hurried = is_hurried or is_late or parts == MOST_PARTS - 1
 
 
-def capacity_of(room: int) -> int:
-    """Characters of a part that leave room for notes on what came before it."""
-    return room * 3 // 5
+def part_capacity(capacity: int) -> int:
+    """Returns the number of characters of a part that leaves space for notes on the parts before it."""
+    return capacity * 3 // 5
 
 
-def _end(sizes: Sequence[int], start: int, room: int) -> int:
-    """Where the part that begins at a place ends: behind what is left, where it fits, else behind as much as fits.
+def _end(sizes: Sequence[int], start: int, capacity: int) -> int:
+    """Returns the end index of the part that starts at `start`: as much of the rest as fits.
 
-    Of what would be too many parts each is larger than the room.
+    If there would be too many parts, each is larger than `capacity`.
     """
-    capacity = capacity_of(room)
-    if sum(sizes[start:]) <= (capacity if start else room):
+    part = part_capacity(capacity)
+    if sum(sizes[start:]) <= (part if start else capacity):
         return len(sizes)
-    capacity = max(capacity, sum(sizes) // MOST_PARTS + 1)
+    part = max(part, sum(sizes) // MOST_PARTS + 1)
     end, taken = start + 1, sizes[start]
-    while end < len(sizes) and taken + sizes[end] <= capacity:
+    while end < len(sizes) and taken + sizes[end] <= part:
         taken += sizes[end]
         end += 1
     return end

@@ -1,4 +1,4 @@
-"""Makes windows smaller: chooses what leaves, has it put into words, and goes down the chain where that fails."""
+"""Makes windows smaller: chooses what leaves, has it summarized, and tries the fallback modes on failure."""
 
 import asyncio
 from collections.abc import Mapping
@@ -29,9 +29,9 @@ _log = structlog.get_logger("mnemesh.compaction")
 
 WHOLE_SECONDS: Final = 300.0
 _NOTE_TOKENS: Final = 80
-"""What the summary message costs beside its words."""
+"""The tokens that the summary message costs in addition to its text."""
 LEAST_GAIN: Final = 2 * _NOTE_TOKENS
-"""Fewer tokens than these are not worth a summary, which takes some itself."""
+"""Fewer tokens than this are not worth a summary, which costs some itself."""
 _DIGEST: Final = "digest"
 
 
@@ -39,17 +39,17 @@ _DIGEST: Final = "digest"
 class _Chosen:
     plan: Plan
     tokens: int
-    """What the summary may take."""
+    """The size limits of a summary."""
 
 
 class ModelCompactor:
-    """A Compactor that asks models, within bounded time, and at last none.
+    """A Compactor that calls models within a time limit, and finally uses excerpts.
 
-    Raises nothing of its own: where every model of the chain fails, the words are excerpts.
+    It raises no errors of its own: if every model of the chain fails, the summary consists of excerpts.
     """
 
     def __init__(self, writers: Mapping[str, Summarizer], *, whole_seconds: float = WHOLE_SECONDS) -> None:
-        """`writers` by the names that the table of modes uses."""
+        """Takes the summarizers by the names that the table of modes uses."""
         self._writers = writers
         self._whole_seconds = whole_seconds
 
@@ -63,21 +63,21 @@ class ModelCompactor:
             async with asyncio.timeout(self._whole_seconds):
                 found = await self._by_models(occasion, mode, chosen)
         except TimeoutError:
-            _log.warning("no summary in time", seconds=self._whole_seconds)
+            _log.warning("summary_timed_out", seconds=self._whole_seconds)
             found = None
         return found or self._digest(occasion, chosen)
 
     async def _by_models(self, occasion: CompactionRequest, mode: Mode, chosen: _Chosen) -> CompactionPlan | None:
         down: set[str] = set()
         for each in chain(mode):
-            # A mode that stands in evicts what its own plan says, where that is possible.
+            # A fallback mode evicts by its own plan, if it has one.
             ours = chosen if each is mode else self._choose(occasion, each) or chosen
             try:
                 written = await self._writers[each.writer].write(
                     SummaryRequest(occasion, ours.plan, each.name, ours.tokens), down
                 )
             except SummaryFailed as error:
-                _log.warning("no summary", mode=each.name, why=str(error))
+                _log.warning("summary_failed", mode=each.name, why=str(error))
                 continue
             return CompactionPlan(ours.plan, self._fitted(occasion, written, ours), each.name)
         return None
@@ -101,7 +101,7 @@ class ModelCompactor:
         return _Chosen(plan, min(sizes.summary, plan.evicted_tokens - _NOTE_TOKENS))
 
     def _fitted(self, occasion: CompactionRequest, written: Summary, chosen: _Chosen) -> Summary:
-        """The words, cut where they are longer than was agreed."""
+        """Returns the summary, cut if it is longer than the limit."""
         summary = clipped(written.summary, _clip_chars(occasion))
         while (tokens := occasion.tokens(summary)) > chosen.tokens:
             bare = summary.removesuffix(CLIPPED)
@@ -124,7 +124,7 @@ def model_compactor(
     call_seconds: float = CALL_SECONDS,
     whole_seconds: float = WHOLE_SECONDS,
 ) -> ModelCompactor:
-    """The compactor with the writers of every mode."""
+    """Returns the compactor with the summarizers of every mode."""
     writers: dict[str, Summarizer] = {
         "transcript": TranscriptSummarizer(models, clock, call_seconds),
         "self": SelfSummarizer(models, call_seconds),
@@ -134,7 +134,7 @@ def model_compactor(
 
 
 def summary_tokens(clip_chars: int | None, limit: int) -> int:
-    """What a summary may take of a request of `limit` tokens: what is set, and no more than an eighth."""
+    """Returns the token limit of a summary in a request of `limit` tokens: the configured one, at most an eighth."""
     characters = DEFAULT_CLIP_CHARS if clip_chars is None else clip_chars
     return max(_NOTE_TOKENS, min(characters // 3, limit // 8))
 

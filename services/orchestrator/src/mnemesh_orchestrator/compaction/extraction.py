@@ -1,6 +1,6 @@
-"""What a model is asked to draw from turns, as a schema, and what of its answer can be used.
+"""The schema of the memories that a model extracts from turns, and the interpretation of its answer.
 
-Messages and known facts go by short labels, `m1` and `f1`, which a model repeats without mistakes.
+Messages and known facts have short labels, `m1` and `f1`, which a model repeats without mistakes.
 """
 
 import json
@@ -60,10 +60,9 @@ _ITEMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What memories are drawn from: turns that leave, facts that are known, and whose memory it is.
+    """The material of an extraction: the turns that leave, the known facts, and the scope of the memory.
 
-    `messages` are those of the turns; an earlier summary is none of them.
-    `turns` says which turn a message belongs to, where that is known.
+    `messages` are those of the turns, without an earlier summary. `turns` maps messages to turns, as far as known.
     """
 
     scope: MemoryScope
@@ -73,7 +72,7 @@ class Material:
     turns: Mapping[str, str]
 
     def shown(self, limit: int, earlier: str = "") -> str:
-        """The material as a model reads it, the conversation in at most about `limit` characters."""
+        """Returns the material as the model reads it, the conversation in at most about `limit` characters."""
         facts = "\n".join(f"[f{place}] {' '.join(fact.text.split())}" for place, fact in enumerate(self.facts, 1))
         parts = [
             f"Known facts:\n{facts}" if facts else "",
@@ -84,27 +83,26 @@ class Material:
 
 
 def length_of(messages: Sequence[Message]) -> int:
-    """About how many characters of a Material's conversation some messages take."""
+    """Returns the approximate number of characters of messages in the material."""
     return sum(len(_labelled(9_999, message, _LONGEST_SHOWN)) + 1 for message in messages)
 
 
 def problem_of(text: str, material: Material) -> str | None:
-    """Why an answer cannot be used as it stands, or None."""
+    """Returns why an answer cannot be used, or None."""
     problem = text_problem(text, FORMAT)
     return problem or _Reading(material).problem(json.loads(text))
 
 
 def commits_of(text: str, material: Material, model: str) -> tuple[EpisodeCommit, ...]:
-    """What an answer comes to: one commit for each episode, the facts with the last.
+    """Returns one commit for each episode of an answer, the facts with the last.
 
-    What cannot be used is left out: items that do not fit the schema, labels
-    that name nothing. Empty where no episode is left.
+    Items that do not match the schema and labels that name nothing are left out. Empty if no episode is left.
     """
     return _Reading(material).commits(object_in(text), model)
 
 
 class _Reading:
-    """An answer against the material that it was drawn from."""
+    """An answer and the material that it was extracted from."""
 
     def __init__(self, material: Material) -> None:
         self._material = material
@@ -112,7 +110,7 @@ class _Reading:
         self._facts = {f"f{place}": fact for place, fact in enumerate(material.facts, 1)}
 
     def problem(self, value: Mapping[str, Any]) -> str | None:
-        """What is wrong with an answer that fits the schema, or None."""
+        """Returns what is wrong with an answer that matches the schema, or None."""
         if not any(item["summary"].strip() for item in value["episodes"]):
             return "episodes: there must be at least one, with a summary"
         for place, item in enumerate(value["episodes"]):
@@ -171,7 +169,7 @@ class _Reading:
         change = Change.ADD if known is None else _CHANGES[item["relation"]]
         if known is None and item["relation"] == "confirms":
             return None
-        # A fact holds from when it was first told; what contradicts another, from when that was said.
+        # A fact is valid from when it was first told; a contradiction from when it was said.
         told = messages[places[-1 if change is Change.SUPERSEDE else 0]].created_at
         if change is Change.SUPERSEDE and known is not None and known.valid_from is not None:
             told = max(told, known.valid_from + timedelta(microseconds=1))
@@ -195,7 +193,7 @@ def _usable(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _once(changes: Iterable[FactChange]) -> tuple[FactChange, ...]:
-    """Without a second change of the same fact, which recall would refuse, and without the same text twice."""
+    """Leaves out a second change of the same fact, which recall would refuse, and a repeated text."""
     kept: list[FactChange] = []
     for change in changes:
         is_again = any(change.fact_id is not None and change.fact_id == other.fact_id for other in kept)
@@ -214,7 +212,7 @@ def _conversation(messages: Sequence[Message], limit: int) -> str:
 
 
 def _without_middle(lines: list[str], limit: int) -> str:
-    """The beginning and the end; whole lines give way, so that no label is cut."""
+    """Returns the beginning and the end. Whole lines are left out, so that no label is cut."""
     head: list[str] = []
     tail: list[str] = []
     taken_head = taken_tail = 0

@@ -1,4 +1,4 @@
-"""Reads the JSON object of an answer that is more, or less, than one: wrapped in words, or cut off."""
+"""Reads the JSON object of an answer that is wrapped in text or cut off."""
 
 import json
 from typing import Any, Final
@@ -6,13 +6,13 @@ from typing import Any, Final
 _DECODER: Final = json.JSONDecoder(strict=False)
 _CLOSING: Final = {"{": "}", "[": "]"}
 _DEEPEST: Final = 100
-"""No answer is nested deeper; what is, is not copied at every bracket."""
+"""The maximum depth. Deeper answers are not copied at every bracket."""
 
 
 def object_in(text: str) -> dict[str, Any]:
-    """The object that begins at the first brace; of one that is cut off, what was whole. Empty where there is none.
+    """Returns the object that starts at the first brace; of a truncated one its complete part. Empty if there is none.
 
-    Takes time in proportion to the text, whatever it is.
+    Takes time in proportion to the text.
     """
     begin = text.find("{")
     if begin < 0:
@@ -27,12 +27,12 @@ def object_in(text: str) -> dict[str, Any]:
 
 
 def _encodable(value: Any) -> Any:
-    """The value with question marks for halves of surrogate pairs, which no store takes."""
+    """Replaces lone surrogates, which no store accepts, by question marks."""
     return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _closed(text: str, begin: int) -> str:
-    """The text up to the last inner value that was closed, and what closes the outer ones."""
+    """Returns the text up to the last complete inner value, followed by the brackets that close the outer ones."""
     still_open: list[str] = []
     whole, rest = begin, ""
     is_string = is_escaped = False

@@ -1,4 +1,4 @@
-"""Memories that are drawn in parts, put together: what a later part says of a fact that an earlier one drew."""
+"""Merges memories that were extracted in parts: what a later part says about a fact of an earlier one."""
 
 import re
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ _PENDING = re.compile(r"new-(\d+)-(\d+)")
 
 
 def folded(commits: Sequence[EpisodeCommit], more: Sequence[EpisodeCommit]) -> tuple[EpisodeCommit, ...]:
-    """The commits of the earlier parts, then those of a later one.
+    """Returns the commits of the earlier parts, then those of a later one.
 
-    Facts that are not kept yet go by the ids that a snapshot gives them. One that is contradicted holds until then,
-    and what contradicts it is new; one that is confirmed rests on more messages.
+    Facts that are not stored yet have the ids of the snapshot. A contradicted fact is closed, and its contradiction is
+    new. A confirmed fact gets more messages as evidence.
     """
     changes = [list(commit.changes) for commit in commits]
     for commit in more:

@@ -1,4 +1,4 @@
-"""The ways to compact, as a table: how the cut is chosen, who writes, when it starts, and what stands in on failure."""
+"""The table of compaction modes: how the cut is chosen, who summarizes, when it starts, and the fallback."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -14,9 +14,9 @@ DEFAULT_CLIP_CHARS: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A row of the table. `writer` names who writes the summary; `falls_back_to` the mode that is tried next.
+    """A row of the table. `writer` names the summarizer; `falls_back_to` the mode that is tried next.
 
-    `lends_plan` says that the next one evicts the same.
+    `lends_plan` means that the next mode evicts the same messages.
     """
 
     name: str
@@ -40,12 +40,12 @@ MODES: Final[Mapping[str, Mode]] = {
 
 
 def mode_of(settings: CompactionSettings | None) -> Mode:
-    """The mode that an agent's settings name; a mode of another version of this server is sliding_window."""
+    """Returns the mode of an agent's settings. A mode that this version does not know is sliding_window."""
     return MODES.get(settings.mode if settings else "sliding_window", MODES["sliding_window"])
 
 
 def chain(mode: Mode) -> tuple[Mode, ...]:
-    """A mode and those that stand in for it, in order. Behind the last stands the digest, which needs no model."""
+    """Returns a mode and its fallbacks in order. After the last, the digest needs no model."""
     modes = [mode]
     while (following := modes[-1].falls_back_to) is not None:
         stand_in = MODES[following]
@@ -54,22 +54,22 @@ def chain(mode: Mode) -> tuple[Mode, ...]:
 
 
 def trigger_ratio(settings: CompactionSettings | None) -> float:
-    """The share of a model's budget from which on compaction starts."""
+    """Returns the share of a model's budget at which compaction starts."""
     if settings is not None and settings.trigger_ratio is not None:
         return settings.trigger_ratio
     return mode_of(settings).trigger_ratio
 
 
 def trigger_tokens(ratio: float, budget: int) -> int:
-    """The least number of tokens that starts a compaction: the share of a budget, up to a whole token.
+    """Returns the number of tokens at which compaction starts: the share of a budget, rounded up.
 
-    Nothing is below it where there is no budget.
+    Without a budget, every window reaches it.
     """
     return ceil(round(ratio * max(0, budget), 6))
 
 
 def effective(agent: CompactionSettings | None, given: CompactionSettings | None) -> CompactionSettings:
-    """An agent's settings, with those that are given for once before them; an empty mode is none given."""
+    """Returns an agent's settings, overridden by those of one request. An empty mode overrides nothing."""
     settings = agent or CompactionSettings()
     if given is None:
         return settings

@@ -1,4 +1,4 @@
-"""Where a window is cut. Pure: messages with their sizes in, what leaves and what stays out."""
+"""Chooses the cut of a window. Pure functions of messages and their sizes."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,22 +11,20 @@ from mnemesh_orchestrator.model.approvals import open_request
 from mnemesh_orchestrator.prompt.packaging import event_type
 
 STEP: Final = 0.1
-"""How much more of the messages each further try evicts."""
+"""The additional share of the messages that each further attempt evicts."""
 _MOST_AIMED_AT: Final = 0.5
 TAIL_TURNS: Final = 4
-"""So many turns stay in front of the current one where turns leave whole."""
+"""The number of turns that stay before the current one if whole turns are evicted."""
 _NEAR: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What there is to fit, in corrected estimates of tokens.
+    """The sizes that a plan must respect, in corrected token estimates.
 
-    `messages` belongs to the window's messages, `clipped` is the same with the
-    returns of the current turn cut short. `fixed` is what is in every request
-    besides (tools, input that is not in the window yet), `summary` what the
-    summary may take at most. So many tokens as `trigger` start a compaction;
-    `limit` is what a request may take at all.
+    `messages` are the sizes of the window's messages; `clipped` are the same with the returns of the current turn cut
+    short. `fixed` is in every request (tools, input that is not in the window yet). `summary` is the limit of the
+    summary. Compaction starts at `trigger`; `limit` is the limit of a request.
     """
 
     messages: Sequence[int]
@@ -39,9 +37,9 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which messages leave, in order, and which stay behind the system message and the summary.
+    """The messages that leave, in order, and those that stay after the system message and the summary.
 
-    `end` is the place in the window behind the last that leaves: the history up to it is whole.
+    `end` is the index after the last message that leaves. The history up to it is complete.
     """
 
     evicted: tuple[Message, ...]
@@ -51,22 +49,23 @@ class Plan:
 
 
 Planner = Callable[[Sequence[Message], int, Sizes, float], Plan | None]
-"""A way to cut a window: its messages, where the current turn begins in it, sizes, and the share to evict at first.
+"""Chooses the cut of a window from its messages, the start of the current turn, the sizes, and the share to evict
+first.
 
-None where nothing may leave. What it evicts ends at one of `cuts`.
+Returns None if nothing may leave. The cut is one of `cuts`.
 """
 
 
 def turn_start(messages: Sequence[Message], runs: Collection[str]) -> int:
-    """Where the messages of the turn that these runs make begin; the length of the window where it has none yet."""
+    """Returns the index of the first message of the turn of these runs; the length of the window if it has none."""
     return next((place for place, message in enumerate(messages) if place and message.run_id in runs), len(messages))
 
 
 def cuts(messages: Sequence[Message], end: int) -> list[int]:
-    """The places up to `end` before which a window may be cut: no call on one side has its return on the other.
+    """Returns the indexes up to `end` at which a window may be cut: no call on one side has its return on the other.
 
-    What waits for a person, calls without a return that nothing but returns and requests for approval follow, is
-    never behind a cut. Any other call without a return is of a window that recall has not mended, and cuts ignore it.
+    Calls that wait for a person (calls without a return, followed only by returns and requests for approval) are never
+    evicted. Any other call without a return belongs to a window that recall has not repaired, and is ignored.
     """
     returned = {item.tool_call_id for message in messages for item in message.tool_returns}
     request = open_request(messages)
@@ -95,10 +94,11 @@ def _waiting(messages: Sequence[Message], returned: set[str]) -> int:
 
 
 def sliding(messages: Sequence[Message], start: int, sizes: Sizes, share: float) -> Plan | None:
-    """Evicts the oldest share, and a tenth more at each further try until the rest is small enough.
+    """Evicts the oldest share, and a tenth more at each further attempt until the rest is small enough.
 
-    Small enough is `1 - share` of the trigger (at least half of it); where no try comes that far, half of the way
-    from there to the trigger, then anything below the trigger; and where none does, all before the current turn goes.
+    The rest is small enough at `1 - share` of the trigger (at least half of it). If no attempt reaches that, the goal
+    is halfway between it and the trigger, then any size below the trigger, and finally all before the current turn is
+    evicted.
     """
     places = _foldable(messages, cuts(messages, start))
     if not places:
@@ -120,10 +120,9 @@ def whole(messages: Sequence[Message], start: int, sizes: Sizes, share: float) -
 
 
 def turns(messages: Sequence[Message], start: int, sizes: Sizes, share: float) -> Plan | None:
-    """Evicts whole turns: all but the last four before the current one, or fewer than four where those are too many.
+    """Evicts whole turns: all but the last four before the current one, or fewer than four if those are too many.
 
-    Too many are those with which the rest would reach the trigger, or so near to it that the next turn compacts
-    again.
+    They are too many if the rest would reach the trigger, or come so close that the next turn compacts again.
     """
     del share
     is_small = sizes.fixed + sum(sizes.messages) < sizes.trigger
@@ -142,39 +141,39 @@ def turns(messages: Sequence[Message], start: int, sizes: Sizes, share: float) -
 
 
 def turns_in(messages: Sequence[Message]) -> int:
-    """How many turns begin in a stretch of messages."""
+    """Returns how many turns start in a range of messages."""
     return len(_turn_places(messages, len(messages)))
 
 
 def whole_turns(messages: Sequence[Message]) -> list[tuple[Message, ...]]:
-    """The messages turn by turn; what comes before the first is with it."""
+    """Returns the messages by turn. Messages before the first turn belong to it."""
     starts = [0, *_turn_places(messages, len(messages))[1:], len(messages)]
     return [tuple(messages[start:end]) for start, end in pairwise(starts) if start < end]
 
 
 def _turn_places(messages: Sequence[Message], end: int) -> list[int]:
-    """Where turns begin: with what a user says, but not with an event in a user's name."""
+    """Returns the indexes at which turns start: user messages that are not events."""
     return [
         place for place in range(end) if messages[place].role is Role.USER and event_type(messages[place].text) is None
     ]
 
 
 def is_crowded(start: int, sizes: Sizes) -> bool:
-    """Whether the current turn alone does not fit, even with its returns cut short."""
+    """Returns whether the current turn alone does not fit, even with its returns cut short."""
     return sizes.messages[0] + sizes.fixed + sizes.summary + sum(sizes.clipped[start:]) > sizes.limit
 
 
 def within_turn(messages: Sequence[Message], start: int, sizes: Sizes) -> Plan | None:
-    """For a turn that alone does not fit: what was before it goes, and its oldest calls with their returns.
+    """Evicts everything before a turn that does not fit alone, and its oldest calls with their returns.
 
-    What began the turn stays, and its newest call with its returns.
+    The start of the turn stays, and its latest call with its returns.
     """
     body = next(
         (p for p in range(start, len(messages)) if messages[p].role not in (Role.USER, Role.SYSTEM)), len(messages)
     )
     head = next(reversed(cuts(messages, start)), 1)
     inside = [place for place in cuts(messages, len(messages)) if body < place < len(messages)]
-    # A heartbeat alone is no newest call.
+    # A heartbeat alone is not a call.
     inside = [p for p in inside if any(message.role is Role.ASSISTANT for message in messages[p:])]
     fixed = sizes.messages[0] + sizes.fixed + sizes.summary + sum(sizes.clipped[head:body])
     end = next((p for p in inside if fixed + sum(sizes.clipped[p:]) <= sizes.limit), inside[-1] if inside else body)
@@ -186,7 +185,7 @@ def within_turn(messages: Sequence[Message], start: int, sizes: Sizes) -> Plan |
 
 
 def _foldable(messages: Sequence[Message], places: list[int]) -> list[int]:
-    """Without the places that would evict an earlier summary and nothing else."""
+    """Leaves out the indexes that would evict an earlier summary and nothing else."""
     least = 3 if len(messages) > 1 and messages[1].role is Role.SUMMARY else 2
     return [place for place in places if place >= least]
 
@@ -204,7 +203,7 @@ def _at_least(places: list[int], wanted: int) -> int:
 
 
 def _rest(sizes: Sizes, place: int) -> int:
-    # Few summaries take all that they may; the odd one that does costs a further try.
+    # Few summaries use their limit. A longer one costs another attempt.
     return sizes.messages[0] + sizes.fixed + sizes.summary // 3 + sum(sizes.messages[place:])
 
 

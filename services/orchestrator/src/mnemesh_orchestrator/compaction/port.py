@@ -1,4 +1,4 @@
-"""What a compaction is asked for and what it gives: the ports between the loop, the compactor, and who writes."""
+"""The interfaces of compaction: its requests, results, summarizers and model catalogs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,13 @@ from mnemesh_orchestrator.model.models import ModelInfo
 
 @dataclass(frozen=True, slots=True)
 class CompactionRequest:
-    """A window that is to be made smaller.
+    """A window that must become smaller.
 
-    `request` is what the model would be asked next, whole, with the window's
-    messages at its head; `messages` are those, the system message first.
-    `current` starts the turn that is under way. `sizes.trigger` and `.limit`
-    are this time's. What leaves must take at least `least_gain` tokens; None
-    says that any gain will do, as where somebody asked for it, or where the
-    provider refused what the estimate let pass. `tokens` estimates a text,
-    `measure` a request. Summarisers are those that `organization_id` may use.
+    `request` is the next request to the model, complete, with the window's messages at its head. `messages` are those,
+    system message first. `current` is the index where the current turn starts. `sizes` holds the trigger and the limit.
+    The messages that leave must have at least `least_gain` tokens; None accepts any gain, for a compaction on demand or
+    after the provider refused a request that the estimate allowed. `tokens` estimates a text, `measure` a request.
+    `organization_id` decides which summary models may be used.
     """
 
     organization_id: str
@@ -42,7 +40,7 @@ class CompactionRequest:
 
 @dataclass(frozen=True, slots=True)
 class SummaryRequest:
-    """What a writer is to put into words: what leaves by `plan`, in the words of `mode`, for `tokens` at most."""
+    """A request to summarize the messages that leave by `plan`, by `mode`, in at most `tokens` tokens."""
 
     occasion: CompactionRequest
     plan: Plan
@@ -52,9 +50,9 @@ class SummaryRequest:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What stands at the head of the new window: `text` for the model, `summary` for whoever asks.
+    """A summary: `text` is for the head of the window, `summary` for display.
 
-    `commits` are memories that are to be kept before the window is replaced.
+    `commits` are memories to store before the window is replaced.
     """
 
     text: str
@@ -63,7 +61,7 @@ class Summary:
 
 
 class SummaryFailed(Exception):
-    """A writer could not write. `is_down` says that its model does not answer at all at the moment."""
+    """A summarizer failed. `is_down` is true if its model does not answer at all."""
 
     def __init__(self, why: str, *, is_down: bool = False) -> None:
         super().__init__(why)
@@ -71,48 +69,51 @@ class SummaryFailed(Exception):
 
 
 class Summarizer(Protocol):
-    """One way to put what leaves a window into words. Has no effect."""
+    """One way to summarize the messages that leave a window. Has no effect."""
 
     async def write(self, task: SummaryRequest, down: set[str]) -> Summary:
-        """The words, of any length.
+        """Returns a summary of any length.
 
-        `down` are handles of models not to be asked, because they did not answer a moment ago.
+        `down` holds the handles of models that did not answer a moment ago and must not be called.
 
         Raises:
-            SummaryFailed: nothing can be used; `down` grows by what did not answer.
+            SummaryFailed: there is no usable summary. `down` gains the models that did not answer.
         """
         ...
 
 
 class ModelCatalog(Protocol):
-    """Where models are found."""
+    """Finds models for organizations."""
 
     async def resolve(self, organization_id: str, handle: str) -> tuple[ModelInfo, LlmClient]:
-        """What is known of a model in an organization, and who asks it. Raises ModelUnknown."""
+        """Returns a model of an organization and its client. Raises ModelUnknown."""
         ...
 
 
 class OrganizationModels(Protocol):
-    """What one organization may use."""
+    """The models that one organization may use."""
 
     def resolve(self, handle: str) -> tuple[ModelInfo, LlmClient]:
-        """What is known of a model, and who asks it. Raises ModelUnknown."""
+        """Returns a model and its client. Raises ModelUnknown."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What an occasion came to: who leaves, and the words in their place."""
+    """The result of a compaction request: the messages that leave, and the summary that replaces them."""
 
     plan: Plan
     written: Summary
     by: str
-    """The mode whose words they are, or "digest"."""
+    """The mode that wrote the summary, or "digest"."""
 
 
 class Compactor(Protocol):
     """Makes windows smaller. Stores nothing."""
 
     async def compact(self, occasion: CompactionRequest) -> CompactionPlan | None:
-        """What is to leave, and the words in its place; None where nothing can. Never fails for want of a model."""
+        """Returns the messages that leave and their summary; None if nothing can leave.
+
+        Never fails because of a model.
+        """
         ...

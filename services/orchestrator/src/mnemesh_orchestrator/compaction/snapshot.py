@@ -1,6 +1,6 @@
-"""What stands at the head of an episodic window: the newest episodes and the most salient facts, as text.
+"""The text at the head of an episodic window: the latest episodes and the most salient facts.
 
-Pure: the same memory and the same commits give the same bytes.
+Pure: the same memory and commits give the same bytes.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """Lines of a snapshot: episodes with the oldest first, facts with the first to be named first."""
+    """The lines of a snapshot: episodes, oldest first, and facts, most important first."""
 
     episodes: tuple[str, ...]
     facts: tuple[str, ...]
@@ -38,9 +38,10 @@ class _Shown:
 
 
 def snapshot(bundle: MemoryBundle, turns: int, fits: Callable[[str], bool]) -> str:
-    """The text, short enough for `fits`: older episodes give way first, then the last facts, then the episode's end.
+    """Returns the text, short enough for `fits`: older episodes are dropped first, then the last facts, then the end of
+    the episode.
 
-    `turns` is how many whole turns stay in the window behind it.
+    `turns` is the number of whole turns that stay in the window after it.
     """
     shown = _Shown(
         tuple(_line(episode.summary) for episode in bundle.episodes[-EPISODES:]),
@@ -61,13 +62,13 @@ def snapshot(bundle: MemoryBundle, turns: int, fits: Callable[[str], bool]) -> s
 
 
 def ranked(facts: Sequence[Fact]) -> list[Fact]:
-    """The most salient first, of those the newest, of those the least id."""
+    """Returns facts by salience, then newest first, then by id."""
     by_id = sorted(facts, key=lambda fact: fact.id)
     return sorted(by_id, key=lambda fact: (fact.salience, fact.created_at), reverse=True)
 
 
 def with_commits(bundle: MemoryBundle, commits: Sequence[EpisodeCommit]) -> MemoryBundle:
-    """The memory as it will be once the commits are kept, in their order."""
+    """Returns the memory as it will be when the commits are stored, in their order."""
     known = [*(episode.created_at for episode in bundle.episodes), *(fact.created_at for fact in bundle.facts)]
     now = max(known, default=_EARLIEST) + timedelta(microseconds=1)
     episodes, facts = list(bundle.episodes), {fact.id: fact for fact in bundle.facts}
@@ -85,14 +86,14 @@ def with_commits(bundle: MemoryBundle, commits: Sequence[EpisodeCommit]) -> Memo
             if change.ended_at is not None:
                 continue
             held.add(_key(change.text))
-            # What has no id yet comes in the order in which it was named.
+            # Items without an id follow in the order in which they were named.
             id_ = f"new-{place:04d}-{number:04d}"
             facts[id_] = Fact(id_, change.text, now, tags, change.salience, change.told_at)
     return MemoryBundle(tuple(episodes), tuple(facts.values()))
 
 
 def _key(text: str) -> str:
-    """Equal for texts that recall takes for the same fact."""
+    """Returns a key that is equal for texts that recall treats as the same fact."""
     return " ".join(text.casefold().split())
 
 

@@ -1,4 +1,4 @@
-"""Who writes summaries: a model that reads a transcript, or the agent's own model in its own context."""
+"""Summarizers: a model that reads a transcript, or the agent's own model in its own context."""
 
 import asyncio
 from contextlib import aclosing
@@ -12,7 +12,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import Message, Role, TextPart
 
-from mnemesh_orchestrator.compaction.chunked_summary import LEAST_ROOM, MOST_PARTS, Stages, capacity_of
+from mnemesh_orchestrator.compaction.chunked_summary import MIN_CAPACITY, MOST_PARTS, ChunkedReader, part_capacity
 from mnemesh_orchestrator.compaction.port import (
     ModelCatalog,
     OrganizationModels,
@@ -41,14 +41,14 @@ PROVIDER_DEFAULTS: Final = {
     "openai": "openai/gpt-5-mini",
     "google_ai": "google_ai/gemini-2.5-flash",
 }
-"""The summariser of a provider's own service; a server that merely speaks its language has no such model."""
+"""The summary model of a provider's own service. A server that only speaks its API has no such model."""
 
 _OWN_SERVICES: Final = (".anthropic.com", ".openai.com", ".googleapis.com")
 
 CALL_SECONDS: Final = 120.0
 _ROOM: Final = 0.8
 _CHARACTERS_PER_TOKEN: Final = 3
-"""Of notes, which may be in any language."""
+"""The ratio for notes, which may be in any language."""
 _SPEECH: Final = "send_message"
 _PLAINLY: Final = "call no tool; answer with the notes as plain text."
 _BY_TOOL: Final = f"give the notes to {_SPEECH}, as plain text, and call no other tool. Nobody else will read them."
@@ -57,7 +57,7 @@ _ACKNOWLEDGEMENT: Final = "Understood. I will answer with the notes alone."
 
 @dataclass(frozen=True, slots=True)
 class SummaryModel:
-    """A model that reads a transcript, with the settings that it is called by, and who asks it."""
+    """A model that reads a transcript, with its settings and client."""
 
     info: ModelInfo
     settings: ModelSettings
@@ -66,63 +66,66 @@ class SummaryModel:
 
 @dataclass(slots=True)
 class TranscriptSummarizer:
-    """Shows a transcript of what leaves to a summariser: the one that is set, else the provider's, else the agent's."""
+    """Summarizes a transcript with the configured model, the provider's default, or the agent's own, in this order."""
 
     models: ModelCatalog
     clock: Clock
     call_seconds: float = CALL_SECONDS
 
     async def write(self, task: SummaryRequest, down: set[str]) -> Summary:
-        """See Writer."""
+        """See Summarizer."""
         why = "no model can summarise"
-        for summariser in await summarisers(self.models, task):
-            handle = summariser.info.handle
+        for summary_model in await summary_models(self.models, task):
+            handle = summary_model.info.handle
             if handle in down:
                 why = f"{handle} does not answer"
                 continue
             try:
-                return _written(await self._ask(task, summariser))
+                return _written(await self._ask(task, summary_model))
             except SummaryFailed as error:
                 why = str(error)
                 if error.is_down:
                     down.add(handle)
         raise SummaryFailed(why)
 
-    async def _ask(self, task: SummaryRequest, summariser: SummaryModel) -> str:
-        """Notes on all that leaves. Where it is too much for one request, those on a part go with the next one."""
-        room = room_of(task, summariser, transcript(task.plan.evicted))
-        lines = pieces(task.plan.evicted, max(LEAST_ROOM, room // 4), MOST_PARTS * capacity_of(room))
+    async def _ask(self, task: SummaryRequest, summary_model: SummaryModel) -> str:
+        """Returns notes on all messages that leave.
+
+        If they exceed one request, the notes on a part go into the next one.
+        """
+        capacity = transcript_capacity(task, summary_model, transcript(task.plan.evicted))
+        lines = pieces(task.plan.evicted, max(MIN_CAPACITY, capacity // 4), MOST_PARTS * part_capacity(capacity))
         found = ""
 
         async def ask(start: int, end: int, limit: int) -> None:
             nonlocal found
             is_whole = (start, end) == (0, len(lines))
-            # The notes have to fit beside the next part.
+            # The notes must fit with the next part.
             asked = task if is_whole else replace(task, tokens=min(task.tokens, limit // 3 // _CHARACTERS_PER_TOKEN))
             text = with_notes(found, "\n".join(lines[start:end]), limit)
-            request = summariser_request(asked, summariser, text)
-            found = await said(summariser.client, request, self.call_seconds)
+            request = summary_model_request(asked, summary_model, text)
+            found = await said(summary_model.client, request, self.call_seconds)
 
         if not lines:
-            raise SummaryFailed("nothing that leaves has any words")
-        await Stages(self.clock, self.call_seconds).read([len(line) + 1 for line in lines], room, ask)
+            raise SummaryFailed("the messages that leave contain no text")
+        await ChunkedReader(self.clock, self.call_seconds).read([len(line) + 1 for line in lines], capacity, ask)
         return found
 
 
 @dataclass(slots=True)
 class SelfSummarizer:
-    """Asks the agent's own model in the agent's own context, so that its provider has most of the request cached.
+    """Asks the agent's own model in the agent's own context, so that the provider has most of the request in its cache.
 
-    System message, tools and history are those of the agent's requests, byte for byte; what is asked stands behind
-    them as one more message. Providers forget what they have cached of messages where another choice of tools is
-    asked for: an agent that has to answer by a tool says its notes by the one that speaks to users.
+    System message, tools and history are those of the agent's requests, to the byte. The instruction follows as one
+    more message. Providers drop cached messages if the tool choice changes, so an agent that must answer with a tool
+    writes its notes with the tool that speaks to users.
     """
 
     models: ModelCatalog
     call_seconds: float = CALL_SECONDS
 
     async def write(self, task: SummaryRequest, down: set[str]) -> Summary:
-        """See Writer."""
+        """See Summarizer."""
         occasion = task.occasion
         info, client = occasion.request.model, occasion.client
         if occasion.settings.model is not None and occasion.settings.model != info.handle:
@@ -131,10 +134,10 @@ class SelfSummarizer:
             except ModelUnknown as error:
                 raise SummaryFailed(error.message) from error
         if info.handle in down or info.api == "rehearsal":
-            raise SummaryFailed(f"{info.handle} cannot be asked")
+            raise SummaryFailed(f"{info.handle} cannot be called")
         request = self._request(task, info)
         if info == occasion.request.model and occasion.measure(request) > occasion.sizes.limit:
-            raise SummaryFailed(f"{info.handle} does not take the agent's context")
+            raise SummaryFailed(f"{info.handle} does not accept the agent's context")
         try:
             return _written(await said(client, request, self.call_seconds))
         except ContextOverflow as error:
@@ -161,14 +164,14 @@ class SelfSummarizer:
 
 
 def _choice(request: LlmRequest) -> ToolChoice:
-    """What the agent's own requests demand, where notes can be said by it; else no tool is."""
+    """Returns the tool choice of the agent's own requests if notes can be written with it, otherwise no tool."""
     choice = request.tool_choice
     can_speak = any(tool.name == _SPEECH for tool in request.tools)
     return choice if can_speak and choice.name in (None, _SPEECH) else ToolChoice()
 
 
 def _told(task: SummaryRequest, choice: ToolChoice) -> str:
-    """The instruction, with the tool to answer by where one is demanded."""
+    """Returns the instruction, with the tool to answer with if one is required."""
     told = prompt_of(task)
     if choice.kind is ToolChoiceKind.AUTO:
         return told.replace("{ANSWER}", _PLAINLY)
@@ -177,14 +180,14 @@ def _told(task: SummaryRequest, choice: ToolChoice) -> str:
     return told.replace("{ANSWER}", _BY_TOOL)
 
 
-def require_summariser(offer: OrganizationModels, settings: CompactionSettings | None) -> None:
-    """Raises ModelUnknown where settings name a summariser that nobody serves."""
+def require_summary_model(offer: OrganizationModels, settings: CompactionSettings | None) -> None:
+    """Raises ModelUnknown if settings name a summary model that no provider serves."""
     if settings is not None and settings.model is not None:
         offer.resolve(settings.model)
 
 
-async def summarisers(models: ModelCatalog, task: SummaryRequest) -> tuple[SummaryModel, ...]:
-    """Who may be asked: the one that is set or else the provider's, then the agent's own model."""
+async def summary_models(models: ModelCatalog, task: SummaryRequest) -> tuple[SummaryModel, ...]:
+    """Returns the models that may be called: the configured one or the provider's default, then the agent's own."""
     request, given = task.occasion.request, task.occasion.settings.model_settings or ModelSettings()
     own = request.model
     handle = task.occasion.settings.model or _default_for(own)
@@ -193,33 +196,33 @@ async def summarisers(models: ModelCatalog, task: SummaryRequest) -> tuple[Summa
         try:
             info, client = await models.resolve(task.occasion.organization_id, handle)
         except ModelUnknown:
-            _log.warning("nobody serves the summariser; the agent's own model is asked", model=handle)
+            _log.warning("summary_model_unknown", model=handle)
         else:
             found.append(SummaryModel(info, given.over(info.defaults), client))
     if own.api != "rehearsal":
-        # It is called as the agent calls it: it may have a window that nobody else knows.
+        # The model is called as the agent calls it: its window may be known to the agent only.
         found.append(SummaryModel(own, given.over(request.settings), task.occasion.client))
     return tuple(found)
 
 
-def room_of(task: SummaryRequest, summariser: SummaryModel, text: str) -> int:
-    """How many characters of a text a summariser is shown at most, by what the text is estimated at.
+def transcript_capacity(task: SummaryRequest, summary_model: SummaryModel, text: str) -> int:
+    """Returns the maximum characters of a text for a summary model, from the estimated tokens of the text.
 
-    A fifth of what its window leaves beside prompt and answer is for what estimates miss.
+    A fifth of the space besides prompt and answer is reserved for errors of the estimate.
     """
-    window = summariser.settings.context_window or summariser.info.context_window
+    window = summary_model.settings.context_window or summary_model.info.context_window
     left = window - min(task.tokens, window // 2) - task.occasion.tokens(prompt_of(task))
-    return max(LEAST_ROOM, int(_ROOM * left * len(text) / max(1, task.occasion.tokens(text))))
+    return max(MIN_CAPACITY, int(_ROOM * left * len(text) / max(1, task.occasion.tokens(text))))
 
 
-def summariser_request(task: SummaryRequest, summariser: SummaryModel, text: str) -> LlmRequest:
-    """What a summariser is asked: the prompt, and a text to read."""
+def summary_model_request(task: SummaryRequest, summary_model: SummaryModel, text: str) -> LlmRequest:
+    """Returns the request to a summary model: the prompt, and a text to read."""
     words = [aside(Role.USER, text, task)]
     if task.occasion.settings.prompt_acknowledgement:
         words.insert(0, aside(Role.ASSISTANT, _ACKNOWLEDGEMENT, task))
     return LlmRequest(
-        model=summariser.info,
-        settings=summariser.settings,
+        model=summary_model.info,
+        settings=summary_model.settings,
         messages=(aside(Role.SYSTEM, prompt_of(task), task), *words),
         time_zone=task.occasion.request.time_zone,
         is_verbatim=True,
@@ -233,17 +236,17 @@ def _default_for(own: ModelInfo) -> str | None:
 
 
 def prompt_of(task: SummaryRequest) -> str:
-    """What the summariser is told: the agent's own prompt, or the mode's."""
+    """Returns the prompt of the summary: the agent's own, or the mode's."""
     prompt = task.occasion.settings.prompt
     return prompt if prompt else summary_prompt(task.mode).replace("{WORDS}", str(max(40, task.tokens * 3 // 5)))
 
 
 async def said(client: LlmClient, request: LlmRequest, seconds: float) -> str:
-    """The words that a model answers with, within a time.
+    """Returns the text that a model answers within a time limit.
 
     Raises:
         ContextOverflow: the request is too long for the model.
-        SummaryFailed: it did not answer, or said nothing.
+        SummaryFailed: the model did not answer, or returned no text.
     """
     handle = request.model.handle
     try:
@@ -259,13 +262,13 @@ async def said(client: LlmClient, request: LlmRequest, seconds: float) -> str:
         raise SummaryFailed(error.message, is_down=True) from error
     text = "\n".join(_words(answer) for answer in answers).replace("\0", "�").strip()
     if not text:
-        raise SummaryFailed(f"{handle} said nothing")
+        raise SummaryFailed(f"{handle} returned no text")
     return text
 
 
 def _words(answer: LlmAnswer) -> str:
     spoken = "\n".join(filter(None, map(_spoken, answer.tool_calls)))
-    # Beside a tool that speaks, plain text is a thought.
+    # If a tool speaks, plain text is a thought.
     return spoken or "\n".join(part.text for part in answer.content if isinstance(part, TextPart))
 
 
@@ -280,7 +283,7 @@ def _written(summary: str) -> Summary:
 
 
 def aside(role: Role, text: str, task: SummaryRequest) -> Message:
-    """A message to a summariser, which nobody keeps."""
+    """Returns a message to a summary model. It is not stored."""
     newest = task.plan.evicted[-1]
     return Message(
         id=derive_id("message", newest.id, "summarise", role.value, text),

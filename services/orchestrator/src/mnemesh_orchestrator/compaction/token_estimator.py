@@ -1,4 +1,4 @@
-"""Measures requests: estimates by message, corrected by what providers have reported of an agent's requests."""
+"""Measures requests: estimates by message, corrected by the providers' counts of an agent's requests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,10 @@ from mnemesh_orchestrator.model.models import ToolSchema
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Corrected tokens of a request: of each message, of the tools, and of all. `estimate` is all, uncorrected."""
+    """Corrected tokens of a request: of each message, of the tools, and in total.
+
+    `estimate` is the uncorrected total.
+    """
 
     messages: Sequence[int]
     tools: int
@@ -21,19 +24,19 @@ class Measured:
 
     @property
     def total(self) -> int:
-        """Of the whole request."""
+        """The tokens of the whole request."""
         return self.tools + sum(self.messages)
 
 
 class TokenEstimator:
-    """Knows what requests take. Asks nobody: what it learns comes with the answers. Models go by their handles."""
+    """Estimates the size of requests. It calls no service: it learns from answers. Models are identified by handle."""
 
     def __init__(self) -> None:
         self._ledger = TokenLedger()
         self._corrections = Corrections()
 
     def request(self, agent: Agent, request: LlmRequest) -> Measured:
-        """A request as it would be sent."""
+        """Measures a request as it would be sent."""
         by = tokenizer(request.model.handle)
         messages = self._ledger.measure(request.messages, by, request.tool_return_char_limit)
         tools = schemas_tokens(request.tools, by)
@@ -46,37 +49,37 @@ class TokenEstimator:
     def messages(
         self, agent: Agent, model: str, messages: Sequence[Message], return_limit: int | None = None
     ) -> list[int]:
-        """Each message, with its returns cut at a limit."""
+        """Measures each message, with its returns cut at a limit."""
         by, factor = tokenizer(model), self._factor(agent, model)
         kept = records(messages)
         return [0 if message.id in kept else int(by.message(message, return_limit) * factor) for message in messages]
 
     def schemas(self, agent: Agent, model: str, schemas: Sequence[ToolSchema]) -> int:
-        """What offering tools takes."""
+        """Returns the tokens of tool schemas."""
         return int(schemas_tokens(schemas, tokenizer(model)) * self._factor(agent, model))
 
     def text(self, agent: Agent, model: str, text: str) -> int:
-        """A text by itself."""
+        """Returns the tokens of a text."""
         return int(tokenizer(model).text(text) * self._factor(agent, model))
 
     def corrected(self, agent: Agent, model: str, estimate: int) -> int:
-        """What an uncorrected estimate stands for by now."""
+        """Returns the corrected value of an uncorrected estimate."""
         return int(estimate * self._factor(agent, model))
 
     def correction(self, agent: Agent, model: str) -> Correction:
-        """How far off the estimates of an agent's requests to a model are, by all that is known."""
+        """Returns the correction of an agent's requests to a model, from everything that is known."""
         return self._corrections.of(agent, model)
 
     def learn(self, agent: Agent, model: str, estimate: int, reported: int | None) -> Correction | None:
-        """Takes in what the provider counted of a request whose uncorrected estimate is known; what is known then.
+        """Learns from the provider's count of a request with a known uncorrected estimate. Returns the new correction.
 
-        None where that teaches nothing.
+        Returns None if nothing can be learned.
         """
         return self._corrections.learn(agent, model, estimate, reported) if reported else None
 
     @property
     def mean_error(self) -> float:
-        """By how much, as a share of what providers counted, requests were lately expected to take more or less."""
+        """The mean error of recent expectations, as a share of the counted tokens."""
         return self._corrections.mean_error
 
     def _factor(self, agent: Agent, model: str) -> float:

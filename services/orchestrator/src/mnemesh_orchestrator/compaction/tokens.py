@@ -1,4 +1,4 @@
-"""Estimating tokens without asking anybody: bytes over a figure of the provider, corrected by what it reports."""
+"""Token estimates without a call: bytes divided by a figure of the provider, corrected by its counts."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -14,18 +14,18 @@ from mnemesh_orchestrator.model.models import ToolSchema
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """A provider's figures: how many bytes of UTF-8 make a token, and what a message and a picture cost besides."""
+    """A provider's figures: the bytes of UTF-8 per token, and the cost of a message and of an image."""
 
     bytes_per_token: float = 4.0
     per_message: int = 12
     per_image: int = 1_000
 
     def text(self, text: str) -> int:
-        """Tokens of a text."""
+        """Returns the tokens of a text."""
         return int(len(text.encode()) / self.bytes_per_token) + 1
 
     def message(self, message: Message, return_limit: int | None = None) -> int:
-        """Tokens that a message costs in a request, its packaging included; returns are cut at `return_limit`."""
+        """Returns the tokens of a message in a request, with its packaging. Returns are cut at `return_limit`."""
         total = self.per_message
         for part in message.content:
             if isinstance(part, TextPart):
@@ -41,24 +41,24 @@ class Tokenizer:
         return total
 
     def schema(self, schema: ToolSchema) -> int:
-        """Tokens that offering a tool costs."""
+        """Returns the tokens of a tool schema."""
         return int(len(msgspec.json.encode(schema)) / self.bytes_per_token) + 1
 
 
 _DEFAULT: Final = Tokenizer()
-# What the providers themselves name as rules of thumb for English: four characters, and three and a half.
+# The providers' own rules of thumb for English: four characters per token, and three and a half.
 _TOKENIZERS: Final = {"openai": _DEFAULT, "anthropic": Tokenizer(bytes_per_token=3.5, per_image=1_600)}
 
 
 def tokenizer(handle: str) -> Tokenizer:
-    """The figures of a model's provider; those of an unknown one are a quarter of the bytes."""
+    """Returns the figures of a model's provider. The default is four bytes per token."""
     return _TOKENIZERS.get(handle.partition("/")[0], _DEFAULT)
 
 
 def records(messages: Sequence[Message]) -> frozenset[str]:
-    """The ids of those that no provider is shown, and that cost nothing: requests for approval, and their answers.
+    """Returns the ids of messages that no provider is sent: requests for approval and their answers.
 
-    A request that does not repeat the calls of a message before it makes them itself, and is shown.
+    A request that does not repeat the calls of an earlier message makes them itself, and is sent.
     """
     made: set[str] = set()
     kept = []
@@ -70,14 +70,14 @@ def records(messages: Sequence[Message]) -> frozenset[str]:
 
 
 class TokenLedger:
-    """Estimates by message id: a stored message is measured once. Holds the newest 50,000."""
+    """Estimates by message id, so that a stored message is measured once. Holds the latest 50,000."""
 
     def __init__(self, size: int = 50_000) -> None:
         self._size = size
         self._known: OrderedDict[tuple[Tokenizer, int | None], dict[str, int]] = OrderedDict()
 
     def measure(self, messages: Sequence[Message], by: Tokenizer, return_limit: int | None = None) -> list[int]:
-        """Tokens of each message; the first, which is rewritten in place, is measured anew each time."""
+        """Returns the tokens of each message. The first is rewritten in place, so it is measured each time."""
         if not messages:
             return []
         known = self._known.setdefault((by, return_limit), {})
@@ -108,28 +108,28 @@ _ANSWERS_IN_MEAN: Final = 100
 
 
 class Corrections:
-    """How far off the estimates are, by agent and model: a factor, learnt from what providers report.
+    """Corrections of estimates by agent and model, learned from the providers' counts.
 
-    It moves half of the way to each new figure, and stays between 0.9 and 3: an estimate that is too high costs a
-    compaction too early, one that is too low an error of the provider. What an agent's record has of earlier runs, of
-    any process, counts where it is learnt from more answers than what this process has seen.
+    A factor moves halfway to each new figure, and stays between 0.9 and 3: an estimate that is too high causes an early
+    compaction, one that is too low an error of the provider. The figures that an agent's record holds of earlier runs
+    of any process are used if they were learned from more answers than this process has seen.
     """
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, str], Correction] = OrderedDict()
         self._learnt = 0
         self.mean_error = 0.0
-        """Of this process's expectations, whatever their sign: the mean, over about the last hundred answers."""
+        """Errors of this process's expectations, without sign: the mean of about the last hundred answers."""
 
     def of(self, agent: Agent, model: str) -> Correction:
-        """What is known of an agent's requests to a model."""
+        """Returns the correction of an agent's requests to a model."""
         seen = self._known.get((agent.id, model), Correction(model))
         return max((seen, *(item for item in agent.corrections if item.model == model)), key=lambda item: item.answers)
 
     def learn(self, agent: Agent, model: str, estimated: int, reported: int) -> Correction | None:
-        """Takes in what a request that was estimated (uncorrected) at some tokens was reported to take.
+        """Learns from the counted tokens of a request with an uncorrected estimate. Returns the new correction.
 
-        None where that teaches nothing: of a short request, or without a figure.
+        Returns None if nothing can be learned: for a short request, or without a count.
         """
         if estimated < _LEAST_MEASURED or reported <= 0:
             return None
@@ -147,5 +147,5 @@ class Corrections:
 
 
 def schemas_tokens(schemas: Iterable[ToolSchema], by: Tokenizer) -> int:
-    """Tokens that offering tools costs."""
+    """Returns the tokens of tool schemas."""
     return sum(by.schema(schema) for schema in schemas)

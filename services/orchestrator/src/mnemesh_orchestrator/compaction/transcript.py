@@ -1,4 +1,4 @@
-"""A conversation as text: the transcript that a summariser reads, and the digest that needs none."""
+"""A conversation as text: the transcript for a summary model, and the digest that needs none."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -19,15 +19,15 @@ _LEFT_OUT: Final = "\n[... {} characters are left out here ...]\n"
 
 
 def transcript(messages: Sequence[Message], limit: int | None = None) -> str:
-    """The messages as lines, the oldest first, of at most about `limit` characters: the middle gives way."""
+    """Returns the messages as lines, oldest first, in about `limit` characters. The middle is left out if needed."""
     text = "\n".join(_lines(messages, _LONGEST_LINE))
     return text if limit is None else halved(text, limit)
 
 
 def pieces(messages: Sequence[Message], longest: int, limit: int) -> list[str]:
-    """The messages as lines, none longer than `longest`: what is longer is several.
+    """Returns the messages as lines of at most `longest` characters. Longer ones are split.
 
-    Where all of them have more than `limit` characters, each is shortened before any is left out.
+    If all of them exceed `limit` characters, each is shortened before any is left out.
     """
     for line_limit in _LINE_LIMITS:
         lines = list(_lines(messages, line_limit))
@@ -37,9 +37,9 @@ def pieces(messages: Sequence[Message], longest: int, limit: int) -> list[str]:
 
 
 def with_notes(said: str, text: str, limit: int) -> str:
-    """A part of a transcript behind the notes on what came before it, in at most about `limit` characters.
+    """Returns a part of a transcript after the notes on what precedes it, in about `limit` characters.
 
-    The notes take a third of them at most.
+    The notes use at most a third of them.
     """
     if not said:
         return halved(text, limit)
@@ -48,7 +48,7 @@ def with_notes(said: str, text: str, limit: int) -> str:
 
 
 def halved(text: str, limit: int) -> str:
-    """The text, or its beginning and its end where it is longer than `limit`."""
+    """Returns the text, or its beginning and end if it is longer than `limit`."""
     if len(text) <= limit:
         return text
     head, tail = limit // 3, limit - limit // 3
@@ -56,9 +56,9 @@ def halved(text: str, limit: int) -> str:
 
 
 def digest(messages: Sequence[Message], limit: int) -> str:
-    """Excerpts that stand in for a summary where no model gives one: the same for the same messages.
+    """Returns excerpts that replace a summary if no model writes one. The same messages give the same text.
 
-    Earlier notes keep up to half of the `limit` in characters; of the rest the newest lines go in.
+    Earlier notes keep up to half of the `limit` in characters. The latest lines fill the rest.
     """
     earlier = [notes(message) for message in messages if message.role is Role.SUMMARY]
     said = list(_lines([message for message in messages if message.role is not Role.SUMMARY], _DIGEST_LINE))
@@ -66,23 +66,23 @@ def digest(messages: Sequence[Message], limit: int) -> str:
     if earlier:
         text = earlier[-1].removeprefix(_DIGEST_HEAD).lstrip("\n")
         head.append(halved(text, limit // 2))
-    room = limit - sum(len(part) + 1 for part in head)
+    capacity = limit - sum(len(part) + 1 for part in head)
     taken: list[str] = []
     for line in reversed(said):
-        room -= len(line) + 1
-        if room < 0:
+        capacity -= len(line) + 1
+        if capacity < 0:
             break
         taken.append(line)
     return "\n".join((*head, *reversed(taken)))[:limit]
 
 
 def notes(message: Message) -> str:
-    """What a summary message says, without the note that introduces it."""
+    """Returns the text of a summary message, without the note that introduces it."""
     return message.text.removeprefix(SUMMARY_NOTE)
 
 
 def clipped(text: str, characters: int) -> str:
-    """The text, or its first characters and a mark that it was longer."""
+    """Returns the text, or its first characters and a mark that it was longer."""
     return text if len(text) <= characters else text[:characters] + CLIPPED
 
 

@@ -1,4 +1,4 @@
-"""Puts a smaller window in place, and with it what is to be remembered of the messages that leave."""
+"""Replaces a window with a smaller one, and stores the memories of the messages that leave."""
 
 import re
 from typing import Final
@@ -24,15 +24,15 @@ _log = structlog.get_logger("mnemesh.compaction")
 
 _PLACE: Final = re.compile(r"memories\[(\d+)\]")
 _MOST_MEMORIES: Final = 100
-"""So many go with one window."""
+"""The maximum number of memories per window."""
 
 Memories = tuple[EpisodeCommit, ...]
 
 
 class WindowReplacement:
-    """The one way that a compaction takes effect: window and memories in one transaction of recall.
+    """Applies a compaction: window and memories in one transaction of recall.
 
-    A repeat, also after a crash, has no further effect: the version of the window that it was made of is gone by then.
+    A repeat has no further effect, even after a crash, because the window has a new version by then.
     """
 
     def __init__(self, recall: RecallPort) -> None:
@@ -41,11 +41,13 @@ class WindowReplacement:
     async def put(
         self, request_id: str, agent_id: str, conversation_id: str, compaction: Compaction, run_id: str, epoch: int
     ) -> ContextWindow:
-        """The new window. A memory that recall refuses for good is left out: the window becomes smaller all the same.
+        """Returns the new window.
+
+        A memory that recall refuses permanently is left out; the window is replaced nevertheless.
 
         Raises:
-            WindowMoved, LeaseLost: as recall's ReplaceContext; no memory is kept.
-            Unavailable, DeadlineExceeded: recall is away.
+            WindowMoved, LeaseLost: as ReplaceContext of recall. No memory is stored.
+            Unavailable, DeadlineExceeded: recall cannot be reached.
         """
         memories = compaction.commits[:_MOST_MEMORIES]
         while True:
@@ -71,14 +73,14 @@ class WindowReplacement:
 
 
 def _acceptable(memories: Memories, error: MnemeshError) -> Memories:
-    """The memories without what recall refuses of them; fewer, or saying less, than before."""
+    """Returns the memories without those that recall refuses, or with less in them."""
     if isinstance(error, FailedPrecondition | NotFound):
-        # Somebody closed or erased a fact since the model saw it.
+        # Another author closed or erased a fact since the model saw it.
         fact_id = error.metadata.get("fact_id") or error.metadata.get("resource_id", "")
         smaller = tuple(memory.without(fact_id) for memory in memories)
         if smaller != memories:
             return smaller
     found = _PLACE.match(error.field or "")
     place = int(found[1]) if found else None
-    _log.warning("episodes are not kept", count=len(memories) if place is None else 1, error=error.message)
+    _log.warning("episodes_refused", count=len(memories) if place is None else 1, error=error.message)
     return () if place is None else (*memories[:place], *memories[place + 1 :])

@@ -1,6 +1,6 @@
-"""Processors of the operator: code from installed packages that changes inputs and tool results before they are kept.
+"""Processors of the operator: code from installed packages that changes inputs and tool results before they are stored.
 
-What a package needs to bring one stands here; docs/processors.md tells how.
+This package exports what a processor needs. docs/processors.md describes how to write one.
 """
 
 from mnemesh_orchestrator.processors.port import (

@@ -1,4 +1,4 @@
-"""Asks processors one after the other, each for a limited time."""
+"""Runs processors one after the other, each within a time limit."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -27,17 +27,17 @@ _LONGEST_TEXT: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A processor, and the name that it is installed under."""
+    """A processor and the name that it is installed under."""
 
     name: str
     processor: Any
 
 
 class Processors:
-    """What the operator has switched on; by default nothing, which costs nothing."""
+    """The processors that the operator has enabled. Without any, processing costs nothing."""
 
     def __init__(self, inputs: tuple[Named, ...] = (), results: tuple[Named, ...] = (), seconds: float = 5.0) -> None:
-        """The processors in their order; `seconds` is what one may take for one text."""
+        """Takes the processors in their order. `seconds` is the time limit of one processor for one text."""
         self._inputs = inputs
         self._results = results
         self._seconds = seconds
@@ -45,20 +45,20 @@ class Processors:
 
     @property
     def takes_inputs(self) -> bool:
-        """Whether any processor looks at inputs."""
+        """True if any processor handles inputs."""
         return bool(self._inputs)
 
     @property
     def takes_results(self) -> bool:
-        """Whether any processor looks at tool results."""
+        """True if any processor handles tool results."""
         return bool(self._results)
 
     async def input_of(self, run: Run) -> tuple[InputMessage, ...]:
-        """A new run's input as it is to be stored.
+        """Returns the input of a new run as it is stored.
 
         Raises:
-            InputRefused: a processor does not take it.
-            ProcessorFailed: one raised, took too long, or gave no text.
+            InputRefused: a processor refuses it.
+            ProcessorFailed: a processor raised an error, exceeded its time limit, or returned no text.
         """
         return tuple([await self._message(run, place, message) for place, message in enumerate(run.input)])
 
@@ -98,7 +98,7 @@ class Processors:
         return text
 
     async def result(self, result: ToolResult, facts: ToolResultFacts) -> ToolResult:
-        """What a tool came to, as it is to be stored; a processor that fails is logged, and leaves it as it was."""
+        """Returns the result of a tool as it is stored. A processor that fails is logged and changes nothing."""
         for named in self._results:
             processor: ToolResultProcessor = named.processor
             try:
@@ -113,7 +113,10 @@ class Processors:
         return result
 
     async def _asked(self, asked: Coroutine[Any, Any, str]) -> str:
-        """What a processor gives within its time. One that does not stop when it is told to is left behind."""
+        """Returns the text of a processor within its time limit.
+
+        A processor that ignores its cancellation is abandoned.
+        """
         task = asyncio.ensure_future(asked)
         try:
             done, _ = await asyncio.wait({task}, timeout=self._seconds)
@@ -142,4 +145,4 @@ class Processors:
 
 
 class _Unusable(Exception):
-    """What a processor did cannot be used."""
+    """The processor returned nothing that can be used."""

@@ -1,4 +1,4 @@
-"""Finds the processors that are switched on among the entry points of installed packages."""
+"""Loads the enabled processors from the entry points of installed packages."""
 
 import inspect
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ TOOL_RESULT_GROUP: Final = "mnemesh.tool_result_processors"
 
 
 def load(group: str, names: Sequence[str], setting: str) -> tuple[Named, ...]:
-    """The named processors of a group by their order; those of one order as the setting has them.
+    """Returns the named processors of a group by their order; those of equal order in the order of the setting.
 
     Raises:
-        ConfigError: naming the setting and the processor, where one is not installed, named twice or brought by two
-            packages, cannot be imported or made, has no `process` that can be awaited, or no order below MEMORY_ORDER.
+        ConfigError: names the setting and the processor if it is not installed, is named twice, is provided by several
+            packages, cannot be imported or created, has no awaitable `process`, or has no order below MEMORY_ORDER.
     """
     if not names:
         return ()
@@ -45,15 +45,15 @@ def _made(point: EntryPoint, where: str) -> Any:
     try:
         made = point.load()()
     except Exception as error:
-        raise ConfigError(f"{where}, which cannot be made: {type(error).__name__}: {error}.") from error
+        raise ConfigError(f"{where}, which cannot be created: {type(error).__name__}: {error}.") from error
     order = getattr(made, "order", None)
     if isinstance(order, bool) or not isinstance(order, int):
         raise ConfigError(f"{where}, which has no order: a whole number below {MEMORY_ORDER}.")
     if order >= MEMORY_ORDER:
         raise ConfigError(
-            f"{where}, whose order is {order}: memory takes what it keeps at {MEMORY_ORDER}, and nothing may be changed"
-            " behind it."
+            f"{where}, whose order is {order}. It must be below {MEMORY_ORDER}, the order of memory: nothing may "
+            "change a text after it is stored."
         )
     if not inspect.iscoroutinefunction(getattr(made, "process", None)):
-        raise ConfigError(f"{where}, which has no process() that can be awaited.")
+        raise ConfigError(f"{where}, which has no awaitable process().")
     return made

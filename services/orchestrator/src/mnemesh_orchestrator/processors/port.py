@@ -1,22 +1,22 @@
-"""What a processor is, and what it is told of the text that it gets."""
+"""The interface of a processor, and the facts that it gets about a text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 MEMORY_ORDER: Final = 900
-"""Where memory stands in the order of processors: what those before it leave is what is kept, and what a model sees."""
+"""The position of memory in the order of processors. The text after them is stored and shown to the model."""
 
 
 class Refused(Exception):
-    """Raised by an input processor: the input is not taken. The text is told to the client."""
+    """Raised by an input processor to refuse the input. The text is returned to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
-    """Whose input a text is a part of.
+    """The origin of an input text.
 
-    `run_id` is that of the run which the input will begin; `message` and `part` count from 0 within it.
+    `run_id` is the run that the input will start. `message` and `part` are indexes from 0 within it.
     """
 
     organization_id: str
@@ -32,7 +32,7 @@ class InputFacts:
 
 @dataclass(frozen=True, slots=True)
 class ToolResultFacts:
-    """Which call a result is of, and for whom it was made. `arguments` are those that the tool got."""
+    """The tool call of a result. `arguments` are those that the tool received."""
 
     organization_id: str
     subject_id: str
@@ -47,33 +47,33 @@ class ToolResultFacts:
 
 
 class InputProcessor(Protocol):
-    """Changes what is sent to an agent, before it is stored.
+    """Changes the input of an agent before it is stored.
 
-    It is asked once for each text of an input. A request that is repeated while it is being taken may ask again; what
-    is stored is not asked for again, whatever crashes.
+    It is called once for each text of an input. A request that is repeated while its first attempt is processed may
+    call it again. It is never called for input that is stored, even after a crash.
     """
 
     order: int
-    """Lower ones come first; below MEMORY_ORDER."""
+    """Processors with a lower order run first. It must be below MEMORY_ORDER."""
 
     async def process(self, text: str, facts: InputFacts) -> str:
-        """The text that takes the place of this one: not empty, at most 1 MB.
+        """Returns the text that replaces this one: not empty, at most 1 MB.
 
         Raises:
-            Refused: the input is not taken, and nothing of it is stored.
+            Refused: the input is refused and nothing of it is stored.
         """
         ...
 
 
 class ToolResultProcessor(Protocol):
-    """Changes what a tool came to, before it is stored and any rule or model sees it.
+    """Changes the result of a tool before it is stored and before rules and the model see it.
 
-    It is asked once for each result; again only where the process died before the result was stored.
+    It is called once for each result, and again only if the process died before the result was stored.
     """
 
     order: int
-    """Lower ones come first; below MEMORY_ORDER."""
+    """Processors with a lower order run first. It must be below MEMORY_ORDER."""
 
     async def process(self, text: str, facts: ToolResultFacts) -> str:
-        """The text that takes the place of this one, at most 1 MB."""
+        """Returns the text that replaces this one, at most 1 MB."""
         ...

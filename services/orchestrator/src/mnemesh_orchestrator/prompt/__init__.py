@@ -1,1 +1,1 @@
-"""What a model is shown: the system message, the envelopes of messages, the schemas of tools."""
+"""The texts that a model sees: the system message and the envelopes of messages."""

@@ -1,4 +1,4 @@
-"""The system message as text: a template with the memory section and its metadata in it. Pure functions, byte-exact."""
+"""The system message: a template with the memory section and its metadata. Pure functions, exact to the byte."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from mnemesh_orchestrator.model.core_memory import Block, CoreMemory
 from mnemesh_orchestrator.prompt.packaging import TIME_FORMAT
 
 CORE_MEMORY: Final = "{CORE_MEMORY}"
-"""Marks in a template where memory goes."""
+"""The marker in a template that memory replaces."""
 
 _LINE_NUMBER_WARNING: Final = (
     "# NOTE: Line numbers shown below (with arrows like '1→') are to help during editing. "
@@ -31,12 +31,12 @@ _METADATA_LINES: Final = re.compile(
 
 
 def memory_section(core_memory: CoreMemory, rules_prompt: str, *, numbered: bool, show_blocks: bool) -> str:
-    """What the system message says of core memory and of the rules of tools.
+    """Returns the part of the system message about core memory and tool rules.
 
     Args:
-        core_memory: the blocks, in their order.
-        rules_prompt: the rules in sentences, as `RulesSolver.prompt` gives them; "" leaves their section out.
-        numbered: lines of values carry numbers, with a warning not to repeat them.
+        core_memory: the blocks in their order.
+        rules_prompt: the rules as sentences, from `RulesSolver.prompt`; "" omits their section.
+        numbered: whether lines of values have numbers, with a warning not to repeat them.
         show_blocks: whether blocks are shown at all.
     """
     blocks = _blocks_section(core_memory.blocks, numbered) if show_blocks else ""
@@ -52,14 +52,14 @@ def metadata_section(
     archival_count: int,
     tags: Sequence[str],
 ) -> str:
-    """What the system message says about the tiers that it does not show.
+    """Returns the part of the system message about the memory that it does not show.
 
     Args:
-        now_local_date: today, where the agent is. A date without a time, so that the text stays the same all day.
-        last_modified: when core memory last changed, in the agent's time zone; None leaves the line out.
-        previous_messages: messages in recall that are not in the window.
-        archival_count: passages in the agent's archives; 0 leaves the line out.
-        tags: tags in use there; none leave the line out.
+        now_local_date: the current date of the agent. It has no time, so that the text stays the same all day.
+        last_modified: the last change of core memory in the agent's time zone; None omits the line.
+        previous_messages: the number of messages in recall that are not in the window.
+        archival_count: the number of passages in the agent's archives; 0 omits the line.
+        tags: the tags in use there; an empty sequence omits the line.
     """
     lines = [f"- The current system date is: {now_local_date:%B %d, %Y}"]
     if last_modified is not None:
@@ -78,26 +78,22 @@ def metadata_section(
 
 
 def compose(template: str, memory: str, metadata: str) -> str:
-    """The whole system message.
+    """Returns the whole system message.
 
-    Memory and metadata stand where the template says {CORE_MEMORY}, at the
-    end where it does not. A template that says it more than once gets them at
-    the first place only, so that no section stands twice. All other braces,
-    of the template and of memory, stay as they are.
+    Memory and metadata replace {CORE_MEMORY} in the template, or follow it if it has no such marker. If the marker
+    occurs several times, only the first is replaced, so that no section occurs twice. All other braces stay unchanged.
     """
     head, tail = _around_memory(template)
     return f"{head}{memory}\n\n{metadata}{tail}"
 
 
 def shows(system_text: str, template: str, memory: str) -> bool:
-    """Whether a system message shows this memory in this template, whatever its metadata says.
+    """Returns whether a system message shows this memory in this template, whatever its metadata is.
 
-    Blocks hold any text, tags of our own sections included, so nothing is
-    searched for within them. The message must begin with what `compose` would
-    write up to its metadata and end with what it would write behind it; and
-    what lies between must be lines of metadata alone. The last is what tells
-    a message whose memory merely begins with this one: it would have to have
-    a further section there, and no line of metadata is empty or a tag.
+    Blocks hold any text, including our own tags, so nothing is searched for inside them. The message must begin with
+    the output of `compose` up to the metadata and end with its output after it, and only lines of metadata may lie
+    between. The last condition detects a message whose memory merely begins with this one: it would have another
+    section there, and no line of metadata is empty or a tag.
     """
     head, tail = _around_memory(template)
     before = f"{head}{memory}\n\n{_METADATA_OPEN}"
@@ -110,10 +106,9 @@ def shows(system_text: str, template: str, memory: str) -> bool:
 
 
 def sections(system_text: str) -> tuple[str, str, str]:
-    """What a system message says of core memory, of tool rules, and of the other tiers; "" where it says nothing.
+    """Returns the sections of a system message about core memory, tool rules and other memory; "" if one is missing.
 
-    For looking at: blocks may hold the tags of our own sections, so what is
-    looked for are the outermost ones.
+    This is for display. Blocks may hold our own tags, so the outermost ones are used.
     """
     end = system_text.rfind(_METADATA_CLOSE)
     start = system_text.rfind(_METADATA_OPEN, 0, max(end, 0))

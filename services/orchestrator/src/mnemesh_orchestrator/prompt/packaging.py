@@ -1,7 +1,7 @@
 """The JSON envelopes in which a model sees user messages, tool returns and mnemesh's own events.
 
-User messages and tool returns are stored as they were said and packaged when a request is rendered; events are stored
-as their envelope, in a user message, and never packaged again.
+User messages and tool returns are stored without an envelope and packaged when a request is rendered. Events are stored
+with their envelope, in a user message, and are not packaged again.
 """
 
 import json
@@ -24,35 +24,35 @@ _EVENT_FIELDS: Final = {
 
 
 def package_user_message(text: str, created_at: datetime, time_zone: str, name: str | None = None) -> str:
-    """What a user said, with the agent's local time, and the speaker's name where it is known."""
+    """Packages a user message with the agent's local time, and the speaker's name if it is known."""
     envelope = {"type": "user_message", "message": text, "time": local_time(created_at, time_zone)}
     return _dumps(envelope if name is None else {**envelope, "name": name})
 
 
 def package_tool_return(status: ToolStatus, text: str, created_at: datetime, time_zone: str) -> str:
-    """What a tool call came to."""
+    """Packages the result of a tool."""
     return _dumps({"status": _STATUS[status], "message": text, "time": local_time(created_at, time_zone)})
 
 
 def heartbeat(reason: str, now: datetime, time_zone: str) -> str:
-    """The event that hands control back to the model; `reason` comes without the prefix that marks it as automated."""
+    """Returns the event that gives control back to the model. `reason` has no prefix that marks it as automated."""
     return _dumps({"type": "heartbeat", "reason": NON_USER_MSG_PREFIX + reason, "time": local_time(now, time_zone)})
 
 
 def login_event(now: datetime, time_zone: str, last_login: str = "Never (first login)") -> str:
-    """The event that a new agent's window begins with."""
+    """Returns the event that a new agent's window starts with."""
     return _dumps({"type": "login", "last_login": last_login, "time": local_time(now, time_zone)})
 
 
 def system_alert(message: str, now: datetime, time_zone: str) -> str:
-    """A word of the system to the model, such as the summary of what a compaction took away."""
+    """Returns a message of the system to the model, such as the summary of a compaction."""
     return _dumps({"type": "system_alert", "message": message, "time": local_time(now, time_zone)})
 
 
 def event_type(text: str) -> str | None:
-    """Which event `text` is the envelope of ("heartbeat", "login", "system_alert"), or None.
+    """Returns the event of which `text` is the envelope ("heartbeat", "login", "system_alert"), or None.
 
-    Exactly the fields of our own envelopes count, so that JSON which a user pastes stays a user's message.
+    The fields must be exactly those of our envelopes, so that JSON that a user pastes stays a user message.
     """
     if not text.startswith("{") or '"type"' not in text:
         return None
@@ -67,7 +67,7 @@ def event_type(text: str) -> str | None:
 
 
 def local_time(moment: datetime, time_zone: str) -> str:
-    """A moment in the agent's zone, like "2026-01-20 02:13:45 PM PST-0800"."""
+    """Returns an instant in the agent's zone, such as "2026-01-20 02:13:45 PM PST-0800"."""
     return moment.astimezone(_zone(time_zone)).strftime(TIME_FORMAT)
 
 
@@ -76,8 +76,8 @@ def _zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        # Zones are checked where they enter. One that this host does not know must not brick an agent, and the
-        # rendered time says that it is UTC.
+        # Zones are checked where they enter the system. A zone that this host does not know must not break an agent:
+        # the rendered time says that it is UTC.
         return UTC
 
 

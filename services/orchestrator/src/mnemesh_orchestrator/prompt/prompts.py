@@ -1,4 +1,4 @@
-"""System prompts by key: the built-in ones, and those in a directory of the operator's own."""
+"""System prompts by key: the built-in ones, and those in a directory of the operator."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from mnemesh_kit.errors import NotFound
 _log = structlog.get_logger("mnemesh.prompts")
 
 LONGEST_PROMPT: Final = 1_000_000
-"""Characters of a system prompt."""
+"""The maximum number of characters of a system prompt."""
 
 _KEY: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _SUFFIX: Final = ".txt"
@@ -31,30 +31,29 @@ class SystemPrompt:
 
 
 class Prompts:
-    """The system prompts that agents can be made with."""
+    """The system prompts that agents can be created with."""
 
     def __init__(self, directory: Path) -> None:
-        """Looks for custom prompts in `directory`, as `<key>.txt`; makes it where it is absent."""
+        """Reads custom prompts from `directory`, as `<key>.txt`. The directory is created if it does not exist."""
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
 
     def get(self, key: str) -> SystemPrompt:
-        """The prompt under a key. Built-in prompts come first; custom ones are read anew each time.
+        """Returns the prompt under a key. Built-in prompts take precedence. Custom prompts are read again each time.
 
         Raises:
-            NotFound: there is neither, or the file under the key is no text that a prompt can be. Metadata:
-                resource_id.
+            NotFound: no prompt has the key, or its file cannot be used as a prompt. Metadata: resource_id.
         """
         builtin = _builtin().get(key)
         if builtin is not None:
             return builtin
-        # A key is a name, never a path: nothing outside of the directory can be asked for.
+        # A key is a name and never a path, so nothing outside of the directory can be read.
         if _KEY.fullmatch(key) is None:
             raise _missing(key)
         return self._read(key)
 
     def all(self) -> tuple[SystemPrompt, ...]:
-        """Every prompt, by the alphabet of the keys; a file that is no prompt is left out, and logged."""
+        """Returns all prompts ordered by key. A file that cannot be used as a prompt is left out and logged."""
         custom = {prompt.key: prompt for prompt in self._custom()}
         return tuple(prompt for _, prompt in sorted((custom | dict(_builtin())).items()))
 
@@ -65,7 +64,7 @@ class Prompts:
                 try:
                     yield self._read(key)
                 except NotFound as error:
-                    _log.warning("a file is no system prompt", key=key, error=error.message)
+                    _log.warning("system_prompt_file_unusable", key=key, error=error.message)
 
     def _read(self, key: str) -> SystemPrompt:
         path = self._directory / f"{key}{_SUFFIX}"

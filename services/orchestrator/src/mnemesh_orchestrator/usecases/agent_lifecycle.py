@@ -20,7 +20,7 @@ from mnemesh_kit.ids import IdSource, derive_id
 from mnemesh_kit.principal import Principal, as_principal
 
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
-from mnemesh_orchestrator.compaction.summarizers import require_summariser
+from mnemesh_orchestrator.compaction.summarizers import require_summary_model
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.loop.rules import RulesSolver
@@ -101,7 +101,7 @@ class AgentLifecycle:
         offer.resolve(model)
         if draft.model_settings.fallback_model:
             offer.resolve(draft.model_settings.fallback_model)
-        require_summariser(offer, draft.compaction_settings)
+        require_summary_model(offer, draft.compaction_settings)
         agent_id, now = self._ids.new("agent"), self._clock.now()
         return Agent(
             id=agent_id,

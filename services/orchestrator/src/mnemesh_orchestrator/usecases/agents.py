@@ -11,7 +11,7 @@ from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.compaction.modes import mode_of
-from mnemesh_orchestrator.compaction.summarizers import require_summariser
+from mnemesh_orchestrator.compaction.summarizers import require_summary_model
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, require_continuation
@@ -106,7 +106,7 @@ class AgentService:
             if changed.model_settings.fallback_model:
                 offer.resolve(changed.model_settings.fallback_model)
             if changed.compaction_settings != agent.compaction_settings:
-                require_summariser(offer, changed.compaction_settings)
+                require_summary_model(offer, changed.compaction_settings)
             if mode_of(changed.compaction_settings) is not mode_of(agent.compaction_settings):
                 changed = searching_episodes(changed)
             require_continuation(changed.type, changed.continuation_message)

@@ -6,7 +6,7 @@ from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.principal import Principal
 
-from mnemesh_orchestrator.compaction.summarizers import require_summariser
+from mnemesh_orchestrator.compaction.summarizers import require_summary_model
 from mnemesh_orchestrator.compaction.window_replacement import WindowReplacement
 from mnemesh_orchestrator.errors import NothingToCompact
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
@@ -64,7 +64,7 @@ class CompactionService:
             ConversationBusy: runs and other work that came before are not done in time.
             WindowMoved: a repeat whose first try had not got through, of a window that has changed since.
         """
-        require_summariser(await self._models.of(caller.organization_id), settings)
+        require_summary_model(await self._models.of(caller.organization_id), settings)
         if dry_run:
             return (await self._composed(caller, agent_id, conversation_id, settings)).result
         async with self._slots.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:

@@ -1,6 +1,6 @@
-"""What a summariser is told, by mode: `<mode>.txt`, with {WORDS} where the longest summary is named.
+"""The prompts of summary models by mode: `<mode>.txt`. {WORDS} is replaced by the maximum length of the summary.
 
-Where a model is asked in its own context, {ANSWER} stands for how it is to answer.
+If a model is asked in its own context, {ANSWER} is replaced by the way to answer.
 """
 
 from functools import cache
@@ -9,5 +9,5 @@ from importlib import resources
 
 @cache
 def summary_prompt(mode: str) -> str:
-    """The prompt of a mode."""
+    """Returns the prompt of a mode."""
     return (resources.files(__package__) / f"{mode}.txt").read_text(encoding="utf-8").removesuffix("\n")
