@@ -43,9 +43,12 @@ from mnemesh_orchestrator.loop.context_budget import ContextBudget
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.loop.delta_log import DeltaLog
 from mnemesh_orchestrator.loop.engine import Engine
-from mnemesh_orchestrator.loop.journal import JournalWriter
+from mnemesh_orchestrator.loop.journal import Journals
+from mnemesh_orchestrator.loop.model_call import ModelCaller
 from mnemesh_orchestrator.loop.retry import RetryPolicy
+from mnemesh_orchestrator.loop.step_commit import StepCommitter
 from mnemesh_orchestrator.loop.tool_calls import ToolExecution
+from mnemesh_orchestrator.loop.window_compaction import WindowCompactor
 from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.processors.loading import INPUT_GROUP, TOOL_RESULT_GROUP, load
@@ -199,16 +202,17 @@ def build(
     builtin = BuiltinTools(services.core_memory, services.recall, services.episodes, services.archival, clock)
     context = ContextBuilder(services.recall, services.core_memory, services.archival, services.tools, clock)
     broker, deltas = EventBroker(), DeltaLog(stores.deltas)
-    journal = JournalWriter(stores.runs, deltas, broker, clock, keeps_traces=config.step_trace_days > 0)
-    tool_calls = ToolExecution(journal, builtin, services.tools, services.core_memory, retry, clock, processors)
+    journals = Journals(stores.runs, deltas, broker, clock, keeps_traces=config.step_trace_days > 0)
+    tools = ToolExecution(builtin, services.tools, services.core_memory, retry, clock, processors)
     estimator = TokenEstimator()
-    compactor = model_compactor(models, services.episodes, services.recall, clock, call_seconds=summary_seconds)
+    summarizing = model_compactor(models, services.episodes, services.recall, clock, call_seconds=summary_seconds)
     replacement = WindowReplacement(services.recall)
-    budget = ContextBudget(context, compactor, estimator, journal, replacement, retry, clock)
-    engine = Engine(stores.runs, journal, broker, services.recall, context, budget, tool_calls, retry, clock)
-    turns = TurnBuilder(stores.runs, context, services.recall, models, builtin, retry)
+    compactor = WindowCompactor(context, summarizing, estimator, replacement, retry, clock)
+    committer = StepCommitter(services.recall, context, retry)
+    engine = Engine(context, ContextBudget(estimator), compactor, ModelCaller(clock), tools, committer, retry, clock)
+    turns = TurnBuilder(stores.runs, journals, context, services.recall, models, builtin, retry, clock)
     renewer = LeaseRenewer(stores.leases, clock, instance_id)
-    worker = RunWorker(stores.runs, stores.leases, renewer, broker, deltas, engine, turns, clock)
+    worker = RunWorker(stores.runs, stores.leases, renewer, broker, deltas, journals, engine, turns, clock)
     lock = ConversationLock(stores.leases, renewer, worker.start_next, ids)
     windows = ContextWindowService(
         stores.agents,
@@ -243,7 +247,7 @@ def build(
             ids,
         ),
         previews=previews,
-        compactions=CompactionService(stores.agents, lock, replacement, models, previews, context, budget),
+        compactions=CompactionService(stores.agents, lock, replacement, models, previews, context, compactor),
         tool_runner=ToolRunner(stores.agents, builtin, services.tools, services.core_memory, context, ids),
         runs=runs,
         steps=StepService(stores.steps),

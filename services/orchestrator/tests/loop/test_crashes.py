@@ -10,7 +10,7 @@ import pytest
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import PageQuery
 from mnemesh_orchestrator.llm.port import FinishReason
-from mnemesh_orchestrator.loop.tool_calls import INTERRUPTED
+from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.events import RunAccepted, RunEvent
 from mnemesh_orchestrator.model.inputs import InputMessage

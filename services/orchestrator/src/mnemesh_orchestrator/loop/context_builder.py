@@ -14,7 +14,7 @@ from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import Message, Role, TextPart
 
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoice, ToolChoiceKind
-from mnemesh_orchestrator.loop.state import Turn
+from mnemesh_orchestrator.loop.state import TurnContext, TurnState
 from mnemesh_orchestrator.model.agent_types import shows_line_numbers
 from mnemesh_orchestrator.model.agents import PromptPolicy
 from mnemesh_orchestrator.model.archival import ArchivalSummary
@@ -143,31 +143,37 @@ class ContextBuilder:
             _log.warning("a tier is away; the turn goes on without it", tier=what, error=error.message)
             return None, f"{what} cannot be reached at the moment. Go on without, and say so where it matters."
 
-    async def assemble(self, turn: Turn) -> Assembled:
-        """The request of the next step, whether or not it fits the model's window."""
-        schemas = turn.toolbox.offered(turn.solver.allowed(turn.toolbox.names))
-        system_text, notes = await self._system_text(turn)
-        return Assembled(self._request(turn, schemas, system_text, (*turn.notes, *notes)), system_text)
+    async def assemble(self, context: TurnContext, state: TurnState, notes: tuple[str, ...] = ()) -> Assembled:
+        """Returns the request of the next step, whether or not it fits the model's window.
 
-    async def _system_text(self, turn: Turn) -> tuple[str | None, tuple[str, ...]]:
-        """The system message anew where it no longer shows the memory that there is, or None."""
-        agent = turn.agent
-        template = turn.run.config.override_system or agent.system
-        memory = _memory(turn)
-        stored = turn.window.messages[0].text
-        frozen = agent.prompt_policy is PromptPolicy.CACHE and turn.run.config.override_system is None
-        if frozen or shows(stored, template, memory):
-            return None, ()
+        Args:
+            context: the turn.
+            state: its state.
+            notes: notes for the model in addition to those of the turn.
+        """
+        toolbox, solver = context.toolbox, state.solver
+        schemas = toolbox.offered(solver.allowed(toolbox.names))
+        system_text, note = await self._changed_system_text(context, state)
+        notes = (*state.notes, *notes, *((note,) if note else ()))
+        return Assembled(self._request(context, state, schemas, system_text, notes), system_text)
+
+    async def _changed_system_text(self, context: TurnContext, state: TurnState) -> tuple[str | None, str]:
+        """Returns the new system message if the stored one does not show the current memory, and a note."""
+        agent, override = context.agent, context.run.config.override_system
+        template = override or agent.system
+        memory = _memory_section(context, state)
+        is_frozen = agent.prompt_policy is PromptPolicy.CACHE and override is None
+        if is_frozen or shows(state.window.messages[0].text, template, memory):
+            return None, ""
         summary, note = await self.archival_summary(agent.id)
-        return self.render_system(agent.time_zone, template, memory, turn.core, turn.window, summary), (
-            (note,) if note else ()
-        )
+        return self.render_system(agent.time_zone, template, memory, state.core, state.window, summary), note
 
-    async def system_anew(self, turn: Turn, window: ContextWindow) -> str:
-        """The system message that is stored with another window of the turn's conversation."""
-        summary, _ = await self.archival_summary(turn.agent.id)
-        agent = turn.agent
-        return self.render_system(agent.time_zone, agent.system, _memory(turn), turn.core, window, summary)
+    async def new_system_text(self, context: TurnContext, state: TurnState, window: ContextWindow) -> str:
+        """Returns the system message that is stored with another window of the turn's conversation."""
+        agent = context.agent
+        summary, _ = await self.archival_summary(agent.id)
+        memory = _memory_section(context, state)
+        return self.render_system(agent.time_zone, agent.system, memory, state.core, window, summary)
 
     def render_system(
         self,
@@ -191,43 +197,51 @@ class ContextBuilder:
         return compose(template, memory, metadata)
 
     def _request(
-        self, turn: Turn, schemas: tuple[ToolSchema, ...], system_text: str | None, notes: tuple[str, ...]
+        self,
+        context: TurnContext,
+        state: TurnState,
+        schemas: tuple[ToolSchema, ...],
+        system_text: str | None,
+        notes: tuple[str, ...],
     ) -> LlmRequest:
-        agent, settings = turn.agent, turn.model.settings
-        told = tuple(self._note(turn, note, index) for index, note in enumerate(notes))
-        window = with_system(turn.window, system_text)
-        format_ = turn.response_format
+        agent, model, policy, format_ = context.agent, state.model, context.policy, context.response_format
+        settings = model.settings
+        messages = (
+            *with_system(state.window, system_text).messages,
+            *state.pending,
+            *(self._note(context, state, note, index) for index, note in enumerate(notes)),
+        )
         return LlmRequest(
-            model=turn.model.info,
+            model=model.info,
             settings=settings,
-            messages=(*window.messages, *turn.pending, *told),
+            messages=messages,
             time_zone=agent.time_zone,
             tools=schemas,
-            tool_choice=_tool_choice(turn, schemas),
+            tool_choice=_tool_choice(context, state, schemas),
             parallel_tool_calls=bool(settings.parallel_tool_calls)
-            and not turn.policy.requires_tool_call
-            and turn.solver.permits_parallel_calls,
+            and not policy.requires_tool_call
+            and state.solver.permits_parallel_calls,
             inner_thoughts=bool(settings.inner_thoughts_in_kwargs),
-            response_format=format_ if format_ and not turn.policy.requires_tool_call else ResponseFormat(),
-            tool_return_char_limit=return_limit(turn.model.prompt_limit),
+            response_format=format_ if format_ and not policy.requires_tool_call else ResponseFormat(),
+            tool_return_char_limit=return_limit(model.prompt_limit),
         )
 
-    def _note(self, turn: Turn, text: str, index: int) -> Message:
+    def _note(self, context: TurnContext, state: TurnState, text: str, index: int) -> Message:
         now = self._clock.now()
         return Message(
-            id=derive_id("message", turn.run.id, "note", str(turn.progress.number), str(index)),
+            id=derive_id("message", context.run.id, "note", str(state.step_number), str(index)),
             role=Role.USER,
             created_at=now,
-            content=(TextPart(system_alert(text, now, turn.agent.time_zone)),),
+            content=(TextPart(system_alert(text, now, context.agent.time_zone)),),
         )
 
 
-def _memory(turn: Turn) -> str:
+def _memory_section(context: TurnContext, state: TurnState) -> str:
     return memory_section(
-        turn.core,
-        turn.solver.prompt(),
-        numbered=shows_line_numbers(turn.agent.type, turn.model.info.provider),
-        show_blocks=turn.spec.shows_blocks,
+        state.core,
+        state.solver.prompt(),
+        numbered=shows_line_numbers(context.agent.type, state.model.info.provider),
+        show_blocks=context.spec.shows_blocks,
     )
 
 
@@ -252,13 +266,14 @@ def with_system(window: ContextWindow, system_text: str | None) -> ContextWindow
     return replace(window, messages=(head, *window.messages[1:]))
 
 
-def _tool_choice(turn: Turn, schemas: tuple[ToolSchema, ...]) -> ToolChoice:
+def _tool_choice(context: TurnContext, state: TurnState, schemas: tuple[ToolSchema, ...]) -> ToolChoice:
     if not schemas:
         return ToolChoice()
-    forced = turn.solver.must_call()
-    if forced and len(schemas) == 1:
+    is_forced = state.solver.must_call()
+    if is_forced and len(schemas) == 1:
         return ToolChoice(ToolChoiceKind.NAMED, schemas[0].name)
-    return ToolChoice(ToolChoiceKind.REQUIRED if forced or turn.policy.requires_tool_call else ToolChoiceKind.AUTO)
+    is_required = is_forced or context.policy.requires_tool_call
+    return ToolChoice(ToolChoiceKind.REQUIRED if is_required else ToolChoiceKind.AUTO)
 
 
 def _kept(known: T | None) -> T:

@@ -1,8 +1,8 @@
-"""Running a user-written tool: once, with the agent's blocks beside it, and what it changed in them stored."""
+"""The execution of a stored tool with the agent's blocks, and the storage of the changes that it made in them."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from mnemesh_kit.errors import DeadlineExceeded, MnemeshError, Unavailable
 
@@ -11,37 +11,47 @@ from mnemesh_orchestrator.model.core_memory import AgentAuthor, Block, BlockEdit
 from mnemesh_orchestrator.model.custom_tools import CustomTool, ToolResult
 from mnemesh_orchestrator.ports.tools import ToolsPort
 
-INTERRUPTED = "The tool was interrupted, its outcome is unknown. It was not run again; check before you repeat it."
+INTERRUPTED: Final = (
+    "The tool was interrupted, its outcome is unknown. It was not run again; check before you repeat it."
+)
 
 T = TypeVar("T")
-Calling = Callable[[Callable[[], Awaitable[T]]], Awaitable[T]]
-Edit = Callable[[str, AgentAuthor, str, BlockEdit], Awaitable[Block]]
+Attempts = Callable[[Callable[[], Awaitable[T]]], Awaitable[T]]
+EditBlock = Callable[[str, AgentAuthor, str, BlockEdit], Awaitable[Block]]
 
 
-async def once(call: Callable[[], Awaitable[T]]) -> T:
-    """Makes a call, whatever comes of it."""
+async def single_attempt(call: Callable[[], Awaitable[T]]) -> T:
+    """Makes a call once."""
     return await call()
 
 
 async def run_custom(
     tools: ToolsPort,
-    edit: Edit,
+    edit_block: EditBlock,
     agent: Agent,
     core: CoreMemory,
     tool: CustomTool,
     arguments: Mapping[str, Any],
     author: AgentAuthor,
     effect_prefix: str,
-    calling: Calling[tuple[ToolResult, Mapping[str, str]]] = once,
+    attempts: Attempts[tuple[ToolResult, Mapping[str, str]]] = single_attempt,
 ) -> ToolResult:
-    """What the tool came to; where nobody answers, that is not known, and the tool is not run a second time.
+    """Runs a stored tool, and returns its result. If the tools service does not answer, the result says so.
 
-    `calling` makes the call. One that makes it again is for tools that may be run again.
-    Each block that it changed is stored by `edit`, under "{effect_prefix}/{ordinal}": unless somebody else changed the
-    block after `core` was read, for the tool had not seen that.
+    Args:
+        tools: the tools service.
+        edit_block: stores one changed block.
+        agent: the agent that calls the tool.
+        core: the agent's blocks, which the tool sees. A block that was changed since `core` was read is not
+            overwritten, because the tool did not see that change.
+        tool: the tool.
+        arguments: its arguments.
+        author: the author of the edits.
+        effect_prefix: the prefix of the edits' request ids, which end in "/{ordinal}".
+        attempts: makes the call, once or more often. Only idempotent tools may run more often.
     """
     try:
-        result, changed = await calling(
+        result, changed = await attempts(
             lambda: tools.execute(
                 tool.id,
                 json.dumps(arguments, ensure_ascii=False),
@@ -57,13 +67,10 @@ async def run_custom(
         return ToolResult(ok=False, text=f"Error executing function {tool.name}: {error.message}")
     problems = []
     for ordinal, (label, value) in enumerate(sorted(changed.items())):
+        block = core.block(label)
+        edit = Rethink(value, block.revision if block is not None else None)
         try:
-            await edit(f"{effect_prefix}/{ordinal}", author, label, Rethink(value, _seen(core, label)))
+            await edit_block(f"{effect_prefix}/{ordinal}", author, label, edit)
         except MnemeshError as error:
             problems.append(f"The block {label} was not changed: {error.message}")
     return ToolResult(False, "\n".join((result.text, *problems)), result.stdout, result.stderr) if problems else result
-
-
-def _seen(core: CoreMemory, label: str) -> int | None:
-    block = core.block(label)
-    return block.revision if block is not None else None

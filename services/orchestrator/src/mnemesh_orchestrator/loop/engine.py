@@ -1,188 +1,365 @@
-"""The step loop: gather, assemble, ask, journal, run the tools, commit, go on or stop. One for all kinds of agent."""
+"""The step loop, one for all agent types.
 
+Gather, assemble, call the model, journal, run the tools, commit, continue or stop. Compact when the budget says so.
+"""
+
+from collections.abc import Sequence
 from dataclasses import replace
 
+import structlog
 from mnemesh_kit.clock import Clock
+from mnemesh_kit.errors import Internal, MnemeshError
 from mnemesh_types.messages import Message
 from mnemesh_types.usage import Usage
 
-from mnemesh_orchestrator.errors import RuleFault
+from mnemesh_orchestrator.errors import LeaseLost, RuleFault
+from mnemesh_orchestrator.llm.errors import STAYS_AWAY, ContextOverflow, ProviderBadAnswer
 from mnemesh_orchestrator.loop import approvals
-from mnemesh_orchestrator.loop import step_messages as answers
-from mnemesh_orchestrator.loop.cancellation import TurnCanceller
-from mnemesh_orchestrator.loop.context_budget import ContextBudget
-from mnemesh_orchestrator.loop.context_builder import ContextBuilder
-from mnemesh_orchestrator.loop.journal import JournalWriter
-from mnemesh_orchestrator.loop.model_call import ModelCaller
+from mnemesh_orchestrator.loop.call_plan import plan_calls, with_gates
+from mnemesh_orchestrator.loop.cancellation import cancelled_step_messages, closing_step
+from mnemesh_orchestrator.loop.context_budget import (
+    MAX_COMPACTIONS,
+    ContextBudget,
+    gain_worth_it,
+    least_gain,
+    limit,
+    require_space,
+)
+from mnemesh_orchestrator.loop.context_builder import Assembled, ContextBuilder
+from mnemesh_orchestrator.loop.message_events import answer_events, approval_response_event
+from mnemesh_orchestrator.loop.model_call import MAX_FORMAT_CALLS, ModelCaller, format_problem
 from mnemesh_orchestrator.loop.policy import StepOutcome, Verdict
 from mnemesh_orchestrator.loop.retry import RetryPolicy
-from mnemesh_orchestrator.loop.state import Answered, Turn, committed
-from mnemesh_orchestrator.loop.step_commit import StepCommitter, after_calls, journalled, step_messages
-from mnemesh_orchestrator.loop.step_records import conclude, new_step
-from mnemesh_orchestrator.loop.tool_calls import Carried, ToolExecution
+from mnemesh_orchestrator.loop.state import OpenCommit, StepState, Turn, concluded, new_step
+from mnemesh_orchestrator.loop.step_commit import StepCommitter, messages_after_calls, step_messages
+from mnemesh_orchestrator.loop.step_messages import answer_id, step_id
+from mnemesh_orchestrator.loop.tool_calls import CallResult, ToolExecution
+from mnemesh_orchestrator.loop.window_compaction import WindowCompactor
 from mnemesh_orchestrator.model.approvals import Resumption
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
 from mnemesh_orchestrator.model.runs import StopReason
-from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
 from mnemesh_orchestrator.model.steps import StepStatus
-from mnemesh_orchestrator.ports.recall import RecallPort
-from mnemesh_orchestrator.runs.event_broker import EventBroker
-from mnemesh_orchestrator.store.base import RunStore
+
+_log = structlog.get_logger("mnemesh.loop")
 
 
 class Engine:
-    """Carries out the steps of a turn. What it raises ends the run; everything committed before stands."""
+    """Runs the steps of a turn. An error that it raises ends the run; committed steps stay."""
 
     def __init__(
         self,
-        store: RunStore,
-        recorder: JournalWriter,
-        hub: EventBroker,
-        recall: RecallPort,
         context: ContextBuilder,
-        fitting: ContextBudget,
-        execution: ToolExecution,
-        patience: RetryPolicy,
+        budget: ContextBudget,
+        compactor: WindowCompactor,
+        models: ModelCaller,
+        tools: ToolExecution,
+        committer: StepCommitter,
+        retry: RetryPolicy,
         clock: Clock,
     ) -> None:
-        self._recorder = recorder
         self._context = context
-        self._execution = execution
-        self._patience = patience
+        self._budget = budget
+        self._compactor = compactor
+        self._models = models
+        self._tools = tools
+        self._committer = committer
+        self._retry = retry
         self._clock = clock
-        self._fitting = fitting
-        self._asking = ModelCaller(fitting, recorder, clock)
-        self._writer = StepCommitter(recorder, hub, recall, context, patience, clock)
-        self._closing = TurnCanceller(store, self._writer, clock)
 
-    async def carry_out(self, turn: Turn) -> StopReason:
-        """Steps until the turn stops.
+    async def run(self, turn: Turn) -> StopReason:
+        """Runs steps until the turn stops.
 
         Raises:
-            ProviderError: the model did not answer, and nothing of the step is kept.
-            ContextWindowOverflow, SystemPromptOverflow: the next request does not fit, whatever is taken away.
-            RuleFault: a rule gives a tool what it does not take.
-            LeaseLost: somebody else carries the run out now.
+            ProviderError: the model did not answer. The step leaves nothing.
+            ContextWindowOverflow, SystemPromptOverflow: the next request does not fit, with every compaction.
+            RuleFault: a rule prefills an argument that the tool does not take.
+            LeaseLost: another process holds the run now.
         """
-        await self._fitting.resume(turn)
-        resumption = turn.run.resumes
-        verdict = await (self._step(turn) if resumption is None else self._resume(turn, resumption))
+        context, state = turn.context, turn.state
+        await self._finish_compaction(turn)
+        resumption = context.run.resumes
+        verdict = await (self._run_step(turn) if resumption is None else self._resume(turn, resumption))
         while verdict.stop is None:
-            turn.core = await self._patience.call(
-                lambda: self._context.core_memory(turn.agent.id, turn.conversation.holder_id)
+            state.core = await self._retry.call(
+                lambda: self._context.core_memory(context.agent.id, context.conversation.holder_id)
             )
-            verdict = await self._step(turn)
+            verdict = await self._run_step(turn)
         if verdict.fault is not None:
             raise RuleFault(verdict.fault.removeprefix("Error: "))
         return verdict.stop
 
-    async def cancel(self, turn: Turn) -> None:
-        """Leaves a valid history behind: see TurnCanceller."""
-        await self._closing.cancel(turn)
-
-    async def _resume(self, turn: Turn, resumption: Resumption) -> Verdict:
-        """Carries out what had waited for its decision, and commits it before the model is asked."""
-        if resumption.withdrawn:
-            await self._closing.cancel(turn)
-            return Verdict(StopReason.CANCELLED)
-        asked = resumption.asked
-        answered = approvals.resumed(
-            turn, resumption, new_step(turn, answers.step_id(turn.run.id, 0), self._clock.now())
-        )
-        if turn.entry(asked.step_id, EntryKind.DECISION) is None:
-            entry = JournalEntry(asked.step_id, EntryKind.DECISION, self._clock.now())
-            await self._recorder.record(turn, asked.step_id, entry, [approvals.shown_answer(turn, resumption)])
-        turn.solver = replace(turn.solver, history=asked.history, last_result=asked.last_result)
-        turn.sight = SeenRevisions(asked.seen) if asked.seen is not None else None
-        carried = await self._execution.carry_out(turn, asked.step_id, asked.calls)
-        verdict = self._verdict(turn, answered, carried)
-        answer = approvals.answer_message(turn, resumption)
-        if answer.id not in {message.id for message in turn.window.messages}:
-            returns = after_calls(turn, asked.step_id, carried, verdict, asked.message.created_at)
-            await self._writer.commit(turn, answered, (replace(answer, step_id=asked.step_id), *returns))
-        return Verdict() if turn.pending and verdict.fault is None else verdict
-
-    async def _pause(self, turn: Turn, answered: Answered, *, committed: bool) -> Verdict:
-        """Commits an answer whose calls wait for a decision, and the request for it."""
-        verdict = Verdict(StopReason.REQUIRES_APPROVAL)
-        messages = (*step_messages(turn, answered, (), verdict), approvals.request_message(turn, answered))
-        if not committed:
-            await self._writer.commit(turn, answered, messages)
-        turn.pending = ()
-        turn.progress.approval = approvals.approval(turn, answered, messages[-2], self._clock.now())
-        conclude(turn, answered.step, answered.answer.usage, verdict.stop, self._clock.now())
-        return verdict
-
-    async def _step(self, turn: Turn) -> Verdict:
-        turn.progress.number += 1
-        step_id = answers.step_id(turn.run.id, turn.progress.number)
-        held = committed(turn, step_id)
-        known = turn.entry(step_id, EntryKind.ANSWER)
-        if known is None and held:
-            return self._recognise(turn, step_id, held)
-        answered = (
-            journalled(turn, known, self._clock.now())
-            if known is not None
-            else await self._asking.until_fit(turn, step_id)
-        )
-        message = answered.answer.message
-        if turn.policy.requires_tool_call and not message.tool_calls:
-            conclude(
-                turn,
-                answered.step,
-                answered.answer.usage,
-                StopReason.NO_TOOL_CALL,
-                self._clock.now(),
-                StepStatus.FAILED,
-            )
+    async def _run_step(self, turn: Turn) -> Verdict:
+        context, state = turn.context, turn.state
+        state.step_number += 1
+        step = self._new_step(turn, step_id(context.run.id, state.step_number))
+        committed = state.committed(step.id)
+        entry = context.journal.entry(step.id, EntryKind.ANSWER)
+        if entry is not None:
+            self._restore_answer(turn, step, entry)
+        elif committed:
+            return self._conclude_committed(turn, step, committed)
+        else:
+            await self._ask_model(turn, step)
+        message = step.given.message
+        if context.policy.requires_tool_call and not message.tool_calls:
+            self._conclude(turn, step, StopReason.NO_TOOL_CALL, StepStatus.FAILED)
             return Verdict(StopReason.NO_TOOL_CALL)
-        if message.tool_calls and not answered.journalled:
-            answered = await self._writer.journal(turn, answered)
-        if any(item.gated for item in answered.planned):
-            return await self._pause(turn, answered, committed=bool(held))
-        seen = answered.answer.seen
-        turn.sight = SeenRevisions(seen) if seen is not None else None
-        carried = await self._execution.carry_out(turn, step_id, answered.planned)
-        return await self._conclude_and_commit(turn, answered, carried, committed=bool(held))
+        if message.tool_calls and not step.is_journalled:
+            await self._journal_answer(turn, step)
+        if step.has_gated_calls:
+            return await self._pause(turn, step, is_committed=bool(committed))
+        results = await self._run_tools(turn, step)
+        return await self._commit_and_decide(turn, step, results, is_committed=bool(committed))
 
-    async def _conclude_and_commit(
-        self, turn: Turn, answered: Answered, carried: tuple[Carried, ...], *, committed: bool
+    async def _ask_model(self, turn: Turn, step: StepState) -> None:
+        """Calls the model until it gives an answer that the step can use.
+
+        A request that the provider refuses as too long is repeated with a smaller window. A model that stays away is
+        replaced by its fallback for the rest of the turn. An answer without the required format is asked for again.
+        """
+        context, state = turn.context, turn.state
+        spent, asked, refusals = Usage(), 1, 0
+        refused: tuple[Assembled, ContextOverflow] | None = None
+        while True:
+            assembled = await self._build_request(turn, step)
+            if refused is not None and refusals == 1 and assembled.request == refused[0].request:
+                raise refused[1]  # nothing could be taken away
+            step.record = new_step(context, state, step.id, self._clock.now())
+            try:
+                found = await self._models.call(
+                    context,
+                    state,
+                    step.record,
+                    assembled,
+                    start_attempt=step.start_attempt,
+                    on_first_event=lambda: state.mark_first_token(self._clock.monotonic() - context.started),
+                )
+            except ContextOverflow as error:
+                if refusals == MAX_COMPACTIONS:
+                    raise
+                refusals, refused = refusals + 1, (assembled, error)
+                state.tokens = self._budget.refuse(context, state, error)
+                continue
+            except STAYS_AWAY as error:
+                fallback = state.model.fallback
+                if fallback is None:
+                    raise
+                _log.warning("fallback_model_used", model=fallback.info.handle, error=error.message)
+                state.use_fallback(fallback.info.handle)
+                refusals, refused = 0, None
+                continue
+            state.tokens = self._budget.learn(context, state, found.answer.usage.prompt_tokens)
+            spent += found.answer.usage
+            problem = format_problem(context, found.answer)
+            if problem is None:
+                step.record = found.record
+                step.accept(replace(found.answer, usage=spent), found.planned, is_journalled=False)
+                return
+            _log.warning("answer_format_invalid", attempt=asked, problem=problem)
+            if asked == MAX_FORMAT_CALLS:
+                raise ProviderBadAnswer(
+                    f"The model's answer is not in the agent's response format: {problem}.",
+                    provider=state.model.info.provider,
+                )
+            step.notes = (f"Your answer was not shown to the user: {problem}. Answer again, with JSON alone.",)
+            asked, refusals, refused = asked + 1, 0, None
+
+    async def _build_request(self, turn: Turn, step: StepState) -> Assembled:
+        """Assembles the request of a step, and compacts the window until the request fits the model's window.
+
+        Raises:
+            ContextWindowOverflow, SystemPromptOverflow: the request does not fit, with every compaction.
+        """
+        context, state = turn.context, turn.state
+        for attempt in range(MAX_COMPACTIONS + 1):
+            assembled = await self._context.assemble(context, state, step.notes)
+            measured = self._budget.measure(context, assembled.request)
+            state.tokens = replace(state.tokens, estimate=measured.estimate)
+            fits = measured.total <= limit(state)
+            if fits and (attempt or self._budget.is_within_trigger(context, state, measured)):
+                return assembled
+            require_space(state, measured)
+            compaction = None
+            if attempt < MAX_COMPACTIONS:
+                gain = least_gain(state, fits=fits)
+                compaction = await self._compactor.compose(context, state, gain, assembled=assembled)
+            if compaction is None:
+                break
+            state.window = await self._compactor.journal_and_apply(context, step.id, compaction)
+        if fits:
+            return assembled
+        return replace(assembled, request=self._budget.clip_returns(context, state, assembled.request, measured))
+
+    async def _journal_answer(self, turn: Turn, step: StepState) -> None:
+        entry = JournalEntry(step.id, EntryKind.ANSWER, self._clock.now(), answer=step.given)
+        events = answer_events(step.given.message, step.planned, turn.context.run.config)
+        await turn.context.journal.record(entry, events)
+        step.is_journalled = True
+
+    async def _run_tools(self, turn: Turn, step: StepState) -> tuple[CallResult, ...]:
+        if not step.planned:
+            return ()
+        context, state = turn.context, turn.state
+        results, state.solver = await self._tools.run(context, state, step.id, step.planned, step.seen)
+        return results
+
+    async def _commit_and_decide(
+        self, turn: Turn, step: StepState, results: Sequence[CallResult], *, is_committed: bool
     ) -> Verdict:
-        verdict = self._verdict(turn, answered, carried)
-        is_due = self._fitting.is_due(turn, answered, verdict.stop)
-        if not answered.journalled and (is_due or verdict.stop is not StopReason.END_TURN):
-            answered = await self._writer.journal(turn, answered)
-        messages = step_messages(turn, answered, carried, verdict)
-        if messages and not committed:
-            await self._writer.commit(turn, answered, messages)
-        turn.pending = ()
-        conclude(turn, answered.step, answered.answer.usage, verdict.stop, self._clock.now())
+        """Commits a step whose tools have run, and decides whether the turn continues."""
+        context, state = turn.context, turn.state
+        verdict = self._decide(turn, step, results)
+        is_due = self._budget.is_due(context, state, step, verdict.stop)
+        if not step.is_journalled and (is_due or verdict.stop is not StopReason.END_TURN):
+            await self._journal_answer(turn, step)
+        messages = step_messages(context, step, results, verdict)
+        if messages and not is_committed:
+            await self._commit(turn, step, messages)
+        state.pending = ()
+        self._conclude(turn, step, verdict.stop)
         if is_due:
-            await self._fitting.after_step(turn, answered.step.id)
+            await self._compact_after(turn, step)
         return verdict
 
-    def _verdict(self, turn: Turn, answered: Answered, carried: tuple[Carried, ...]) -> Verdict:
-        for item in carried:
+    def _decide(self, turn: Turn, step: StepState, results: Sequence[CallResult]) -> Verdict:
+        context, state = turn.context, turn.state
+        for item in results:
             if item.planned.is_rules_fault:
                 return Verdict(StopReason.INVALID_TOOL_CALL, fault=item.planned.problem)
-        return turn.policy.decide(
+        return context.policy.decide(
             StepOutcome(
-                calls=tuple(item.outcome for item in carried),
-                length_cut=answered.answer.length_cut,
-                last=turn.progress.last,
-                solver=turn.solver,
-                available=turn.toolbox.names,
+                calls=tuple(item.outcome for item in results),
+                length_cut=step.given.length_cut,
+                last=state.step_number >= context.run.config.max_steps,
+                solver=state.solver,
+                available=context.toolbox.names,
             )
         )
 
-    def _recognise(self, turn: Turn, step_id: str, held: tuple[Message, ...]) -> Verdict:
-        """A last step that was committed before a restart and has no journal: it was plain text, and ended the turn."""
-        turn.goes_on_with(next((message.model for message in held if message.model), None))
-        step = new_step(turn, step_id, self._clock.now())
-        turn.pending = ()
-        for message in held:
-            if message.id == answers.answer_id(step_id):
-                answer = JournalledAnswer(message, (), Usage(), turn.window.version, None)
-                self._writer.tell(turn, Answered(answer, (), journalled=False, step=step))
-        conclude(turn, step, Usage(), StopReason.END_TURN, self._clock.now())
+    async def _commit(self, turn: Turn, step: StepState, messages: tuple[Message, ...]) -> None:
+        """Commits messages. The events of an answer that is not journalled are published after the commit."""
+        context, state = turn.context, turn.state
+        state.open_commit = OpenCommit(step, messages)
+        state.window = await self._committer.commit(context, state.window, step, messages)
+        state.open_commit = None
+        if not step.is_journalled:
+            context.journal.publish_committed(
+                step.id, answer_events(step.given.message, step.planned, context.run.config)
+            )
+
+    def _conclude(
+        self, turn: Turn, step: StepState, stop: StopReason | None, status: StepStatus = StepStatus.SUCCESS
+    ) -> None:
+        usage = step.given.usage
+        turn.state.conclude(usage)
+        turn.context.journal.add_step(concluded(step.record, usage, stop, self._clock.now(), status))
+
+    async def _compact_after(self, turn: Turn, step: StepState) -> None:
+        """Compacts the window after a step. If that fails, the next request tries again."""
+        context, state = turn.context, turn.state
+        try:
+            compaction = await self._compactor.compose(context, state, gain_worth_it(state))
+            if compaction is not None:
+                following = replace(compaction, after_step=True)
+                state.window = await self._compactor.journal_and_apply(context, step.id, following)
+        except LeaseLost:
+            raise
+        except MnemeshError as error:
+            _log.warning("compaction_failed", run_id=context.run.id, error=error.message)
+
+    async def _finish_compaction(self, turn: Turn) -> None:
+        """Applies a compaction that was journalled and not applied before a restart."""
+        for entry in turn.context.journal.entries.values():
+            compaction = entry.compaction
+            if compaction is not None and compaction.base_version == turn.state.window.version:
+                turn.state.window = await self._compactor.apply(turn.context, compaction)
+                return
+
+    def _new_step(self, turn: Turn, id_: str) -> StepState:
+        return StepState(new_step(turn.context, turn.state, id_, self._clock.now()))
+
+    def _restore_answer(self, turn: Turn, step: StepState, entry: JournalEntry) -> None:
+        """Takes the answer of a step from the journal."""
+        context, state, answer = turn.context, turn.state, entry.answer
+        if answer is None:
+            raise Internal("a journalled answer has no payload")
+        state.use_fallback(answer.message.model)
+        step.record = replace(
+            new_step(context, state, step.id, self._clock.now()),
+            created_at=entry.at,
+            attempts=answer.attempts,
+            model_ms=answer.model_ms,
+        )
+        planned = plan_calls(answer.message, context.toolbox, state.solver)
+        step.accept(answer, with_gates(planned, answer.gated), is_journalled=True)
+
+    def _conclude_committed(self, turn: Turn, step: StepState, committed: Sequence[Message]) -> Verdict:
+        """Concludes a step that was committed before a restart without a journal: plain text that ended the turn."""
+        context, state = turn.context, turn.state
+        state.use_fallback(next((message.model for message in committed if message.model), None))
+        step.record = new_step(context, state, step.id, self._clock.now())
+        state.pending = ()
+        message = next((message for message in committed if message.id == answer_id(step.id)), None)
+        if message is not None:
+            context.journal.publish_committed(step.id, answer_events(message, (), context.run.config))
+        answer = JournalledAnswer(message or committed[-1], (), Usage(), state.window.version, None)
+        step.accept(answer, (), is_journalled=False)
+        self._conclude(turn, step, StopReason.END_TURN)
         return Verdict(StopReason.END_TURN)
+
+    async def _pause(self, turn: Turn, step: StepState, *, is_committed: bool) -> Verdict:
+        """Commits an answer whose calls wait for a decision, with the request for the decision."""
+        context, state = turn.context, turn.state
+        verdict = Verdict(StopReason.REQUIRES_APPROVAL)
+        messages = (*step_messages(context, step, (), verdict), approvals.request_message(context.run, step))
+        if not is_committed:
+            await self._commit(turn, step, messages)
+        state.pending = ()
+        state.approval = approvals.approval(context, state.solver, step, messages[-2], self._clock.now())
+        self._conclude(turn, step, verdict.stop)
+        return verdict
+
+    async def _resume(self, turn: Turn, resumption: Resumption) -> Verdict:
+        """Runs the calls that waited for a decision, and commits their returns before the model is called."""
+        context, state = turn.context, turn.state
+        if resumption.withdrawn:
+            await self.cancel(turn)
+            return Verdict(StopReason.CANCELLED)
+        asked = resumption.asked
+        answer = approvals.answer_message(context.run, resumption)
+        if context.journal.entry(asked.step_id, EntryKind.DECISION) is None:
+            entry = JournalEntry(asked.step_id, EntryKind.DECISION, self._clock.now())
+            await context.journal.record(entry, [approval_response_event(answer)])
+        state.solver = replace(state.solver, history=asked.history, last_result=asked.last_result)
+        step = self._new_step(turn, step_id(context.run.id, 0))
+        step.accept(approvals.resumed_answer(resumption, state.window.version), asked.calls, is_journalled=True)
+        results, state.solver = await self._tools.run(context, state, asked.step_id, asked.calls, step.seen)
+        verdict = self._decide(turn, step, results)
+        if answer.id not in {message.id for message in state.window.messages}:
+            returns = messages_after_calls(context, asked.step_id, results, verdict, asked.message.created_at)
+            await self._commit(turn, step, (replace(answer, step_id=asked.step_id), *returns))
+        return Verdict() if state.pending and verdict.fault is None else verdict
+
+    async def cancel(self, turn: Turn) -> None:
+        """Leaves a valid history: commits journalled answers with a return for every call, closes open requests.
+
+        A commit that was interrupted is repeated, because its outcome is not known.
+        """
+        context, state = turn.context, turn.state
+        if (interrupted := state.open_commit) is not None:
+            await self._commit(turn, interrupted.step, interrupted.messages)
+            if interrupted.step.record.number:
+                self._conclude(turn, interrupted.step, StopReason.CANCELLED)
+        else:
+            await context.journal.reload()
+            # The journal of a resumed run may hold steps that this process had not reached.
+            state.step_number = max(state.step_number, 1)
+            while entry := context.journal.entry(step_id(context.run.id, state.step_number), EntryKind.ANSWER):
+                if not state.committed(entry.step_id):
+                    step = self._new_step(turn, entry.step_id)
+                    self._restore_answer(turn, step, entry)
+                    await self._commit(turn, step, cancelled_step_messages(context, step, entry))
+                    self._conclude(turn, step, StopReason.CANCELLED, StepStatus.CANCELLED)
+                state.step_number += 1
+        if (closing := closing_step(context, state, self._clock.now())) is not None:
+            await self._commit(turn, *closing)

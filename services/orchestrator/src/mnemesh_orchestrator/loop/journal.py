@@ -1,72 +1,178 @@
-"""Writing what happens in a run: its events numbered without a gap, and told only once they are stored."""
+"""The journal and the events of a run: numbered without gaps, stored, and only then published."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
 from mnemesh_kit.clock import Clock
 
-from mnemesh_orchestrator.llm.port import LlmAnswer
 from mnemesh_orchestrator.loop.delta_log import DeltaLog
-from mnemesh_orchestrator.loop.state import Turn
-from mnemesh_orchestrator.model.events import Delta, DurableBody, StepStarted
-from mnemesh_orchestrator.model.journal import JournalEntry
+from mnemesh_orchestrator.model.agents import Correction
+from mnemesh_orchestrator.model.approvals import Approval
+from mnemesh_orchestrator.model.events import Delta, DurableBody, RunEvent, StepStarted
+from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
+from mnemesh_orchestrator.model.leases import Lease
+from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.model.steps import Step, StepTrace
-from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_orchestrator.store.base import RunStore
 
 T = TypeVar("T")
 
+EntryKey = tuple[str, EntryKind, int]
 
-class JournalWriter:
-    """Journal entries and events of runs, each with the steps and traces since the last write."""
+
+class EventPublisher(Protocol):
+    """Delivers events to the followers of their run in this process."""
+
+    def publish(self, events: Iterable[RunEvent]) -> None:
+        """Delivers events, in order. Durable events are stored before they are published."""
+        ...
+
+
+class Journals:
+    """Opens the journals of the runs that this process executes."""
 
     def __init__(
-        self, store: RunStore, deltas: DeltaLog, hub: EventBroker, clock: Clock, *, keeps_traces: bool = True
+        self, store: RunStore, deltas: DeltaLog, publisher: EventPublisher, clock: Clock, *, keeps_traces: bool = True
     ) -> None:
-        self._store = store
-        self._deltas = deltas
-        self._hub = hub
-        self._clock = clock
-        self._keeps_traces = keeps_traces
+        self.store = store
+        self.deltas = deltas
+        self.publisher = publisher
+        self.clock = clock
+        self.keeps_traces = keeps_traces
 
-    def trace(self, turn: Turn, step: Step, answer: LlmAnswer) -> None:
-        """Keeps what went to the model and came back, where the server does that; the next write takes it along."""
-        if self._keeps_traces:
-            trace = StepTrace(step.id, answer.request_body, answer.response_body, step.model_ms or 0, self._clock.now())
-            # A step that was asked again is shown by its last answer.
-            turn.progress.traces = [known for known in turn.progress.traces if known.step_id != step.id]
-            turn.progress.traces.append(trace)
+    def open(self, run: Run, lease: Lease) -> "JournalWriter":
+        """Returns the journal of a run. It knows no entries of earlier holders yet."""
+        return JournalWriter(self, run, lease)
 
-    def live(self, turn: Turn, step_id: str, body: StepStarted | Delta) -> None:
-        """Tells the followers what is just happening; of a background run that streams it is stored as well."""
-        progress, event = turn.progress, turn.progress.live(self._clock.now(), step_id, body)
-        if turn.run.background and turn.run.config.stream_tokens:
-            event = self._deltas.take(turn.lease, progress.sequence, event)
-        self._hub.publish([event])
 
-    async def record(self, turn: Turn, step_id: str, entry: JournalEntry, bodies: Sequence[DurableBody] = ()) -> None:
-        """Stores an entry and what clients are told of it, in one transaction. A cancellation waits for it to end.
+class JournalWriter:
+    """The journal of one run: reads the entries of earlier holders, writes entries, events, steps, and traces.
+
+    Steps and traces are stored with the next write. The writer is the only one that numbers the run's events.
+    """
+
+    def __init__(self, journals: Journals, run: Run, lease: Lease) -> None:
+        self._journals = journals
+        self._run_id = run.id
+        self._lease = lease
+        self._stores_deltas = run.background and run.config.stream_tokens
+        self._entries: dict[EntryKey, JournalEntry] = {}
+        self._sequence = run.last_sequence
+        self._steps: list[Step] = []
+        self._traces: list[StepTrace] = []
+        # Events that were published when their step was committed, and that are stored with the end of the run.
+        self._unstored: list[RunEvent] = []
+        self._writing = asyncio.Lock()
+
+    @property
+    def entries(self) -> Mapping[EntryKey, JournalEntry]:
+        """The entries that earlier holders of the run wrote, as far as they were loaded."""
+        return self._entries
+
+    def entry(self, step_id: str, kind: EntryKind, ordinal: int = 0) -> JournalEntry | None:
+        """Returns the entry of an earlier holder, or None."""
+        return self._entries.get((step_id, kind, ordinal))
+
+    def add_entries(self, entries: Iterable[JournalEntry]) -> None:
+        """Adds entries. A later entry of the same key replaces an earlier one."""
+        self._entries.update(((entry.step_id, entry.kind, entry.ordinal), entry) for entry in entries)
+
+    def add_earlier_entries(self, entries: Iterable[JournalEntry]) -> None:
+        """Adds entries of earlier runs. Entries of this run take precedence over them."""
+        known = self._entries
+        self._entries = {}
+        self.add_entries(entries)
+        self._entries.update(known)
+
+    async def reload(self) -> None:
+        """Reads every entry of the run from the store, including those that this process wrote."""
+        self.add_entries(await self._journals.store.journal(self._run_id))
+
+    def add_step(self, step: Step) -> None:
+        """Stores a concluded step with the next write."""
+        self._steps.append(step)
+
+    def add_trace(self, step_id: str, request: str, response: str, model_ms: int) -> None:
+        """Stores the request and the answer of a step with the next write, if traces are kept.
+
+        A later trace of the same step replaces an earlier one.
+        """
+        if self._journals.keeps_traces:
+            trace = StepTrace(step_id, request, response, model_ms, self._journals.clock.now())
+            self._traces = [known for known in self._traces if known.step_id != step_id]
+            self._traces.append(trace)
+
+    def publish_live(self, step_id: str, body: StepStarted | Delta) -> None:
+        """Publishes a live event. Those of a background run that streams tokens are stored as well."""
+        event = RunEvent(self._run_id, self._journals.clock.now(), body, None, step_id)
+        if self._stores_deltas:
+            event = self._journals.deltas.take(self._lease, self._sequence, event)
+        self._journals.publisher.publish([event])
+
+    def publish_committed(self, step_id: str, bodies: Sequence[DurableBody]) -> None:
+        """Publishes events of a committed step before they are stored. The end of the run stores them."""
+        events = self._numbered(step_id, bodies)
+        self._sequence += len(events)
+        self._unstored.extend(events)
+        self._journals.publisher.publish(events)
+
+    async def record(self, entry: JournalEntry, bodies: Sequence[DurableBody] = ()) -> None:
+        """Stores an entry with its events in one transaction, then publishes the events.
+
+        A cancellation of the caller takes effect after the write.
 
         Raises:
-            LeaseLost: somebody else carries the run out now.
+            LeaseLost: another process holds the run now.
         """
-        await settled(self._record(turn, step_id, entry, bodies))
+        await shielded(self._record(entry, bodies))
 
-    async def _record(self, turn: Turn, step_id: str, entry: JournalEntry, bodies: Sequence[DurableBody]) -> None:
-        progress = turn.progress
-        # Calls that run beside each other write one after the other: events are numbered in the order of writing.
-        async with progress.writing:
-            await self._deltas.flush(turn.run.id)
-            events = progress.durable(self._clock.now(), step_id, *bodies)
-            steps, traces = tuple(progress.steps), tuple(progress.traces)
-            await self._store.write(turn.lease, entries=[entry], events=events, steps=steps, traces=traces)
-            progress.recorded(events, steps, traces)
-            self._hub.publish(events)
+    async def _record(self, entry: JournalEntry, bodies: Sequence[DurableBody]) -> None:
+        # Parallel calls write one after another: events are numbered in the order of the writes.
+        async with self._writing:
+            await self._journals.deltas.flush(self._run_id)
+            events = self._numbered(entry.step_id, bodies)
+            steps, traces = tuple(self._steps), tuple(self._traces)
+            await self._journals.store.write(self._lease, entries=[entry], events=events, steps=steps, traces=traces)
+            self._sequence += len(events)
+            del self._steps[: len(steps)]
+            self._traces = self._traces[len(traces) :]
+            self._journals.publisher.publish(events)
+
+    async def finish(
+        self,
+        run: Run,
+        bodies: Sequence[DurableBody],
+        approval: Approval | None,
+        corrections: Sequence[Correction],
+    ) -> bool:
+        """Stores the end of the run with its last events, and publishes them.
+
+        Returns:
+            Whether another run of the conversation waits.
+
+        Raises:
+            LeaseLost: another process holds the run now.
+        """
+        events = self._numbered(None, bodies)
+        ended = replace(run, last_sequence=self._sequence + len(events))
+        await self._journals.deltas.close(run.id)
+        has_next = await self._journals.store.finish(
+            self._lease, ended, (*self._unstored, *events), self._steps, self._traces, approval, corrections
+        )
+        self._journals.publisher.publish(events)
+        return has_next
+
+    def _numbered(self, step_id: str | None, bodies: Sequence[DurableBody]) -> list[RunEvent]:
+        now = self._journals.clock.now()
+        return [
+            RunEvent(self._run_id, now, body, number, step_id) for number, body in enumerate(bodies, self._sequence + 1)
+        ]
 
 
-async def settled(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is done to its end before a cancellation is heard: then its effect is known."""
+async def shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of `work`. A cancellation of the caller takes effect once the work is done."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -74,5 +180,5 @@ async def settled(work: Coroutine[Any, Any, T]) -> T:
         if not task.done():
             await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # whoever was cancelled does not hear of it
+            task.exception()  # retrieved, so that asyncio does not log it
         raise

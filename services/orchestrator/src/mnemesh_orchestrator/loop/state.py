@@ -1,14 +1,18 @@
-"""The state of one turn while it is carried out."""
+"""The state of a turn, split by lifetime: facts of the turn, state of the turn, and state of the step that runs.
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+The engine is the only writer of TurnState and StepState. Its collaborators read them and return results.
+"""
+
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from mnemesh_kit.errors import Internal
+from mnemesh_kit.tracing import current_trace_id
 from mnemesh_types.messages import ApprovalDecision, Message, Role
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.llm.port import LlmClient
+from mnemesh_orchestrator.loop.journal import JournalWriter
 from mnemesh_orchestrator.loop.policy import LoopPolicy
 from mnemesh_orchestrator.loop.rules import RulesSolver
 from mnemesh_orchestrator.loop.toolbox import Toolbox
@@ -18,182 +22,222 @@ from mnemesh_orchestrator.model.approvals import Approval, PlannedCall
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory
-from mnemesh_orchestrator.model.events import DurableBody, EventBody, RunEvent
-from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry, JournalledAnswer
+from mnemesh_orchestrator.model.journal import JournalledAnswer
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
-from mnemesh_orchestrator.model.runs import Run
+from mnemesh_orchestrator.model.runs import Run, StopReason
 from mnemesh_orchestrator.model.seen_revisions import SeenRevisions
-from mnemesh_orchestrator.model.steps import Step, StepTrace
+from mnemesh_orchestrator.model.steps import Step, StepStatus
 from mnemesh_orchestrator.prompt.packaging import event_type
 
 
 def prompt_limit(settings: ModelSettings, default_window: int) -> int:
-    """Tokens that a request may take: the window less the answer, and less a margin of two in a hundred."""
+    """Returns the tokens that a request may take: the window without the answer and a margin of two percent."""
     window = settings.context_window or default_window
     return window - min(settings.max_output_tokens or 0, window // 2) - window // 50
 
 
 @dataclass(frozen=True, slots=True)
 class CalledModel:
-    """The model of a turn: who serves it, and the settings that hold."""
+    """A model of a turn: its description, its effective settings, and the client that calls it."""
 
     info: ModelInfo
     settings: ModelSettings
     client: LlmClient
     fallback: "CalledModel | None" = None
-    """Goes on where this one stays away."""
+    """Replaces this model for the rest of the turn if its provider is unavailable."""
+    prompt_limit: int = field(init=False)
+    """See the function `prompt_limit`."""
 
-    @property
-    def prompt_limit(self) -> int:
-        """See the function of this name."""
-        return prompt_limit(self.settings, self.info.context_window)
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far a run has come: what it cost, the number of its newest event, and what its next write takes along."""
-
-    run: Run
-    lease: Lease
-    began: float
-    """Monotonic seconds."""
-    claims: int = 0
-    """How often somebody began to carry the run out before."""
-    sequence: int = 0
-    number: int = 0
-    """Of the step that is being carried out."""
-    concluded: int = 0
-    """Steps that are over."""
-    usage: Usage = Usage()
-    first_token_ms: int | None = None
-    steps: list[Step] = field(default_factory=list)
-    """Concluded steps that are not recorded yet."""
-    traces: list[StepTrace] = field(default_factory=list)
-    """What was asked and answered and is not recorded yet."""
-    told: list[RunEvent] = field(default_factory=list)
-    """Events that were told and are not stored yet: those of an answer that the commit holds."""
-    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held from the numbering of events until they are stored."""
-    approval: Approval | None = None
-    """What the run stops for; stored with its end."""
-    corrections: tuple[Correction, ...] = ()
-    """What the run taught of estimates, with what was known before; stored with its end."""
-
-    @property
-    def last(self) -> bool:
-        """No step may follow this one."""
-        return self.number >= self.run.config.max_steps
-
-    def durable(self, now: datetime, step_id: str | None, *bodies: DurableBody) -> list[RunEvent]:
-        """The next events; they have taken place once they are `recorded` or `tell` knows them."""
-        return [
-            RunEvent(self.run.id, now, body, number, step_id) for number, body in enumerate(bodies, self.sequence + 1)
-        ]
-
-    def recorded(self, events: Sequence[RunEvent], steps: Sequence[Step], traces: Sequence[StepTrace]) -> None:
-        """Events, steps and traces that are stored."""
-        self.sequence += len(events)
-        self.steps = self.steps[len(steps) :]
-        self.traces = self.traces[len(traces) :]
-
-    def tell(self, events: Sequence[RunEvent]) -> None:
-        """Events that are stored with the end of the run; until then the commit of their step vouches for them."""
-        self.sequence += len(events)
-        self.told.extend(events)
-
-    def live(self, now: datetime, step_id: str | None, body: EventBody) -> RunEvent:
-        """An event that is told and not stored."""
-        return RunEvent(self.run.id, now, body, None, step_id)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt_limit", prompt_limit(self.settings, self.info.context_window))
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """A step's answer, and whether the journal holds it already."""
-
-    answer: JournalledAnswer
-    planned: tuple[PlannedCall, ...]
-    journalled: bool
-    step: Step
-
-
-@dataclass(frozen=True, slots=True)
-class Committing:
-    """What a step adds to the window."""
-
-    answered: Answered
-    messages: tuple[Message, ...]
-
-
-@dataclass(slots=True)
-class Turn:
-    """What the holder of a run knows. Changed by the engine only."""
+class TurnContext:
+    """The facts of a turn. They do not change while it runs."""
 
     run: Run
     agent: Agent
     conversation: Conversation
     lease: Lease
-    progress: Progress
     spec: AgentTypeSpec
     policy: LoopPolicy
-    model: CalledModel
-    solver: RulesSolver
     toolbox: Toolbox
+    journal: JournalWriter
+    response_format: ResponseFormat | None
+    """The format of the words that end the turn: the run's, or the agent's."""
+    claims: int = 0
+    """The number of earlier claims of the run."""
+    started: float = 0.0
+    """The monotonic time in seconds at which this process began the turn."""
+
+    def takes_heartbeat(self, tool_name: str) -> bool:
+        """Returns whether calls of a tool have the argument request_heartbeat."""
+        return self.policy.injects_heartbeat and not RulesSolver(self.agent.tool_rules).is_terminal(tool_name)
+
+    def decision(self, call_id: str) -> ApprovalDecision | None:
+        """Returns the decision about a call that waited for one, or None."""
+        if self.run.resumes is None:
+            return None
+        return next((item for item in self.run.resumes.decisions if item.tool_call_id == call_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """The sizes of a turn's requests in tokens, as far as they are known."""
+
+    ceiling: int | None = None
+    """The corrected tokens that requests stay below because the provider refused a longer one."""
+    estimate: int = 0
+    """The uncorrected tokens of the request that was measured last."""
+    reported: int | None = None
+    """The tokens of the request that was answered last, as the provider counted them."""
+    corrections: tuple[Correction, ...] = ()
+    """The corrections of estimates that the run learned, with those known before. Stored when the run ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCommit:
+    """A commit of which the outcome is not known yet."""
+
+    step: "StepState"
+    messages: tuple[Message, ...]
+
+
+@dataclass(slots=True)
+class TurnState:
+    """The state of a turn that one step leaves for the next."""
+
+    model: CalledModel
     window: ContextWindow
     core: CoreMemory
-    journal: Mapping[tuple[str, EntryKind, int], JournalEntry]
+    solver: RulesSolver
     pending: tuple[Message, ...]
     """Messages that enter the window with the next step: the run's input."""
     notes: tuple[str, ...] = ()
-    """What the model is told in this turn's requests only: tiers that are away."""
-    sight: SeenRevisions | None = None
-    """What the agent has seen of its blocks when it gave the answer whose calls are being carried out."""
-    committing: "Committing | None" = None
-    """The commit under way, of which nobody knows yet whether it took place."""
-    ceiling: int | None = None
-    """Corrected tokens that requests stay below since the provider refused a longer one."""
-    reported: int | None = None
-    """Tokens of the request that was answered last, as the provider counted them."""
-    estimate: int = 0
-    """Uncorrected tokens of the request that was measured last."""
-
-    asked: int = 0
-    """How often the step that is carried out was asked."""
+    """Notes for the model that only this turn's requests contain, such as unavailable services."""
+    step_number: int = 0
+    step_count: int = 0
+    """The number of concluded steps."""
+    usage: Usage = Usage()
+    first_token_ms: int | None = None
+    tokens: TokenCounts = TokenCounts()
+    approval: Approval | None = None
+    """The approval that the turn stops for. Stored when the run ends."""
+    open_commit: OpenCommit | None = None
 
     @property
-    def response_format(self) -> ResponseFormat | None:
-        """What the words that end the turn have to be."""
-        return wanted_format(self.run, self.agent)
-
-    @property
-    def heard(self) -> str:
+    def last_user_text(self) -> str:
         """The user's last words, in this turn or before it."""
         for message in reversed((*self.window.messages, *self.pending)):
             if message.role is Role.USER and event_type(message.text) is None:
                 return message.text
         return ""
 
-    def goes_on_with(self, handle: str | None) -> None:
-        """Leaves the turn to the fallback, if that is the model of this handle, from here to its end."""
+    def committed(self, step_id: str) -> tuple[Message, ...]:
+        """Returns the messages of a step that the window holds, because the step was committed before a restart."""
+        return tuple(message for message in self.window.messages if message.step_id == step_id)
+
+    def use_fallback(self, handle: str | None) -> None:
+        """Switches to the fallback model for the rest of the turn if it has this handle."""
         fallback = self.model.fallback
         if fallback is not None and fallback.info.handle == handle:
             self.model = fallback
 
-    def entry(self, step_id: str, kind: EntryKind, ordinal: int = 0) -> JournalEntry | None:
-        """What the journal holds from before a restart."""
-        return self.journal.get((step_id, kind, ordinal))
+    def mark_first_token(self, seconds: float) -> None:
+        """Records the time from the start of the turn to the model's first event."""
+        if self.first_token_ms is None:
+            self.first_token_ms = round(seconds * 1e3)
 
-    def decision(self, call_id: str) -> ApprovalDecision | None:
-        """What was decided about a call that had waited."""
-        given = self.run.resumes.decisions if self.run.resumes is not None else ()
-        return next((item for item in given if item.tool_call_id == call_id), None)
+    def conclude(self, usage: Usage) -> None:
+        """Counts a step that is over."""
+        self.usage += usage
+        self.step_count += 1
 
 
-def wanted_format(run: Run, agent: Agent) -> ResponseFormat | None:
-    """The response format of a run: its own, or its agent's."""
+@dataclass(slots=True)
+class StepState:
+    """The state of one step, from its first model call to its commit."""
+
+    record: Step
+    attempts: int = 0
+    """The number of times that the model was called for this step."""
+    notes: tuple[str, ...] = ()
+    """Notes for the model about its earlier answers to this step."""
+    answer: JournalledAnswer | None = None
+    planned: tuple[PlannedCall, ...] = ()
+    is_journalled: bool = False
+    """The journal holds the answer."""
+    seen: SeenRevisions | None = None
+    """The block revisions that the agent has seen while its calls run."""
+
+    @property
+    def id(self) -> str:
+        """The step's id."""
+        return self.record.id
+
+    @property
+    def given(self) -> JournalledAnswer:
+        """The answer of a step that has one."""
+        if self.answer is None:
+            raise Internal("the step has no answer yet")
+        return self.answer
+
+    @property
+    def has_gated_calls(self) -> bool:
+        """Whether a call waits for a decision."""
+        return any(item.gated for item in self.planned)
+
+    def start_attempt(self) -> int:
+        """Counts a call of the model, and returns its number from 1."""
+        self.attempts += 1
+        return self.attempts
+
+    def accept(self, answer: JournalledAnswer, planned: tuple[PlannedCall, ...], *, is_journalled: bool) -> None:
+        """Takes the answer that the step goes on with."""
+        self.answer, self.planned, self.is_journalled = answer, planned, is_journalled
+        self.seen = SeenRevisions(answer.seen) if answer.seen is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn that runs: its facts and its state."""
+
+    context: TurnContext
+    state: TurnState
+
+
+def new_step(context: TurnContext, state: TurnState, step_id: str, now: datetime) -> Step:
+    """Returns the record of a step that begins now."""
+    model = state.model
+    return Step(
+        id=step_id,
+        run_id=context.run.id,
+        agent_id=context.agent.id,
+        conversation_id=context.run.conversation_id,
+        number=state.step_number,
+        model=model.info.handle,
+        provider=model.info.provider,
+        endpoint=model.info.endpoint,
+        context_window=model.settings.context_window or model.info.context_window,
+        created_at=now,
+        trace_id=current_trace_id(),
+    )
+
+
+def concluded(step: Step, usage: Usage, stop: StopReason | None, now: datetime, status: StepStatus) -> Step:
+    """Returns the record of a step that is over."""
+    return replace(
+        step,
+        status=status,
+        stop_reason=stop,
+        usage=usage,
+        total_ms=round((now - step.created_at).total_seconds() * 1e3),
+        completed_at=now,
+    )
+
+
+def required_format(run: Run, agent: Agent) -> ResponseFormat | None:
+    """Returns the response format of a run: its own, or its agent's."""
     return run.config.response_format or agent.response_format
-
-
-def committed(turn: Turn, step_id: str) -> tuple[Message, ...]:
-    """What the window holds of the step, where it was committed before a restart."""
-    return tuple(message for message in turn.window.messages if message.step_id == step_id)

@@ -12,7 +12,7 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import IdSource
 
 from mnemesh_orchestrator.errors import LeaseLost
-from mnemesh_orchestrator.loop.journal import settled
+from mnemesh_orchestrator.loop.journal import shielded
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
@@ -70,7 +70,7 @@ class ConversationLock:
             lease = await self._turn(place, lose, on_busy)
         except BaseException as error:
             if place.in_line or not isinstance(error, MnemeshError):
-                await settled(self._leave(place))
+                await shielded(self._leave(place))
             raise
         try:
             yield lease
@@ -79,7 +79,7 @@ class ConversationLock:
                 raise LeaseLost("The turn slot was lost.", conversation_id=conversation_id) from None
             raise
         finally:
-            await settled(self._give_back(lease))
+            await shielded(self._give_back(lease))
 
     async def _turn(self, place: "_Place", lose: Callable[[], None], on_busy: OnBusy) -> Lease:
         loop = asyncio.get_running_loop()
@@ -102,7 +102,7 @@ class ConversationLock:
                 self._keeper.owner,
                 reclaim=not self._keeper.holds(place.conversation_id),
             )
-            lease = await settled(asking)
+            lease = await shielded(asking)
             if lease is not None:
                 self._keeper.keep(lease, lose)
             return lease

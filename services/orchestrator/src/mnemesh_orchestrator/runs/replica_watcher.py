@@ -44,7 +44,7 @@ class ReplicaWatcher:
     async def look_once(self) -> None:
         """Stops who lost a lease, cancels what is to be cancelled, and tells followers that something is stored."""
         leases = self._keeper.leases
-        followed = [run_id for run_id in self._hub.followed if not self._conductor.carries(run_id)]
+        followed = [run_id for run_id in self._hub.followed if not self._conductor.holds(run_id)]
         self._heads = {run_id: head for run_id, head in self._heads.items() if run_id in followed}
         if not (leases or followed):
             return
@@ -57,7 +57,7 @@ class ReplicaWatcher:
             self._tell(run_id, seen.heads.get(run_id))
 
     def _tell(self, run_id: str, head: RunHead | None) -> None:
-        if self._conductor.carries(run_id):
+        if self._conductor.holds(run_id):
             return  # since the look
         if head is None:
             self._hub.end(run_id)

@@ -1,117 +1,124 @@
-"""What a turn begins with: model, tools, window and core memory of a claimed run, and its journal where it has one."""
+"""Builds the turn of a claimed run: its model, tools, window, core memory, and journal."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import structlog
+from mnemesh_kit.clock import Clock
 from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.llm.errors import ModelUnknown
 from mnemesh_orchestrator.llm.formats import demand, is_structured
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
-from mnemesh_orchestrator.loop import approvals
+from mnemesh_orchestrator.loop.approvals import closing_messages
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder, Gathered
+from mnemesh_orchestrator.loop.journal import Journals, JournalWriter
 from mnemesh_orchestrator.loop.policy import POLICIES, LoopPolicy
 from mnemesh_orchestrator.loop.retry import RESTART_SECONDS, RetryPolicy
 from mnemesh_orchestrator.loop.rules import RulesSolver
-from mnemesh_orchestrator.loop.state import CalledModel, Progress, Turn, wanted_format
-from mnemesh_orchestrator.loop.step_messages import unsaid_input
+from mnemesh_orchestrator.loop.state import CalledModel, Turn, TurnContext, TurnState, required_format
+from mnemesh_orchestrator.loop.step_messages import input_messages
 from mnemesh_orchestrator.loop.toolbox import make_toolbox
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, AgentTypeSpec
 from mnemesh_orchestrator.model.agents import Agent
-from mnemesh_orchestrator.model.approvals import open_request
-from mnemesh_orchestrator.model.claims import Claim, Undone
+from mnemesh_orchestrator.model.approvals import OpenRequest, open_request
 from mnemesh_orchestrator.model.context_window import ContextWindow
 from mnemesh_orchestrator.model.conversations import Conversation
-from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.ports.recall import RecallPort
-from mnemesh_orchestrator.store.base import RunStore
+from mnemesh_orchestrator.store.base import Claim, RunStore, Undone
 
 _log = structlog.get_logger("mnemesh.runs")
 
 
 class TurnBuilder:
-    """Makes the turn of a claimed run."""
+    """Builds the turn of a claimed run."""
 
     def __init__(
         self,
         store: RunStore,
+        journals: Journals,
         context: ContextBuilder,
         recall: RecallPort,
         models: ModelCatalog,
         builtin: BuiltinTools,
-        patience: RetryPolicy,
+        retry: RetryPolicy,
+        clock: Clock,
     ) -> None:
         self._store = store
+        self._journals = journals
         self._context = context
         self._recall = recall
         self._models = models
         self._builtin = builtin
-        self._patience = patience
+        self._retry = retry
+        self._clock = clock
 
-    async def begin(self, claim: Claim, progress: Progress) -> Turn:
-        """Everything that the first step needs; of a run that was begun before, also what its journal holds.
+    async def build(self, claim: Claim, journal: JournalWriter) -> Turn:
+        """Returns the turn of a claimed run, ready for its first step. Loads the journal of a run that is resumed.
 
         Raises:
-            Unavailable, DeadlineExceeded: an essential tier is away. A run that was begun before waits for it instead.
-            ModelUnknown: nobody serves the run's model.
+            Unavailable, DeadlineExceeded: recall or blocks is unavailable. A run that was begun before waits instead.
+            ModelUnknown: no provider serves the run's model.
         """
-        model = await self._model(claim.run, claim.agent, claim.conversation, AGENT_TYPES[claim.agent.type])
-        entries = await self._store.journal(claim.run.id) if claim.taken_up else ()
+        started, spec = self._clock.monotonic(), AGENT_TYPES[claim.agent.type]
+        model = await self._model(claim.run, claim.agent, claim.conversation, spec)
+        if claim.taken_up:
+            await journal.reload()
         gathered = await self._gather(claim)
-        undone = await self._undone(claim.run, gathered.window)
+        open_approval = open_request(gathered.window.messages)
+        undone = await self._undone(claim.run, open_approval)
         if undone is not None:
-            entries = (*undone.entries, *entries)
+            journal.add_earlier_entries(undone.entries)
             claim = replace(claim, run=replace(claim.run, resumes=undone.resumption))
-            # What was decided waits for its tools.
+            # A resumed decision waits for the tools of its calls, and reads them again.
             gathered = await self._gather(claim)
+            open_approval = open_request(gathered.window.messages)
         elif claim.run.takes_up and claim.run.resumes is not None and not claim.run.resumes.withdrawn:
-            # It is carried out, or its window is gone.
+            # Its calls have run, or they left the window.
             claim = replace(claim, run=replace(claim.run, resumes=None))
-        progress.run = claim.run
         if claim.run.resumes is None:
-            gathered = replace(gathered, window=await self._shortened(claim, gathered.window))
-        journal = {(entry.step_id, entry.kind, entry.ordinal): entry for entry in entries}
-        return self._turn(claim, progress, model, gathered, journal)
+            gathered = replace(gathered, window=await self._trimmed(claim, gathered.window))
+            open_approval = open_approval and open_request(gathered.window.messages)
+        return self._turn(claim, journal, model, gathered, open_approval, started)
 
-    async def _undone(self, run: Run, window: ContextWindow) -> Undone | None:
-        """A decision that a failed run left undone, for this run to carry out ahead of what it is about itself."""
-        if run.resumes is not None and not run.takes_up:
+    async def _undone(self, run: Run, open_approval: OpenRequest | None) -> Undone | None:
+        """Returns a decision whose run failed before all its calls had run. This run executes it first."""
+        if open_approval is None or (run.resumes is not None and not run.takes_up):
             return None
-        request = open_request(window.messages)
-        if request is None:
-            return None
-        undone = await self._store.undone(run.conversation_id, request.request.id)
+        undone = await self._store.undone(run.conversation_id, open_approval.request.id)
         return None if undone is None or undone.resumption.withdrawn else undone
 
-    async def preview(self, claim: Claim, progress: Progress) -> Turn:
-        """The turn that a claim would begin with, were it one. Nothing is changed by it, nor stored.
+    async def preview(self, claim: Claim) -> Turn:
+        """Returns the turn that a claim would begin with. Changes and stores nothing.
 
         Raises:
-            Unavailable, DeadlineExceeded: an essential tier is away.
-            ModelUnknown: nobody serves the run's model.
+            Unavailable, DeadlineExceeded: recall or blocks is unavailable.
+            ModelUnknown: no provider serves the run's model.
         """
         run, agent = claim.run, claim.agent
         model = await self._model(run, agent, claim.conversation, AGENT_TYPES[agent.type])
         gathered = await self._context.gather(claim.conversation, _tool_ids(agent))
         gathered = replace(gathered, window=replace(gathered.window, messages=_kept(agent, gathered.window)))
-        return self._turn(claim, progress, model, gathered, {})
+        journal = self._journals.open(run, claim.lease)
+        turn = self._turn(claim, journal, model, gathered, open_request(gathered.window.messages), 0.0)
+        turn.state.step_number = 1
+        return turn
 
     def _turn(
         self,
         claim: Claim,
-        progress: Progress,
+        journal: JournalWriter,
         model: CalledModel,
         gathered: Gathered,
-        journal: Mapping[tuple[str, EntryKind, int], JournalEntry],
+        open_approval: OpenRequest | None,
+        started: float,
     ) -> Turn:
         run, agent = claim.run, claim.agent
         spec = AGENT_TYPES[agent.type]
         solver, policy = RulesSolver(agent.tool_rules), POLICIES[spec.policy]
-        wanted = wanted_format(run, agent)
+        format_ = required_format(run, agent)
         toolbox = make_toolbox(
             agent,
             self._builtin,
@@ -120,47 +127,54 @@ class TurnBuilder:
             heartbeat=policy.injects_heartbeat,
             thinking=bool(model.settings.inner_thoughts_in_kwargs),
             client_tools=run.config.client_tools,
-            speech_format=wanted if policy.requires_tool_call and is_structured(wanted) else None,
+            speech_format=format_ if policy.requires_tool_call and is_structured(format_) else None,
         )
-        dead = approvals.dead_request(run, gathered.window)
-        closing = () if dead is None else approvals.closing(run, dead)
-        return Turn(
+        closing: tuple[Message, ...] = ()
+        if open_approval is not None and run.resumes is None:
+            # Once another run begins, the request can no longer be answered.
+            closing = closing_messages(run, open_approval)
+        context = TurnContext(
             run=run,
             agent=agent,
             conversation=claim.conversation,
             lease=claim.lease,
-            progress=progress,
             spec=spec,
             policy=policy,
-            model=model,
-            solver=solver,
             toolbox=toolbox,
+            journal=journal,
+            response_format=format_,
+            claims=claim.claims,
+            started=started,
+        )
+        state = TurnState(
+            model=model,
             window=gathered.window,
             core=gathered.core,
-            journal=journal,
-            pending=(*closing, *unsaid_input(run, gathered.window)),
-            notes=(*gathered.notes, *_demands(wanted, policy, model.info)),
+            solver=solver,
+            pending=(*closing, *input_messages(run, gathered.window)),
+            notes=(*gathered.notes, *_format_notes(format_, policy, model.info)),
         )
+        return Turn(context, state)
 
     async def _gather(self, claim: Claim) -> Gathered:
         agent = claim.agent
         tool_ids = _tool_ids(agent)
-        # What was decided must be carried out: its turn waits for its tiers as one does that was begun before.
-        bound = claim.taken_up or claim.run.resumes is not None
+        # A run that was begun before, and a decision, must be finished: they wait for the services that they need.
+        must_finish = claim.taken_up or claim.run.resumes is not None
 
         async def gather() -> Gathered:
-            return await self._context.gather(claim.conversation, tool_ids, whole=bound)
+            return await self._context.gather(claim.conversation, tool_ids, whole=must_finish)
 
-        return await self._patience.call(gather, None if bound else RESTART_SECONDS)
+        return await self._retry.call(gather, None if must_finish else RESTART_SECONDS)
 
-    async def _shortened(self, claim: Claim, window: ContextWindow) -> ContextWindow:
-        """The window as the agent's turns begin; with what this one put there before it was taken up."""
+    async def _trimmed(self, claim: Claim, window: ContextWindow) -> ContextWindow:
+        """Returns the window that the agent's turns begin with. A window that holds messages of this run stays."""
         run, kept = claim.run, _kept(claim.agent, window)
         if len(kept) == len(window.messages) or any(message.run_id == run.id for message in window.messages):
             return window
         lease = claim.lease
 
-        async def shorten() -> ContextWindow:
+        async def trim() -> ContextWindow:
             return await self._recall.replace_context(
                 f"{run.id}/{lease.epoch}/autoclear",
                 claim.agent.id,
@@ -171,42 +185,45 @@ class TurnBuilder:
                 epoch=lease.epoch,
             )
 
-        shortened = await self._patience.call(shorten, None if claim.taken_up else RESTART_SECONDS)
-        return self._context.remember(shortened)
+        trimmed = await self._retry.call(trim, None if claim.taken_up else RESTART_SECONDS)
+        return self._context.remember(trimmed)
 
     async def _model(self, run: Run, agent: Agent, conversation: Conversation, spec: AgentTypeSpec) -> CalledModel:
-        """The model of a run: its own override, else the conversation's, else the agent's; settings likewise."""
-        given = agent.model_settings
+        """Returns the model of a run: the run's override, else the conversation's, else the agent's."""
+        settings = agent.model_settings
         if conversation.model_settings is not None:
-            given = conversation.model_settings.over(given)
-        if given.inner_thoughts_in_kwargs is None:
-            given = replace(given, inner_thoughts_in_kwargs=spec.inner_thoughts)
+            settings = conversation.model_settings.over(settings)
+        if settings.inner_thoughts_in_kwargs is None:
+            settings = replace(settings, inner_thoughts_in_kwargs=spec.inner_thoughts)
         handle = run.config.override_model or conversation.model or agent.model
         info, client = await self._models.resolve_for_turn(agent.organization_id, handle)
-        return CalledModel(info, given.over(info.defaults), client, await self._fallback(agent, given, info))
+        fallback = None
+        if settings.fallback_model and settings.fallback_model != info.handle:
+            fallback = await self._fallback(agent.organization_id, settings, settings.fallback_model, info.provider)
+        return CalledModel(info, settings.over(info.defaults), client, fallback)
 
-    async def _fallback(self, agent: Agent, given: ModelSettings, main: ModelInfo) -> CalledModel | None:
-        """The model that goes on where the main one stays away; None where there is none, or nobody serves it."""
-        if not given.fallback_model or given.fallback_model == main.handle:
-            return None
+    async def _fallback(
+        self, organization_id: str, settings: ModelSettings, handle: str, main_provider: str
+    ) -> CalledModel | None:
+        """Returns the model that replaces an unavailable one; None if no provider serves it."""
         try:
-            info, client = await self._models.resolve_for_turn(agent.organization_id, given.fallback_model)
+            info, client = await self._models.resolve_for_turn(organization_id, handle)
         except ModelUnknown as error:
-            _log.warning("the fallback model is not served", model=error.metadata.get("model"))
+            _log.warning("fallback_model_unknown", model=error.metadata.get("model"))
             return None
-        window = min(given.context_window or info.context_window, info.context_window)
-        given = replace(given, context_window=window, fallback_model=None)
-        if info.provider != main.provider:
-            given = replace(given, provider_options=None)  # they are in the words of one API
-        return CalledModel(info, given.over(info.defaults), client)
+        window = min(settings.context_window or info.context_window, info.context_window)
+        settings = replace(settings, context_window=window, fallback_model=None)
+        if info.provider != main_provider:
+            settings = replace(settings, provider_options=None)  # options are in the words of one API
+        return CalledModel(info, settings.over(info.defaults), client)
 
 
-def _demands(wanted: ResponseFormat | None, policy: LoopPolicy, model: ModelInfo) -> tuple[str, ...]:
-    """What the model is told of the response format. An agent that speaks by a tool has it in the schema."""
-    if wanted is None or not is_structured(wanted) or policy.requires_tool_call:
+def _format_notes(format_: ResponseFormat | None, policy: LoopPolicy, model: ModelInfo) -> tuple[str, ...]:
+    """Returns the note about the response format. If the agent speaks by a tool, the tool's schema contains it."""
+    if format_ is None or not is_structured(format_) or policy.requires_tool_call:
         return ()
-    told = demand(wanted, model)
-    return () if told is None else (told,)
+    note = demand(format_, model)
+    return () if note is None else (note,)
 
 
 def _tool_ids(agent: Agent) -> tuple[str, ...]:
@@ -214,16 +231,15 @@ def _tool_ids(agent: Agent) -> tuple[str, ...]:
 
 
 def _kept(agent: Agent, window: ContextWindow) -> tuple[Message, ...]:
-    """What a turn of the agent finds in its window: the system message alone, the last messages, or everything."""
+    """Returns the messages that a turn begins with: the system message alone, the last messages, or all of them."""
     system, *rest = window.messages
     spec = AGENT_TYPES[agent.type]
     if agent.message_buffer_autoclear or spec.forces_autoclear:
         return (system,)
     if spec.buffer is None or len(rest) <= spec.buffer.most:
         return window.messages
-    # Only where somebody speaks: a call and its return stay together.
-    beginnings = [place for place, message in enumerate(rest) if message.role is Role.USER]
+    # The cut is at a user message, so that a call and its return stay together.
+    starts = [index for index, message in enumerate(rest) if message.role is Role.USER]
     least = len(rest) - spec.buffer.least
-    late = [place for place in beginnings if place >= least]
-    start = late[0] if late else max(beginnings, default=0)
+    start = next((index for index in starts if index >= least), max(starts, default=0))
     return (system, *rest[start:])

@@ -1,9 +1,10 @@
-"""The runs of this process: begins what is claimed, ends it with its reason, takes up what a crash left behind."""
+"""The runs of this process: starts claimed runs, records how they end, and resumes interrupted ones."""
 
 import asyncio
 from collections.abc import Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
+from typing import Final
 
 import structlog
 from mnemesh_kit.clock import Clock
@@ -12,60 +13,64 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.errors import LeaseLost
 from mnemesh_orchestrator.loop.delta_log import DeltaLog
 from mnemesh_orchestrator.loop.engine import Engine
-from mnemesh_orchestrator.loop.journal import settled
-from mnemesh_orchestrator.loop.state import Progress, Turn
+from mnemesh_orchestrator.loop.journal import Journals, JournalWriter, shielded
+from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
-from mnemesh_orchestrator.model.claims import Claim, StartedRun
 from mnemesh_orchestrator.model.events import DurableBody, ErrorEvent, RunEvent, StopEvent, UsageEvent
-from mnemesh_orchestrator.model.runs import Run, RunError, RunFilter, StopReason, status_of
+from mnemesh_orchestrator.model.runs import Run, RunError, StopReason, status_of
 from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
 from mnemesh_orchestrator.runs.stop_reasons import explanation, failure
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
-from mnemesh_orchestrator.store.base import RunStore
+from mnemesh_orchestrator.store.base import Claim, RunFilter, RunStore, StartedRun
 from mnemesh_orchestrator.store.base.leases import LeaseStore
 
 _log = structlog.get_logger("mnemesh.runs")
 
-RECOVERY_SECONDS = 5.0
-_ALL = 1_000
+RECOVERY_SECONDS: Final = 5.0
+_MAX_RUNS: Final = 1_000
 
 
 @dataclass(slots=True)
 class _Active:
+    """A run that this process executes."""
+
     claim: Claim
     task: asyncio.Task[None] | None = None
     has_begun: bool = False
     cancelled: bool = False
     ending: bool = False
-    """How the run ended is being recorded; it is too late to cancel it."""
+    """The end of the run is being stored; it is too late to cancel it."""
     lost: bool = False
-    """Somebody else carries the run out, or soon may."""
+    """Another worker holds this run, or may claim it soon."""
 
 
 class RunWorker:
-    """Carries out the runs that this process holds leases of, each in a task of its own."""
+    """Executes the runs whose leases this process holds, each in its own task."""
 
     def __init__(
         self,
         store: RunStore,
         leases: LeaseStore,
-        keeper: LeaseRenewer,
-        hub: EventBroker,
+        renewer: LeaseRenewer,
+        broker: EventBroker,
         deltas: DeltaLog,
+        journals: Journals,
         engine: Engine,
         turns: TurnBuilder,
         clock: Clock,
     ) -> None:
         self._store = store
         self._leases = leases
-        self._keeper = keeper
-        self._hub = hub
+        self._renewer = renewer
+        self._broker = broker
         self._deltas = deltas
+        self._journals = journals
         self._engine = engine
         self._turns = turns
         self._clock = clock
@@ -76,56 +81,60 @@ class RunWorker:
     async def start(
         self, key: RequestKey | None, run: Run, *, reject_busy: bool, answer: ApprovalAnswer | None = None
     ) -> StartedRun:
-        """Stores a run, and begins it where its conversation is idle. Raises as RunStore.start does."""
-        async with self._keeper.claiming(run.conversation_id):
-            started = await self._store.start(key, run, self._keeper.owner, reject_busy=reject_busy, answer=answer)
+        """Stores a run, and starts it if its conversation is idle. Raises the errors of `RunStore.start`."""
+        async with self._renewer.claiming(run.conversation_id):
+            started = await self._store.start(key, run, self._renewer.owner, reject_busy=reject_busy, answer=answer)
             if started.claim is not None:
-                self._begin(started.claim, copy_context())
+                self._start_task(started.claim, copy_context())
             return started
 
-    def _begin(self, claim: Claim, context: Context) -> None:
-        """Carries out a claimed run. Its task belongs to the process, not to whoever asked, nor to their deadline."""
+    def _start_task(self, claim: Claim, context: Context) -> None:
+        """Starts the task of a claimed run. The task is independent of the caller and of the caller's deadline."""
         if self._stopping:
-            self._hub.end(claim.run.id)  # the next process of this owner takes it up
+            self._broker.end(claim.run.id)  # the next process of this instance resumes the run
             return
         context.run(set_remaining, None)
         active = _Active(claim, cancelled=claim.cancelled)
         self._active[claim.run.id] = active
-        self._keeper.keep(claim.lease, lambda: self._lose(active))
+        self._renewer.keep(claim.lease, lambda: self._lose(active))
         loop = asyncio.get_running_loop()
-        active.task = loop.create_task(self._conduct(active), name=claim.run.id, context=context)
+        active.task = loop.create_task(self._run(active), name=claim.run.id, context=context)
         self._tasks.add(active.task)
         active.task.add_done_callback(self._tasks.discard)
-        # A task that is cancelled before its first step never runs its own last one.
-        active.task.add_done_callback(lambda _: self._let_go(active))
+        # A task that is cancelled before its first step does not run its own `finally`.
+        active.task.add_done_callback(lambda _: self._release(active))
 
     def _lose(self, active: _Active) -> None:
         active.lost = True
         if active.task is not None:
             active.task.cancel()
 
-    def _let_go(self, active: _Active) -> None:
-        """Carries a run out no more. Whoever follows one that is lost hears of it from the store."""
+    def _release(self, active: _Active) -> None:
+        """Removes a run from this process. The followers of a run that was lost read the rest from the store."""
         run_id = active.claim.run.id
-        self._keeper.drop(active.claim.lease)
+        if self._active.get(run_id) is not active:
+            return
+        del self._active[run_id]
+        self._renewer.drop(active.claim.lease)
         self._deltas.drop(run_id)
-        if self._active.get(run_id) is active:
-            del self._active[run_id]
-            if not active.lost:
-                self._hub.end(run_id)
+        if not active.lost:
+            self._broker.end(run_id)
 
-    def tell(self, events: Sequence[RunEvent]) -> None:
-        """Tells the followers of a run that ended without having begun."""
-        self._hub.publish(events)
+    def publish(self, events: Sequence[RunEvent]) -> None:
+        """Publishes the events of a run that ended without having begun."""
+        self._broker.publish(events)
 
-    def carries(self, run_id: str) -> bool:
-        """Whether this process carries the run out."""
+    def holds(self, run_id: str) -> bool:
+        """Returns whether this process executes the run."""
         return run_id in self._active
 
     async def cancel(self, run: Run) -> bool:
-        """Stops a run that this process carries out, and waits until that is recorded; False where it does not.
+        """Cancels a run that this process executes, and waits until its end is stored.
 
-        A run that nobody carries out, as after a crash, is taken up here, to be ended.
+        A run that no process executes, for example after a crash, is resumed here and then cancelled.
+
+        Returns:
+            Whether this process executed the run.
         """
         if run.id not in self._active:
             await self.claim_and_run(run.conversation_id)
@@ -137,7 +146,7 @@ class RunWorker:
         return True
 
     def interrupt(self, run_id: str) -> None:
-        """Begins to stop a run that this process carries out; one whose end is being recorded ends as it will."""
+        """Cancels a run that this process executes, without waiting. A run whose end is being stored is not changed."""
         active = self._active.get(run_id)
         if active is None or active.task is None or active.cancelled or active.ending:
             return
@@ -146,13 +155,13 @@ class RunWorker:
             active.task.cancel()
 
     async def ended(self, run_id: str) -> None:
-        """Waits until a run is not carried out here any more."""
+        """Waits until this process does not execute the run any more."""
         active = self._active.get(run_id)
         if active is not None and active.task is not None:
             await asyncio.wait([active.task])
 
-    async def drop(self, organization_id: str, agent_id: str) -> tuple[str, ...]:
-        """Stops the runs of an agent that is being deleted, whose leases are gone already. Returns their ids."""
+    async def stop_runs_of(self, organization_id: str, agent_id: str) -> tuple[str, ...]:
+        """Stops the runs of an agent that is being deleted and whose leases are revoked. Returns their ids."""
         tasks = []
         for active in list(self._active.values()):
             if active.claim.agent.id == agent_id and active.task is not None:
@@ -160,8 +169,8 @@ class RunWorker:
                 tasks.append(active.task)
         if tasks:
             await asyncio.wait(tasks)
-        where = RunFilter(agent_ids=(agent_id,), active=True)
-        waiting = await self._store.list(organization_id, where, PageQuery(_ALL, ascending=True))
+        filter_ = RunFilter(agent_ids=(agent_id,), active=True)
+        waiting = await self._store.list(organization_id, filter_, PageQuery(_MAX_RUNS, ascending=True))
         unfinished = tuple(run.id for run in waiting.items)
         self.end_streams(unfinished)
         return unfinished
@@ -169,131 +178,132 @@ class RunWorker:
     def end_streams(self, run_ids: Sequence[str]) -> None:
         """Ends the streams of runs that were deleted."""
         for run_id in run_ids:
-            self._hub.end(run_id)
+            self._broker.end(run_id)
 
     async def claim_and_run(self, conversation_id: str) -> None:
-        """Claims and begins the next run of a conversation, if there is one to be had."""
-        async with self._keeper.claiming(conversation_id):
-            if self._stopping or self._keeper.holds(conversation_id):
+        """Claims and starts the next run of a conversation, if one can be claimed."""
+        async with self._renewer.claiming(conversation_id):
+            if self._stopping or self._renewer.holds(conversation_id):
                 return
-            claim = await self._store.claim_next(conversation_id, self._keeper.owner)
+            claim = await self._store.claim_next(conversation_id, self._renewer.owner)
             if claim is not None:
-                self._begin(claim, Context())
+                self._start_task(claim, Context())
 
-    async def recover(self, pause_seconds: float = RECOVERY_SECONDS) -> None:
-        """For ever: takes up runs that nobody holds, such as those of this process before it was killed."""
+    async def recover(self, interval_seconds: float = RECOVERY_SECONDS) -> None:
+        """Resumes runs that no process holds, such as those of this instance before a crash. Does not return."""
         while True:
             try:
-                for conversation_id in await self._leases.claimable(self._keeper.owner):
+                for conversation_id in await self._leases.claimable(self._renewer.owner):
                     await self.claim_and_run(conversation_id)
             except MnemeshError as error:
-                _log.warning("looking for runs to take up failed", error=error.message)
-            await asyncio.sleep(pause_seconds)
+                _log.warning("recovery_failed", error=error.message)
+            await asyncio.sleep(interval_seconds)
 
     async def stop(self) -> None:
-        """Lets go of every run where it stands; any process takes it up at once."""
+        """Interrupts every run and releases its lease. Any process can resume the runs at once."""
         self._stopping = True
-        tasks, left = list(self._tasks), [active.claim.lease for active in self._active.values()]
+        tasks, leases = list(self._tasks), [active.claim.lease for active in self._active.values()]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for lease in left:
+        for lease in leases:
             try:
                 await self._leases.release(lease)
             except MnemeshError as error:
-                _log.warning("a lease lapses by itself", conversation=lease.conversation_id, error=error.message)
+                _log.warning("lease_not_released", conversation_id=lease.conversation_id, error=error.message)
 
-    async def _conduct(self, active: _Active) -> None:
+    async def _run(self, active: _Active) -> None:
         active.has_begun = True
         run = active.claim.run
-        log = _log.bind(run=run.id, agent=run.agent_id)
-        waits = False
+        log = _log.bind(run_id=run.id, agent_id=run.agent_id)
+        has_next = False
         try:
             with as_principal(Principal(run.organization_id, run.subject_id)):
-                waits = await self._to_its_end(active)
+                has_next = await self._run_and_finish(active)
         except LeaseLost:
             active.lost = True
-            log.warning("another holder took the run over")
+            log.warning("run_taken_over")
         except asyncio.CancelledError:
-            log.info("the run is left where it stands")
+            log.info("run_interrupted")
         except Exception as error:
-            # The run is taken up from its journal, here or by whoever sees its lease lapse.
+            # This process resumes the run from its journal, or another does once the lease has expired.
             active.lost = True
-            log.exception("the run could not be recorded", error=str(error))
+            log.exception("run_not_recorded", error=str(error))
         finally:
-            self._let_go(active)
-        if waits:
+            self._release(active)
+        if has_next:
             await self.start_next(run.conversation_id)
 
     async def start_next(self, conversation_id: str) -> None:
-        """Begins the next run of a conversation; where that fails, it is found a little later."""
+        """Starts the next run of a conversation. If that fails, `recover` starts it a little later."""
         try:
             await self.claim_and_run(conversation_id)
         except MnemeshError as error:
-            _log.warning("the next run has to wait to be found", conversation=conversation_id, error=error.message)
+            _log.warning("next_run_not_started", conversation_id=conversation_id, error=error.message)
 
-    async def _to_its_end(self, active: _Active) -> bool:
-        """Carries the run out and records how it ended; whether another waits behind it."""
-        claim = active.claim
-        progress = Progress(
-            claim.run, claim.lease, self._clock.monotonic(), claim.claims, sequence=claim.run.last_sequence
-        )
-        reason, error = await self._carried_out(active, progress)
-        active.ending = True
-        return await settled(self._finish(progress, reason, error))
-
-    async def _carried_out(self, active: _Active, progress: Progress) -> tuple[StopReason, RunError | None]:
-        turn: Turn | None = None
+    async def _run_and_finish(self, active: _Active) -> bool:
+        """Runs a turn and stores how it ended. Returns whether another run of the conversation waits."""
+        claim, started, turn = active.claim, self._clock.monotonic(), None
+        journal = self._journals.open(claim.run, claim.lease)
+        reason, error, is_cancelled = StopReason.CANCELLED, None, active.cancelled
         try:
-            if not active.cancelled:
-                turn = await self._turns.begin(active.claim, progress)
-                reason = await self._engine.carry_out(turn)
-                return reason, explanation(reason)
+            if not is_cancelled:
+                turn = await self._turns.build(claim, journal)
+                reason = await self._engine.run(turn)
+                error = explanation(reason)
         except asyncio.CancelledError:
             if not active.cancelled:
                 raise
+            is_cancelled = True
         except LeaseLost:
             raise
-        except Exception as error:
-            return failure(error)
-        return StopReason.CANCELLED, await self._cancelled(active.claim, turn, progress)
+        except Exception as failed:
+            reason, error = failure(failed)
+        if is_cancelled:
+            turn, error = await self._cancel_turn(claim, turn, journal)
+        active.ending = True
+        return await shielded(self._finish(claim, turn, journal, reason, error, started))
 
-    async def _cancelled(self, claim: Claim, turn: Turn | None, progress: Progress) -> RunError | None:
-        """Leaves valid history behind a run that is cancelled; what went wrong with it."""
+    async def _cancel_turn(
+        self, claim: Claim, turn: Turn | None, journal: JournalWriter
+    ) -> tuple[Turn | None, RunError | None]:
+        """Leaves a valid history after a cancellation. Returns the turn, and the error if that failed."""
         try:
             if turn is None and (claim.taken_up or claim.run.resumes is not None):
-                turn = await self._turns.begin(claim, progress)
+                turn = await self._turns.build(claim, journal)
             if turn is not None:
                 await self._engine.cancel(turn)
         except LeaseLost:
             raise
         except MnemeshError as error:
-            return failure(error)[1]
-        return None
+            return turn, failure(error)[1]
+        return turn, None
 
-    async def _finish(self, progress: Progress, reason: StopReason, error: RunError | None) -> bool:
-        now = self._clock.now()
+    async def _finish(
+        self,
+        claim: Claim,
+        turn: Turn | None,
+        journal: JournalWriter,
+        reason: StopReason,
+        error: RunError | None,
+        started: float,
+    ) -> bool:
+        state = turn.state if turn is not None else None
+        usage, step_count = (state.usage, state.step_count) if state is not None else (Usage(), 0)
+        status = status_of(reason)
         bodies: list[DurableBody] = [ErrorEvent(error)] if error is not None else []
-        bodies += [StopEvent(reason, status_of(reason)), UsageEvent(progress.usage, progress.concluded)]
-        events = progress.durable(now, None, *bodies)
+        bodies += [StopEvent(reason, status), UsageEvent(usage, step_count)]
         ended = replace(
-            progress.run,
-            status=status_of(reason),
+            turn.context.run if turn is not None else claim.run,
+            status=status,
             stop_reason=reason,
             error=error,
-            usage=progress.usage,
-            step_count=progress.concluded,
-            last_sequence=progress.sequence + len(events),
-            completed_at=now,
-            first_token_ms=progress.first_token_ms,
-            total_ms=round((self._clock.monotonic() - progress.began) * 1e3),
+            usage=usage,
+            step_count=step_count,
+            completed_at=self._clock.now(),
+            first_token_ms=state.first_token_ms if state is not None else None,
+            total_ms=round((self._clock.monotonic() - started) * 1e3),
         )
-        await self._deltas.close(ended.id)
-        approval = progress.approval if reason is StopReason.REQUIRES_APPROVAL else None
-        told = (*progress.told, *events)
-        waits = await self._store.finish(
-            progress.lease, ended, told, progress.steps, progress.traces, approval, progress.corrections
-        )
-        self._hub.publish(events)
-        return waits
+        approval = state.approval if state is not None and reason is StopReason.REQUIRES_APPROVAL else None
+        return await journal.finish(ended, bodies, approval, state.tokens.corrections if state is not None else ())

@@ -62,7 +62,7 @@ class AgentLifecycle:
         models: ModelCatalog,
         prompts: Prompts,
         context: ContextBuilder,
-        conductor: RunWorker,
+        worker: RunWorker,
         clock: Clock,
         ids: IdSource,
     ) -> None:
@@ -71,7 +71,7 @@ class AgentLifecycle:
         self._models = models
         self._prompts = prompts
         self._context = context
-        self._conductor = conductor
+        self._worker = worker
         self._clock = clock
         self._ids = ids
 
@@ -238,13 +238,13 @@ class AgentLifecycle:
         return await self._complete_deletion(caller.organization_id, agent_id) + Erased(agents=1)
 
     async def _complete_deletion(self, organization_id: str, agent_id: str) -> Erased:
-        unfinished = await self._conductor.drop(organization_id, agent_id)
+        unfinished = await self._worker.stop_runs_of(organization_id, agent_id)
         try:
             erased = await self._erase(agent_id)
             await self._store.forget(agent_id)
         finally:
             # Clients may have opened these streams again after the runs were stopped.
-            self._conductor.end_streams(unfinished)
+            self._worker.end_streams(unfinished)
         return erased
 
     async def _erase(self, agent_id: str) -> Erased:

@@ -30,14 +30,14 @@ class ApprovalService:
         self,
         store: ApprovalStore,
         runs: RunService,
-        conductor: RunWorker,
+        worker: RunWorker,
         clock: Clock,
         timeout_seconds: float = 0,
     ) -> None:
         """`timeout_seconds`: how long an approval waits before it is denied; 0 is for ever."""
         self._store = store
         self._runs = runs
-        self._conductor = conductor
+        self._worker = worker
         self._clock = clock
         self._timeout = timedelta(seconds=timeout_seconds)
 
@@ -83,14 +83,14 @@ class ApprovalService:
             run = await self._decide(caller, approval, given)
         except (NoPendingApproval, ApprovalMismatch):
             return False
-        await self._conductor.ended(run.id)
+        await self._worker.ended(run.id)
         return run.resumes is not None and run.resumes.withdrawn
 
     async def _decide(self, caller: Principal, approval: Approval, answer: ApprovalAnswer) -> Run:
         run = self._runs.new_run(
             caller, approval.agent_id, approval.conversation_id, (), approval.config, background=True
         )
-        started = await self._conductor.start(None, run, reject_busy=False, answer=answer)
+        started = await self._worker.start(None, run, reject_busy=False, answer=answer)
         return started.run
 
     async def expire(self) -> None:

@@ -10,8 +10,8 @@ from mnemesh_orchestrator.compaction.summarizers import require_summary_model
 from mnemesh_orchestrator.compaction.window_replacement import WindowReplacement
 from mnemesh_orchestrator.errors import NothingToCompact
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
-from mnemesh_orchestrator.loop.context_budget import ContextBudget
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
+from mnemesh_orchestrator.loop.window_compaction import WindowCompactor
 from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult, CompactionSettings
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
@@ -31,7 +31,7 @@ class CompactionService:
         models: ModelCatalog,
         previews: PreviewService,
         context: ContextBuilder,
-        fitting: ContextBudget,
+        compactor: WindowCompactor,
     ) -> None:
         self._agents = agents
         self._slots = slots
@@ -39,7 +39,7 @@ class CompactionService:
         self._models = models
         self._previews = previews
         self._context = context
-        self._fitting = fitting
+        self._compactor = compactor
 
     async def compact(
         self,
@@ -82,7 +82,7 @@ class CompactionService:
         self, caller: Principal, agent_id: str, conversation_id: str, settings: CompactionSettings | None
     ) -> Compaction:
         turn = await self._previews.turn(caller, agent_id, conversation_id, (), RunConfig())
-        compaction = await self._fitting.compose(turn, None, settings)
+        compaction = await self._compactor.compose(turn.context, turn.state, None, settings=settings)
         if compaction is None:
             raise NothingToCompact(
                 "Nothing in the window can be taken away: it holds too little, or only what must stay in it."

@@ -7,13 +7,13 @@ from mnemesh_kit.ids import IdSource
 from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
-from mnemesh_orchestrator.loop.state import Progress, Turn
-from mnemesh_orchestrator.model.claims import Claim
+from mnemesh_orchestrator.loop.state import Turn
 from mnemesh_orchestrator.model.inputs import InputMessage
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
+from mnemesh_orchestrator.store.base import Claim
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
 
 
@@ -47,7 +47,8 @@ class PreviewService:
             Unavailable, DeadlineExceeded: recall or blocks cannot be reached.
         """
         turn = await self.turn(caller, agent_id, conversation_id, messages, config)
-        return turn.model.client.render((await self._context.assemble(turn)).request)
+        assembled = await self._context.assemble(turn.context, turn.state)
+        return turn.state.model.client.render(assembled.request)
 
     async def turn(
         self,
@@ -72,5 +73,4 @@ class PreviewService:
             config=config,
         )
         lease = Lease(run_id, conversation_id, "", 0)
-        progress = Progress(run, lease, self._clock.monotonic(), number=1)
-        return await self._turns.preview(Claim(run, agent, conversation, lease), progress)
+        return await self._turns.preview(Claim(run, agent, conversation, lease))

@@ -38,7 +38,7 @@ class RunService:
         self,
         store: RunStore,
         leases: LeaseStore,
-        conductor: RunWorker,
+        worker: RunWorker,
         follower: RunStreamer,
         models: ModelCatalog,
         clock: Clock,
@@ -47,7 +47,7 @@ class RunService:
     ) -> None:
         self._store = store
         self._leases = leases
-        self._conductor = conductor
+        self._worker = worker
         self._follower = follower
         self._models = models
         self._clock = clock
@@ -144,7 +144,7 @@ class RunService:
         is_new = self._processors.takes_inputs and not run.takes_up and await self._store.repeated(key, run) is None
         if is_new:
             run = replace(run, input=await self._processors.input_of(run))
-        return await self._conductor.start(key, run, reject_busy=run.config.on_busy is OnBusy.REJECT, answer=answer)
+        return await self._worker.start(key, run, reject_busy=run.config.on_busy is OnBusy.REJECT, answer=answer)
 
     async def follow(
         self,
@@ -243,11 +243,11 @@ class RunService:
             )
             events = [RunEvent(run.id, now, body, number) for number, body in enumerate(bodies, 1)]
             if await self._store.cancel_waiting(replace(ended, last_sequence=len(events)), events):
-                self._conductor.tell(events)
+                self._worker.publish(events)
                 return CancelOutcome.CANCELLED
         if run.status.ended:
             return CancelOutcome.ENDED_BEFORE
-        if not await self._conductor.cancel(run):
+        if not await self._worker.cancel(run):
             asked = await self._leases.request_cancel(caller.organization_id, run_id)
             return None if asked else CancelOutcome.ENDED_BEFORE
         return await self._outcome(caller, run_id)
@@ -265,7 +265,7 @@ class RunService:
                 subscription.is_stored = True
                 with suppress(TimeoutError):
                     await subscription.next(_LOOK_AGAIN_SECONDS)
-                await self._conductor.claim_and_run(run.conversation_id)
+                await self._worker.claim_and_run(run.conversation_id)
         finally:
             subscription.close()
         return await self._outcome(caller, run_id)

@@ -12,7 +12,8 @@ from mnemesh_kit.text import storable
 from mnemesh_types.messages import ToolReturn, ToolStatus
 
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, parse
-from mnemesh_orchestrator.builtin.executor import BuiltinCall, BuiltinTools
+from mnemesh_orchestrator.builtin.call import BuiltinCall
+from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.loop.custom_tools import INTERRUPTED, run_custom
 from mnemesh_orchestrator.loop.step_messages import call_id
