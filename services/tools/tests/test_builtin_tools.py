@@ -107,7 +107,7 @@ async def test_reads_write_nothing_once_the_tools_are_stored(
     first = release("1", speak="Speaks.")
     before = await list_by_name(new_service(database, first))
 
-    async def refuse(*_: object) -> None:
+    async def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a read wrote something")
 
     monkeypatch.setattr(Database, "write", refuse)

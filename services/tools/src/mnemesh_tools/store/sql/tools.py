@@ -58,7 +58,7 @@ class SqlToolStore:
             recorded, replayed = self._ledger.once(conn, key, effect)
             return replay(tx, recorded) if replayed else results[0]
 
-        return await self._database.write(transaction)
+        return await self._database.write(transaction, name="tools.write_once")
 
     async def purge_ledger(self) -> int:
         """Deletes idempotency keys that are older than a day; returns how many."""
