@@ -1,4 +1,4 @@
-"""Copies of migrated databases are what migrations make, and only where nothing was."""
+"""Template databases are equal to migrated ones, and only empty databases are filled from them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 from mnemesh_kit.sql.database import Database
+from mnemesh_testkit.databases.postgres import PostgresServer
 
 
 def schema(connection: sa.Connection) -> list[tuple[str, str]]:
@@ -14,7 +15,7 @@ def schema(connection: sa.Connection) -> list[tuple[str, str]]:
     return [(row.name, row.sql) for row in rows]
 
 
-async def made(path: Path) -> list[tuple[str, str]]:
+async def migrated(path: Path) -> list[tuple[str, str]]:
     database = Database.open(f"sqlite:///{path}")
     try:
         await database.migrate("mnemesh_blocks")
@@ -24,25 +25,25 @@ async def made(path: Path) -> list[tuple[str, str]]:
 
 
 async def test_a_copy_is_what_the_revisions_make(tmp_path: Path) -> None:
-    first, second = await made(tmp_path / "first.db"), await made(tmp_path / "second.db")
+    first, second = await migrated(tmp_path / "first.db"), await migrated(tmp_path / "second.db")
     assert len(first) > 5
     assert first == second
     assert sorted(path.name for path in tmp_path.glob(".copy-*")) == []
 
 
 async def test_two_that_migrate_one_file_at_once_both_find_it_whole(tmp_path: Path) -> None:
-    await made(tmp_path / "first.db")
-    one, other = await asyncio.gather(made(tmp_path / "shared.db"), made(tmp_path / "shared.db"))
-    assert one == other == await made(tmp_path / "first.db")
+    await migrated(tmp_path / "first.db")
+    one, other = await asyncio.gather(migrated(tmp_path / "shared.db"), migrated(tmp_path / "shared.db"))
+    assert one == other == await migrated(tmp_path / "first.db")
 
 
 async def test_what_is_there_is_migrated_and_kept(tmp_path: Path) -> None:
-    await made(tmp_path / "first.db")
+    await migrated(tmp_path / "first.db")
     path = tmp_path / "older.db"
     database = Database.open(f"sqlite:///{path}")
     await database.write(lambda connection: connection.execute(sa.text("CREATE TABLE mine (id INTEGER)")))
     await database.close()
-    tables = dict(await made(path))
+    tables = dict(await migrated(path))
     assert "mine" in tables
     assert "blocks" in tables
 
@@ -57,3 +58,18 @@ async def test_a_database_in_memory_starts_as_a_copy_of_the_first() -> None:
         await database.close()
     assert len(schemas[0]) > 5
     assert schemas[0] == schemas[1]
+
+
+async def test_a_postgresql_database_starts_as_a_copy_of_the_first(postgres_server: PostgresServer) -> None:
+    tables = []
+    for _ in range(2):
+        name = await postgres_server.create_database()
+        database = Database.open(postgres_server.url(name))
+        await database.migrate("mnemesh_blocks")
+        await database.write(lambda connection: connection.execute(sa.text("CREATE TABLE mine (id INTEGER)")))
+        await database.migrate("mnemesh_blocks")
+        tables.append(await database.read(lambda connection: sa.inspect(connection).get_table_names()))
+        await database.close()
+        await postgres_server.drop_database(name)
+    assert {"blocks", "mine"} < set(tables[0])
+    assert sorted(tables[0]) == sorted(tables[1])

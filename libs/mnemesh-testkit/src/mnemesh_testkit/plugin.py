@@ -35,17 +35,35 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds `--full`."""
-    parser.addoption("--full", action="store_true", help="run whole sweeps and the tests that are marked `full`")
+    parser.addoption("--full", action="store_true", help="run whole sweeps, every engine, and tests marked `full`")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects the tests that are marked `full`, unless `--full` is arguments."""
+    """Deselects what only `--full` runs, and applies the time limits of a slow machine."""
+    from mnemesh_testkit.timeouts import FACTOR  # noqa: PLC0415
+
+    if FACTOR != 1:
+        for item in items:
+            seconds = item.get_closest_marker("timeout")
+            if seconds is None:
+                item.add_marker(pytest.mark.timeout(float(config.getini("timeout") or 0) * FACTOR))
     if config.getoption("--full"):
         return
-    skipped = [item for item in items if item.get_closest_marker("full")]
-    if skipped:
-        config.hook.pytest_deselected(items=skipped)
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
+    deselected = [item for item in items if _is_full(item)]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if not _is_full(item)]
+
+
+def _is_full(item: pytest.Item) -> bool:
+    """Returns whether only `--full` runs a test: it is marked, or it is a service's own test on its second engine.
+
+    The suites of the services and of their stores, and the tests of whole meshes, run on PostgreSQL in every run.
+    """
+    if item.get_closest_marker("full") is not None:
+        return True
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and item.nodeid.startswith("services/") and "postgresql" in callspec.params.values()
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,7 @@ class PostgresServer:
     async def create_database(self) -> str:
         """Makes an empty database; returns its name."""
         name = f"mnemesh_{uuid4().hex}"
-        await self._execute(f'CREATE DATABASE "{name}"')
+        await self._execute(f'CREATE DATABASE "{name}" STRATEGY FILE_COPY')
         return name
 
     async def drop_database(self, name: str) -> None:

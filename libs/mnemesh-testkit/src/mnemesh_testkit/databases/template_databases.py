@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
+import asyncpg
 import sqlalchemy as sa
 from mnemesh_kit.services import SERVICES
 from mnemesh_kit.sql.database import Database
@@ -23,44 +23,25 @@ _PACKAGES: Final = {spec.package for spec in SERVICES}
 
 @contextmanager
 def template_databases() -> Iterator[None]:
-    """Makes `Database.migrate` copy the first migrated SQLite database of a service into each later empty one.
+    """Makes `Database.migrate` copy the first migrated database of a service into each later empty one.
 
-    A database that is not empty, and every one on PostgreSQL, is migrated as always.
+    A database that is not empty is migrated as always.
     """
     original_open, original_migrate = Database.open, Database.migrate
-    paths: WeakKeyDictionary[Database, Path] = WeakKeyDictionary()
-    files: dict[str, Path] = {}
-    dumps: dict[str, bytes] = {}
+    urls: WeakKeyDictionary[Database, sa.URL] = WeakKeyDictionary()
 
     def open_(url: str, **options: object) -> Database:
         database: Database = original_open(url, **options)  # type: ignore[arg-type]
-        parsed = sa.make_url(url)
-        if parsed.get_backend_name() == "sqlite" and parsed.database not in (None, ":memory:"):
-            paths[database] = Path(parsed.database)
+        urls[database] = sa.make_url(url)
         return database
 
-    async def migrate_in_memory(database: Database, engine: MemoryEngine, package: str) -> None:
-        if package not in dumps:
-            await original_migrate(database, package)
-            dumps[package] = engine.dump()
-        else:
-            engine.load(dumps[package])
-
     async def migrate(self: Database, package: str) -> None:
-        if isinstance(self._engine, MemoryEngine) and package in _PACKAGES:
-            return await migrate_in_memory(self, self._engine, package)
-        path = paths.get(self)
-        if path is None or path.exists() or package not in _PACKAGES:
-            return await original_migrate(self, package)
-        template = files.get(package)
-        if template is not None and path.parent.is_dir():
-            await asyncio.to_thread(_copy_to, template, path)
-            return await original_migrate(self, package)
+        if package in _PACKAGES and self in urls:
+            await templates.apply(urls[self], self, package)
         await original_migrate(self, package)
-        files[package] = await asyncio.to_thread(_dump, path, Path(directory) / f"{package}-{uuid4()}.db")
-        return None
 
     with TemporaryDirectory(prefix="mnemesh-templates-") as directory:
+        templates = _Templates(Path(directory), original_migrate)
         Database.open, Database.migrate = staticmethod(open_), migrate  # type: ignore[method-assign]
         try:
             yield
@@ -68,13 +49,85 @@ def template_databases() -> Iterator[None]:
             Database.open, Database.migrate = original_open, original_migrate  # type: ignore[method-assign]
 
 
-def _dump(path: Path, copy: Path) -> Path:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("VACUUM INTO ?", (str(copy),))
-    return copy
+class _Templates:
+    """One migrated database of each package and engine."""
+
+    def __init__(self, directory: Path, migrate: Callable[[Database, str], Awaitable[None]]) -> None:
+        self._directory = directory
+        self._migrate = migrate
+        self._files: dict[str, Path] = {}
+        self._dumps: dict[str, bytes] = {}
+        self._names: dict[tuple[str, str], str] = {}
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    async def apply(self, url: sa.URL, database: Database, package: str) -> None:
+        """Fills an empty database; leaves every other one as it is."""
+        if isinstance(database._engine, MemoryEngine):
+            await self._apply_to_memory(database, database._engine, package)
+        elif url.get_backend_name() == "sqlite":
+            await self._apply_to_file(Path(url.database or ""), package)
+        else:
+            lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+            async with lock:
+                with suppress(OSError, asyncpg.PostgresError):  # the service reports a database that it cannot use
+                    await self._apply_to_postgresql(url, package)
+
+    async def _apply_to_memory(self, database: Database, engine: MemoryEngine, package: str) -> None:
+        if package in self._dumps:
+            engine.load(self._dumps[package])
+        else:
+            await self._migrate(database, package)
+            self._dumps[package] = engine.dump()
+
+    async def _apply_to_file(self, path: Path, package: str) -> None:
+        if path.exists() or not path.parent.is_dir():  # noqa: ASYNC240  (two calls to a local file system)
+            return
+        if package not in self._files:
+            template = self._directory / f"{package}-{uuid4()}.db"
+            await self._migrated(f"sqlite:///{template}", package)
+            self._files[package] = template
+        await asyncio.to_thread(_copy, self._files[package], path)
+
+    async def _apply_to_postgresql(self, url: sa.URL, package: str) -> None:
+        if not await _is_empty(url):
+            return
+        async with _connected(url.set(database="postgres")) as connection:
+            server = str(url.query)
+            template = self._names.get((server, package))
+            if template is None:
+                template = f"template_{package}_{uuid4().hex[:8]}"
+                await connection.execute(f'CREATE DATABASE "{template}"')
+                await self._migrated(url.set(database=template).render_as_string(hide_password=False), package)
+                self._names[server, package] = template
+            await connection.execute(f'DROP DATABASE "{url.database}"')
+            await connection.execute(f'CREATE DATABASE "{url.database}" TEMPLATE "{template}" STRATEGY FILE_COPY')
+
+    async def _migrated(self, url: str, package: str) -> None:
+        database = Database.open(url)
+        try:
+            await self._migrate(database, package)
+        finally:
+            await database.close()
 
 
-def _copy_to(template: Path, path: Path) -> None:
+@asynccontextmanager
+async def _connected(url: sa.URL) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    connection = await asyncpg.connect(url.render_as_string(hide_password=False))
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def _is_empty(url: sa.URL) -> bool:
+    async with _connected(url) as connection:
+        count = await connection.fetchval(
+            "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'public'"
+        )
+    return int(count or 0) == 0
+
+
+def _copy(template: Path, path: Path) -> None:
     """Copies the template to a path that does not exist; leaves errors for the service to find."""
     with suppress(OSError), TemporaryDirectory(dir=path.parent, prefix=".copy-") as directory:
         copied = shutil.copyfile(template, Path(directory) / "database")
