@@ -1,4 +1,4 @@
-"""The embedded engine under the suite of all vector indexes, and what is its own: one process, and its death."""
+"""EdgeIndex: the suite of every VectorIndex, and tests of its directory, of crashes and of its rewrite."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TestEdgeIndex(VectorIndexSuite):
         await index.close()
 
 
-async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_points_survive_a_restart(tmp_path: Path) -> None:
     index = await EdgeIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
     await index.write("plants", [point(n, "oak", tags=["old"]) for n in range(1, 4)])
@@ -91,10 +91,10 @@ async def test_kill_9_takes_nothing_that_was_acknowledged(tmp_path: Path, enough
     await index.close()
 
 
-async def test_a_death_while_a_collection_is_made_leaves_no_ruin(tmp_path: Path) -> None:
-    ruin = tmp_path / "plants.shard.building"
-    ruin.mkdir()
-    (ruin / "edge_config.json").write_text("{")
+async def test_a_crash_while_a_collection_is_created_is_cleaned_up(tmp_path: Path) -> None:
+    leftover = tmp_path / "plants.shard.building"
+    leftover.mkdir()
+    (leftover / "edge_config.json").write_text("{")
     index = await EdgeIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
     await index.write("plants", [point(1)])
@@ -102,7 +102,7 @@ async def test_a_death_while_a_collection_is_made_leaves_no_ruin(tmp_path: Path)
     await index.close()
 
 
-async def test_a_closed_index_says_so(tmp_path: Path) -> None:
+async def test_a_closed_index_raises_index_closed(tmp_path: Path) -> None:
     index = await EdgeIndex.open(tmp_path)
     await index.close()
     with pytest.raises(IndexClosed):
@@ -116,21 +116,21 @@ async def test_a_forked_child_is_refused(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
-        said = b"used it"
+        message = b"used it"
         try:
             index._usable()
         except IndexClosed as error:
-            said = str(error).encode()
-        os.write(write_end, said)
+            message = str(error).encode()
+        os.write(write_end, message)
         os._exit(0)
     os.waitpid(child, 0)
     os.close(write_end)
-    with os.fdopen(read_end) as told:
-        assert "forked child" in told.read()
+    with os.fdopen(read_end) as pipe:
+        assert "forked child" in pipe.read()
     await index.close()
 
 
-async def test_many_callers_at_once(tmp_path: Path) -> None:
+async def test_concurrent_callers(tmp_path: Path) -> None:
     index = await EdgeIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
 
@@ -143,7 +143,7 @@ async def test_many_callers_at_once(tmp_path: Path) -> None:
     await index.close()
 
 
-async def test_rewriting_takes_the_bytes_of_deleted_points_away(tmp_path: Path) -> None:
+async def test_a_rewrite_removes_the_bytes_of_deleted_points(tmp_path: Path) -> None:
     index = await EdgeIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
     await index.write("plants", [point(n, f"oak canary{n} tree", (1, n, 0, 0), tags=[f"t{n}"]) for n in range(1, 1201)])
@@ -151,13 +151,13 @@ async def test_rewriting_takes_the_bytes_of_deleted_points_away(tmp_path: Path) 
     await index.delete("plants", [pid(n) for n in range(1, 1201) if n % 2])
     await index.write("plants", [point(2, "replaced")])
     await index.flush()
-    assert planted(tmp_path, b"canary1 ")
-    (done,) = await index.rewrite()
-    assert (done.collection, done.points) == ("plants", 601)
-    assert done.bytes_after < done.bytes_before
-    assert not planted(tmp_path, b"canary1 ")
-    assert not planted(tmp_path, b"canary2 ")
-    assert planted(tmp_path, b"canary4 ")
+    assert files_containing(tmp_path, b"canary1 ")
+    (report,) = await index.rewrite()
+    assert (report.collection, report.points) == ("plants", 601)
+    assert report.bytes_after < report.bytes_before
+    assert not files_containing(tmp_path, b"canary1 ")
+    assert not files_containing(tmp_path, b"canary2 ")
+    assert files_containing(tmp_path, b"canary4 ")
     await index.ensure_collection(PLANTS)
     assert await index.count("plants", EVERYTHING) == 601
     query = SearchQuery(SearchMode.HYBRID, text="canary1200", vector=unit(1, 1200, 0, 0))
@@ -167,20 +167,20 @@ async def test_rewriting_takes_the_bytes_of_deleted_points_away(tmp_path: Path) 
     await index.close()
 
 
-def planted(directory: Path, canary: bytes) -> list[Path]:
+def files_containing(directory: Path, canary: bytes) -> list[Path]:
     return [file for file in directory.rglob("*") if file.is_file() and canary in file.read_bytes()]
 
 
-@pytest.mark.parametrize("died", ["building", "before the swap", "in the swap", "after the swap"])
-async def test_a_death_while_rewriting_leaves_one_whole_collection(tmp_path: Path, died: str) -> None:
+@pytest.mark.parametrize("step", ["building", "before the swap", "in the swap", "after the swap"])
+async def test_a_crash_during_a_rewrite_leaves_one_complete_collection(tmp_path: Path, step: str) -> None:
     index = await EdgeIndex.open(tmp_path)
     await index.ensure_collection(PLANTS)
     await index.write("plants", [point(n, "oak") for n in range(1, 10)])
     await index.close()
     shard = tmp_path / "plants.shard"
-    copy = {"building": ".building", "after the swap": ".dropped"}.get(died, ".rewritten")
+    copy = {"building": ".building", "after the swap": ".dropped"}.get(step, ".rewritten")
     shutil.copytree(shard, tmp_path / f"plants.shard{copy}")
-    if died == "in the swap":
+    if step == "in the swap":
         shard.rename(tmp_path / "plants.shard.dropped")
     again = await EdgeIndex.open(tmp_path)
     assert await again.collections() == ("plants",)
@@ -192,7 +192,7 @@ async def test_a_death_while_rewriting_leaves_one_whole_collection(tmp_path: Pat
 
 
 def resident_bytes(directory: Path) -> int:
-    """What is in memory of the files under a directory that this process maps."""
+    """Returns the resident size of the mapped files under a directory."""
     found, inside = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if line.split()[0][-1] != ":":
@@ -202,13 +202,13 @@ def resident_bytes(directory: Path) -> int:
     return found
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells, and lets go")
-async def test_pages_that_nobody_needs_are_let_go_and_come_back(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and madvise")
+async def test_unused_pages_are_released_and_read_again(tmp_path: Path) -> None:
     points = [point(number, vector=np.eye(256)[number % 256]) for number in range(1, 5_000)]
     wide = Collection("wide", dimension=256)
     query = SearchQuery(SearchMode.DENSE, vector=points[6].vector)
-    for most, settled in ((2**62, lambda mapped: mapped > 5_000_000), (0, lambda mapped: mapped < 1_000_000)):
-        index = await EdgeIndex.open(tmp_path, flush_interval_seconds=0.05, most_mapped_bytes=most)
+    for limit, settled in ((2**62, lambda mapped: mapped > 5_000_000), (0, lambda mapped: mapped < 1_000_000)):
+        index = await EdgeIndex.open(tmp_path, flush_interval_seconds=0.05, max_mapped_bytes=limit)
         await index.ensure_collection(wide)
         await index.write("wide", points)
         while not settled(resident_bytes(tmp_path)):

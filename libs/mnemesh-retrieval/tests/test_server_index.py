@@ -1,8 +1,8 @@
-"""The adapter to a Qdrant server under the suite of all vector indexes.
+"""ServerIndex: the suite of every VectorIndex.
 
-Against a real server where QDRANT_URL is set. In any case against the client's own local mode, which takes the same
-calls but is another implementation, directly and behind the server's gRPC services: that holds the adapter to the
-client's types, meanings and protocol, not to what a server makes of them.
+It runs on a real server if QDRANT_URL is set. It always runs on the client's local mode, which is another
+implementation of the same calls, directly and through a fake of the server's gRPC services. Local mode tests the use
+of the client's types and protocol, not the behaviour of a server.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class TestServerAdapterOnTheWire(VectorIndexSuite):
             await index.close()
 
 
-async def test_the_server_is_told_how_to_lay_tenants_out() -> None:
+async def test_payload_indexes_are_created_with_the_tenant_field() -> None:
     async with fake_qdrant() as server:
         index = await ServerIndex.open(ServerSettings(url="http://127.0.0.1:6333", grpc_port=server.port))
         await index.ensure_collection(PLANTS)
-        told = {name: params.model_dump(exclude_none=True, mode="json") for name, params in server.indexes.items()}
+        indexes = {name: params.model_dump(exclude_none=True, mode="json") for name, params in server.indexes.items()}
         await index.close()
-    assert told == {
+    assert indexes == {
         "tenant": {"type": "keyword", "is_tenant": True},
         "tags": {"type": "keyword"},
         "created_at": {"type": "datetime"},
@@ -83,23 +83,23 @@ else:
 
     @pytest.mark.skip(reason="NO QDRANT SERVER WAS TESTED: set QDRANT_URL to one (docker-compose.yml has it)")
     def test_the_suite_on_a_server() -> None:
-        """Stands for all cases of VectorIndexSuite."""
+        """Represents all cases of VectorIndexSuite."""
 
 
-def test_names_go_to_the_server_and_come_back() -> None:
+def test_collection_names_are_escaped_and_restored() -> None:
     name = "passages:acme/embed=1 é?*"
-    told = server_name("archival", name)
-    assert not set(told) & set('<>:"/\\|?*\0% ')
-    assert own_name("archival", told) == name
-    assert own_name("recall", told) is None
+    escaped = server_name("archival", name)
+    assert not set(escaped) & set('<>:"/\\|?*\0% ')
+    assert own_name("archival", escaped) == name
+    assert own_name("recall", escaped) is None
 
 
-async def test_a_server_that_is_not_there_is_unavailable(unused_tcp_port: int) -> None:
+async def test_an_unreachable_server_is_unavailable(unused_tcp_port: int) -> None:
     with pytest.raises(IndexUnavailable, match=r"cannot be reached|UNAVAILABLE"):
         await ServerIndex.open(ServerSettings(url=f"http://127.0.0.1:{unused_tcp_port}", grpc_port=unused_tcp_port))
 
 
-async def test_a_closed_index_says_so() -> None:
+async def test_a_closed_index_raises_index_closed() -> None:
     with warnings.catch_warnings():
         index = ServerIndex(AsyncQdrantClient(":memory:"), prefix="test")
     await index.close()

@@ -1,4 +1,4 @@
-"""Requests that no generated client would send: bytes that are no message, tokens that somebody made up, huge texts."""
+"""Requests that no generated client sends: bytes that are not a message, forged tokens, huge texts."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ class Target(FuzzedService):
         await self.archival.insert(self.archive, "and a grey one")
 
     async def stored(self) -> list[bytes]:
-        """All that can be seen: archives, who holds them, passages with their vectors, and the counters."""
+        """Returns all visible data: archives, their agents, passages with their vectors, and counters."""
         archives = (await self.archival.archives.ListArchives(ListArchivesRequest(page_size=1000))).archives
-        holders = [
+        agents = [
             await self.archival.archives.ListArchiveAgents(
                 ListArchiveAgentsRequest(page_size=1000, archive_id=archive.id)
             )
             for archive in archives
         ]
         listed = await self.archival.passages.ListPassages(ListPassagesRequest(page_size=1000, include_embedding=True))
-        assert len(listed.passages) == sum(archive.passage_count for archive in archives), "something is half written"
+        assert len(listed.passages) == sum(archive.passage_count for archive in archives), "a batch is stored partially"
         summaries = [await self.archival.summary(agent) for agent in (self.agent, self.peer)]
-        return [row.SerializeToString() for row in (*archives, *holders, *listed.passages, *summaries)]
+        return [row.SerializeToString() for row in (*archives, *agents, *listed.passages, *summaries)]
 
 
 def good_requests(target: Target) -> list[tuple[str, Any]]:
@@ -145,7 +145,7 @@ async def refused(call: Any) -> MnemeshError:
 
 
 def forged(token: str, **changed: Any) -> list[str]:
-    """Tokens like a true one, with another value or id in the place of its own."""
+    """Returns tokens like a valid one, with another value or id."""
     decoded = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
     tokens = []
     for place, value in ((1, changed.get("value")), (2, changed.get("id"))):

@@ -1,4 +1,4 @@
-"""Databases of earlier versions are taken over whole."""
+"""Databases and indexes of earlier versions keep their data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_retrieval.edge import EdgeIndex
-from mnemesh_retrieval.index import Collection, Point, instant
+from mnemesh_retrieval.index import Collection, Point, VectorIndex, instant
 from mnemesh_retrieval.registry import HASHING, WORDLLAMA, make_embedder
 
 from .conftest import ArchivalServer
@@ -36,7 +36,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ORG = DEFAULT_PRINCIPAL.organization_id
 
 
-async def test_the_migrations_make_the_tables_that_the_code_declares(tmp_path: Path) -> None:
+async def test_migrations_create_the_declared_tables(tmp_path: Path) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
@@ -48,7 +48,7 @@ async def test_the_migrations_make_the_tables_that_the_code_declares(tmp_path: P
 
 
 async def _first_version(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Database:
-    """A database as the first version made it."""
+    """Creates a database of the first version."""
     package = tmp_path / "packages" / "first_archival"
     versions = Path("store") / "migrations" / "versions"
     (package / versions).mkdir(parents=True)
@@ -62,10 +62,10 @@ async def _first_version(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPat
     return database
 
 
-async def test_what_the_first_version_stored_is_there(
+async def test_data_of_the_first_version_is_kept(
     database_url: str, tmp_path: Path, agent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive, passage, gone = new_id("archive"), new_id("passage"), new_id("passage")
+    archive, passage, deleted = new_id("archive"), new_id("passage"), new_id("passage")
     point = UUID(passage.removeprefix("passage-"))
     database = await _first_version(tmp_path, database_url, monkeypatch)
     rows: list[tuple[str, dict[str, Any]]] = [
@@ -92,7 +92,7 @@ async def test_what_the_first_version_stored_is_there(
                     "content_hash": "", "created_at": NOW, "deleted_at": NOW if state == "deleted" else None,
                 },
             )
-            for id_, state in ((passage, "live"), (gone, "deleted"))
+            for id_, state in ((passage, "live"), (deleted, "deleted"))
         ),
     ]  # fmt: skip
 
@@ -112,7 +112,7 @@ async def test_what_the_first_version_stored_is_there(
         summary = await archival.summary(agent)
         assert (summary.revision, summary.passage_count, list(summary.tags)) == (4, 1, ["tree"])
         with pytest.raises(MnemeshError):
-            await archival.insert(archive, Passage(id=gone, text="back again"))
+            await archival.insert(archive, Passage(id=deleted, text="back again"))
         change = Archive(id=archive, embedder=WORDLLAMA)
         await archival.archives.UpdateArchive(
             UpdateArchiveRequest(archive=change, update_mask=FieldMask(paths=["embedder"]))
@@ -126,7 +126,7 @@ async def test_what_the_first_version_stored_is_there(
         await archival.stop()
 
 
-async def test_passages_of_earlier_versions_stand_in_the_order_of_their_times(
+async def test_passages_of_earlier_versions_are_ordered_by_time(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archives, ids = [new_id("archive"), new_id("archive")], [new_id("passage") for _ in range(6)]
@@ -147,13 +147,18 @@ async def test_passages_of_earlier_versions_stand_in_the_order_of_their_times(
     )
     await database.close()
     for number, archive in enumerate(archives):
-        places = [(row.id, row.position) for row in stored if row.archive_id == archive]
-        assert places == [(id_, place) for place, id_ in enumerate(reversed(ids[number::2]), start=1)]
+        positions = [(row.id, row.position) for row in stored if row.archive_id == archive]
+        assert positions == [(id_, position) for position, id_ in enumerate(reversed(ids[number::2]), start=1)]
 
 
 async def _index(tmp_path: Path, archive: str, passage: str, point: UUID) -> None:
-    """The index as the first version filled it."""
+    """Creates an index of the first version with one passage."""
     index = await EdgeIndex.open(tmp_path / "archival-index")
+    await fill_index(index, archive, passage, point)
+    await index.close()
+
+
+async def fill_index(index: VectorIndex, archive: str, passage: str, point: UUID) -> None:
     collection = Collection(
         f"passages:{EARLIER}",
         256,
@@ -170,4 +175,3 @@ async def _index(tmp_path: Path, archive: str, passage: str, point: UUID) -> Non
         "chunk_index": None, "created_at": instant(NOW), "updated_at": instant(NOW),
     }  # fmt: skip
     await index.write(collection.name, [Point(point, vector, "an oak", payload)])
-    await index.close()

@@ -1,4 +1,4 @@
-"""A passage is found by the words around it, too: never past a filter, and no longer than those words are there."""
+"""Search ranks passages by the words of their neighbours, too, within the filter and while those words are stored."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ async def test_an_answer_is_found_by_the_words_of_its_question(archival: Archiva
     assert await by_words(archival, "motorcycle") == [asked, "I picked it up this morning!", "Enjoy."]
 
 
-async def test_neighbours_are_of_one_archive_one_file_one_writer_and_one_occasion(
-    archival: ArchivalServer, agent: str
-) -> None:
+async def test_neighbours_share_archive_file_writer_and_time(archival: ArchivalServer, agent: str) -> None:
     archive, other = await archival.archive(agent), await archival.archive()
     file = new_id("file")
     await archival.insert(archive, *turns("an oak"))
@@ -90,7 +88,7 @@ async def test_independent_facts_keep_their_order(archival: ArchivalServer) -> N
     assert set((await archival.texts("orchids"))[:2]) == {facts[0], facts[5]}
 
 
-async def test_a_deleted_or_changed_passage_leaves_its_neighbours_nothing(archival: ArchivalServer) -> None:
+async def test_a_deleted_or_changed_passage_no_longer_affects_its_neighbours(archival: ArchivalServer) -> None:
     archive = await archival.archive()
     inserted = await archival.insert(archive, *turns("the lighthouse", "we went there", "the windmill", "and there"))
     lighthouse, _, windmill, _ = (result.passage.id for result in inserted.results)
@@ -146,7 +144,7 @@ async def test_no_hit_is_ever_outside_the_filter(archival: ArchivalServer, agent
     assert beside  # neighbours were among them
 
 
-async def test_passages_inserted_at_once_have_a_place_each(archival: ArchivalServer) -> None:
+async def test_concurrent_inserts_get_unique_positions(archival: ArchivalServer) -> None:
     archive = await archival.archive()
     batches = [[f"{n} says {word}" for word in ("one", "two", "three")] for n in range(16)]
     answers = await asyncio.gather(*(archival.insert(archive, *turns(*batch)) for batch in batches))
@@ -160,7 +158,7 @@ async def test_passages_inserted_at_once_have_a_place_each(archival: ArchivalSer
         assert (second, third) == (first + 1, first + 2)
 
 
-async def test_a_search_of_many_archives_asks_sql_no_more_often_than_one_of_a_single_archive(
+async def test_a_search_of_many_archives_runs_as_many_sql_statements_as_one_of_a_single_archive(
     archival: ArchivalServer,
 ) -> None:
     asked: list[str] = []

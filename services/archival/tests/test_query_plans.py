@@ -1,4 +1,4 @@
-"""No call reads a table whole, and none looks at more because other archives hold more."""
+"""No call reads a whole table, and none reads more rows because other archives have more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .conftest import ArchivalServer
 
 EACH: Final = 40
 FEW, MANY = 3, 40
-"""Archives when a call is watched for the first and for the second time."""
+"""The number of archives when a call is measured first and second."""
 TABLES: Final = ("passages", "archives", "archive_agents", "archive_tags", "agents", "operations", "request_ledger")
 COLOURS: Final = ["red", "green", "blue", "yellow", "black", "white", "brown", "orange", "purple", "grey"]
 BEGAN: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -35,7 +35,7 @@ def agent(number: int) -> str:
 
 
 def archive(number: int | str) -> str:
-    """The id of an archive, which the service makes of the request that creates it."""
+    """Returns the id of an archive; the service derives it from the request that creates it."""
     return _MADE[str(number)]
 
 
@@ -44,7 +44,7 @@ def passage(number: int, place: int) -> str:
 
 
 def written(number: int, place: int) -> Passage:
-    """The passage of a place in an archive."""
+    """Returns the passage at a position in an archive."""
     text = f"{COLOURS[place % 10]} thing {place} of number{number}, seen with {COLOURS[(place * 3) % 10]} eyes"
     made = Passage(id=passage(number, place), text=text, tags=[COLOURS[place % 10], "thing"])
     made.create_time.FromDatetime(BEGAN + timedelta(days=number, minutes=place))
@@ -70,7 +70,7 @@ def searching(query: str, mode: int = rpc.PASSAGE_SEARCH_MODE_HYBRID, **which: A
 
 
 def reads() -> dict[str, Call]:
-    """Every kind of reading."""
+    """Returns every kind of read."""
     return {
         "GetArchive": lambda archival: archival.archives.GetArchive(registry.GetArchiveRequest(archive_id=archive(1))),
         "ListArchives": lambda archival: archival.archives.ListArchives(
@@ -107,17 +107,17 @@ def reads() -> dict[str, Call]:
 
 
 OF_ALL_ARCHIVES: Final = ("Search of the organization, a rare word",)
-"""They ask how many passages all archives hold, and so read that table, but no passage."""
+"""These calls read the counters of all archives, but no passage."""
 
 
 class Writes:
-    """Calls that change something: each of another place, so that it can be made more than once."""
+    """Mutations, each of another passage, so that they can be repeated."""
 
     def __init__(self) -> None:
         self.place = 0
 
     def next(self) -> dict[str, Call]:
-        """Every kind of writing."""
+        """Returns every kind of mutation."""
         self.place += 1
         place, fresh = self.place, f"write {self.place}"
 
@@ -155,7 +155,7 @@ class Writes:
         }
 
     async def prepare(self, archival: ArchivalServer) -> None:
-        """What the next calls take away."""
+        """Creates the rows that the next calls delete."""
         name = f"write {self.place + 1}"
         _MADE[name] = await archival.archive(name="soon gone")
         await archival.insert(archive(name), "soon gone")

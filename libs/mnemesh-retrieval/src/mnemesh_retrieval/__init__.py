@@ -1,1 +1,1 @@
-"""Embedders and the vector index of mnemesh: two ports, their adapters, and what they have in common."""
+"""Embedders and the vector index of mnemesh: two ports and their adapters."""

@@ -1,4 +1,4 @@
-"""The port of embedders: texts in, vectors out."""
+"""The port of embedders, which turn texts into vectors."""
 
 from __future__ import annotations
 
@@ -14,24 +14,35 @@ Vector = npt.NDArray[np.float32]
 class Embedder(Protocol):
     """Turns texts into vectors of one model.
 
-    Vectors are float32 rows of length `dimension`, of norm 1 except for texts that hold nothing to embed (empty, or
-    nothing the model knows): those are the zero vector. The same text always gives the same vector for one handle.
+    A vector has `dimension` float32 numbers and norm 1, or is the zero vector if the text has nothing to embed (it is
+    empty, or the model knows none of it). One handle always yields the same vector for the same text.
+
+    Example:
+        >>> embedder = make_embedder("mnemesh/wordllama-256")
+        >>> (vector,) = await embedder.embed(["an old oak"])
+        >>> vector.shape
+        (256,)
     """
 
     @property
     def handle(self) -> str:
-        """`provider/model`: what names the model in configs and collections."""
+        """The name of the model in settings and collections, as `provider/model`."""
 
     @property
     def dimension(self) -> int:
-        """The length of every vector."""
+        """The length of the vectors."""
 
     @property
     def hybrid_weight(self) -> float:
-        """What a rank by it is worth beside a rank by words (a passage's and its neighbours'), where both are fused."""
+        """The weight of a rank by vectors in a fusion, where a rank by words weighs 1."""
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
-        """One vector per text, in order. Raises EmbedderUnavailable or EmbedderRejected."""
+        """Returns one vector per text, in order.
+
+        Raises:
+            EmbedderUnavailable: a temporary failure.
+            EmbedderRejected: the same call would fail again.
+        """
 
     async def close(self) -> None:
-        """Release connections and threads."""
+        """Releases connections and threads."""

@@ -1,8 +1,22 @@
-"""The errors of embedders and vector indexes; services map them to their own at their edge."""
+"""The errors of embedders and vector indexes. Services map them to their own errors.
+
+RetrievalError
+├── EmbedderError
+│   ├── EmbedderUnavailable
+│   ├── EmbedderRejected
+│   └── EmbedderMisconfigured
+└── VectorIndexError
+    ├── IndexLocked
+    ├── IndexClosed
+    ├── IndexUnavailable
+    ├── CollectionMissing
+    ├── CollectionMismatch
+    └── PointInvalid
+"""
 
 
 class RetrievalError(Exception):
-    """Anything that an embedder or a vector index refuses or cannot do."""
+    """The base of the errors of this library."""
 
 
 class EmbedderError(RetrievalError):
@@ -10,15 +24,15 @@ class EmbedderError(RetrievalError):
 
 
 class EmbedderUnavailable(EmbedderError):
-    """The embedder is away, overloaded or timed out; the same call may work later."""
+    """The embedder cannot be reached, is overloaded or timed out; the same call may succeed later."""
 
 
 class EmbedderRejected(EmbedderError):
-    """The embedder refused this input or this key; the same call fails again."""
+    """The embedder refused the input or the key; the same call would fail again."""
 
 
 class EmbedderMisconfigured(EmbedderError):
-    """The handle names no embedder that can be built from the given settings."""
+    """The handle and the settings do not allow to build an embedder."""
 
 
 class VectorIndexError(RetrievalError):
@@ -26,24 +40,24 @@ class VectorIndexError(RetrievalError):
 
 
 class IndexLocked(VectorIndexError):
-    """Another process holds the index directory."""
+    """Another process uses the index directory."""
 
 
 class IndexClosed(VectorIndexError):
-    """The index was closed, or belongs to the parent of this forked process."""
+    """The index is closed, or belongs to the parent of this forked process."""
 
 
 class CollectionMissing(VectorIndexError):
-    """No such collection: `ensure_collection` was not called for it."""
+    """The collection is not open: `ensure_collection` was not called for it."""
 
 
 class CollectionMismatch(VectorIndexError):
-    """The stored collection has another vector dimension than the one asked for."""
+    """The stored collection has another vector dimension than the requested one."""
 
 
 class PointInvalid(VectorIndexError):
-    """A point that cannot be stored: wrong dimension, a number that is not finite, text that is not Unicode."""
+    """A point cannot be stored: wrong dimension, a number that is not finite, or text that is not Unicode."""
 
 
 class IndexUnavailable(VectorIndexError):
-    """The server of the vector index is away or too slow; the same call may work later."""
+    """The server of the vector index cannot be reached or is too slow; the same call may succeed later."""

@@ -1,4 +1,4 @@
-"""One translation of the library's filters, into the words of whichever engine is spoken to."""
+"""Translates the library's filters into those of an engine."""
 
 from __future__ import annotations
 
@@ -26,52 +26,52 @@ C = TypeVar("C")
 
 
 class FilterBuilder(Protocol[C]):
-    """How an engine says each kind of condition."""
+    """Builds conditions of an engine."""
 
     def equals(self, field: str, value: Scalar) -> C:
-        """The field is, or contains, the value."""
+        """Returns: the field is, or contains, the value."""
         ...
 
     def among(self, field: str, values: Sequence[str]) -> C:
-        """The field is, or contains, one of the values."""
+        """Returns: the field is, or contains, one of the values."""
         ...
 
     def words(self, field: str, text: str) -> C:
-        """The field's text index has every word."""
+        """Returns: the text index of the field has every word."""
         ...
 
     def substring(self, field: str, text: str) -> C:
-        """The field contains the characters as they are."""
+        """Returns: the field contains these characters."""
         ...
 
     def between(self, field: str, gte: datetime | None, lt: datetime | None) -> C:
-        """The datetime lies in the range."""
+        """Returns: the datetime is in [gte, lt)."""
         ...
 
     def ids(self, ids: Sequence[UUID]) -> C:
-        """The point is one of these; none of them: no point."""
+        """Returns: the point is one of these; without ids, no point matches."""
         ...
 
     def every(self, conditions: Sequence[C]) -> C:
-        """All hold; without conditions: every point."""
+        """Returns: all conditions hold; without conditions, every point matches."""
         ...
 
     def some(self, conditions: Sequence[C]) -> C:
-        """At least one of one or more holds."""
+        """Returns: at least one of one or more conditions holds."""
         ...
 
     def none(self, condition: C) -> C:
-        """It does not hold."""
+        """Returns: the condition does not hold."""
         ...
 
 
 def translate_filter(condition: Filter, builder: FilterBuilder[C]) -> C:
-    """A condition of the engine that matches the very same points."""
+    """Returns a condition of the engine that matches the same points."""
     match condition:
         case Match(field, value):
             return builder.equals(field, value)
         case MatchAny(_, ()) | Or(()):
-            return builder.ids(())  # no point; an empty alternative would be no condition at all
+            return builder.ids(())  # no point; engines treat an empty alternative as no condition
         case MatchAny(field, values):
             return builder.among(field, values)
         case MatchAll(field, values):
@@ -93,7 +93,7 @@ def translate_filter(condition: Filter, builder: FilterBuilder[C]) -> C:
 
 
 def _has_words(field: str, text: str, builder: FilterBuilder[C]) -> C:
-    """Runs of characters of scripts without spaces must occur as they are; text indexes know no words in them."""
+    """Runs of CJK characters must occur literally, because text indexes find no words in them."""
     runs = CJK_RUN.findall(text)
     conditions = [builder.substring(field, run) for run in runs]
     spaced = CJK_RUN.sub(" ", text)

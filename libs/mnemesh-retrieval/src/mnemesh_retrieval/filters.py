@@ -1,4 +1,4 @@
-"""The filter language of the vector index: small values that each adapter translates to its engine's own."""
+"""Filters of points, as values that each adapter translates into filters of its engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Scalar = str | int | bool
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The field holds the value (or, for a list field, contains it)."""
+    """The field has the value, or is a list that contains it."""
 
     field: str
     value: Scalar
@@ -19,7 +19,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class MatchAny:
-    """The field holds at least one of the values. No values match no point."""
+    """The field has at least one of the values. Without values, it matches no point."""
 
     field: str
     values: tuple[str, ...]
@@ -27,7 +27,7 @@ class MatchAny:
 
 @dataclass(frozen=True, slots=True)
 class MatchAll:
-    """The list field contains every one of the values. No values match every point."""
+    """The list field contains all of the values. Without values, it matches every point."""
 
     field: str
     values: tuple[str, ...]
@@ -35,7 +35,7 @@ class MatchAll:
 
 @dataclass(frozen=True, slots=True)
 class HasWords:
-    """The text field has every word of the text, whatever their order, case and accents. No words match no point."""
+    """The text field has all words of the text, in any order, case and accents. Without words, it matches no point."""
 
     field: str
     text: str
@@ -43,7 +43,7 @@ class HasWords:
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """The datetime field lies in [gte, lt); either bound may be open. Bounds are aware datetimes."""
+    """The datetime field is in [gte, lt). A bound is an aware datetime, or None if the range is open."""
 
     field: str
     gte: datetime | None = None
@@ -59,14 +59,14 @@ class HasId:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """Every condition holds. Without conditions: every point."""
+    """All conditions hold. Without conditions, it matches every point."""
 
     conditions: tuple[Filter, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """At least one condition holds. Without conditions: no point."""
+    """At least one condition holds. Without conditions, it matches no point."""
 
     conditions: tuple[Filter, ...]
 
@@ -84,5 +84,5 @@ EVERYTHING = And(())
 
 
 def all_of(*conditions: Filter | None) -> Filter:
-    """The conjunction of the conditions that are given; None stands for no condition."""
+    """Returns the conjunction of the conditions that are not None."""
     return And(tuple(condition for condition in conditions if condition is not None))

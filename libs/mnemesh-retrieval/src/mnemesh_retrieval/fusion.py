@@ -1,4 +1,4 @@
-"""Weighted reciprocal rank fusion: one order out of several ranked lists."""
+"""Weighted reciprocal rank fusion of several ranked lists."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 RANK_CONSTANT = 60
-"""Softens the first ranks, as is common: the first is worth 1/61, the tenth 1/70."""
+"""The usual constant: the first rank scores 1/61, the tenth 1/70."""
 
 
 def fuse(lists: Iterable[tuple[float, Sequence[UUID]]]) -> list[tuple[UUID, float]]:
-    """Fuse ranked lists, each with its weight. Best first, ties by id; the score is the sum of weight / (60 + rank)."""
+    """Fuses ranked lists, each with its weight.
+
+    Returns:
+        Ids with scores, best first, ties by id. The score is the sum of weight / (60 + rank) over the lists.
+    """
     scores: dict[UUID, float] = {}
     for weight, ids in lists:
         for rank, id_ in enumerate(ids, start=1):

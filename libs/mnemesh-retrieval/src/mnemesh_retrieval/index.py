@@ -1,4 +1,4 @@
-"""The port of the vector index: collections of points, searched by vector, by words, or by both."""
+"""The ports of the vector index: collections of points that are searched by vector, by words, or by both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Payload = Mapping[str, Any]
 
 
 class WriteMode(Enum):
-    """What a write does with an id that is, or is not, there already."""
+    """The effect of a write on points that are present or absent."""
 
     UPSERT = "upsert"
     INSERT_ABSENT = "insert_absent"
@@ -24,7 +24,7 @@ class WriteMode(Enum):
 
 
 class SearchMode(Enum):
-    """Which list of candidates a search draws from."""
+    """The lists of candidates that a search uses."""
 
     DENSE = "dense"
     TEXT = "text"
@@ -33,39 +33,39 @@ class SearchMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What a collection is made with; one collection per embedding model."""
+    """The schema of a collection. There is one collection per embedding model."""
 
     name: str
     dimension: int
     keyword_fields: tuple[str, ...] = ()
     """Payload fields (strings or lists of strings) that filters and facets use."""
     uuid_fields: tuple[str, ...] = ()
-    """Payload fields (UUIDs as text, or lists of them) that `Match` and `MatchAny` use; they take a third of the memory
-    of keywords."""
+    """Payload fields (UUIDs as text, or lists of them) that `Match` and `MatchAny` use. They need a
+    third of the memory of keywords."""
     datetime_fields: tuple[str, ...] = ()
     """Payload fields (ISO 8601, as `instant` writes them) that ranges and orders use."""
     text_fields: tuple[str, ...] = ()
-    """Payload fields that `HasWords` filters look into."""
+    """Payload fields that `HasWords` filters use."""
     tenant_field: str | None = None
-    """The keyword or UUID field by which almost every query is narrowed; engines may lay data out by it, and by the
-    first value of a list."""
+    """The keyword or UUID field that almost every query filters by. Engines may store points by it; of a list, by its
+    first value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One thing to find again."""
+    """A point to store."""
 
     id: UUID
     vector: Vector | None
-    """None makes a point that only words find."""
+    """None for a point that only words find."""
     text: str
-    """What words are matched against. It is not stored as text: who wants it back puts it into the payload."""
+    """The text that words are matched against. It is not stored as text; put it into the payload to read it back."""
     payload: Payload = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPoint:
-    """A point as the index holds it."""
+    """A point as the index has it."""
 
     id: UUID
     payload: dict[str, Any]
@@ -74,10 +74,7 @@ class StoredPoint:
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What to look for.
-
-    DENSE needs a vector, TEXT needs text; HYBRID uses what is there of both.
-    """
+    """A search. DENSE needs a vector, TEXT needs a text, HYBRID uses either or both."""
 
     mode: SearchMode
     text: str = ""
@@ -85,27 +82,27 @@ class SearchQuery:
     filter: Filter = EVERYTHING
     limit: int = 10
     dense_weight: float = 1.0
-    """How much a rank in the dense list counts in the fusion; an embedder's `hybrid_weight`."""
+    """The weight of a rank in the dense list in the fusion: the `hybrid_weight` of the embedder."""
     text_weight: float = 1.0
     candidates: int = 0
-    """How many hits each list offers to the fusion, or to who asks for `candidates`; 0 means max(50, 4 * limit)."""
+    """The length of each list for the fusion and for `candidates`; 0 for max(50, 4 * limit)."""
     with_payload: bool = True
-    """Without, hits have empty payloads, which need not be read one by one from all over the collection."""
+    """False leaves the payloads of hits empty, which saves a read per hit."""
     newest: int = 0
-    """An engine that compares vectors one by one may look at the newest so many only of those that the filter's
-    keywords name, by the datetime field, or where there is none as they were written; 0: at all. Engines with a better
-    way look at all."""
+    """A bound for engines that compare vectors one by one: they may consider only this many of the newest points that
+    the keywords of the filter select, by the datetime field or, without one, by the order of writes. 0 for no bound.
+    Other engines ignore it."""
     also: tuple[UUID, ...] = ()
-    """Points that are looked at in any case, as far as the filter matches them."""
+    """Points that are considered in any case, if the filter matches them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A point that was found. Ranks count from 1; None means: not in that list."""
+    """A point that was found. Ranks count from 1; None if the point is not in that list."""
 
     id: UUID
     score: float
-    """HYBRID: the fused score. DENSE: cosine similarity. TEXT: BM25."""
+    """The fused score (HYBRID), cosine similarity (DENSE) or BM25 (TEXT)."""
     payload: dict[str, Any]
     dense_rank: int | None = None
     text_rank: int | None = None
@@ -121,13 +118,13 @@ class WordMatch:
     score: float
     """BM25, with the rarity of each word in the whole collection."""
     words: Mapping[int, float]
-    """What each word of the query that it has weighs in it, by the word's number: BM25 without rarity. Irregular forms
-    of a word go by its number."""
+    """The weight of each word of the query in the point: BM25 without rarity. Words are numbers; the irregular
+    forms of a word have its number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The two lists of a search before anything is made of them, each best first, ties by id."""
+    """The two lists of a search before fusion, each best first, ties by id."""
 
     dense: Sequence[tuple[UUID, float]] = ()
     """Ids with their cosine similarity."""
@@ -136,7 +133,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A place in an ordered list: the value of the order field, ties broken by id."""
+    """A position in an ordered list: the value of the order field, and the id that breaks ties."""
 
     value: datetime
     id: UUID
@@ -144,102 +141,113 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """A stretch of the points in the order of a datetime field; the id breaks ties in the same direction."""
+    """A range of points in the order of a datetime field; the id breaks ties in the same direction."""
 
     order_by: str
     descending: bool = False
     filter: Filter = EVERYTHING
     after: Position | None = None
-    """Only what follows this place in the order asked for."""
+    """Only points after this position in the requested order."""
     before: Position | None = None
-    """Only what precedes this place in the order asked for."""
+    """Only points before this position in the requested order."""
     limit: int = 50
 
 
 class NearestIndex(Protocol):
-    """Holds points in collections, and finds those whose vectors are most like one.
+    """Stores points in collections and finds those with the most similar vectors, by cosine similarity.
 
-    Every write is complete when it returns: the next read of any caller sees it, and the death of the process does
-    not lose it (what a power loss can take is each adapter's to state). Writes of one call are applied as one.
-    Vectors are compared by cosine similarity.
+    A write is complete when it returns: every later read sees it, and a crash of the process does not lose it. Each
+    adapter states what a power loss can lose. The points of one call are written atomically.
 
-    All methods raise CollectionMissing for an unknown collection and IndexClosed after `close`. An adapter that is no
-    VectorIndex keeps neither payloads nor words: it filters by keyword, UUID and datetime fields, a hit's payload is
-    empty, and DENSE is the only mode.
+    All methods raise CollectionMissing for a collection that is not open, and IndexClosed after `close`. An adapter
+    that is not a VectorIndex stores neither payloads nor words: it filters by keyword, UUID and datetime fields, the
+    payloads of hits are empty, and DENSE is the only mode.
+
+    Example:
+        >>> await index.ensure_collection(Collection("notes", dimension=256, keyword_fields=("tag",)))
+        >>> await index.write("notes", [Point(id_, vector, "", {"tag": "tree"})])
+        >>> query = SearchQuery(SearchMode.DENSE, vector=vector, filter=Match("tag", "tree"))
+        >>> hits = await index.search("notes", query)
     """
 
     async def ensure_collection(self, collection: Collection) -> None:
-        """Create or open the collection. CollectionMismatch on another dimension."""
+        """Creates or opens a collection. Raises CollectionMismatch if it has another dimension."""
 
     async def collections(self) -> tuple[str, ...]:
-        """The names of all stored collections, sorted, whether opened or not."""
+        """Returns the names of all stored collections, open or not, sorted."""
 
     async def drop_collection(self, name: str) -> None:
-        """Remove a collection and its bytes. An unknown name is no error."""
+        """Deletes a collection and its files. An unknown name is not an error."""
 
     async def write(self, collection: str, points: Sequence[Point]) -> None:
-        """Write points, each whole, in place of what had its id. The last of several with one id wins. PointInvalid."""
+        """Writes whole points and replaces those with the same ids; of several with one id, the last wins.
+
+        Raises:
+            PointInvalid: a point cannot be stored. None is.
+        """
 
     async def delete(self, collection: str, ids: Sequence[UUID]) -> None:
-        """Delete points; ids that are not there are no error."""
+        """Deletes points. Unknown ids are not an error."""
 
-    async def delete_where(self, collection: str, where: Filter) -> None:
-        """Delete every point that the filter matches."""
+    async def delete_where(self, collection: str, condition: Filter) -> None:
+        """Deletes all points that the filter matches."""
 
     async def search(self, collection: str, query: SearchQuery) -> list[Hit]:
-        """The best hits, best first, ties by id."""
+        """Returns the best hits, best first, ties by id."""
 
-    async def scan(self, collection: str, where: Filter, *, after: UUID | None = None, limit: int = 1000) -> list[UUID]:
-        """Ids of matching points in the order of their ids, after the given one."""
+    async def scan(
+        self, collection: str, condition: Filter, *, after: UUID | None = None, limit: int = 1000
+    ) -> list[UUID]:
+        """Returns ids of matching points in order, after the id `after`."""
 
-    async def count(self, collection: str, where: Filter) -> int:
-        """How many points match, exactly."""
+    async def count(self, collection: str, condition: Filter) -> int:
+        """Returns the exact number of matching points."""
 
     async def flush(self) -> None:
-        """Bring every acknowledged write to the disk platter."""
+        """Flushes all completed writes to disk."""
 
     async def close(self) -> None:
-        """Flush and release everything. Twice is no error."""
+        """Flushes and releases everything. A second call has no effect."""
 
 
 class VectorIndex(NearestIndex, Protocol):
-    """A NearestIndex that also keeps payloads, which are JSON objects, and words."""
+    """A NearestIndex that also stores payloads, which are JSON objects, and words."""
 
     async def ensure_collection(self, collection: Collection) -> None:
-        """Create or open the collection, adding payload indexes it lacks. CollectionMismatch on another dimension."""
+        """Creates or opens a collection and adds missing payload indexes. Raises CollectionMismatch."""
 
     async def write(self, collection: str, points: Sequence[Point], mode: WriteMode = WriteMode.UPSERT) -> None:
-        """Write points, each whole (vector, words and payload). The last of several with one id wins. PointInvalid."""
+        """Writes whole points: vector, words and payload; of several with one id, the last. Raises PointInvalid."""
 
     async def set_payload(self, collection: str, ids: Sequence[UUID], fields: Payload) -> None:
-        """Set payload fields of the points that exist among `ids`, keeping their other fields, vector and words."""
+        """Sets payload fields of the points that exist among `ids`. Nothing else of them changes."""
 
     async def get(self, collection: str, ids: Sequence[UUID], *, with_vectors: bool = False) -> list[StoredPoint]:
-        """The points that exist among `ids`, in the order of `ids`."""
+        """Returns the points that exist among `ids`, in the order of `ids`."""
 
     async def search(self, collection: str, query: SearchQuery) -> list[Hit]:
-        """The best hits, best first, ties by id.
+        """Returns the best hits, best first, ties by id.
 
-        Words: BM25 over stemmed, lower-cased, accent-folded words, irregular English ones in all their forms; stop
-        words of the query are left out unless it has nothing else; points without any of the words are never hits.
-        HYBRID fuses both lists by weighted reciprocal ranks.
+        Words are ranked by BM25 over stemmed, lower-cased, accent-folded words, and irregular English words match in
+        all their forms. Stop words of the query are ignored unless it has no others. Points without any of the words
+        are never hits. HYBRID fuses both lists by weighted reciprocal ranks.
         """
 
     async def candidates(self, collection: str, query: SearchQuery) -> Candidates:
-        """The lists that the mode draws from, `query.candidates` of each, for callers who rank by more than is here.
+        """Returns the lists that the mode uses, with up to `query.candidates` points each.
 
-        The same points in the same order as `search` takes them from; its weights and its limit count for nothing.
+        They are the lists that `search` fuses; its weights and its limit are ignored.
         """
 
     async def list_points(self, collection: str, query: ListQuery) -> list[StoredPoint]:
-        """Points in order. Points without the order field are left out."""
+        """Returns points in order, without those that lack the order field."""
 
-    async def facets(self, collection: str, field: str, where: Filter, *, limit: int = 1000) -> dict[str, int]:
-        """The values of a keyword field among matching points, with how many points hold each."""
+    async def facets(self, collection: str, field: str, condition: Filter, *, limit: int = 1000) -> dict[str, int]:
+        """Returns the values of a keyword field among matching points, with the number of points of each."""
 
 
 def instant(value: datetime) -> str:
-    """How datetimes are written into payloads: UTC, microseconds, one width. Refuses naive datetimes."""
+    """Returns a datetime as payloads store it: in UTC, with microseconds. Raises ValueError for a naive datetime."""
     if value.tzinfo is None:
         raise ValueError("a datetime without a time zone cannot be stored")
     return value.astimezone(UTC).isoformat(timespec="microseconds")

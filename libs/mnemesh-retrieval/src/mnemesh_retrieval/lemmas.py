@@ -1,4 +1,4 @@
-"""English words whose forms no stemmer derives from each other: 'went' of 'go', 'children' of 'child'."""
+"""Irregular English forms that no stemmer reduces to their base: 'went' of 'go', 'children' of 'child'."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _FAMILIES: Final = tuple(
     for line in (resources.files("mnemesh_retrieval") / "irregular_words.txt").read_text(encoding="utf-8").splitlines()
 )
 LEMMAS: Final = {form: base for base, *forms in _FAMILIES for form in forms}
-"""The base of each irregular form, all in lower case."""
+"""The base of each irregular form, in lower case."""
 _FAMILY_OF: Final = {form: family for family in _FAMILIES for form in family}
 _WORD: Final = re.compile(r"[^\W\d_]+")
 
 
 def other_forms(query: str) -> dict[str, str]:
-    """The forms that a query's irregular words have beside those in the query, each with the word that it is of."""
+    """Returns the other forms of a query's irregular words, each with the word of the query that it belongs to."""
     words = dict.fromkeys(word.lower() for word in _WORD.findall(query))
     return {form: word for word in words for form in _FAMILY_OF.get(word, ()) if form not in words}

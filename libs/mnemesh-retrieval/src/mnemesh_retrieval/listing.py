@@ -1,8 +1,8 @@
-"""Stretches of a collection in the order of a datetime field, exact among ties, on engines that are not.
+"""Lists a range of a collection in the order of a datetime field with ties by id, on engines that do not order ties.
 
-The engines order by the field alone and leave ties in any order, so groups of ties that a stretch begins, ends or is
-cut in are read by id, and put in order here. The algorithm asks and is answered, so that adapters may be synchronous
-or not.
+The engines order by the field only. Groups of ties at the start, at the end and at the limit of the range are
+therefore read completely and sorted here. The algorithm is a generator that yields its queries and receives their
+results, so that adapters may be synchronous or asynchronous.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from uuid import UUID
 from mnemesh_retrieval.filters import Filter, TimeRange, all_of
 from mnemesh_retrieval.index import ListQuery, Position
 
-TICK = timedelta(microseconds=1)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
-    """Asks for the places of all matching points, in any order; their times are known and need not be given."""
+class AllPoints:
+    """Queries the positions of all matching points, in any order. Their times are known and may be omitted."""
 
     condition: Filter
 
 
 @dataclass(frozen=True, slots=True)
-class First:
-    """Asks for the places of the first matching points in the order of the field; ties in any order."""
+class FirstPoints:
+    """Queries the positions of the first matching points in the order of the field; ties in any order."""
 
     condition: Filter
     limit: int
 
 
-Asking = Generator[Every | First, list[Position], list[UUID]]
+PointQuery = AllPoints | FirstPoints
+Listing = Generator[PointQuery, list[Position], list[UUID]]
 
 
-def listed_ids(query: ListQuery) -> Asking:
-    """The ids of the stretch, in order."""
+def listed_ids(query: ListQuery) -> Listing:
+    """Yields queries and returns the ids of the range, in order."""
     first, last = query.after, query.before
     if query.limit <= 0:
         return []
@@ -54,37 +55,37 @@ def listed_ids(query: ListQuery) -> Asking:
     return ids[: query.limit]
 
 
-def _strictly_between(query: ListQuery, limit: int) -> Asking:
+def _strictly_between(query: ListQuery, limit: int) -> Listing:
     low, high = (query.before, query.after) if query.descending else (query.after, query.before)
     begin = _next(low.value) if low else None
     if low is not None and begin is None:
         return []
     between = TimeRange(query.order_by, gte=begin, lt=high.value if high else None)
-    places = yield First(all_of(query.filter, between), limit)
-    cut = places[-1].value if len(places) == limit else None
-    whole = [place for place in places if place.value != cut]
-    ids = [place.id for place in sorted(whole, reverse=query.descending)]
+    positions = yield FirstPoints(all_of(query.filter, between), limit)
+    cut = positions[-1].value if len(positions) == limit else None
+    whole = [position for position in positions if position.value != cut]
+    ids = [position.id for position in sorted(whole, reverse=query.descending)]
     if cut is not None:
         ids += yield from _ties(query, cut)
     return ids
 
 
-def _ties(query: ListQuery, value: datetime) -> Asking:
-    """All ids at this very time that lie in the stretch, in order."""
+def _ties(query: ListQuery, value: datetime) -> Listing:
+    """Returns the ids at exactly this time that are in the range, in order."""
     at = TimeRange(query.order_by, gte=value, lt=_next(value))
-    places = yield Every(all_of(query.filter, at))
-    inside = [place.id for place in places if _inside(Position(value, place.id), query)]
+    positions = yield AllPoints(all_of(query.filter, at))
+    inside = [position.id for position in positions if _inside(Position(value, position.id), query)]
     return sorted(inside, reverse=query.descending)
 
 
 def _next(value: datetime) -> datetime | None:
-    """The instant after this one; None after the last one there is."""
+    """Returns the next microsecond; None after the last one."""
     try:
-        return value + TICK
+        return value + _MICROSECOND
     except OverflowError:
         return None
 
 
-def _inside(place: Position, query: ListQuery) -> bool:
+def _inside(position: Position, query: ListQuery) -> bool:
     low, high = (query.before, query.after) if query.descending else (query.after, query.before)
-    return (low is None or place > low) and (high is None or place < high)
+    return (low is None or position > low) and (high is None or position < high)

@@ -1,4 +1,4 @@
-"""One process per index directory: a lock file that the kernel releases when its holder dies."""
+"""One process per index directory: a lock file that the kernel releases when its process ends."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ NAME = "index.lock"
 
 
 class DirectoryLock:
-    """Held from `acquire` to `release`."""
+    """A lock of a directory, from `acquire` to `release`."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
 
     @classmethod
     def acquire(cls, directory: Path) -> DirectoryLock:
-        """Take the directory, or raise IndexLocked naming the process that holds it."""
+        """Locks the directory. Raises IndexLocked, with the id of the process that has the lock."""
         file = (directory / NAME).open("a+", encoding="ascii")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -29,8 +29,8 @@ class DirectoryLock:
             holder = file.read().strip() or "unknown"
             file.close()
             raise IndexLocked(
-                f"the vector index in {directory} is in use by another process (pid {holder}): stop that one, "
-                "give this one a data directory of its own, or use a Qdrant server"
+                f"the vector index in {directory} is in use by another process (pid {holder}); stop that process, "
+                "configure another data directory, or use a Qdrant server"
             ) from None
         file.seek(0)
         file.truncate()
@@ -39,5 +39,5 @@ class DirectoryLock:
         return cls(file)
 
     def release(self) -> None:
-        """Let go. The file stays: removing it would let two processes lock two files of one name."""
+        """Releases the lock. The file stays: otherwise two processes could lock two files with the same name."""
         self._file.close()

@@ -1,4 +1,4 @@
-"""What every adapter of the index does around its engine's two searches: checks vectors, fuses lists, tells ranks."""
+"""The parts of a search that the adapters share: checks of vectors, fusion of lists, and ranks."""
 
 from __future__ import annotations
 
@@ -17,66 +17,66 @@ Scored = list[tuple[UUID, float]]
 
 
 def stored_vector(point: Point, dimension: int) -> list[float] | None:
-    """The vector that an engine is given; None for a point that only words find. PointInvalid."""
+    """Returns the vector to store; None for a point that only words find. Raises PointInvalid."""
     if point.vector is None:
         return None
     if point.vector.shape != (dimension,) or not bool(np.isfinite(point.vector).all()):
-        raise PointInvalid(f"point {point.id}: not a vector of {dimension} finite numbers")
+        raise PointInvalid(f"point {point.id}: the vector must have {dimension} finite numbers")
     return list(point.vector.tolist()) if point.vector.any() else None
 
 
 def query_vector(query: SearchQuery, dimension: int) -> list[float] | None:
-    """What to look for by likeness; None if the query asks for words only, or its vector is like nothing."""
+    """Returns the vector to compare with; None without one, or in TEXT mode. Raises PointInvalid."""
     if query.mode is SearchMode.TEXT or query.vector is None or not query.vector.any():
         return None
     if query.vector.shape != (dimension,):
-        raise PointInvalid(f"the query's vector is not of {dimension} numbers")
+        raise PointInvalid(f"the vector of the query must have {dimension} numbers")
     return list(query.vector.tolist())
 
 
-def reach(query: SearchQuery) -> int:
-    """How many hits each list is asked for."""
+def list_limit(query: SearchQuery) -> int:
+    """Returns how many hits each list must have."""
     if query.mode is SearchMode.HYBRID:
-        return offered(query).limit
+        return candidate_query(query).limit
     return query.limit
 
 
-def offered(query: SearchQuery) -> SearchQuery:
-    """The query with what each list offers as its limit, in every mode."""
+def candidate_query(query: SearchQuery) -> SearchQuery:
+    """Returns the query with the number of candidates as its limit."""
     count = query.candidates or max(50, 4 * query.limit)
     return replace(query, limit=count, candidates=count)
 
 
-def matched(
+def word_match(
     id_: UUID,
     score: float,
-    asked: Sequence[int],
+    query_words: Sequence[int],
     forms: Mapping[int, int],
-    held: Sequence[int],
+    point_words: Sequence[int],
     weights: Sequence[float],
 ) -> WordMatch:
-    """What a point that holds these words has of those that were asked for; of a word's forms, what weighs most."""
-    wanted = set(asked)
+    """Returns the words of a query that a point has. Of several forms of one word, the largest weight counts."""
+    wanted = set(query_words)
     words: dict[int, float] = {}
-    for number, weight in zip(held, weights, strict=True):
+    for number, weight in zip(point_words, weights, strict=True):
         if number in wanted:
             word = forms.get(number, number)
             words[word] = max(words.get(word, 0.0), weight)
     return WordMatch(id_, score, words)
 
 
-def in_match_order(found: Iterable[WordMatch]) -> list[WordMatch]:
-    """Those that have any of the words, best first, ties by id."""
+def sorted_matches(found: Iterable[WordMatch]) -> list[WordMatch]:
+    """Returns the matches that have any of the words, best first, ties by id."""
     return sorted((match for match in found if match.score > 0), key=lambda match: (-match.score, match.id))
 
 
-def in_order(found: Scored) -> Scored:
-    """Best first, ties by id."""
+def sorted_scores(found: Scored) -> Scored:
+    """Returns the scores, best first, ties by id."""
     return sorted(found, key=lambda item: (-item[1], item[0]))
 
 
-def best(query: SearchQuery, dense: Scored, text: Scored) -> Scored:
-    """The one list that the two make."""
+def merge_lists(query: SearchQuery, dense: Scored, text: Scored) -> Scored:
+    """Returns the fused list in HYBRID mode, else the only list."""
     if query.mode is not SearchMode.HYBRID:
         return dense or text
     lists = ((query.dense_weight, [id_ for id_, _ in dense]), (query.text_weight, [id_ for id_, _ in text]))
@@ -84,16 +84,16 @@ def best(query: SearchQuery, dense: Scored, text: Scored) -> Scored:
 
 
 def hits(chosen: Scored, dense: Scored, text: Scored, payloads: Mapping[UUID, dict[str, Any]]) -> list[Hit]:
-    """The chosen with their payloads and their places in both lists; without those that are gone meanwhile."""
-    by_likeness = {id_: (rank, score) for rank, (id_, score) in enumerate(dense, start=1)}
+    """Returns the chosen points with their payloads and ranks, without those that were deleted meanwhile."""
+    by_vector = {id_: (rank, score) for rank, (id_, score) in enumerate(dense, start=1)}
     by_words = {id_: (rank, score) for rank, (id_, score) in enumerate(text, start=1)}
     return [
         Hit(
             id=id_,
             score=score,
             payload=payloads[id_],
-            dense_rank=by_likeness[id_][0] if id_ in by_likeness else None,
-            dense_score=by_likeness[id_][1] if id_ in by_likeness else None,
+            dense_rank=by_vector[id_][0] if id_ in by_vector else None,
+            dense_score=by_vector[id_][1] if id_ in by_vector else None,
             text_rank=by_words[id_][0] if id_ in by_words else None,
             text_score=by_words[id_][1] if id_ in by_words else None,
         )

@@ -1,4 +1,4 @@
-"""The vector index on Qdrant's engine inside this process; the only code that knows its types."""
+"""The vector index on Qdrant's engine in this process; the only code that uses the engine's types."""
 
 from mnemesh_retrieval.edge.index import EdgeIndex
 

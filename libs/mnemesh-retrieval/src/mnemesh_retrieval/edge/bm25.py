@@ -1,4 +1,4 @@
-"""Texts as BM25 word weights. Documents keep their stop words, so that a query of nothing else still finds them."""
+"""Encodes texts as BM25 word weights. Documents keep stop words, so that a query of only stop words finds them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ import qdrant_edge as qe
 from mnemesh_retrieval.cjk import CJK_CHARACTER
 from mnemesh_retrieval.lemmas import other_forms
 
-if TYPE_CHECKING:  # the engine declares its unions to type checkers only
+if TYPE_CHECKING:  # the engine declares its unions for type checkers only
     from qdrant_edge import Stopwords
 
-AVERAGE_WORDS = 64.0
-"""The length that BM25 takes for usual: messages and passages are shorter than the pages its default is made for."""
+AVERAGE_LENGTH = 64.0
+"""The average document length for BM25. Messages and passages are shorter than the default assumes."""
 
 
 class Bm25Encoder:
-    """Stemmed English, lower-cased, accents folded; Chinese and Japanese go by the character, having no spaces."""
+    """Encodes stemmed English, lower-cased, with accents folded; each CJK character is a word."""
 
     def __init__(self) -> None:
         self._document = qe.Bm25(_config(qe.StopwordsSet()))
         self._query = qe.Bm25(_config(qe.Language.English))
 
     def document(self, text: str) -> qe.SparseVector:
-        """The weights of a stored text; without any for a text without words."""
+        """Returns the weights of a stored text; empty for a text without words."""
         return self._document.embed_document(_spaced(text))
 
     def query(self, text: str) -> qe.SparseVector | None:
-        """The words to look for, in all the forms of irregular ones: without stop words unless there is nothing else.
-        None: no words at all."""
+        """Returns the words to search for, including all forms of irregular ones; None if there are none.
+
+        Stop words are omitted unless there are no other words.
+        """
         spaced = _spaced(" ".join((text, *other_forms(text))))
         for model in (self._query, self._document):
             words = model.embed_query(spaced)
@@ -39,11 +41,11 @@ class Bm25Encoder:
         return None
 
     def forms(self, text: str) -> dict[int, int]:
-        """The numbers of those forms that a query's words are not given in, each with the number of the word given."""
+        """Returns the numbers of the forms that are not in a query, each with the number of the word in the query."""
         numbered = ((self._number(form), self._number(word)) for form, word in other_forms(text).items())
         return {form: word for form, word in numbered if form is not None and word is not None}
 
-    @lru_cache(maxsize=4096)  # noqa: B019  # as long-lived as the process
+    @lru_cache(maxsize=4096)  # noqa: B019  # the encoder lives as long as the process
     def _number(self, word: str) -> int | None:
         return next(iter(self._query.embed_query(word).indices), None)
 
@@ -54,7 +56,7 @@ def _spaced(text: str) -> str:
 
 def _config(stopwords: Stopwords) -> qe.Bm25Config:
     return qe.Bm25Config(
-        avg_len=AVERAGE_WORDS,
+        avg_len=AVERAGE_LENGTH,
         ascii_folding=True,
         language="english",
         stopwords=stopwords,

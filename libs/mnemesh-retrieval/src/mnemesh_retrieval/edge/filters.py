@@ -1,4 +1,4 @@
-"""The filters of the library in the engine's words."""
+"""Translates filters into those of the engine."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from mnemesh_retrieval.filter_translation import translate_filter
 from mnemesh_retrieval.filters import Filter, Scalar
 from mnemesh_retrieval.index import instant
 
-if TYPE_CHECKING:  # the engine declares its unions to type checkers only
+if TYPE_CHECKING:  # the engine declares its unions for type checkers only
     from qdrant_edge import ConditionType
 
 
 def engine_filter(condition: Filter) -> qe.Filter:
-    """A filter of the engine that matches the very same points."""
+    """Returns a filter of the engine that matches the same points."""
     return qe.Filter(must=[translate_filter(condition, _FilterBuilder())])
 
 
 class _FilterBuilder:
-    """See FilterBuilder."""
+    """See FilterBuilder in `filter_translation`."""
 
     def equals(self, field: str, value: Scalar) -> ConditionType:
         return qe.FieldCondition(field, match=qe.MatchValue(value))

@@ -1,4 +1,4 @@
-"""EdgeIndex: the vector index port on shards of the embedded engine."""
+"""EdgeIndex: a VectorIndex on shards of the embedded engine."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from urllib.parse import quote, unquote
 from uuid import UUID
 
 from mnemesh_retrieval.edge.bm25 import Bm25Encoder
-from mnemesh_retrieval.edge.page_cache import MOST_MAPPED_BYTES, mapped_bytes, unmap_untouched
-from mnemesh_retrieval.edge.rewrite import DROPPED, Rewritten, recover, rewrite
+from mnemesh_retrieval.edge.page_cache import MAX_MAPPED_BYTES, mapped_bytes, release_pages
+from mnemesh_retrieval.edge.rewrite import DROPPED, RewriteReport, recover, rewrite
 from mnemesh_retrieval.edge.shard import Shard, engine_config, stored_dimension
 from mnemesh_retrieval.errors import CollectionMissing, IndexClosed, RetrievalError, VectorIndexError
 from mnemesh_retrieval.filters import Filter
@@ -35,21 +35,21 @@ from mnemesh_retrieval.lock import DirectoryLock
 
 T = TypeVar("T")
 SHARD = ".shard"
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class EdgeIndex:
-    """Holds one directory, one shard per collection in it, for one process.
+    """See VectorIndex. One process owns the directory, which has one shard per collection.
 
-    The engine never lets go of the interpreter lock, so one worker thread serves all shards, and segments are never
-    optimized while serving. Acknowledged writes are in the engine's log and survive the death of the process; they
-    reach the disk platter every `flush_interval_seconds` and at `close`, so a power loss can take that much.
+    The engine holds the interpreter lock during its calls, so one worker thread serves all shards, and segments are
+    never optimized while serving. Completed writes are in the engine's log and survive a crash of the process. They
+    are flushed to disk every `flush_interval_seconds` and at `close`; a power loss can lose the writes since then.
     """
 
-    def __init__(self, directory: Path, lock: DirectoryLock, most_mapped_bytes: int = MOST_MAPPED_BYTES) -> None:
+    def __init__(self, directory: Path, lock: DirectoryLock, max_mapped_bytes: int = MAX_MAPPED_BYTES) -> None:
         self._directory = directory
         self._lock = lock
-        self._most_mapped_bytes = most_mapped_bytes
+        self._max_mapped_bytes = max_mapped_bytes
         self._pid = os.getpid()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vector-index")
         self._words = Bm25Encoder()
@@ -63,14 +63,20 @@ class EdgeIndex:
         directory: Path,
         *,
         flush_interval_seconds: float = 10.0,
-        most_mapped_bytes: int = MOST_MAPPED_BYTES,
+        max_mapped_bytes: int = MAX_MAPPED_BYTES,
     ) -> EdgeIndex:
-        """Take the directory, making it where it is not. IndexLocked if another process holds it.
+        """Opens the index, creating the directory if absent.
 
-        Where the process has more than `most_mapped_bytes` of files resident, the index lets go of its own at the next
-        flush; what is used again comes back from the page cache.
+        Args:
+            directory: the directory.
+            flush_interval_seconds: how often writes are flushed to disk.
+            max_mapped_bytes: if more of the process's mapped files is resident, the index releases its pages at the
+                next flush; pages that are used again are read from the page cache.
+
+        Raises:
+            IndexLocked: another process uses the directory.
         """
-        index = cls(directory, await asyncio.to_thread(_take, directory), most_mapped_bytes)
+        index = cls(directory, await asyncio.to_thread(_lock, directory), max_mapped_bytes)
         index._flusher = asyncio.create_task(index._flush_regularly(flush_interval_seconds), name="vector-index-flush")
         return index
 
@@ -103,9 +109,9 @@ class EdgeIndex:
         """See VectorIndex.delete."""
         await self._on(collection, lambda shard: shard.delete(ids))
 
-    async def delete_where(self, collection: str, where: Filter) -> None:
+    async def delete_where(self, collection: str, condition: Filter) -> None:
         """See VectorIndex.delete_where."""
-        await self._on(collection, lambda shard: shard.delete_where(where))
+        await self._on(collection, lambda shard: shard.delete_where(condition))
 
     async def search(self, collection: str, query: SearchQuery) -> list[Hit]:
         """See VectorIndex.search."""
@@ -122,21 +128,21 @@ class EdgeIndex:
     async def scan(
         self,
         collection: str,
-        where: Filter,
+        condition: Filter,
         *,
         after: UUID | None = None,
         limit: int = 1000,
     ) -> list[UUID]:
         """See VectorIndex.scan."""
-        return await self._on(collection, lambda shard: shard.scan(where, after, limit))
+        return await self._on(collection, lambda shard: shard.scan(condition, after, limit))
 
-    async def count(self, collection: str, where: Filter) -> int:
+    async def count(self, collection: str, condition: Filter) -> int:
         """See VectorIndex.count."""
-        return await self._on(collection, lambda shard: shard.count(where))
+        return await self._on(collection, lambda shard: shard.count(condition))
 
-    async def facets(self, collection: str, field: str, where: Filter, *, limit: int = 1000) -> dict[str, int]:
+    async def facets(self, collection: str, field: str, condition: Filter, *, limit: int = 1000) -> dict[str, int]:
         """See VectorIndex.facets."""
-        return await self._on(collection, lambda shard: shard.facets(field, where, limit))
+        return await self._on(collection, lambda shard: shard.facets(field, condition, limit))
 
     async def flush(self) -> None:
         """See VectorIndex.flush."""
@@ -144,11 +150,11 @@ class EdgeIndex:
             if shard.dirty and self._shards.get(name) is shard:
                 await self._run(shard.flush)
 
-    async def rewrite(self) -> list[Rewritten]:
-        """Rewrite every collection from its live points, so that the bytes of deleted ones leave the disk.
+    async def rewrite(self) -> list[RewriteReport]:
+        """Rewrites every collection from its live points, so that the bytes of deleted points leave the disk.
 
-        Collections are closed by it, and everything waits for it, some seconds for each 10,000 points: this is for a
-        time when nobody is served.
+        It closes the collections, and all calls wait for it, some seconds for each 10,000 points. Use it only while no
+        calls are served.
         """
         return [await self._run(functools.partial(self._rewrite, name)) for name in await self.collections()]
 
@@ -203,11 +209,11 @@ class EdgeIndex:
             shard.close()
         path = self._path(name)
         if path.exists():
-            leaving = path.with_name(path.name + DROPPED)
-            path.rename(leaving)
-            shutil.rmtree(leaving)
+            dropped = path.with_name(path.name + DROPPED)
+            path.rename(dropped)
+            shutil.rmtree(dropped)
 
-    def _rewrite(self, name: str) -> Rewritten:
+    def _rewrite(self, name: str) -> RewriteReport:
         shard = self._shards.pop(name, None)
         if shard is not None:
             shard.close()
@@ -217,21 +223,21 @@ class EdgeIndex:
     def _path(self, name: str) -> Path:
         return self._directory / f"{quote(name, safe='')}{SHARD}"
 
-    def _let_go(self) -> None:
-        if mapped_bytes() > self._most_mapped_bytes:
-            unmap_untouched(self._directory)
+    def _release_pages(self) -> None:
+        if mapped_bytes() > self._max_mapped_bytes:
+            release_pages(self._directory)
 
     async def _flush_regularly(self, interval: float) -> None:
         while True:
             await asyncio.sleep(interval)
             try:
                 await self.flush()
-                await self._run(self._let_go)
+                await self._run(self._release_pages)
             except VectorIndexError:
-                log.exception("flushing the vector index failed; it is tried again in %s s", interval)
+                _log.exception("vector_index_flush_failed", extra={"retry_seconds": interval})
 
 
-def _take(directory: Path) -> DirectoryLock:
+def _lock(directory: Path) -> DirectoryLock:
     directory.mkdir(parents=True, exist_ok=True)
     lock = DirectoryLock.acquire(directory)
     recover(directory, SHARD)

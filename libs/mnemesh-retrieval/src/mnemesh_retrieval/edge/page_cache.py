@@ -1,8 +1,8 @@
-"""Spares the process what the engine's mapped files would cost it: resident memory, and standing still for the disk.
+"""Limits the resident memory of the engine's mapped files, and writes them to disk without blocking the interpreter.
 
-Opening a shard reads every preallocated file of it into the process: some 80 MB for an empty one. Searches bring in a
-kilobyte for each vector that they look at. Pages of shared file mappings can be let go at any time; what is used again
-comes back from the page cache.
+Opening a shard reads all its preallocated files into the process: about 80 MB for an empty shard. Searches read a
+kilobyte for each vector that they compare. Pages of shared file mappings can be released at any time; pages that are
+used again are read from the page cache.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import sys
 from pathlib import Path
 from typing import Final
 
-MOST_MAPPED_BYTES: Final = 256 * 1024 * 1024
-"""So much of all mapped files of the process may be resident before what belongs to the engine is let go."""
+MAX_MAPPED_BYTES: Final = 256 * 1024 * 1024
+"""The resident size of all mapped files of the process above which the engine's pages are released."""
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) \S+ \S+ \S+\s+(/.*)")
 
 
-def unmap_untouched(directory: Path) -> None:
-    """Let go of the resident pages of all files under `directory`. Does nothing but on Linux."""
+def release_pages(directory: Path) -> None:
+    """Releases the resident pages of all files under `directory`. Works on Linux only; elsewhere it does nothing."""
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)
@@ -30,13 +30,13 @@ def unmap_untouched(directory: Path) -> None:
     for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
         mapping = _MAPPING.fullmatch(line)
         if mapping is None or not mapping[4].startswith(inside) or not mapping[3].endswith("s"):
-            continue  # private mappings may hold changes of their own
+            continue  # private mappings may have changes that are not in the file
         start, end = int(mapping[1], 16), int(mapping[2], 16)
         libc.madvise(start, end - start, mmap.MADV_DONTNEED)
 
 
 def mapped_bytes() -> int:
-    """What is resident of files that this process maps, libraries included; 0 where the system does not tell."""
+    """Returns the resident size of the files that this process maps, libraries included; 0 if it is unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[2]) * mmap.PAGESIZE
     except OSError:
@@ -44,9 +44,9 @@ def mapped_bytes() -> int:
 
 
 def write_back(directory: Path) -> None:
-    """Bring what was written to the files under `directory` to the disk.
+    """Flushes the files under `directory` to disk.
 
-    The engine's own flush does it again and holds the interpreter all the while; behind this it finds little to do.
+    The engine's own flush does the same but holds the interpreter lock; after this it has little to do.
     """
     for file in directory.rglob("*"):
         if file.is_file():

@@ -1,7 +1,7 @@
-"""Rewrites a shard from its live points, because the engine keeps deleted ones in its segments and its log.
+"""Rewrites a shard from its live points, because the engine keeps deleted points in its segments and its log.
 
-The steps are such that whatever dies between two of them, the next start finds one whole shard: the old one until the
-rewritten one is complete and has its name, `….rewritten`; that one from there on.
+After a crash at any step, the next start finds one complete shard: the old one until the new one is complete and named
+`….rewritten`, and the new one from then on.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
-    """What a rewriting did; sizes are what the files take on the disk."""
+class RewriteReport:
+    """The result of a rewrite. Sizes are the disk space of the files."""
 
     collection: str
     points: int
@@ -29,20 +29,20 @@ class Rewritten:
 
 
 def recover(directory: Path, suffix: str) -> None:
-    """Finish or undo what a death left half done, in a directory of shards whose names end so."""
+    """Finishes or undoes the rewrites that a crash interrupted, in a directory of shards with this suffix."""
     for rewritten in directory.glob(f"*{suffix}{REWRITTEN}"):
         path = rewritten.with_name(rewritten.name.removesuffix(REWRITTEN))
         if path.exists():
-            shutil.rmtree(rewritten)  # the swap had not begun, and the old one may have been written since
+            shutil.rmtree(rewritten)  # the swap did not start, and the old shard may have changed since
         else:
             rewritten.rename(path)
     for ending in (BUILDING, DROPPED):
-        for leaving in directory.glob(f"*{suffix}{ending}"):
-            shutil.rmtree(leaving)
+        for leftover in directory.glob(f"*{suffix}{ending}"):
+            shutil.rmtree(leftover)
 
 
-def rewrite(path: Path, collection: str, config: qe.EdgeConfig) -> Rewritten:
-    """Put a copy of the live points of a shard that is not open in its place."""
+def rewrite(path: Path, collection: str, config: qe.EdgeConfig) -> RewriteReport:
+    """Replaces a shard that is not open by a copy of its live points."""
     building = path.with_name(path.name + BUILDING)
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir()
@@ -57,12 +57,12 @@ def rewrite(path: Path, collection: str, config: qe.EdgeConfig) -> Rewritten:
         new.close()
     before = disk_bytes(path)
     rewritten = path.with_name(path.name + REWRITTEN)
-    leaving = path.with_name(path.name + DROPPED)
+    dropped = path.with_name(path.name + DROPPED)
     building.rename(rewritten)
-    path.rename(leaving)
+    path.rename(dropped)
     rewritten.rename(path)
-    shutil.rmtree(leaving)
-    return Rewritten(collection, points, before, disk_bytes(path))
+    shutil.rmtree(dropped)
+    return RewriteReport(collection, points, before, disk_bytes(path))
 
 
 def _copy(old: qe.EdgeShard, new: qe.EdgeShard) -> int:
@@ -79,5 +79,5 @@ def _copy(old: qe.EdgeShard, new: qe.EdgeShard) -> int:
 
 
 def disk_bytes(path: Path) -> int:
-    """What the files under a directory take; many are preallocated and hardly filled."""
+    """Returns the disk space of the files under a directory; many are preallocated and sparse."""
     return sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file())

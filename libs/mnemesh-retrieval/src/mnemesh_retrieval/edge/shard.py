@@ -15,7 +15,7 @@ import qdrant_edge as qe
 
 from mnemesh_retrieval.edge.bm25 import Bm25Encoder
 from mnemesh_retrieval.edge.filters import engine_filter
-from mnemesh_retrieval.edge.page_cache import unmap_untouched, write_back
+from mnemesh_retrieval.edge.page_cache import release_pages, write_back
 from mnemesh_retrieval.edge.rewrite import BUILDING
 from mnemesh_retrieval.errors import CollectionMismatch
 from mnemesh_retrieval.filters import Filter
@@ -32,18 +32,18 @@ from mnemesh_retrieval.index import (
     StoredPoint,
     WriteMode,
 )
-from mnemesh_retrieval.listing import Every, First, listed_ids
+from mnemesh_retrieval.listing import AllPoints, PointQuery, listed_ids
 from mnemesh_retrieval.ranking import (
     Scored,
-    best,
+    candidate_query,
     hits,
-    in_match_order,
-    in_order,
-    matched,
-    offered,
+    list_limit,
+    merge_lists,
     query_vector,
-    reach,
+    sorted_matches,
+    sorted_scores,
     stored_vector,
+    word_match,
 )
 
 DENSE = "dense"
@@ -57,7 +57,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Shard:
-    """Owns the engine's handle. `dirty` says whether writes wait for a flush."""
+    """Owns a shard of the engine. `dirty` is True while writes wait for a flush."""
 
     def __init__(self, engine: qe.EdgeShard, path: Path, dimension: int, words: Bm25Encoder) -> None:
         self.engine = engine
@@ -68,24 +68,24 @@ class Shard:
 
     @classmethod
     def open(cls, path: Path, collection: Collection, words: Bm25Encoder) -> Shard:
-        """Load the shard at `path`, or make it there: whole or not at all, whenever the process dies."""
+        """Loads the shard at `path`, or creates it: a crash leaves a complete shard or none."""
         if not path.exists():
             building = path.with_name(path.name + BUILDING)
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir(parents=True)
-            made = qe.EdgeShard.create(str(building), engine_config(collection.dimension))
-            _add_missing_indexes(made, collection)
-            made.flush()
-            made.close()
+            created = qe.EdgeShard.create(str(building), engine_config(collection.dimension))
+            _add_missing_indexes(created, collection)
+            created.flush()
+            created.close()
             building.rename(path)
         _require_dimension(collection, stored_dimension(path))
         engine = qe.EdgeShard.load(str(path), engine_config(collection.dimension))
         _add_missing_indexes(engine, collection)
-        unmap_untouched(path)
+        release_pages(path)
         return cls(engine, path, collection.dimension, words)
 
     def adopt(self, collection: Collection) -> None:
-        """Check the open shard against a collection asked for, and add payload indexes it lacks."""
+        """Checks the dimension of the open shard and adds missing payload indexes. Raises CollectionMismatch."""
         _require_dimension(collection, self._dimension)
         _add_missing_indexes(self.engine, collection)
 
@@ -122,7 +122,7 @@ class Shard:
         within = engine_filter(query.filter)
         dense = self._dense(query, within)
         text = self._text(query, within) if query.mode is not SearchMode.DENSE else []
-        chosen = best(query, dense, text)
+        chosen = merge_lists(query, dense, text)
         if not query.with_payload:
             return hits(chosen, dense, text, {id_: {} for id_, _ in chosen})
         payloads = {point.id: point.payload for point in self.get([id_ for id_, _ in chosen], with_vectors=False)}
@@ -130,14 +130,14 @@ class Shard:
 
     def candidates(self, query: SearchQuery) -> Candidates:
         """See VectorIndex.candidates."""
-        offer = offered(query)
+        wide = candidate_query(query)
         within = engine_filter(query.filter)
         words = self._words.query(query.text) if query.mode is not SearchMode.DENSE else None
         if words is None:
-            return Candidates(self._dense(offer, within))
-        found = self.engine.query(
+            return Candidates(self._dense(wide, within))
+        points = self.engine.query(
             qe.QueryRequest(
-                limit=offer.limit,
+                limit=wide.limit,
                 query=qe.Query.Nearest(words, TEXT),
                 filter=within,
                 with_payload=False,
@@ -146,22 +146,22 @@ class Shard:
         )
         forms = self._words.forms(query.text)
         texts = [
-            matched(_uuid(point.id), point.score, words.indices, forms, held.indices, held.values)
-            for point in found
-            if isinstance(point.vector, dict) and isinstance(held := point.vector.get(TEXT), qe.SparseVector)
+            word_match(_uuid(point.id), point.score, words.indices, forms, sparse.indices, sparse.values)
+            for point in points
+            if isinstance(point.vector, dict) and isinstance(sparse := point.vector.get(TEXT), qe.SparseVector)
         ]
-        return Candidates(self._dense(offer, within), in_match_order(texts))
+        return Candidates(self._dense(wide, within), sorted_matches(texts))
 
     def list_points(self, query: ListQuery) -> list[StoredPoint]:
         """See VectorIndex.list_points."""
-        asking = listed_ids(query)
-        answer: list[Position] | None = None
+        listing = listed_ids(query)
+        positions: list[Position] | None = None
         while True:
             try:
-                asked = next(asking) if answer is None else asking.send(answer)
+                request = next(listing) if positions is None else listing.send(positions)
             except StopIteration as done:
                 return self.get(done.value, with_vectors=False)
-            answer = self._places(asked, query)
+            positions = self._positions(request, query)
 
     def scan(self, condition: Filter, after: UUID | None, limit: int) -> list[UUID]:
         """See VectorIndex.scan."""
@@ -184,13 +184,13 @@ class Shard:
         return {str(hit.value): hit.count for hit in self.engine.facet(request).hits}
 
     def flush(self) -> None:
-        """Bring acknowledged writes to the disk."""
+        """Flushes completed writes to disk."""
         self.dirty = False
         write_back(self.path)
         self.engine.flush()
 
     def close(self) -> None:
-        """Flush and let go of the directory."""
+        """Flushes and closes the shard."""
         self.engine.flush()
         self.engine.close()
 
@@ -219,24 +219,24 @@ class Shard:
 
     def _nearest(self, nearest: qe.Query, query: SearchQuery, within: qe.Filter) -> Scored:
         request = qe.QueryRequest(
-            limit=reach(query), query=nearest, filter=within, with_payload=False, with_vector=False
+            limit=list_limit(query), query=nearest, filter=within, with_payload=False, with_vector=False
         )
-        return in_order([(_uuid(point.id), point.score) for point in self.engine.query(request)])
+        return sorted_scores([(_uuid(point.id), point.score) for point in self.engine.query(request)])
 
-    def _places(self, asked: Every | First, query: ListQuery) -> list[Position]:
-        if isinstance(asked, Every):
-            return [Position(EPOCH, id_) for id_ in self.every(asked.condition)]
-        request = qe.ScrollRequest(
-            limit=asked.limit,
-            filter=engine_filter(asked.condition),
+    def _positions(self, request: PointQuery, query: ListQuery) -> list[Position]:
+        if isinstance(request, AllPoints):
+            return [Position(EPOCH, id_) for id_ in self.every(request.condition)]
+        scroll = qe.ScrollRequest(
+            limit=request.limit,
+            filter=engine_filter(request.condition),
             with_payload=False,
             with_vector=False,
             order_by=qe.OrderBy(query.order_by, qe.Direction.Desc if query.descending else qe.Direction.Asc),
         )
-        return [_place(record) for record in self.engine.scroll(request)[0]]
+        return [_position(record) for record in self.engine.scroll(scroll)[0]]
 
     def every(self, condition: Filter, page: int = 10_000) -> list[UUID]:
-        """The ids of all matching points, in the order of their ids."""
+        """Returns the ids of all matching points, in order."""
         ids: list[UUID] = []
         while True:
             found = self.scan(condition, ids[-1] if ids else None, page)
@@ -246,7 +246,7 @@ class Shard:
 
 
 def stored_dimension(path: Path) -> int:
-    """The vector length that the shard at `path` was made with."""
+    """Returns the vector length of the shard at `path`."""
     config = json.loads((path / "edge_config.json").read_text())
     return int(config["vectors"][DENSE]["size"])
 
@@ -254,12 +254,12 @@ def stored_dimension(path: Path) -> int:
 def _require_dimension(collection: Collection, stored: int) -> None:
     if stored != collection.dimension:
         raise CollectionMismatch(
-            f"collection {collection.name!r} holds vectors of {stored} numbers, not of {collection.dimension}"
+            f"collection {collection.name!r} has vectors of {stored} numbers, not of {collection.dimension}"
         )
 
 
 def engine_config(dimension: int) -> qe.EdgeConfig:
-    """How every shard is made and loaded."""
+    """Returns the configuration with which every shard is created and loaded."""
     return qe.EdgeConfig(
         vectors={DENSE: qe.EdgeVectorParams(size=dimension, distance=qe.Distance.Cosine)},
         sparse_vectors={TEXT: qe.EdgeSparseVectorParams(modifier=qe.Modifier.Idf)},
@@ -296,13 +296,13 @@ def _stored(record: qe.Record) -> StoredPoint:
     )
 
 
-def _place(record: qe.Record) -> Position:
-    """Datetimes are ordered by their microseconds."""
+def _position(record: qe.Record) -> Position:
+    """Returns the position of a record; the engine orders datetimes by their microseconds."""
     return Position(EPOCH + timedelta(microseconds=int(record.order_value or 0)), _uuid(record.id))
 
 
 def _uuid(id_: int | UUID | str) -> UUID:
-    """Points are written with UUIDs only, so no other kind comes back."""
+    """Returns the id as a UUID; points are written with UUIDs only."""
     if isinstance(id_, UUID):
         return id_
-    raise TypeError(f"point id {id_!r} is no UUID")
+    raise TypeError(f"point id {id_!r} is not a UUID")

@@ -1,1 +1,1 @@
-"""The adapters of the embedder port; each is imported only where it is configured."""
+"""The embedders. Each is imported only if it is configured."""

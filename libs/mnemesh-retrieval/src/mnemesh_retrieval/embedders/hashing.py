@@ -1,4 +1,4 @@
-"""A deterministic embedder for tests: words hashed into 256 signed buckets. It knows no meaning."""
+"""A deterministic embedder for tests: words are hashed into 256 signed buckets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORD = re.compile(r"\w+")
 
 
 class HashingEmbedder:
-    """Texts that share words are near each other; nothing else is."""
+    """Embeds texts so that those with common words are similar, and no others."""
 
     handle = HASHING
     dimension = DIMENSION
@@ -27,7 +27,7 @@ class HashingEmbedder:
         return [_vector(text) for text in texts]
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """See Embedder.close."""
 
 
 def _vector(text: str) -> Vector:

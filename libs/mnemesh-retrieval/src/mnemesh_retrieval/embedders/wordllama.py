@@ -1,7 +1,7 @@
-"""The offline default: wordllama's 256-dimensional word vectors, averaged over a text's tokens.
+"""The default embedder, which works offline: wordllama's 256-dimensional token vectors, averaged over a text.
 
-The weights come inside the wordllama package. They are read from there directly: importing the package itself would
-cost 45 MB and half a second, reconfigure the root logger, and pad every text of a batch to the longest one.
+The weights are part of the wordllama package and are read from its files. Importing the package would cost 45 MB and
+half a second, reconfigure the root logger, and pad every text of a batch to the longest one.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 WEIGHTS = Path("weights") / "l2_supercat_256.safetensors"
 TOKENIZER = Path("tokenizers") / "l2_supercat_tokenizer_config.json"
 DIMENSION = 256
-PIECE = 16_384
-"""Longer texts are tokenized in pieces of so many characters, which bounds the memory that one text takes."""
+PIECE_CHARS = 16_384
+"""Longer texts are tokenized in pieces of this many characters, which bounds the memory for one text."""
 
 
 class WordLlamaEmbedder:
-    """Embeds on one thread of its own; the model is loaded at the first text."""
+    """Embeds in its own thread. The model is loaded at the first text."""
 
     handle = WORDLLAMA
     dimension = DIMENSION
-    hybrid_weight = 0.01  # docs/retrieval.md has the measurements
+    hybrid_weight = 0.01  # measured; see docs/retrieval.md
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wordllama")
         self._model: _Model | None = None
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
-        """See Embedder.embed. EmbedderMisconfigured if the installed wordllama has no weights."""
+        """See Embedder.embed. Raises EmbedderMisconfigured if the installed wordllama has no weights."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._embed, list(texts))
 
     async def close(self) -> None:
@@ -74,8 +74,8 @@ class _Model:
 
 def _pieces(text: str) -> Iterator[str]:
     if text.strip():
-        for start in range(0, len(text), PIECE):
-            yield text[start : start + PIECE]
+        for start in range(0, len(text), PIECE_CHARS):
+            yield text[start : start + PIECE_CHARS]
 
 
 def _load() -> _Model:
@@ -85,13 +85,13 @@ def _load() -> _Model:
     spec = importlib.util.find_spec("wordllama")
     if spec is None or not spec.submodule_search_locations:
         raise EmbedderMisconfigured(f"embedder {WORDLLAMA}: the package wordllama is not installed")
-    home = Path(spec.submodule_search_locations[0])
+    package = Path(spec.submodule_search_locations[0])
     for needed in (WEIGHTS, TOKENIZER):
-        if not (home / needed).is_file():
+        if not (package / needed).is_file():
             raise EmbedderMisconfigured(f"embedder {WORDLLAMA}: the installed wordllama has no {needed}")
-    tokenizer = Tokenizer.from_file(str(home / TOKENIZER))
+    tokenizer = Tokenizer.from_file(str(package / TOKENIZER))
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    with safe_open(home / WEIGHTS, framework="np") as weights:
+    with safe_open(package / WEIGHTS, framework="np") as weights:
         rows: npt.NDArray[np.float16] = weights.get_tensor("embedding.weight")
     return _Model(tokenizer, rows)

@@ -1,4 +1,4 @@
-"""The vector index on a Qdrant server; the only code that knows its client. Needs the extra `qdrant`."""
+"""The vector index on a Qdrant server; the only code that uses its client. Needs the extra `qdrant`."""
 
 from mnemesh_retrieval.server.index import ServerIndex, ServerSettings
 

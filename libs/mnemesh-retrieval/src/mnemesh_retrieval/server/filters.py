@@ -1,4 +1,4 @@
-"""The filters of the library in the server's words."""
+"""Translates filters into those of the server."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mnemesh_retrieval.filters import Filter, Scalar
 
 
 def server_filter(condition: Filter) -> models.Filter:
-    """A filter of the server that matches the very same points."""
+    """Returns a filter of the server that matches the same points."""
     return models.Filter(must=[translate_filter(condition, _FilterBuilder())])
 
 
 class _FilterBuilder:
-    """See FilterBuilder."""
+    """See FilterBuilder in `filter_translation`."""
 
     def equals(self, field: str, value: Scalar) -> models.Condition:
         return models.FieldCondition(key=field, match=models.MatchValue(value=value))

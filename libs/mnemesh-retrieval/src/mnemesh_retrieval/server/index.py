@@ -1,4 +1,4 @@
-"""ServerIndex: the vector index port on a Qdrant server or cluster."""
+"""ServerIndex: a VectorIndex on a Qdrant server or cluster."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from mnemesh_retrieval.index import (
     StoredPoint,
     WriteMode,
 )
-from mnemesh_retrieval.listing import Every, First, listed_ids
+from mnemesh_retrieval.listing import AllPoints, PointQuery, listed_ids
 from mnemesh_retrieval.ranking import (
     Scored,
-    best,
+    candidate_query,
     hits,
-    in_match_order,
-    in_order,
-    matched,
-    offered,
+    list_limit,
+    merge_lists,
     query_vector,
-    reach,
+    sorted_matches,
+    sorted_scores,
     stored_vector,
+    word_match,
 )
 from mnemesh_retrieval.server.filters import server_filter
 from mnemesh_retrieval.server.schema import DENSE, TEXT, ensure, own_name, server_name
@@ -53,33 +53,33 @@ MODES: Final = {
     WriteMode.INSERT_ABSENT: models.UpdateMode.INSERT_ONLY,
     WriteMode.UPDATE_PRESENT: models.UpdateMode.UPDATE_ONLY,
 }
-NEEDED: Final = (1, 20)
-"""The first version of the server that has every kind of write and condition used here."""
+MIN_VERSION: Final = (1, 20)
+"""The first version of the server that supports all writes and conditions used here."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_AWAY: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+_UNAVAILABLE: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Which server, and which part of it."""
+    """The address of a server and the prefix of our collections."""
 
     url: str
-    """`http://host:6333` or `https://…`; the calls themselves go to the gRPC port."""
+    """`http://host:6333` or `https://…`; calls use the gRPC port."""
     api_key: str = field(default="", repr=False)
     grpc_port: int = 6334
     prefix: str = "mnemesh"
-    """Begins the names of our collections: those with another one are not ours."""
+    """Prefix of the names of our collections. Others are ignored."""
     timeout_seconds: int = 10
 
 
 class ServerIndex:
-    """Speaks to one server; any number of processes may do so at once.
+    """See VectorIndex. Any number of processes may use a server at once.
 
-    Words are weighed here, by the model that the embedded engine has, and multiplied with their rarity by the server:
-    both engines rank alike, and the server needs no model. Rarity is that of the whole collection.
+    Word weights are computed here, with the model of the embedded engine, and the server multiplies them by the rarity
+    of each word in the collection. Both engines therefore rank alike, and the server needs no model.
 
-    A write is complete when the server has applied it: it is then in the server's log, and its replicas where the
-    collection has some. What a loss of power can take is the server's to state (`storage.wal`).
+    A write is complete when the server has applied it; it is then in the log of the server and of its replicas. The
+    server's configuration (`storage.wal`) decides what a power loss can lose.
     """
 
     def __init__(self, client: AsyncQdrantClient, prefix: str) -> None:
@@ -91,7 +91,7 @@ class ServerIndex:
 
     @classmethod
     async def open(cls, settings: ServerSettings) -> ServerIndex:
-        """Connect. IndexUnavailable if nobody answers, VectorIndexError if the server is too old."""
+        """Connects. Raises IndexUnavailable if the server does not answer, VectorIndexError if it is too old."""
         client = AsyncQdrantClient(
             url=settings.url,
             api_key=settings.api_key or None,
@@ -102,10 +102,10 @@ class ServerIndex:
         )
         index = cls(client, settings.prefix)
         try:
-            async with _answered("asking its version"):
+            async with _answered("version"):
                 version = (await client.info()).version
-            if tuple(int(number) for number in version.split("-")[0].split(".")[:2]) < NEEDED:
-                raise VectorIndexError(f"the Qdrant server is of version {version}; it must be 1.20 or newer")
+            if tuple(int(number) for number in version.split("-")[0].split(".")[:2]) < MIN_VERSION:
+                raise VectorIndexError(f"the Qdrant server has version {version}; it must be 1.20 or newer")
         except BaseException:
             await index.close()
             raise
@@ -121,7 +121,7 @@ class ServerIndex:
     async def collections(self) -> tuple[str, ...]:
         """See VectorIndex.collections."""
         self._usable()
-        async with _answered("listing collections"):
+        async with _answered("collections"):
             found = (await self._client.get_collections()).collections
         names = (own_name(self._prefix, each.name) for each in found)
         return tuple(sorted(name for name in names if name is not None))
@@ -134,7 +134,7 @@ class ServerIndex:
             await self._client.delete_collection(server_name(self._prefix, name))
 
     async def write(self, collection: str, points: Sequence[Point], mode: WriteMode = WriteMode.UPSERT) -> None:
-        """See VectorIndex.write. On a cluster, the points of one shard are applied as one."""
+        """See VectorIndex.write. On a cluster, the write is atomic for the points of one shard only."""
         name, known = self._named(collection)
         whole = list({point.id: self._struct(point, known.dimension) for point in points}.values())
         if whole:
@@ -146,7 +146,7 @@ class ServerIndex:
         name, _ = self._named(collection)
         present = models.Filter(must=[models.HasIdCondition(has_id=[str(id_) for id_ in ids])])
         async with _answered(collection):
-            # By filter: ids that are not there would be an error.
+            # Selected by filter, because unknown ids would be an error.
             await self._client.set_payload(name, dict(fields), models.FilterSelector(filter=present), wait=True)
 
     async def get(self, collection: str, ids: Sequence[UUID], *, with_vectors: bool = False) -> list[StoredPoint]:
@@ -169,11 +169,11 @@ class ServerIndex:
                 selected = models.PointIdsList(points=[str(id_) for id_ in ids])
                 await self._client.delete(name, selected, wait=True)
 
-    async def delete_where(self, collection: str, where: Filter) -> None:
+    async def delete_where(self, collection: str, condition: Filter) -> None:
         """See VectorIndex.delete_where."""
         name, _ = self._named(collection)
         async with _answered(collection):
-            await self._client.delete(name, models.FilterSelector(filter=server_filter(where)), wait=True)
+            await self._client.delete(name, models.FilterSelector(filter=server_filter(condition)), wait=True)
 
     async def search(self, collection: str, query: SearchQuery) -> list[Hit]:
         """See VectorIndex.search."""
@@ -184,7 +184,7 @@ class ServerIndex:
             self._nearest(collection, name, vector, DENSE, query), self._nearest(collection, name, words, TEXT, query)
         )
         text = [(id_, score) for id_, score in text if score > 0]
-        chosen = best(query, dense, text)
+        chosen = merge_lists(query, dense, text)
         if not query.with_payload:
             return hits(chosen, dense, text, {id_: {} for id_, _ in chosen})
         stored = await self.get(collection, [id_ for id_, _ in chosen])
@@ -193,36 +193,38 @@ class ServerIndex:
     async def candidates(self, collection: str, query: SearchQuery) -> Candidates:
         """See VectorIndex.candidates."""
         name, known = self._named(collection)
-        offer = offered(query)
+        wide = candidate_query(query)
         vector = query_vector(query, known.dimension)
         words = self._words_of(query)
         dense, found = await asyncio.gather(
-            self._nearest(collection, name, vector, DENSE, offer),
-            self._points(collection, name, words, TEXT, offer, with_vectors=[TEXT]),
+            self._nearest(collection, name, vector, DENSE, wide),
+            self._points(collection, name, words, TEXT, wide, with_vectors=[TEXT]),
         )
         forms = self._words.forms(query.text)
         texts = [
-            matched(UUID(str(point.id)), point.score, words.indices, forms, held.indices, held.values)
+            word_match(UUID(str(point.id)), point.score, words.indices, forms, sparse.indices, sparse.values)
             for point in found
-            if words and isinstance(point.vector, dict) and isinstance(held := point.vector[TEXT], models.SparseVector)
+            if words
+            and isinstance(point.vector, dict)
+            and isinstance(sparse := point.vector[TEXT], models.SparseVector)
         ]
-        return Candidates(dense, in_match_order(texts))
+        return Candidates(dense, sorted_matches(texts))
 
     async def list_points(self, collection: str, query: ListQuery) -> list[StoredPoint]:
         """See VectorIndex.list_points."""
-        asking = listed_ids(query)
-        answer: list[Position] | None = None
+        listing = listed_ids(query)
+        positions: list[Position] | None = None
         while True:
             try:
-                asked = next(asking) if answer is None else asking.send(answer)
+                request = next(listing) if positions is None else listing.send(positions)
             except StopIteration as done:
                 return await self.get(collection, done.value)
-            answer = await self._places(collection, asked, query)
+            positions = await self._positions(collection, request, query)
 
     async def scan(
         self,
         collection: str,
-        where: Filter,
+        condition: Filter,
         *,
         after: UUID | None = None,
         limit: int = 1000,
@@ -232,7 +234,7 @@ class ServerIndex:
         async with _answered(collection):
             records, _ = await self._client.scroll(
                 name,
-                server_filter(where),
+                server_filter(condition),
                 limit=limit + (after is not None),
                 offset=str(after) if after is not None else None,
                 with_payload=False,
@@ -240,21 +242,21 @@ class ServerIndex:
         ids = [UUID(str(record.id)) for record in records]
         return [id_ for id_ in ids if id_ != after][:limit]
 
-    async def count(self, collection: str, where: Filter) -> int:
+    async def count(self, collection: str, condition: Filter) -> int:
         """See VectorIndex.count."""
         name, _ = self._named(collection)
         async with _answered(collection):
-            return (await self._client.count(name, server_filter(where), exact=True)).count
+            return (await self._client.count(name, server_filter(condition), exact=True)).count
 
-    async def facets(self, collection: str, field: str, where: Filter, *, limit: int = 1000) -> dict[str, int]:
+    async def facets(self, collection: str, field: str, condition: Filter, *, limit: int = 1000) -> dict[str, int]:
         """See VectorIndex.facets."""
         name, _ = self._named(collection)
         async with _answered(collection):
-            found = await self._client.facet(name, field, server_filter(where), limit=limit, exact=True)
+            found = await self._client.facet(name, field, server_filter(condition), limit=limit, exact=True)
         return {str(hit.value): hit.count for hit in found.hits}
 
     async def flush(self) -> None:
-        """See VectorIndex.flush. The server flushes by itself, at an interval of its own configuration."""
+        """See VectorIndex.flush. The server flushes at the interval of its own configuration."""
         self._usable()
 
     async def close(self) -> None:
@@ -289,77 +291,82 @@ class ServerIndex:
         return models.SparseVector(indices=words.indices, values=words.values) if words is not None else None
 
     async def _nearest(
-        self, collection: str, name: str, to: list[float] | models.SparseVector | None, using: str, query: SearchQuery
+        self,
+        collection: str,
+        name: str,
+        target: list[float] | models.SparseVector | None,
+        using: str,
+        query: SearchQuery,
     ) -> Scored:
-        found = await self._points(collection, name, to, using, query)
-        return in_order([(UUID(str(point.id)), point.score) for point in found])
+        found = await self._points(collection, name, target, using, query)
+        return sorted_scores([(UUID(str(point.id)), point.score) for point in found])
 
     async def _points(
         self,
         collection: str,
         name: str,
-        to: list[float] | models.SparseVector | None,
+        target: list[float] | models.SparseVector | None,
         using: str,
         query: SearchQuery,
         with_vectors: bool | list[str] = False,
     ) -> list[models.ScoredPoint]:
-        if to is None:
+        if target is None:
             return []
         async with _answered(collection):
-            answer = await self._client.query_points(
+            response = await self._client.query_points(
                 name,
-                query=to,
+                query=target,
                 using=using,
                 query_filter=server_filter(query.filter),
-                limit=reach(query),
+                limit=list_limit(query),
                 with_payload=False,
                 with_vectors=with_vectors,
             )
-        return answer.points
+        return response.points
 
-    async def _places(self, collection: str, asked: Every | First, query: ListQuery) -> list[Position]:
-        if isinstance(asked, Every):
-            return [Position(EPOCH, id_) for id_ in await self._every(collection, asked.condition)]
+    async def _positions(self, collection: str, request: PointQuery, query: ListQuery) -> list[Position]:
+        if isinstance(request, AllPoints):
+            return [Position(EPOCH, id_) for id_ in await self._all_ids(collection, request.condition)]
         direction = models.Direction.DESC if query.descending else models.Direction.ASC
         name, _ = self._named(collection)
         async with _answered(collection):
             records, _ = await self._client.scroll(
                 name,
-                server_filter(asked.condition),
-                limit=asked.limit,
+                server_filter(request.condition),
+                limit=request.limit,
                 order_by=models.OrderBy(key=query.order_by, direction=direction),
                 with_payload=[query.order_by],
             )
-        return [_place(record, query.order_by) for record in records]
+        return [_position(record, query.order_by) for record in records]
 
-    async def _every(self, collection: str, where: Filter, page: int = 10_000) -> list[UUID]:
+    async def _all_ids(self, collection: str, condition: Filter, page: int = 10_000) -> list[UUID]:
         ids: list[UUID] = []
         while True:
-            found = await self.scan(collection, where, after=ids[-1] if ids else None, limit=page)
+            found = await self.scan(collection, condition, after=ids[-1] if ids else None, limit=page)
             ids.extend(found)
             if len(found) < page:
                 return ids
 
 
 @asynccontextmanager
-async def _answered(what: str) -> AsyncIterator[None]:
-    """The client's errors in the library's words."""
+async def _answered(subject: str) -> AsyncIterator[None]:
+    """Raises the library's errors in place of the client's."""
     try:
         yield
     except RetrievalError:
         raise
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.NOT_FOUND:
-            raise CollectionMissing(f"{what}: the server has no such collection any more") from error
-        kind = IndexUnavailable if error.code() in _AWAY else VectorIndexError
-        raise kind(f"{what}: the Qdrant server answered {error.code().name}: {error.details()}") from error
+            raise CollectionMissing(f"{subject}: the collection was deleted on the server") from error
+        kind = IndexUnavailable if error.code() in _UNAVAILABLE else VectorIndexError
+        raise kind(f"{subject}: the Qdrant server answered {error.code().name}: {error.details()}") from error
     except (ResponseHandlingException, httpx.HTTPError, OSError) as error:
-        raise IndexUnavailable(f"{what}: the Qdrant server cannot be reached") from error
+        raise IndexUnavailable(f"{subject}: the Qdrant server cannot be reached") from error
     except (UnexpectedResponse, ValueError) as error:
-        raise VectorIndexError(f"{what}: the Qdrant server and its client do not agree: {error}") from error
+        raise VectorIndexError(f"{subject}: unexpected response of the Qdrant server: {error}") from error
 
 
-def _place(record: models.Record, field_name: str) -> Position:
+def _position(record: models.Record, field_name: str) -> Position:
     return Position(datetime.fromisoformat((record.payload or {})[field_name]), UUID(str(record.id)))
 
 

@@ -1,4 +1,4 @@
-"""Collections as the server is told of them: their names, vectors and payload indexes."""
+"""The names, vectors and payload indexes of collections on the server."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ TEXT = "text"
 
 
 def server_name(prefix: str, name: str) -> str:
-    """What a collection is called on the server, which allows fewer characters than we do."""
+    """Returns the name of a collection on the server, which allows fewer characters."""
     return f"{prefix}.{quote(name, safe='').replace('%', '=')}"
 
 
 def own_name(prefix: str, name: str) -> str | None:
-    """The way back; None for collections of somebody else."""
+    """Returns the name of a collection from its name on the server; None if it has another prefix."""
     head = f"{prefix}."
     return unquote(name.removeprefix(head).replace("=", "%")) if name.startswith(head) else None
 
 
 async def ensure(client: AsyncQdrantClient, name: str, collection: Collection) -> None:
-    """Make the collection, or add the payload indexes it lacks. CollectionMismatch on another dimension."""
+    """Creates a collection, or adds its missing payload indexes. Raises CollectionMismatch if the dimension differs."""
     if not await client.collection_exists(name):
         try:
             await client.create_collection(
@@ -34,7 +34,7 @@ async def ensure(client: AsyncQdrantClient, name: str, collection: Collection) -
                 sparse_vectors_config={TEXT: models.SparseVectorParams(modifier=models.Modifier.IDF)},
             )
         except Exception:
-            # Another replica may have been faster.
+            # Another replica may have created it first.
             if not await client.collection_exists(name):
                 raise
     info = await client.get_collection(name)
@@ -42,7 +42,7 @@ async def ensure(client: AsyncQdrantClient, name: str, collection: Collection) -
     stored = vectors[DENSE].size if isinstance(vectors, dict) else None
     if stored != collection.dimension:
         raise CollectionMismatch(
-            f"collection {collection.name!r} holds vectors of {stored} numbers, not of {collection.dimension}"
+            f"collection {collection.name!r} has vectors of {stored} numbers, not of {collection.dimension}"
         )
     for field, params in _payload_indexes(collection).items():
         if field not in info.payload_schema:
@@ -53,7 +53,7 @@ def _payload_indexes(collection: Collection) -> dict[str, models.PayloadSchemaPa
     indexes: dict[str, models.PayloadSchemaParams] = {}
     for field in collection.keyword_fields:
         tenant = field == collection.tenant_field
-        # The server lays the points of one tenant next to each other.
+        # The server stores the points of one tenant together.
         indexes[field] = models.KeywordIndexParams(
             type=models.KeywordIndexType.KEYWORD, is_tenant=True if tenant else None
         )

@@ -100,7 +100,7 @@ class Summary:
     tags: tuple[str, ...] = ()
     updated_at: datetime | None = None
     not_modified: bool = False
-    """Whether the caller already has this revision; the other fields are then empty."""
+    """True if the caller already has this revision; the other fields are then empty."""
 
 
 def validate_draft(draft: ArchiveDraft) -> None:

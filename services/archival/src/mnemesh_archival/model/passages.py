@@ -113,7 +113,7 @@ class InsertOutcome:
     """The id of a passage that an earlier call stored and that was deleted since."""
     archive_id: str = ""
     duplicate: bool = False
-    """Whether the archive already had this text; no second passage was stored."""
+    """True if the archive already had this text; no second passage was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class PassageFilter:
     archive_id: str | None = None
     tags: tuple[str, ...] = ()
     every_tag: bool = False
-    """Whether a passage needs all of the tags, not just one."""
+    """True if a passage needs all of the tags, False if one is enough."""
     file_id: str | None = None
     folder_id: str | None = None
     since: datetime | None = None
@@ -136,7 +136,7 @@ class PassageFilter:
 
     @property
     def narrows(self) -> bool:
-        """Whether it excludes passages of the archives that it covers."""
+        """True if it excludes passages of the archives that it covers."""
         bounds = (self.file_id, self.folder_id, self.since, self.until)
         return bool(self.tags or self.sources) or any(bound is not None for bound in bounds)
 

@@ -40,7 +40,7 @@ class SearchResult:
 
     hits: tuple[PassageHit, ...]
     degraded: bool = False
-    """Whether an embedder was unavailable, so that a hybrid search used words only."""
+    """True if an embedder was unavailable, so that a hybrid search used words only."""
 
 
 def validate_query(text: str, field: str) -> str:

@@ -27,7 +27,7 @@ class ResolvedTarget:
     archive_id: str | None
     embedder: str
     is_replay: bool
-    """Whether the request took effect before."""
+    """True if the request took effect before."""
 
 
 @dataclass(frozen=True, slots=True)

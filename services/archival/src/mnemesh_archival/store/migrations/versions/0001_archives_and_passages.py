@@ -1,4 +1,4 @@
-"""The registry of archives, their holders and counters, the ledger of passages, and work in progress."""
+"""Creates the tables of archives, agents, counters, the ledger of passages, and operations."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Changes of embedders in progress, and which passages they have copied."""
+"""Adds changes of embedders and the passages that they have copied."""
 
 import sqlalchemy as sa
 from alembic import op

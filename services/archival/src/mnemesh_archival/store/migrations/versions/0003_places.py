@@ -1,4 +1,4 @@
-"""Where passages stand in their archives, so that a search finds those beside one."""
+"""Adds the positions of passages in their archives, by which a search finds neighbours."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -11,7 +11,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("passages", sa.Column("position", sa.BigInteger(), nullable=False, server_default="0"))
-    # What file earlier passages are of, only the index knows: all of one archive and agent are one strand there.
+    # Only the index knows the files of earlier passages, so those of one archive and agent share a strand.
     op.add_column("passages", sa.Column("strand", sa.Text(), nullable=False, server_default=""))
     op.execute(
         """

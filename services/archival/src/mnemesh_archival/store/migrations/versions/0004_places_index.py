@@ -1,4 +1,4 @@
-"""An index of places that holds all that a search reads of neighbours."""
+"""Adds an index on positions that covers the columns that a search reads of neighbours."""
 
 from alembic import op
 
