@@ -14,7 +14,22 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.time import timestamp_to_proto
 from mnemesh_recall.store.sql.rows import COLUMNS, message_from_row, message_to_row
 from mnemesh_types.convert import message_from_proto, message_to_proto
-from mnemesh_types.messages import Message
+from mnemesh_types.messages import (
+    Approve,
+    ClientReturn,
+    Deny,
+    ImagePart,
+    Message,
+    OmittedReasoningPart,
+    ReasoningPart,
+    RedactedReasoningPart,
+    Role,
+    SummarizedReasoningPart,
+    TextPart,
+    ToolCall,
+    ToolReturn,
+    ToolStatus,
+)
 
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
 maybe = st.none() | text
@@ -128,3 +143,38 @@ def test_what_no_message_can_be_is_refused_by_field(message: pb.Message, field: 
     with pytest.raises(InvalidArgument) as refused:
         message_from_proto(message, "m", datetime(2026, 1, 1, tzinfo=UTC))
     assert refused.value.field == field
+
+
+CONTENT_OF_AN_EARLIER_RELEASE = """[
+    {"type":"text","text":"t","signature":"s"}, {"type":"text","text":"t"},
+    {"type":"image","detail":"low","data":"AQI=","media_type":""}, {"type":"image","url":"u"},
+    {"type":"image","file_id":"f"}, {"type":"reasoning","text":"r","is_native":false},
+    {"type":"redacted","data":"d"}, {"type":"omitted"}, {"type":"summarized","id":"i","summaries":["a","b"]}]"""
+DECISIONS_OF_AN_EARLIER_RELEASE = """[
+    {"tool_call_id":"1","type":"approve"}, {"tool_call_id":"2","type":"deny","reason":"no"},
+    {"tool_call_id":"3","type":"deny"}, {"tool_call_id":"4","type":"return","return":
+    {"tool_call_id":"4","name":"n","status":"","content":[{"type":"text","text":"x"}],"stdout":[],"stderr":["e"]}}]"""
+
+
+def test_rows_of_an_earlier_release_are_read() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    row = message_to_row(Message(id="m", agent_id="a", role=Role.ASSISTANT, created_at=now), "org") | {
+        "content": CONTENT_OF_AN_EARLIER_RELEASE,
+        "approval_decisions": DECISIONS_OF_AN_EARLIER_RELEASE,
+        "tool_calls": '[{"id":"c","name":"n","arguments":"{}"}]',
+    }
+    message = message_from_row(tuple(row[column.name] for column in COLUMNS))  # type: ignore[arg-type]
+    assert message.content == (
+        TextPart("t", "s"),
+        TextPart("t"),
+        ImagePart(data=b"\x01\x02", media_type="", detail="low"),
+        ImagePart(url="u"),
+        ImagePart(file_id="f"),
+        ReasoningPart("r"),
+        RedactedReasoningPart("d"),
+        OmittedReasoningPart(),
+        SummarizedReasoningPart("i", ("a", "b")),
+    )
+    tool_return = ToolReturn("4", "n", ToolStatus.UNSPECIFIED, (TextPart("x"),), stderr=("e",))
+    assert message.approval_decisions == (Approve("1"), Deny("2", "no"), Deny("3"), ClientReturn("4", tool_return))
+    assert message.tool_calls == (ToolCall("c", "n", "{}"),)

@@ -13,8 +13,8 @@ import mnemesh_recall
 import sqlalchemy as sa
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
+from mnemesh.recall.v1 import contexts_pb2, traces_service_pb2
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
-from mnemesh.recall.v1 import traces_service_pb2
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL
@@ -131,3 +131,35 @@ async def found_by_meaning(recall: Any) -> None:
     asked = rpc.SearchMessagesRequest(query=SAID[1], agent_id=AGENT, mode=rpc.SEARCH_MODE_VECTOR)
     while not (await recall.SearchMessages(asked)).hits:
         await asyncio.sleep(0.02)
+
+
+async def test_a_step_committed_before_the_upgrade_is_replayed_after_it(serve: Any, database_url: str) -> None:
+    """Fingerprints of an earlier release are unknown: they match any content."""
+    system = pb.Message(id=new_id("message"), role=pb.ROLE_SYSTEM)
+    user = pb.Message(id=new_id("message"), role=pb.ROLE_USER)
+    user.content.add().text.text = SAID[1]
+    step = rpc.CommitStepRequest(
+        agent_id=AGENT,
+        conversation_id=CONVERSATION,
+        lease=contexts_pb2.WriterLease(run_id=new_id("run"), epoch=1),
+        step_id=new_id("step"),
+        base_version=1,
+        messages=[user],
+    )
+    async with serve(database_url=database_url) as recall:
+        await recall.CreateContext(
+            rpc.CreateContextRequest(agent_id=AGENT, conversation_id=CONVERSATION, messages=[system])
+        )
+        first = await recall.CommitStep(step)
+    database = Database.open(database_url)
+    for statement in (
+        "UPDATE step_commits SET fingerprint = 'hash of an earlier encoding'",
+        "UPDATE alembic_version SET version_num = '0007'",
+    ):
+        await database.write(lambda conn, statement=statement: conn.execute(sa.text(statement)))  # type: ignore[misc]
+    await database.close()
+    async with serve(database_url=database_url) as recall:
+        replay = await recall.CommitStep(step)
+        assert (replay.replayed, replay.version, replay.sequence_ids) == (True, first.version, first.sequence_ids)
+        window = (await recall.GetContext(rpc.GetContextRequest(conversation_id=CONVERSATION))).context
+        assert [message.id for message in window.messages] == [system.id, user.id]
