@@ -5,10 +5,11 @@ Each function returns the text unchanged, or raises InvalidArgument that names t
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Final
+
+import msgspec
 
 from mnemesh_kit.errors import InvalidArgument
 
@@ -134,28 +135,28 @@ def require_line(value: str, field: str, *, max_chars: int | None = None) -> str
 
 
 def require_json(value: str, field: str, *, max_bytes: int | None = None) -> str:
-    """Returns `value` if it is the text of a JSON value.
+    """Returns `value` if it is the text of a JSON value. NaN and Infinity are none.
 
     Raises:
         InvalidArgument: it is not, or has more than `max_bytes` bytes in UTF-8.
     """
     require_text(value, field, max_bytes=max_bytes)
     try:
-        json.loads(value)
+        msgspec.json.decode(value)
     except (ValueError, RecursionError):
         raise InvalidArgument(f"{field} must be the text of a JSON value.", field=field) from None
     return value
 
 
 def require_json_object(value: str, field: str, *, max_bytes: int | None = None) -> str:
-    """Returns `value` if it is the text of a JSON object.
+    """Returns `value` if it is the text of a JSON object. NaN and Infinity are no values.
 
     Raises:
         InvalidArgument: it is not, or has more than `max_bytes` bytes in UTF-8.
     """
     require_text(value, field, max_bytes=max_bytes)
     try:
-        is_object = isinstance(json.loads(value), dict)
+        is_object = isinstance(msgspec.json.decode(value), dict)
     except (ValueError, RecursionError):
         is_object = False
     if not is_object:
