@@ -7,13 +7,13 @@ import os
 import signal
 from typing import Any, Final
 
-from mnemesh_tools.sandbox.process import Captured, Ended
+from mnemesh_tools.sandbox.process import Captured, EndedProcess
 from mnemesh_tools.sandbox.task import Outcome, OutcomeStatus, Task, clean
 
 MAX_ERROR_CHARS: Final = 1000
 
 
-def outcome_of(task: Task, ended: Ended, seconds: float, cpu_seconds: int, memory_mb: int) -> Outcome:
+def outcome_of(task: Task, ended: EndedProcess, seconds: float, cpu_seconds: int, memory_mb: int) -> Outcome:
     """Returns the outcome of `task`: its result, or the reason why it has none.
 
     Args:
@@ -63,7 +63,7 @@ def _answer(result: Captured) -> dict[str, Any] | None:
     return answer
 
 
-def _without_answer(ended: Ended, cpu_seconds: int) -> tuple[OutcomeStatus, str, str]:
+def _without_answer(ended: EndedProcess, cpu_seconds: int) -> tuple[OutcomeStatus, str, str]:
     status = ended.status
     if status is not None and os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

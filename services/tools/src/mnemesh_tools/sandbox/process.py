@@ -34,7 +34,7 @@ class Captured:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedProcess:
     """A process that has ended, together with all of its descendants."""
 
     result: Captured
@@ -57,7 +57,7 @@ def python_directories() -> list[str]:
 
 async def run(
     plan_for: Callable[[int, int], Plan], task: bytes, *, seconds: float, stream_bytes: int, result_bytes: int
-) -> Ended:
+) -> EndedProcess:
     """Runs one process until it ends, its time is over, or the caller is cancelled. No descendant survives the call.
 
     Args:
@@ -83,7 +83,7 @@ async def run(
         await asyncio.shield(_end(process, ended, reading))
     result, report, stdout, stderr = await asyncio.gather(*reading)
     status, refused = _read_report(report.data)
-    return Ended(result, stdout, stderr, status, refused, timed_out, time.monotonic() - started)
+    return EndedProcess(result, stdout, stderr, status, refused, timed_out, time.monotonic() - started)
 
 
 def _start(plan_for: Callable[[int, int], Plan], task: bytes) -> tuple[subprocess.Popen[bytes], list[int]]:

@@ -111,7 +111,7 @@ class Sandbox:
         if self._isolation.level < max(self._settings.minimum, Level.MINIMAL):
             raise SandboxUnavailable(self._isolation, self._settings.minimum)
 
-    async def _process(self, task: Task, layers: Collection[str], seconds: float) -> process.Ended:
+    async def _process(self, task: Task, layers: Collection[str], seconds: float) -> process.EndedProcess:
         settings = self._settings
         with ExitStack() as stack:
             uid = stack.enter_context(self._uids.claim())
