@@ -88,7 +88,7 @@ async def _purge(config: Config, database: Database, index: NearestIndex, clock:
         await indexer.open()
         expired = await Retention(store, indexer, clock, config.retention_days).sweep()
         yield f"messages that outlived the retention policy: {expired}"
-        yield f"request ids forgotten: {await store.purge_ledger()}"
+        yield f"idempotency keys deleted: {await store.purge_ledger()}"
         steps = await store.purge_steps(clock.now() - timedelta(days=config.repeat_days))
         yield f"committed steps whose ids were forgotten: {steps}"
         try:
