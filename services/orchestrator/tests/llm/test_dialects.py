@@ -229,7 +229,7 @@ async def test_a_turn_with_a_vendor_goes_over_its_wire() -> None:
     ],
 )
 def test_a_setting_that_cannot_be_meant_stops_the_start(name: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=r"bad value"):
+    with pytest.raises(ConfigError, match=r"invalid value"):
         Config.from_env({name: value, "VLLM_API_BASE": "http://x:8000"})
 
 
