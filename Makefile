@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 MANIFESTS := pyproject.toml uv.lock $(wildcard libs/*/pyproject.toml services/*/pyproject.toml)
 SOURCES := $(wildcard libs/*/src services/*/src)
-# Where tests keep their databases, most of whose time on a disk is waiting for it: in memory, if there are 8 GB for that.
+# The directory of the tests' databases: in memory if it has 8 GB free, because a disk takes most of the tests' time.
 MEMORY = $(shell grep -qE ' /dev/shm [^ ]+ [^ ]*noexec' /proc/mounts 2>/dev/null || \
 	df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000000 { print "/dev/shm" }')
 empty :=
@@ -19,7 +19,7 @@ export UV_PYTHON := $(CURDIR)/$(BIN)/python
 export UV_PYTHON_DOWNLOADS := never
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check check-format check-types check-imports check-contracts proto bench bench-memory up down fmt
+.PHONY: help run test test-all check check-format check-types check-imports check-contracts proto bench bench-memory up down fmt
 .DELETE_ON_ERROR:
 
 help: ## Show the targets
@@ -34,8 +34,11 @@ up: $(VENV)/.runtime ## Start the mesh in the background
 down: $(VENV)/.runtime ## Stop the mesh
 	@exec $(BIN)/mnemesh down
 
-test: $(VENV)/.dev ## Run every test (ARGS="-k name" narrows it down)
-	@TMPDIR="$${TMPDIR-$(MEMORY)}" $(BIN)/pytest -n 2 $(ARGS)
+test: $(VENV)/.dev ## Run the tests, with samples of the sweeps (ARGS="-k name" narrows it down)
+	@TMPDIR="$${TMPDIR-$(MEMORY)}" $(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+
+test-all: $(VENV)/.dev ## Run the tests with whole sweeps and on every engine
+	@TMPDIR="$${TMPDIR-$(MEMORY)}" $(BIN)/pytest -n 2 --dist worksteal --full $(ARGS)
 
 check: check-format check-types check-imports check-contracts ## Format, lint, types, import rules, generated code, contracts
 	@echo "mnemesh: all checks passed"
