@@ -1,7 +1,7 @@
-"""What measures: a mesh of real processes under a fake model that costs no time."""
+"""Benchmarks of a mesh of real processes with a fake model that answers immediately."""
 
 import os
 
-# This process starts others while its own channels are open, and calls nothing in between: gRPC's handlers around
-# fork would only tell that they were skipped.
+# This process starts others while its own channels are open and makes no calls in between, so gRPC's fork handlers
+# would only log that they were skipped.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")

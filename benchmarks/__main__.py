@@ -13,7 +13,7 @@ from mnemesh_kit.errors import MnemeshError
 
 from benchmarks import report
 from benchmarks.agents import Connection
-from benchmarks.measuring import carry_out, count_calls
+from benchmarks.measurement import count_calls, run_plan
 from benchmarks.mesh import fake_model, running_mesh
 from benchmarks.plan import Plan, Script, full, quick
 
@@ -21,13 +21,13 @@ _SCRIPTS: tuple[Script, ...] = ("one-step", "five-tools")
 
 
 async def benchmark(plan: Plan, data_dir: Path) -> dict[str, Any]:
-    """Counts on a mesh that is new, then measures on the same one started again: warm, and without metrics."""
+    """Counts calls on a new mesh, then measures on the restarted mesh, with warm stores and without metrics."""
     async with fake_model() as model:
         async with running_mesh(data_dir, model, metrics=True) as mesh, Connection(mesh.config) as connection:
             calls = {script: await count_calls(mesh, connection, script, plan.counted_turns) for script in _SCRIPTS}
         async with running_mesh(data_dir, model) as mesh:
             at_start = mesh.processes.resident_mb()
-            measured = await carry_out(mesh, plan)
+            measured = await run_plan(mesh, plan)
             memory = {
                 "resident_at_start": at_start,
                 "resident_at_end": mesh.processes.resident_mb(),
@@ -37,10 +37,10 @@ async def benchmark(plan: Plan, data_dir: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Reads the arguments, runs, prints and writes."""
+    """Parses the arguments, runs the benchmark, prints and writes the report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few turns of each kind: shows that it runs")
-    parser.add_argument("--out", type=Path, default=Path("build/bench.json"), help="where the JSON goes (%(default)s)")
+    parser.add_argument("--quick", action="store_true", help="a few turns of each kind, as a smoke test")
+    parser.add_argument("--out", type=Path, default=Path("build/bench.json"), help="the JSON report (%(default)s)")
     parser.add_argument("--only", default="", help="only scenarios of this script: one-step or five-tools")
     given = parser.parse_args()
     plan = quick() if given.quick else full()

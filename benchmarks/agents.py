@@ -1,4 +1,4 @@
-"""Agents to measure: with so many messages stored and so many of them in the window."""
+"""Agents with a given number of stored messages and messages in the window."""
 
 import random
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _WORDS: Final = (
 
 
 class Connection:
-    """What the benchmark calls: agents and turns at the orchestrator, history and windows at recall."""
+    """Connects to the orchestrator for agents and turns, and to recall for history and windows."""
 
     def __init__(self, config: MeshConfig) -> None:
         self._channels = Channels(deadline=60.0)
@@ -43,14 +43,14 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredAgent:
-    """An agent, and the messages that its window began with."""
+    """An agent and the initial messages of its window."""
 
     id: str
     conversation_id: str
     window_ids: tuple[str, ...]
 
     async def trim(self, connection: Connection) -> None:
-        """Puts the window back to what it began with."""
+        """Restores the initial window."""
         given = recall.GetContextRequest(conversation_id=self.conversation_id)
         context = (await connection.recall.GetContext(given)).context
         await connection.recall.ReplaceContext(
@@ -63,10 +63,10 @@ class MeasuredAgent:
         )
 
 
-async def make_agent(
+async def create_agent(
     connection: Connection, *, model: str, stored: int, window: int, policy: str = "v3"
 ) -> MeasuredAgent:
-    """Creates an agent with its type's own tools and prompt, two blocks, `stored` messages and a window of `window`."""
+    """Creates an agent with two blocks, `stored` messages and a window of `window`; the rest is that of its type."""
     chance = random.Random(stored * 1000 + window)
     first = runs_pb2.InputMessage
     shown = min(window, stored) - 1  # the system message is the first of the window
@@ -81,24 +81,24 @@ async def make_agent(
                 blocks_pb2.Block(label="persona", value="A patient companion that remembers what it was told."),
             ],
             initial_messages=agents_service_pb2.InitialMessages(
-                messages=[first(role=_role(place), content=[_text(chance)]) for place in range(shown)]
+                messages=[first(role=_role(position), content=[_text(chance)]) for position in range(shown)]
             ),
         )
     )
     agent_id, conversation_id = created.agent.id, created.agent.default_conversation_id
-    began = datetime.now(UTC) - timedelta(days=30)
+    started = datetime.now(UTC) - timedelta(days=30)
     older = stored - shown - 1
     for start in range(0, older, _BATCH):
-        places = range(start, min(start + _BATCH, older))
-        messages = [_message(agent_id, place, began + timedelta(minutes=place), chance) for place in places]
+        positions = range(start, min(start + _BATCH, older))
+        messages = [_message(agent_id, each, started + timedelta(minutes=each), chance) for each in positions]
         request = recall.AppendMessagesRequest(agent_id=agent_id, messages=messages)
         await connection.recall.AppendMessages(request)
     context = (await connection.recall.GetContext(recall.GetContextRequest(conversation_id=conversation_id))).context
     return MeasuredAgent(agent_id, conversation_id, tuple(message.id for message in context.messages))
 
 
-def _role(place: int) -> message_pb2.Role.ValueType:
-    return message_pb2.ROLE_ASSISTANT if place % 2 else message_pb2.ROLE_USER
+def _role(position: int) -> message_pb2.Role.ValueType:
+    return message_pb2.ROLE_ASSISTANT if position % 2 else message_pb2.ROLE_USER
 
 
 def _text(chance: random.Random) -> message_pb2.ContentPart:
@@ -106,7 +106,8 @@ def _text(chance: random.Random) -> message_pb2.ContentPart:
     return message_pb2.ContentPart(text=message_pb2.TextPart(text=f"{words.capitalize()}."))
 
 
-def _message(agent_id: str, place: int, at: datetime, chance: random.Random) -> message_pb2.Message:
-    message = message_pb2.Message(id=new_id("message"), agent_id=agent_id, role=_role(place), content=[_text(chance)])
+def _message(agent_id: str, position: int, at: datetime, chance: random.Random) -> message_pb2.Message:
+    role, content = _role(position), [_text(chance)]
+    message = message_pb2.Message(id=new_id("message"), agent_id=agent_id, role=role, content=content)
     message.create_time.FromDatetime(at)
     return message

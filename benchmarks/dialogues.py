@@ -1,4 +1,4 @@
-"""Generates dialogues of two people over months, and questions whose evidence is known: what retrieval is scored on."""
+"""Generates dialogues of two people over several months, and questions with known evidence, to score retrieval."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ NAMES: Final = (
 )  # fmt: skip
 SESSIONS: Final = 26
 TOLD_TWICE: Final = 0.35
-"""So many of a speaker's stories happen a second time with other particulars."""
+"""The share of a speaker's stories that happen a second time with other details."""
 TOLD_WHEN_ASKED: Final = 0.4
-"""So many are told in answer to a question, and lack the words that the question had."""
+"""The share of stories that answer a question and do not contain its words."""
 LED: Final = 0.4
 TAILED: Final = 0.4
-"""So many turns that tell something begin, and end, with something else."""
+"""LED and TAILED are the shares of turns that start, and end, with a text on another subject."""
 _CONTENT: Final = Path(__file__).parent / "data" / "dialogues.toml"
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one of the two says."""
+    """One utterance of a dialogue."""
 
     number: int
     session: int
@@ -48,10 +48,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """All that two people say, and what is asked about it."""
+    """The utterances of a dialogue and the questions about it."""
 
     speakers: tuple[str, ...]
-    """The generated ones are of two."""
+    """Generated dialogues have two."""
     turns: tuple[Turn, ...]
     questions: tuple[Question, ...]
 
@@ -63,7 +63,7 @@ class _Story:
     listener: str
     slots: dict[str, str]
     told: list[int]
-    """The turns that told of it; shared by its two tellings."""
+    """The turns that tell the story; shared by its two tellings."""
     twice: bool = False
 
     def filled(self, text: str) -> str:
@@ -71,7 +71,7 @@ class _Story:
 
 
 def dialogues(count: int, seed: int = 7) -> tuple[Dialogue, ...]:
-    """So many dialogues; the same seed gives the same ones."""
+    """Generates dialogues. The same seed generates the same dialogues."""
     content = tomllib.loads(_CONTENT.read_text(encoding="utf-8"))
     chance = random.Random(seed)
     return tuple(_Writer(content, random.Random(chance.random())).dialogue() for _ in range(count))
@@ -140,7 +140,7 @@ class _Writer:
             self._questions.append(Question("several", asked, frozenset(story.told)))
 
     def _add(self, session: int, story: _Story, which: int) -> None:
-        """A particular of a story, which lacks most of the words that it is asked for with."""
+        """Adds a detail of a story that lacks most of the words of its question."""
         more = self._padded(story.filled(story.event["more"][which]))
         said = self._say(session, story.teller, story.listener, more)
         self._ask("after", story, story.event["after"][which], said)

@@ -1,4 +1,4 @@
-"""Notes of facts, and questions whose evidence is known."""
+"""Generates notes of facts, and questions with known evidence."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 PEOPLE: Final = 20
-"""Whom the notes of one archive are about."""
+"""The number of people in the notes of one archive."""
 FACTS: Final = 14
-"""How many kinds of facts each of them has."""
+"""The number of facts about each person."""
 _CONTENT: Final = Path(__file__).parent / "data" / "facts.toml"
 
 
@@ -27,14 +27,14 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """The passages of one archive, and what is asked about them."""
+    """The passages of one archive, and the questions about them."""
 
     passages: tuple[str, ...]
     questions: tuple[Asked, ...]
 
 
 def notes(count: int, seed: int = 7) -> list[Shelf]:
-    """So many archives of short notes, each naming whom it is about."""
+    """Generates archives of short notes, each with the name of a person."""
     content = tomllib.loads(_CONTENT.read_text(encoding="utf-8"))
     return [_noted(content, random.Random(seed * 1000 + number)) for number in range(count)]
 

@@ -1,4 +1,4 @@
-"""What is measured, and how often."""
+"""The scenarios of a benchmark."""
 
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -6,8 +6,8 @@ from typing import Final, Literal
 Script = Literal["one-step", "five-tools"]
 
 TURNS_BETWEEN_TRIMS: Final[dict[Script, int]] = {"one-step": 10, "five-tools": 2}
-"""A one-step turn adds two messages to the window (three with send_message), a five-tool turn twelve: after so many
-turns the window is put back, so that it never holds many more than it is said to."""
+"""A one-step turn adds two messages to the window (three with send_message), a five-tools turn twelve. The window is
+restored after this number of turns, so that its size stays close to the scenario's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,32 +17,32 @@ class Scenario:
     script: Script
     agents: int
     stored: int
-    """Messages of each agent in recall when it begins."""
+    """Number of messages of each agent in recall at the start."""
     window: int
-    """Messages in the window when it begins, the system message included."""
+    """Number of messages in the window at the start, including the system message."""
     turns: int
-    """Of each agent."""
+    """Number of turns of each agent."""
     policy: Literal["v2", "v3"] = "v3"
     streamed: bool = False
-    """Tokens are streamed as they come, beside the whole messages."""
+    """Streams tokens as they arrive, in addition to the complete messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole benchmark."""
+    """The scenarios and counts of a benchmark."""
 
     scenarios: tuple[Scenario, ...]
     counted_turns: int
-    """Turns of each script over which calls and transactions are counted."""
+    """Number of turns of each script for counting calls and transactions."""
     warm_up_turns: int
 
     def only(self, script: str) -> "Plan":
-        """The plan without scenarios of other scripts."""
+        """Returns the plan with the scenarios of one script."""
         return replace(self, scenarios=tuple(one for one in self.scenarios if one.script == script))
 
 
 def full() -> Plan:
-    """What `make bench` runs: about three minutes on two cores."""
+    """Returns the plan of `make bench`: about five minutes on two cores."""
     alone_turns: dict[Script, int] = {"one-step": 100, "five-tools": 30}
     together_turns: dict[Script, int] = {"one-step": 30, "five-tools": 8}
     alone = [
@@ -64,7 +64,7 @@ def full() -> Plan:
 
 
 def quick() -> Plan:
-    """Every kind of scenario once and briefly: shows that it runs, not how fast."""
+    """Returns a plan with every kind of scenario once, as a smoke test."""
     return Plan(
         (
             Scenario("one-step", 1, 30, 10, 2, streamed=True),

@@ -1,4 +1,4 @@
-"""What processes cost, as the kernel counts it."""
+"""CPU time and memory of processes, as reported by the kernel."""
 
 import asyncio
 import time
@@ -9,33 +9,33 @@ from mnemesh_testkit.mesh.descendants import descendants
 
 
 class Processes:
-    """Named processes of this machine; those of `families` with all that come from them."""
+    """Named processes of this machine. Those in `families` include all their descendants."""
 
     def __init__(self, pids: Mapping[str, int], families: frozenset[str] = frozenset()) -> None:
         self._pids = pids
         self._families = families
 
     def cpu_ms(self) -> dict[str, float]:
-        """CPU time that each has used since it began, user and system, in milliseconds."""
+        """Returns the CPU time of each since its start, user and system, in milliseconds."""
         return {name: sum(_cpu_ms(pid) for pid in self._of(name)) for name in self._pids}
 
     def resident_mb(self) -> dict[str, float]:
-        """Memory of each that is resident now, in megabytes of 10^6 bytes; shared libraries count in each process."""
+        """Returns the resident memory of each in megabytes of 10^6 bytes. Shared libraries count in each process."""
         return self._memory_mb("Rss")
 
     def proportional_mb(self) -> dict[str, float]:
-        """The same, each shared page divided among those that share it: adds up to what the machine gives."""
+        """Same as resident_mb, with each shared page divided among its processes, so that the values can be added."""
         return self._memory_mb("Pss")
 
     def own_mb(self) -> dict[str, float]:
-        """Of what is resident, what no file holds: the kernel cannot take it back when others need it."""
+        """Returns the anonymous resident memory, which the kernel cannot reclaim without swapping."""
         return self._memory_mb("Anonymous")
 
     async def until_idle(self, names: tuple[str, ...], *, quiet_seconds: float, at_most: float = 300.0) -> None:
-        """Waits until the named ones have used next to no CPU for a while: what they do behind a call is done.
+        """Waits until the named processes use almost no CPU, so that background work is complete.
 
         Raises:
-            TimeoutError: they kept working.
+            TimeoutError: the processes stayed busy.
         """
         async with asyncio.timeout(at_most):
             while True:
@@ -54,12 +54,12 @@ class Processes:
 
 
 def difference(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """What came in between, by name."""
+    """Returns the differences by name."""
     return {name: after[name] - value for name, value in before.items()}
 
 
 def _cpu_ms(pid: int) -> float:
-    """By the clock that counts a process's CPU time to the nanosecond: what clock_getcpuclockid(3) gives on Linux."""
+    """Reads the process's CPU clock, whose id clock_getcpuclockid(3) computes this way on Linux."""
     return time.clock_gettime_ns((~pid << 3) | 2) / 1e6
 
 

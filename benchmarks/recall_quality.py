@@ -1,9 +1,9 @@
 """Scores message search: `python -m benchmarks.recall_quality [--dialogues 10] [--engines sqlite,postgresql] …`.
 
-Dialogues, generated ones or those of a file (`--dialogues FILE`, see benchmarks/transcripts.py), are stored through the
-service of the recall room, one agent each, in the ways that callers do, and every question is searched in its agent's
-messages. The figures are shares of questions with a right message among the first 1, 5 and 10 hits, beside those of
-full-text search in the same texts.
+Stores dialogues, generated or from a file (`--dialogues FILE`, see benchmarks/transcripts.py), through the use cases of
+recall, one agent each, in several variants, and searches for every question in the agent's messages. The figures are
+the shares of questions with a correct message among the first 1, 5 and 10 hits, compared with full-text search in the
+same texts.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from mnemesh_testkit.databases.postgres import running_postgres
 from mnemesh_types.messages import Message, Role, TextPart
 
 from benchmarks.dialogues import Dialogue, Question, Turn
-from benchmarks.loading import LOADINGS, Loading
 from benchmarks.scoring import DEPTHS, Scores, line, references, write
 from benchmarks.transcripts import chosen
+from benchmarks.variants import VARIANTS, Variant
 
 CALLER: Final = DEFAULT_PRINCIPAL
 EMBEDDERS: Final = {"wordllama": WORDLLAMA, "hashing": HASHING}
@@ -48,21 +48,21 @@ EMBEDDERS: Final = {"wordllama": WORDLLAMA, "hashing": HASHING}
 async def measure(
     service: MessageService, given: Sequence[Dialogue], modes: Sequence[SearchMode]
 ) -> dict[SearchMode, Scores]:
-    """Asks every question in every mode."""
+    """Searches for every question in every mode."""
     found = {mode: Scores() for mode in modes}
     for number, dialogue in enumerate(given):
         for mode in modes:
             for question in dialogue.questions:
-                began = time.perf_counter()
+                started = time.perf_counter()
                 evidence = frozenset(_id(number, turn) for turn in question.evidence)
-                found[mode].note(question.kind, await _found(service, number, question, mode), evidence, began)
+                found[mode].note(question.kind, await _found(service, number, question, mode), evidence, started)
     return found
 
 
-async def load(service: MessageService, given: Sequence[Dialogue], loading: Loading) -> None:
-    """Stores the dialogues, one agent each, in batches."""
+async def load(service: MessageService, given: Sequence[Dialogue], variant: Variant) -> None:
+    """Stores the dialogues in batches, one agent each."""
     for number, dialogue in enumerate(given):
-        for conversation, turns in _conversations(number, dialogue, loading).items():
+        for conversation, turns in _conversations(number, dialogue, variant).items():
             if conversation is not None:
                 prompt = Message(
                     id=derive_id("message", conversation),
@@ -72,16 +72,16 @@ async def load(service: MessageService, given: Sequence[Dialogue], loading: Load
                 )
                 made = NewContext(agent_id=agent_of(number), conversation_id=conversation, messages=(prompt,))
                 await service.create_context(CALLER, made, None)
-            messages = [_message(number, dialogue, turn, loading) for turn in turns]
-            for start in range(0, len(messages), loading.batch):
-                some = tuple(messages[start : start + loading.batch])
+            messages = [_message(number, dialogue, turn, variant) for turn in turns]
+            for start in range(0, len(messages), variant.batch):
+                some = tuple(messages[start : start + variant.batch])
                 batch = MessageBatch(agent_id=agent_of(number), conversation_id=conversation, messages=some)
                 await service.append_messages(CALLER, batch, None)
 
 
 @asynccontextmanager
 async def recall(database_url: str, directory: Path, embedder: str) -> AsyncIterator[tuple[MessageService, Indexer]]:
-    """The room's service over real stores."""
+    """Runs recall's use cases with real stores."""
     database, model = Database.open(database_url), make_embedder(embedder)
     await database.migrate("mnemesh_recall")
     index = await EdgeIndex.open(directory)
@@ -98,7 +98,7 @@ async def recall(database_url: str, directory: Path, embedder: str) -> AsyncIter
 
 
 def agent_of(number: int) -> str:
-    """The agent of a dialogue."""
+    """Returns the id of a dialogue's agent."""
     return derive_id("agent", f"dialogue {number}")
 
 
@@ -110,8 +110,8 @@ async def _found(service: MessageService, number: int, question: Question, mode:
     return [hit.message.id for hit in hits]
 
 
-def _conversations(number: int, dialogue: Dialogue, loading: Loading) -> dict[str | None, list[Turn]]:
-    if loading.sessions == "together":
+def _conversations(number: int, dialogue: Dialogue, variant: Variant) -> dict[str | None, list[Turn]]:
+    if variant.sessions == "together":
         return {None: list(dialogue.turns)}
     found: dict[str | None, list[Turn]] = {}
     for turn in dialogue.turns:
@@ -119,15 +119,15 @@ def _conversations(number: int, dialogue: Dialogue, loading: Loading) -> dict[st
     return found
 
 
-def _message(number: int, dialogue: Dialogue, turn: Turn, loading: Loading) -> Message:
-    first = turn.is_first_speaker if loading.roles == "both" else loading.roles == "user"
+def _message(number: int, dialogue: Dialogue, turn: Turn, variant: Variant) -> Message:
+    first = turn.is_first_speaker if variant.roles == "both" else variant.roles == "user"
     return Message(
         id=_id(number, turn.number),
         agent_id=agent_of(number),
         role=Role.USER if first else Role.ASSISTANT,
-        created_at=loading.time(dialogue, turn) or SystemClock().now(),
-        content=(TextPart(loading.text(turn)),),
-        name=turn.speaker if loading.speaker == "name" else None,
+        created_at=variant.time(dialogue, turn) or SystemClock().now(),
+        content=(TextPart(variant.text(turn)),),
+        name=turn.speaker if variant.speaker == "name" else None,
     )
 
 
@@ -151,15 +151,15 @@ async def _run(given: argparse.Namespace) -> list[dict[str, Any]]:
         rows.append(scores.row(**what))
         print(line(rows[-1]), flush=True)
 
-    for name in given.loadings.split(","):
-        loading = LOADINGS[name]
-        for way, scores in references(made, loading).items():
+    for name in given.variants.split(","):
+        variant = VARIANTS[name]
+        for way, scores in references(made, variant).items():
             note(scores, set=name, engine="fts5", embedder="-", mode=way)
         for engine, embedder in itertools.product(given.engines.split(","), given.embedders.split(",")):
-            with tempfile.TemporaryDirectory(prefix="mnemesh-quality-") as place, ExitStack() as stack:
-                url = await _database(engine, Path(place), stack)
-                async with recall(url, Path(place) / "index", EMBEDDERS[embedder]) as (service, indexer):
-                    await load(service, made, loading)
+            with tempfile.TemporaryDirectory(prefix="mnemesh-quality-") as position, ExitStack() as stack:
+                url = await _database(engine, Path(position), stack)
+                async with recall(url, Path(position) / "index", EMBEDDERS[embedder]) as (service, indexer):
+                    await load(service, made, variant)
                     await indexer.catch_up()
                     for mode, scores in (await measure(service, made, modes)).items():
                         note(scores, set=name, engine=engine, embedder=embedder, mode=mode.value)
@@ -167,15 +167,15 @@ async def _run(given: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Reads the arguments, measures, prints and writes."""
+    """Parses the arguments, measures, prints and writes the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recall_quality", description=__doc__)
-    parser.add_argument("--dialogues", default="10", help="how many are generated, or a JSON file (%(default)s)")
+    parser.add_argument("--dialogues", default="10", help="number of generated dialogues, or a JSON file (%(default)s)")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--engines", default="sqlite,postgresql")
     parser.add_argument("--embedders", default="wordllama")
     parser.add_argument("--modes", default="hybrid,text")
-    parser.add_argument("--loadings", default="named,in-text,nameless,session-times,conversations,timeless,users")
-    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
+    parser.add_argument("--variants", default="named,in-text,nameless,session-times,conversations,timeless,users")
+    parser.add_argument("--out", type=Path, default=None, help="the JSON report")
     given = parser.parse_args()
     write(asyncio.run(_run(given)), given.out)
 

@@ -1,7 +1,7 @@
-"""Full-text search to compare with: FTS5 as it comes, and the best that was found to be had from it for dialogues.
+"""Full-text search for comparison: plain FTS5, and the best configuration of FTS5 that was found for dialogues.
 
-The latter leaves stop words out of the query, and gives every text a second column, half as heavy, that holds the two
-texts before it and the two after it of the same session.
+The latter removes stop words from the query, and adds a second column of half the weight to each text, with the two
+texts before and the two after it in the same session.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WORD: Final = re.compile(r"\w+")
 
 
 class FullText:
-    """Texts of one agent or archive, by their numbers."""
+    """The texts of one agent or archive, by number."""
 
     def __init__(self, texts: Sequence[str], sessions: Sequence[int]) -> None:
         self._database = sqlite3.connect(":memory:")
@@ -29,11 +29,11 @@ class FullText:
         )
 
     def plain(self, query: str, limit: int) -> list[int]:
-        """BM25 of the texts alone, all words of the query OR-ed."""
+        """Ranks by BM25 of the texts alone, with the words of the query joined by OR."""
         return self._best("body : ", _WORD.findall(query), "1.0, 0.0", limit)
 
     def with_context(self, query: str, limit: int) -> list[int]:
-        """BM25 of text and context."""
+        """Ranks by BM25 of text and context."""
         words = _WORD.findall(query)
         return self._best("", [word for word in words if word.lower() not in STOP_WORDS] or words, "1.0, 0.5", limit)
 

@@ -1,4 +1,4 @@
-"""What a benchmark found: as JSON for machines, as tables for people."""
+"""Formats the results of a benchmark as JSON and as tables."""
 
 import os
 import platform
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from benchmarks.measuring import Measured, percentiles
+from benchmarks.measurement import Measured, percentiles
 from benchmarks.plan import Script
 
 
@@ -18,7 +18,7 @@ def as_json(
     memory_mb: Mapping[str, Mapping[str, float]],
     calls: Mapping[Script, Mapping[str, float]],
 ) -> dict[str, Any]:
-    """Everything, with what it was measured on."""
+    """Returns all results with a description of the machine."""
     return {
         "machine": {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -54,7 +54,7 @@ def _spread(values: Iterable[float]) -> dict[str, float]:
 
 
 def as_text(report: Mapping[str, Any]) -> str:
-    """The report as tables."""
+    """Returns the report as tables."""
     machine = report["machine"]
     head = (
         f"{machine['cpus']} cpus, load {machine['load_average']:.1f}, Python {machine['python']}, {machine['platform']}"

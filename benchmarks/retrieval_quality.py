@@ -1,10 +1,10 @@
 """Scores passage search: `python -m benchmarks.retrieval_quality [--dialogues 5] [--weights 0.01,0.1] …`.
 
-Dialogues, generated ones or those of a file (`--dialogues FILE`, see benchmarks/transcripts.py), a passage for each
-turn, and generated notes of facts are stored through the use cases of the archival room, an archive each, and every
-question is searched in its archive. The figures are shares of questions with a right passage among the first 1, 5 and
-10 hits, beside those of full-text search in the same texts. `hybrid_weight` of an embedder is chosen from what
-`--weights` prints.
+Stores dialogues, generated or from a file (`--dialogues FILE`, see benchmarks/transcripts.py), one passage per turn,
+and generated notes of facts, through the use cases of archival, one archive each. Every question is searched in its
+archive. The figures are the shares of questions with a correct passage among the first 1, 5 and 10 hits, compared with
+full-text search in the same texts. `--weights` prints the results from which the `hybrid_weight` of an embedder is
+chosen.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from mnemesh_retrieval.registry import HASHING, WORDLLAMA, EmbedderSettings, mak
 from mnemesh_testkit.databases.postgres import running_postgres
 
 from benchmarks.dialogues import Dialogue
-from benchmarks.loading import LOADINGS, Loading
 from benchmarks.passages import Asked, notes
 from benchmarks.scoring import DEPTHS, Scores, line, references, write
 from benchmarks.transcripts import chosen
+from benchmarks.variants import VARIANTS, Variant
 
 ORGANIZATION: Final = DEFAULT_PRINCIPAL.organization_id
 
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """The passages of one archive in batches, and what is asked about them."""
+    """The passages of one archive in batches, and the questions about them."""
 
     batches: tuple[tuple[PassageDraft, ...], ...]
     questions: tuple[Asked, ...]
 
 
 @dataclass(slots=True)
-class Room:
-    """The use cases over real stores."""
+class Archival:
+    """The use cases with real stores."""
 
     archives: SqlArchiveStore
     writer: PassageService
@@ -64,7 +64,7 @@ class Room:
     embedders: Embedders
 
     async def load(self, shelf: Shelf) -> tuple[str, list[str]]:
-        """An archive with these passages, and their ids."""
+        """Creates an archive with these passages and returns its id and theirs."""
         clock, embedder = SystemClock(), self.embedders.get(self.embedders.default)
         draft = Archive(
             new_id("archive"), "shelf", None, embedder.handle, embedder.dimension, None, False, clock.now(), clock.now()
@@ -78,8 +78,8 @@ class Room:
 
 
 @asynccontextmanager
-async def archival(url: str, directory: Path, embedder: str, settings: EmbedderSettings) -> AsyncIterator[Room]:
-    """A room of that database and embedder."""
+async def archival(url: str, directory: Path, embedder: str, settings: EmbedderSettings) -> AsyncIterator[Archival]:
+    """Runs archival's use cases with a database and an embedder."""
     clock, ids, database = SystemClock(), RandomIds(), Database.open(url)
     await database.migrate("mnemesh_archival")
     index, embedders = await EdgeIndex.open(directory), Embedders(make_embedder(embedder, settings), settings)
@@ -87,7 +87,7 @@ async def archival(url: str, directory: Path, embedder: str, settings: EmbedderS
         archives, ledger = SqlArchiveStore(database, clock, ids), SqlPassageLedger(database, clock, ids)
         passages = VectorPassageStore(index, embedders)
         writer = PassageService(ledger, passages, OperationWorker(ledger, passages, embedders), embedders, clock, ids)
-        yield Room(archives, writer, PassageSearchService(archives, ledger, passages, embedders), embedders)
+        yield Archival(archives, writer, PassageSearchService(archives, ledger, passages, embedders), embedders)
     finally:
         await index.close()
         await embedders.close()
@@ -95,11 +95,11 @@ async def archival(url: str, directory: Path, embedder: str, settings: EmbedderS
 
 
 async def measure(
-    room: Room, shelves: Sequence[Shelf], kinds: Sequence[SearchKind], weights: Sequence[float]
+    service: Archival, shelves: Sequence[Shelf], kinds: Sequence[SearchKind], weights: Sequence[float]
 ) -> dict[str, Scores]:
-    """The scores by way of searching."""
-    loaded = [await room.load(shelf) for shelf in shelves]
-    embedder = room.embedders.get(room.embedders.default)
+    """Returns the scores by search mode."""
+    loaded = [await service.load(shelf) for shelf in shelves]
+    embedder = service.embedders.get(service.embedders.default)
     ways = [(kind.value, kind, embedder.hybrid_weight) for kind in kinds]
     ways += [(f"hybrid {weight:g}", SearchKind.HYBRID, weight) for weight in weights]
     found = {name: Scores() for name, _, _ in ways}
@@ -108,18 +108,18 @@ async def measure(
         for (archive, ids), shelf in zip(loaded, shelves, strict=True):
             which = PassageFilter(archive_id=archive)
             for asked in shelf.questions:
-                began = time.perf_counter()
-                answer = await room.finder.search(DEFAULT_PRINCIPAL, asked.text, kind, which, limit=DEPTHS[-1])
+                started = time.perf_counter()
+                answer = await service.finder.search(DEFAULT_PRINCIPAL, asked.text, kind, which, limit=DEPTHS[-1])
                 evidence = frozenset(ids[number] for number in asked.evidence)
-                found[name].note(asked.kind, [hit.passage.id for hit in answer.hits], evidence, began)
+                found[name].note(asked.kind, [hit.passage.id for hit in answer.hits], evidence, started)
     return found
 
 
-def talk(dialogue: Dialogue, loading: Loading) -> Shelf:
-    """A passage for each turn."""
-    drafts = [PassageDraft(loading.text(turn), created_at=loading.time(dialogue, turn)) for turn in dialogue.turns]
+def dialogue_shelf(dialogue: Dialogue, variant: Variant) -> Shelf:
+    """Returns one passage per turn."""
+    drafts = [PassageDraft(variant.text(turn), created_at=variant.time(dialogue, turn)) for turn in dialogue.turns]
     asked = tuple(Asked(each.kind, each.text, each.evidence) for each in dialogue.questions)
-    return Shelf(_batches(drafts, loading.batch), asked)
+    return Shelf(_batches(drafts, variant.batch), asked)
 
 
 def _batches(drafts: Sequence[PassageDraft], size: int) -> tuple[tuple[PassageDraft, ...], ...]:
@@ -129,9 +129,9 @@ def _batches(drafts: Sequence[PassageDraft], size: int) -> tuple[tuple[PassageDr
 def _sets(given: argparse.Namespace) -> dict[str, tuple[list[Shelf], dict[str, Scores]]]:
     made = chosen(given.dialogues, given.seed)
     sets: dict[str, tuple[list[Shelf], dict[str, Scores]]] = {}
-    for name in given.loadings.split(","):
-        loading = LOADINGS[name]
-        sets[name] = [talk(dialogue, loading) for dialogue in made], references(made, loading)
+    for name in given.variants.split(","):
+        variant = VARIANTS[name]
+        sets[name] = [dialogue_shelf(dialogue, variant) for dialogue in made], references(made, variant)
     if given.notes:
         shelves = notes(given.notes, given.seed)
         several = [
@@ -156,32 +156,32 @@ async def _run(given: argparse.Namespace) -> list[dict[str, Any]]:
             note(set=name, engine="fts5", embedder="-", mode=way, scores=scores)
         for engine in given.engines.split(","):
             for embedder in given.embedders.split(","):
-                with tempfile.TemporaryDirectory(prefix="mnemesh-quality-") as place, ExitStack() as stack:
-                    url = f"sqlite:///{place}/archival.db"
+                with tempfile.TemporaryDirectory(prefix="mnemesh-quality-") as position, ExitStack() as stack:
+                    url = f"sqlite:///{position}/archival.db"
                     if engine == "postgresql":
                         server = stack.enter_context(running_postgres())
                         url = server.url(await server.create_database())
-                    async with archival(url, Path(place) / "index", embedder, settings) as room:
-                        for way, scores in (await measure(room, shelves, kinds, weights)).items():
+                    async with archival(url, Path(position) / "index", embedder, settings) as service:
+                        for way, scores in (await measure(service, shelves, kinds, weights)).items():
                             note(set=name, engine=engine, embedder=embedder.split("/")[-1], mode=way, scores=scores)
     return rows
 
 
 def main() -> None:
-    """Reads the arguments, measures, prints and writes."""
+    """Parses the arguments, measures, prints and writes the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.retrieval_quality", description=__doc__)
-    parser.add_argument("--dialogues", default="5", help="how many are generated, or a JSON file (%(default)s)")
-    parser.add_argument("--notes", type=int, default=2, help="how many archives of notes (%(default)s)")
+    parser.add_argument("--dialogues", default="5", help="number of generated dialogues, or a JSON file (%(default)s)")
+    parser.add_argument("--notes", type=int, default=2, help="number of archives of notes (%(default)s)")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--loadings", default="in-text,nameless,session-times,timeless,one-by-one")
-    parser.add_argument("--engines", default="sqlite", help="sqlite,postgresql: where places are kept")
+    parser.add_argument("--variants", default="in-text,nameless,session-times,timeless,one-by-one")
+    parser.add_argument("--engines", default="sqlite", help="sqlite,postgresql: where positions are kept")
     parser.add_argument("--embedders", default=f"{WORDLLAMA},{HASHING}", help="handles (%(default)s)")
     parser.add_argument("--modes", default="hybrid,text,vector")
-    parser.add_argument("--weights", default="", help="also hybrid with the embedder counting so much")
-    parser.add_argument("--base-url", default="", help="OpenAI-compatible API of embedders that are not built in")
+    parser.add_argument("--weights", default="", help="further weights of the embedder in hybrid mode")
+    parser.add_argument("--base-url", default="", help="base URL of an OpenAI-compatible API")
     parser.add_argument("--api-key", default="")
     parser.add_argument("--dimension", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=None, help="where the JSON goes")
+    parser.add_argument("--out", type=Path, default=None, help="the JSON report")
     given = parser.parse_args()
     write(asyncio.run(_run(given)), given.out)
 

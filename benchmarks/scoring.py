@@ -1,4 +1,4 @@
-"""Ranks of evidence, made into shares and lines: what the quality benchmarks share."""
+"""Converts ranks of evidence to shares and printed lines, for both quality benchmarks."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.dialogues import Dialogue, Question
-from benchmarks.loading import Loading
 from benchmarks.reference import FullText
+from benchmarks.variants import Variant
 
 DEPTHS: Final = (1, 5, 10)
 
 
 @dataclass(slots=True)
 class Scores:
-    """Questions and the ranks of their best evidence, by kind; None where it was not among the hits."""
+    """Ranks of the best evidence of each question, by kind; None if it was not among the hits."""
 
     ranks: dict[str, list[int | None]] = field(default_factory=lambda: defaultdict(list))
     seconds: list[float] = field(default_factory=list)
 
-    def note(self, kind: str, found: Sequence[Any], evidence: frozenset[Any], began: float) -> None:
-        """Takes up what a search that began then has found."""
-        self.seconds.append(time.perf_counter() - began)
+    def note(self, kind: str, found: Sequence[Any], evidence: frozenset[Any], started: float) -> None:
+        """Records the result of a search that started at `started`."""
+        self.seconds.append(time.perf_counter() - started)
         self.ranks[kind].append(next((rank for rank, id_ in enumerate(found, start=1) if id_ in evidence), None))
 
     def share(self, depth: int, kind: str | None = None) -> float:
-        """The share of questions with evidence among the first `depth` hits."""
+        """Returns the share of questions with evidence among the first `depth` hits."""
         ranks = self.ranks[kind] if kind else [rank for ranks in self.ranks.values() for rank in ranks]
         return sum(rank is not None and rank <= depth for rank in ranks) / max(1, len(ranks))
 
     def row(self, **what: str) -> dict[str, Any]:
-        """The figures, with what they are of."""
+        """Returns the figures with their labels."""
         return {
             **what,
             "found_at": {str(depth): round(self.share(depth), 3) for depth in DEPTHS},
@@ -44,11 +44,11 @@ class Scores:
         }
 
 
-def references(given: Sequence[Dialogue], loading: Loading) -> dict[str, Scores]:
-    """What FTS5 finds in the same texts, plain and with context."""
+def references(given: Sequence[Dialogue], variant: Variant) -> dict[str, Scores]:
+    """Returns the scores of FTS5 in the same texts, plain and with context."""
     found = {"plain": Scores(), "context": Scores()}
     for dialogue in given:
-        texts = FullText(loading.texts(dialogue), [turn.session for turn in dialogue.turns])
+        texts = FullText(variant.texts(dialogue), [turn.session for turn in dialogue.turns])
         for question in dialogue.questions:
             for way, search in (("plain", texts.plain), ("context", texts.with_context)):
                 _ask(found[way], question, search)
@@ -56,12 +56,12 @@ def references(given: Sequence[Dialogue], loading: Loading) -> dict[str, Scores]
 
 
 def _ask(scores: Scores, question: Question, search: Any) -> None:
-    began = time.perf_counter()
-    scores.note(question.kind, search(question.text, DEPTHS[-1]), question.evidence, began)
+    started = time.perf_counter()
+    scores.note(question.kind, search(question.text, DEPTHS[-1]), question.evidence, started)
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row to print."""
+    """Returns a printable line."""
     names = "".join(f"{row[name]:<15}" for name in ("set", "engine", "embedder", "mode"))
     shares = " ".join(f"{share:.3f}" for share in row["found_at"].values())
     kinds = " ".join(f"{kind} {share:.2f}" for kind, share in row["found_at_5_by_kind"].items())
@@ -69,7 +69,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def write(rows: Sequence[dict[str, Any]], path: Path | None) -> None:
-    """The rows as JSON, where a place is given for them."""
+    """Writes the rows as JSON, if a path is given."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(rows, indent=2) + "\n")

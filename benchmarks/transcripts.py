@@ -1,4 +1,4 @@
-"""Dialogues out of a file: real ones, say, with questions and the utterances that answer them.
+"""Reads dialogues from a file.
 
     {"dialogues": [{
         "sessions": [{
@@ -6,9 +6,9 @@
             "utterances": [{"id": "1:1", "speaker": "Nora", "text": "…", "said_at": "2024-01-14T18:21:00Z"}]}],
         "questions": [{"text": "…", "evidence": ["1:1"], "kind": "when"}]}]}
 
-Sessions and utterances are in their order; `evidence` names any utterances of the dialogue that answer. `said_at` and
-`kind` may be missing: utterances then follow each other by half a minute, and questions are all of one kind. A list of
-samples as LoCoMo has them (`conversation` with `session_1`, `session_1_date_time` …, and `qa`) is read as well.
+Sessions and utterances are in order; `evidence` lists the utterances that answer. `said_at` and `kind` are optional: by
+default, utterances are half a minute apart, and all questions are of one kind. A list of samples in the format of
+LoCoMo (`conversation` with `session_1`, `session_1_date_time` …, and `qa`) is also accepted.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _LOCOMO_ID: Final = re.compile(r"D:?(\d+):(\d+)")
 
 
 def chosen(given: str, seed: int) -> tuple[Dialogue, ...]:
-    """So many generated dialogues where a number is given, and else those of the file of that name."""
+    """Returns generated dialogues if `given` is a number, otherwise the dialogues of that file."""
     return dialogues(int(given), seed) if given.isdecimal() else transcripts(Path(given))
 
 
 def transcripts(path: Path) -> tuple[Dialogue, ...]:
-    """The dialogues of a file. Questions without evidence among the utterances are left out.
+    """Returns the dialogues of a file. Questions without evidence among the utterances are omitted.
 
     Raises:
-        ValueError: the file has not got one of the two layouts, or an id twice.
+        ValueError: the file has neither of the two formats, or contains an id twice.
     """
     content = json.loads(path.read_text(encoding="utf-8"))
     given = [_from_locomo(each) for each in content] if isinstance(content, list) else content.get("dialogues")

@@ -1,4 +1,4 @@
-"""Turns under the clock: of one agent, or of many at once."""
+"""Timed turns of one agent or of many concurrent agents."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from benchmarks.agents import Connection, MeasuredAgent
 
 @dataclass(frozen=True, slots=True)
 class TimedTurn:
-    """Milliseconds from the request to its first event, to the first that comes from the model, and to the last."""
+    """Milliseconds from the request to the first event, to the first event from the model, and to the last event."""
 
     accepted_ms: float
     model_ms: float
@@ -22,10 +22,10 @@ class TimedTurn:
 
 
 async def turn(connection: Connection, agent: MeasuredAgent, *, streamed: bool = False) -> TimedTurn:
-    """One turn to its end.
+    """Runs one turn to its end.
 
     Raises:
-        RuntimeError: the turn did not end as a turn should; a benchmark of failures would measure nothing.
+        RuntimeError: the turn failed; a benchmark of failures would measure nothing.
     """
     text = message_pb2.ContentPart(text=message_pb2.TextPart(text="Tell me what you found out, and remember it."))
     request = runs.SendMessageRequest(
@@ -33,7 +33,7 @@ async def turn(connection: Connection, agent: MeasuredAgent, *, streamed: bool =
         messages=[runs_pb2.InputMessage(content=[text])],
         config=runs_pb2.RunConfig(stream_tokens=streamed),
     )
-    began = time.perf_counter()
+    started = time.perf_counter()
     accepted = model = 0.0
     stop = agents_pb2.STOP_REASON_UNSPECIFIED
     async for response in connection.runs.SendMessage(request):
@@ -51,7 +51,7 @@ async def turn(connection: Connection, agent: MeasuredAgent, *, streamed: bool =
     ended = time.perf_counter()
     if stop not in (agents_pb2.STOP_REASON_END_TURN, agents_pb2.STOP_REASON_TOOL_RULE) or not model:
         raise RuntimeError(f"a turn ended with {agents_pb2.StopReason.Name(stop)}")
-    return TimedTurn((accepted - began) * 1e3, (model - began) * 1e3, (ended - began) * 1e3)
+    return TimedTurn((accepted - started) * 1e3, (model - started) * 1e3, (ended - started) * 1e3)
 
 
 def _require_success(message: runs_pb2.MessageEvent) -> None:
@@ -63,7 +63,7 @@ def _require_success(message: runs_pb2.MessageEvent) -> None:
 async def wave(
     connection: Connection, agents: Sequence[MeasuredAgent], each: int, *, streamed: bool = False
 ) -> list[TimedTurn]:
-    """`each` turns of every agent: its own one after the other, those of different agents beside each other."""
+    """Runs `each` turns of every agent: sequentially per agent, concurrently across agents."""
 
     async def lane(agent: MeasuredAgent) -> list[TimedTurn]:
         return [await turn(connection, agent, streamed=streamed) for _ in range(each)]

@@ -26,22 +26,22 @@ def scored(
     return rows
 
 
-def require_better(rows: list[dict[str, Any]], loadings: int) -> None:
+def require_better(rows: list[dict[str, Any]], variants: int) -> None:
     reference = {row["set"]: row["found_at"] for row in rows if row["mode"] == "context"}
     ours = {row["set"]: row["found_at"] for row in rows if row["mode"] == "hybrid"}
-    assert len(ours) == len(reference) == loadings
-    for loading, found in ours.items():
-        assert all(found[depth] >= share for depth, share in reference[loading].items()), (loading, found, reference)
+    assert len(ours) == len(reference) == variants
+    for variant, found in ours.items():
+        assert all(found[depth] >= share for depth, share in reference[variant].items()), (variant, found, reference)
 
 
 def test_messages_that_answer_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    loadings = ("--loadings", "nameless,timeless")
-    require_better(scored(recall_quality.main, monkeypatch, tmp_path / "out.json", *loadings), 2)
+    variants = ("--variants", "nameless,timeless")
+    require_better(scored(recall_quality.main, monkeypatch, tmp_path / "out.json", *variants), 2)
 
 
 def test_passages_that_answer_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    loadings = ("--loadings", "nameless", "--notes", "0", "--embedders", "mnemesh/wordllama-256")
-    require_better(scored(retrieval_quality.main, monkeypatch, tmp_path / "out.json", *loadings), 1)
+    variants = ("--variants", "nameless", "--notes", "0", "--embedders", "mnemesh/wordllama-256")
+    require_better(scored(retrieval_quality.main, monkeypatch, tmp_path / "out.json", *variants), 1)
 
 
 def test_dialogues_are_read_in_either_layout(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Recall and archival as processes of their own, and PostgreSQL beside them where it keeps their tables."""
+"""Recall and archival as processes, with a PostgreSQL server if it stores their tables."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from mnemesh.recall.v1.messages_service_pb2_grpc import MessageServiceStub
 from mnemesh_client.supervisor.health import wait_until_serving
 from mnemesh_client.supervisor.process import ServiceProcess
 from mnemesh_kit.channels import Channels
+from mnemesh_kit.services import service
 from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres
 from mnemesh_testkit.mesh.reserved_ports import ReservedPort
 
 from benchmarks.processes import Processes
 
-ROOMS: Final = ("recall", "archival")
+MEMORY_SERVICES: Final = ("recall", "archival")
 ENGINES: Final = ("sqlite", "postgresql")
 START_SECONDS: Final = 600.0
 STOP_SECONDS: Final = 60.0
-# A server as it comes, but for what an operator gives it on a machine of this size.
+# Default settings, except those that an operator adapts to a machine of this size.
 _POSTGRES: Final = ("listen_addresses=", "max_connections=50", "shared_buffers=512MB", "max_wal_size=4GB")
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """The two services, answering."""
+class RunningServices:
+    """The two running services."""
 
     engine: str
     directory: Path
@@ -43,40 +44,41 @@ class Running:
     postgres: PostgresServer | None
 
     async def disk_mb(self) -> dict[str, float]:
-        """What each store takes on the disk, in megabytes of 10^6 bytes."""
+        """Returns the disk usage of each store in megabytes of 10^6 bytes."""
         found = {}
-        for room in ROOMS:
-            found[f"{room} vectors"] = _bytes(self.directory / f"{room}-index") / 1e6
+        for name in MEMORY_SERVICES:
+            found[f"{name} vectors"] = _bytes(self.directory / f"{name}-index") / 1e6
             if self.postgres is None:
-                found[f"{room} sql"] = sum(_bytes(file) for file in self.directory.glob(f"{room}.db*")) / 1e6
+                found[f"{name} sql"] = sum(_bytes(file) for file in self.directory.glob(f"{name}.db*")) / 1e6
             else:
-                found[f"{room} sql"] = await _database_bytes(self.postgres, room) / 1e6
+                found[f"{name} sql"] = await _database_bytes(self.postgres, name) / 1e6
         return found
 
 
 @asynccontextmanager
-async def running(directory: Path, engine: str) -> AsyncIterator[Running]:
-    """Both services over the stores in `directory`, which are made where they are not."""
+async def running(directory: Path, engine: str) -> AsyncIterator[RunningServices]:
+    """Runs both services on the stores in `directory`, which are created if they do not exist."""
     async with AsyncExitStack() as stack:
         postgres = None
         if engine == "postgresql":
             postgres = stack.enter_context(running_postgres(directory / "pg", _POSTGRES))
         settings = await _settings(directory, postgres)
-        ports = {room: ReservedPort() for room in ROOMS}
+        ports = {name: ReservedPort() for name in MEMORY_SERVICES}
         services = {}
-        for room, port in ports.items():
+        for name, port in ports.items():
             stack.callback(port.release)
-            environment = {**settings, f"MNEMESH_{room.upper()}_PORT": str(port.number)}
-            services[room] = ServiceProcess(room, ("-m", f"mnemesh_{room}"), environment, directory / f"{room}.log")
-            stack.push_async_callback(services[room].stop, STOP_SECONDS)
-        await asyncio.gather(*(_start(services[room], ports[room].address) for room in ROOMS))
+            environment = {**settings, service(name).port_variable: str(port.number)}
+            command = ("-m", service(name).package)
+            services[name] = ServiceProcess(name, command, environment, directory / f"{name}.log")
+            stack.push_async_callback(services[name].stop, STOP_SECONDS)
+        await asyncio.gather(*(_start(services[name], ports[name].address) for name in MEMORY_SERVICES))
         channels = Channels(deadline=120.0)
         stack.push_async_callback(channels.close)
-        pids = {room: pid for room, service in services.items() if (pid := service.pid) is not None}
+        pids = {name: pid for name, process in services.items() if (pid := process.pid) is not None}
         if postgres is not None:
             pids["postgresql"] = postgres.pid
         archival = channels.channel(ports["archival"].address)
-        yield Running(
+        yield RunningServices(
             engine,
             directory,
             MessageServiceStub(channels.channel(ports["recall"].address)),
@@ -96,19 +98,19 @@ async def _settings(directory: Path, postgres: PostgresServer | None) -> dict[st
         "MNEMESH_LOG_LEVEL": "warning",
     }
     if postgres is not None:
-        for room in ROOMS:
-            await _ensure_database(postgres, room)
-            settings[f"MNEMESH_{room.upper()}_DATABASE_URL"] = postgres.url(room)
+        for name in MEMORY_SERVICES:
+            await _ensure_database(postgres, name)
+            settings[f"MNEMESH_{name.upper()}_DATABASE_URL"] = postgres.url(name)
     return settings
 
 
-async def _start(service: ServiceProcess, address: str) -> None:
-    await service.start()
-    waiting = (asyncio.create_task(wait_until_serving(address)), asyncio.create_task(service.wait()))
+async def _start(process: ServiceProcess, address: str) -> None:
+    await process.start()
+    waiting = (asyncio.create_task(wait_until_serving(address)), asyncio.create_task(process.wait()))
     try:
         await asyncio.wait(waiting, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not waiting[0].done():
-            raise RuntimeError(f"{service.name} does not serve: {service.startup_error()}; its log is {service.log}")
+            raise RuntimeError(f"{process.name} does not serve: {process.startup_error()}; its log is {process.log}")
     finally:
         for task in waiting:
             task.cancel()
@@ -133,6 +135,6 @@ async def _database_bytes(postgres: PostgresServer, name: str) -> int:
 
 
 def _bytes(path: Path) -> int:
-    """What files take; many are preallocated and hardly filled."""
+    """Returns the allocated bytes; many files are preallocated and mostly empty."""
     files: Callable[[], Any] = (lambda: [path]) if path.is_file() else (lambda: path.rglob("*"))
     return sum(file.stat().st_blocks * 512 for file in files() if file.is_file())

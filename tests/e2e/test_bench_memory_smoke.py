@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.tiers.corpus import RANKS, Corpus
+from benchmarks.memory.corpus import RANKS, Corpus
 
 _ROOT = Path(__file__).parents[2]
 
 
 async def _bench(out: Path, *arguments: str) -> tuple[dict[str, Any], str, str]:
-    command = (sys.executable, "-m", "benchmarks.tiers", "--quick", "--out", str(out), *arguments)
+    command = (sys.executable, "-m", "benchmarks.memory", "--quick", "--out", str(out), *arguments)
     process = await asyncio.create_subprocess_exec(
         *command, cwd=_ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -40,15 +40,15 @@ async def test_a_quick_run_measures_every_kind_of_call_on_sqlite_and_again_witho
     assert "loading sqlite" in told
     again, _, told = await _bench(tmp_path / "again.json", *kept)
     assert "loading" not in told
-    assert again["stores"][0]["loading"] == first["stores"][0]["loading"]
+    assert again["stores"][0]["load"] == first["stores"][0]["load"]
     assert again["stores"][0]["calls"][0]["found"] == 20
 
 
 def _assert_measured(found: dict[str, Any], printed: str, engine: str) -> None:
     (store,) = found["stores"]
     assert store["engine"] == engine
-    assert store["stock"] == {"messages": 400, "agents": 4, "passages": 80, "archives": 2}
-    assert store["loading"]["messages_indexed_seconds"] >= store["loading"]["messages_seconds"] > 0
+    assert store["dataset"] == {"messages": 400, "agents": 4, "passages": 80, "archives": 2}
+    assert store["load"]["messages_indexed_seconds"] >= store["load"]["messages_seconds"] > 0
     calls = {(one["name"], one["scope"]): one for one in store["calls"]}
     for (name, _), one in calls.items():
         assert 0 < one["p50_ms"] <= one["p95_ms"], name
@@ -71,7 +71,7 @@ def _assert_measured(found: dict[str, Any], printed: str, engine: str) -> None:
 
 def test_words_are_as_rare_as_they_are_called() -> None:
     corpus = Corpus()
-    texts = [set(re.findall(r"\w+", corpus.text(1, place).lower())) for place in range(2_000)]
+    texts = [set(re.findall(r"\w+", corpus.text(1, position).lower())) for position in range(2_000)]
 
     def holders(kind: str) -> float:
         words = corpus.of_kind(kind)

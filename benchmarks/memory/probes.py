@@ -1,4 +1,4 @@
-"""What is asked of the stores, one call at a time, and what it must find so that its time counts."""
+"""The measured calls, one at a time, with the minimum number of results that a valid call returns."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mnemesh.recall.v1 import messages_service_pb2 as recall
 from mnemesh.types.v1 import paging_pb2
 from mnemesh_kit.ids import new_id
 
-from benchmarks.tiers.corpus import RANKS, Corpus
-from benchmarks.tiers.loading import WINDOW, Loaded, message, passage
-from benchmarks.tiers.servers import Running
-from benchmarks.tiers.stock import agent_of, conversation_of, message_of, tags_of, written_at
+from benchmarks.memory.corpus import RANKS, Corpus
+from benchmarks.memory.dataset import agent_of, conversation_of, message_of, tags_of, written_at
+from benchmarks.memory.load import WINDOW, Loaded, message, passage
+from benchmarks.memory.servers import RunningServices
 
 Call = Callable[[int], Awaitable[int]]
-"""The call of a number; how many things it found."""
+"""A call by number; returns the number of results."""
 Opened = Callable[[int], AbstractAsyncContextManager[Call]]
-"""Prepares so many calls, and cleans up behind them."""
+"""Prepares a number of calls, and cleans up after them."""
 PAGE: Final = 50
 _MESSAGE_MODES: Final = {"hybrid": recall.SEARCH_MODE_HYBRID, "text": recall.SEARCH_MODE_TEXT}
 _PASSAGE_MODES: Final = {
@@ -38,28 +38,28 @@ class Probe:
 
     name: str
     scope: str
-    """Of what it asks: "agent", "archive" or "organization"."""
+    """The scope of the call: "agent", "archive" or "organization"."""
     opened: Opened
     aim_ms: float | None = None
-    """What its median should stay below."""
+    """The target for its median."""
     writes: bool = False
-    """It leaves work behind it: what the services do until they are idle again is counted too."""
+    """True if the call causes background work; the CPU until the services are idle is then included."""
 
 
 class Probes:
-    """The calls, over stores that are filled."""
+    """The calls on filled stores."""
 
-    def __init__(self, to: Running, loaded: Loaded, corpus: Corpus, seed: int = 3) -> None:
+    def __init__(self, to: RunningServices, loaded: Loaded, corpus: Corpus, seed: int = 3) -> None:
         self._to = to
         self._loaded = loaded
         self._corpus = corpus
         self._seed = seed
 
     def all(self) -> Iterator[Probe]:
-        """Every kind, reads of a tier before its writes."""
+        """Yields all probes; the reads of a service before its writes."""
         yield Probe("GetContext", "agent", self._reading(self._window), aim_ms=5.0)
         yield Probe("GetContext, not modified", "agent", self._reading(self._window_unmoved), aim_ms=5.0)
-        # The first look at an agent's messages since the start, and one when the system has their pages in memory.
+        # The first read of an agent's messages since the start, and a second one with cached pages.
         for mode, again in (("hybrid", ""), ("text", ""), ("hybrid", ", again")):
             for kind in RANKS:
                 call = self._search(mode, kind)
@@ -88,7 +88,7 @@ class Probes:
         return opened
 
     def _agent(self, number: int) -> int:
-        return random.Random(f"{self._seed} {number}").randrange(self._loaded.stock.agents)
+        return random.Random(f"{self._seed} {number}").randrange(self._loaded.dataset.agents)
 
     async def _window(self, number: int) -> int:
         given = recall.GetContextRequest(conversation_id=conversation_of(self._agent(number)))
@@ -111,11 +111,11 @@ class Probes:
 
     async def _list_deep(self, number: int) -> int:
         agent = self._agent(number)
-        return await self._listed([agent_of(agent)], message_of(agent, self._loaded.stock.each_agent // 2))
+        return await self._listed([agent_of(agent)], message_of(agent, self._loaded.dataset.messages_per_agent // 2))
 
     async def _list_everywhere(self, number: int) -> int:
-        agent = self._loaded.stock.agents // 2
-        return await self._listed([], message_of(agent, (self._loaded.stock.each_agent // 2 + number) // 2))
+        agent = self._loaded.dataset.agents // 2
+        return await self._listed([], message_of(agent, (self._loaded.dataset.messages_per_agent // 2 + number) // 2))
 
     async def _listed(self, agent_ids: list[str], after: str) -> int:
         request = recall.ListMessagesRequest(agent_ids=agent_ids, after_id=after, page_size=PAGE)
@@ -123,7 +123,7 @@ class Probes:
 
     @asynccontextmanager
     async def _committing(self, count: int) -> AsyncIterator[Call]:
-        """Steps of a message and its answer, each in a conversation whose window is as the loaded ones are."""
+        """Prepares steps of a message and its answer, each in a conversation with a window like the loaded ones."""
         conversations = [await self._conversation(self._agent(number)) for number in range(count)]
         run = new_id("run")
 
@@ -135,7 +135,7 @@ class Probes:
                 lease=contexts_pb2.WriterLease(run_id=run, epoch=1),
                 step_id=step,
                 base_version=1,
-                messages=[self._said(agent, conversation, place) for place in range(2)],
+                messages=[self._said(agent, conversation, position) for position in range(2)],
             )
             return len((await self._to.recall.CommitStep(request)).sequence_ids)
 
@@ -143,26 +143,26 @@ class Probes:
 
     async def _conversation(self, agent: int) -> tuple[int, str, str]:
         made = new_id("conv")
-        shown = [self._said(agent, made, place) for place in range(WINDOW - 1)]
+        shown = [self._said(agent, made, position) for position in range(WINDOW - 1)]
         system = message(agent, new_id("system"), "You are an assistant with a memory.", made)
         system.conversation_id = made
         request = recall.CreateContextRequest(agent_id=agent_of(agent), conversation_id=made, messages=[system, *shown])
         await self._to.recall.CreateContext(request)
         return agent, made, new_id("step")
 
-    def _said(self, agent: int, conversation: str, place: int) -> Any:
-        made = message(agent, place, self._corpus.text(conversation, place))
+    def _said(self, agent: int, conversation: str, position: int) -> Any:
+        made = message(agent, position, self._corpus.text(conversation, position))
         made.id, made.conversation_id = new_id("message"), conversation
         return made
 
     def _passages(self, mode: str, *, whole: bool = False) -> Call:
-        stock = self._loaded.stock
+        dataset = self._loaded.dataset
 
         async def search(number: int) -> int:
             chance = random.Random(f"{self._seed} {mode} {number}")
-            half = stock.each_archive // 2
+            half = dataset.passages_per_archive // 2
             which = archival.PassageFilter(
-                tags=tags_of(chance.randrange(stock.each_archive)),
+                tags=tags_of(chance.randrange(dataset.passages_per_archive)),
                 start_date=written_at(half // 2).date().isoformat(),
                 end_date=written_at(half // 2 + half).date().isoformat(),
             )
@@ -179,7 +179,8 @@ class Probes:
     async def _list_passages(self, number: int) -> int:
         archive_id = self._loaded.archive_ids[number % len(self._loaded.archive_ids)]
         which = archival.PassageFilter(
-            archive_id=archive_id, start_date=written_at(self._loaded.stock.each_archive // 2).date().isoformat()
+            archive_id=archive_id,
+            start_date=written_at(self._loaded.dataset.passages_per_archive // 2).date().isoformat(),
         )
         request = archival.ListPassagesRequest(filter=which, page_size=PAGE, order=paging_pb2.SORT_ORDER_ASCENDING)
         return len((await self._to.passages.ListPassages(request)).passages)
@@ -190,8 +191,8 @@ class Probes:
             made: list[str] = []
 
             async def insert(number: int) -> int:
-                stamp = new_id("place")
-                given = [passage(self._corpus.text(stamp, place), place) for place in range(count)]
+                stamp = new_id("position")
+                given = [passage(self._corpus.text(stamp, position), position) for position in range(count)]
                 request = archival.InsertPassagesRequest(
                     archive_id=self._loaded.archive_ids[number % len(self._loaded.archive_ids)], passages=given
                 )

@@ -1,4 +1,4 @@
-"""Carries out a plan on a mesh: latencies, throughput, CPU, and what a turn calls."""
+"""Runs a plan on a mesh and measures latency, throughput, CPU time, and the calls of a turn."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import quantiles
 from typing import Final
 
-from benchmarks.agents import Connection, MeasuredAgent, make_agent
+from benchmarks.agents import Connection, MeasuredAgent, create_agent
 from benchmarks.mesh import RunningMesh
 from benchmarks.plan import TURNS_BETWEEN_TRIMS, Plan, Scenario, Script
 from benchmarks.processes import difference
@@ -16,12 +16,12 @@ from benchmarks.turns import TimedTurn, wave
 
 _INDEXED_BEHIND_CALLS: Final = ("recall", "archival")
 _QUIET_SECONDS: Final = 0.4
-"""Longer than recall gathers messages before it indexes them."""
+"""Longer than the time for which recall gathers messages before it indexes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a scenario came to. Milliseconds; CPU per turn, by process."""
+    """The result of a scenario: milliseconds, and CPU per turn by process."""
 
     scenario: Scenario
     turns: list[TimedTurn]
@@ -30,12 +30,12 @@ class Measured:
 
     @property
     def turns_per_second(self) -> float:
-        """Of all agents together."""
+        """Turns per second of all agents together."""
         return len(self.turns) / self.wall_seconds
 
 
 class Fleet:
-    """Agents by what they were made for: made once, and measured in every scenario that they fit."""
+    """Agents by their configuration. They are created once and used in every matching scenario."""
 
     def __init__(self, mesh: RunningMesh, connection: Connection) -> None:
         self._mesh = mesh
@@ -43,11 +43,11 @@ class Fleet:
         self._made: dict[tuple[object, ...], list[MeasuredAgent]] = {}
 
     async def agents(self, scenario: Scenario) -> Sequence[MeasuredAgent]:
-        """The scenario's agents, with their history stored and indexed."""
+        """Returns the scenario's agents after their history is stored and indexed."""
         kind = (scenario.script, scenario.stored, scenario.window, scenario.policy)
         made = self._made.setdefault(kind, [])
         while len(made) < scenario.agents:
-            agent = await make_agent(
+            agent = await create_agent(
                 self._connection,
                 model=scenario.script,
                 stored=scenario.stored,
@@ -61,7 +61,7 @@ class Fleet:
 async def measure(
     mesh: RunningMesh, connection: Connection, fleet: Fleet, scenario: Scenario, warm_up: int
 ) -> Measured:
-    """Runs a scenario in waves, between which windows are put back while the clocks stand."""
+    """Runs a scenario in waves and restores the windows between them, outside the measured time."""
     agents = await fleet.agents(scenario)
     each = TURNS_BETWEEN_TRIMS[scenario.script]
     await wave(connection, agents, min(each, warm_up), streamed=scenario.streamed)
@@ -71,18 +71,18 @@ async def measure(
         for agent in agents:
             await agent.trim(connection)
         await mesh.processes.until_idle(_INDEXED_BEHIND_CALLS, quiet_seconds=_QUIET_SECONDS)
-        before, began = mesh.processes.cpu_ms(), time.perf_counter()
+        before, started = mesh.processes.cpu_ms(), time.perf_counter()
         timed += await wave(connection, agents, min(each, scenario.turns - done), streamed=scenario.streamed)
-        wall += time.perf_counter() - began
-        # What the turns leave to be indexed behind them is theirs too.
+        wall += time.perf_counter() - started
+        # The indexing that follows the turns is included.
         await mesh.processes.until_idle(_INDEXED_BEHIND_CALLS, quiet_seconds=_QUIET_SECONDS)
         cpu.update(difference(before, mesh.processes.cpu_ms()))
     return Measured(scenario, timed, wall, {name: total / len(timed) for name, total in cpu.items()})
 
 
 async def count_calls(mesh: RunningMesh, connection: Connection, script: Script, turns: int) -> dict[str, float]:
-    """Calls and transactions of one turn, by service, as the services' own metrics tell."""
-    agent = await make_agent(connection, model=script, stored=10, window=10)
+    """Returns the calls and transactions of one turn by service, from the services' metrics."""
+    agent = await create_agent(connection, model=script, stored=10, window=10)
     await wave(connection, [agent], 1)
     before = mesh.counters()
     await wave(connection, [agent], turns)
@@ -90,8 +90,8 @@ async def count_calls(mesh: RunningMesh, connection: Connection, script: Script,
     return {name: (value - before.get(name, 0.0)) / turns for name, value in after.items() if value != before.get(name)}
 
 
-async def carry_out(mesh: RunningMesh, plan: Plan) -> list[Measured]:
-    """Every scenario of a plan, in order."""
+async def run_plan(mesh: RunningMesh, plan: Plan) -> list[Measured]:
+    """Runs every scenario of a plan in order."""
     async with Connection(mesh.config) as connection:
         fleet = Fleet(mesh, connection)
         found = []
@@ -102,7 +102,7 @@ async def carry_out(mesh: RunningMesh, plan: Plan) -> list[Measured]:
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float]:
-    """The median and the 95th of a hundred."""
+    """Returns the median and the 95th percentile."""
     if len(values) == 1:
         return values[0], values[0]
     cuts = quantiles(values, n=100, method="inclusive")

@@ -1,4 +1,4 @@
-"""Text by a law of words as people use them: few that are everywhere, many that are hardly anywhere (Zipf)."""
+"""Text whose word frequencies follow Zipf's law, like natural language."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 WORDS: Final = 20_000
-"""How many different words there are, function words aside."""
+"""The number of different words, without function words."""
 FUNCTION_WORDS: Final = tuple(
     word
     for line in (
@@ -19,35 +19,35 @@ FUNCTION_WORDS: Final = tuple(
     for word in line.split()
 )
 FUNCTION_SHARE: Final = 0.4
-"""So many of the words of a sentence are function words."""
+"""The share of function words in a sentence."""
 RANKS: Final = {"rare": (3_000, 6_000), "middling": (60, 160), "common": (2, 8)}
-"""Of how many words each kind is, by rank. Of 5,000 messages some 2 have a rare one, 50 a middling one and 1,000 a
-common one."""
+"""The ranks of the words of each kind. Of 5,000 messages, about 2 contain a rare, 50 a middling and 1,000 a common
+word."""
 _SYLLABLES: Final = tuple("".join(parts) for parts in itertools.product("bdfgklmnprstvz", "aeiou"))
 _ENDINGS: Final = ("", "n", "r", "l", "s", "t", "m", "k")
 
 
 class Corpus:
-    """Words, and sentences of them; the same seed gives the same words, and the same place the same text."""
+    """A vocabulary and sentences. The same seed and position generate the same text."""
 
     def __init__(self, seed: int = 11) -> None:
         self._seed = seed
         self.words = tuple(itertools.islice(_vocabulary(random.Random(seed)), WORDS))
         self._weights = list(itertools.accumulate(1 / rank for rank in range(1, WORDS + 1)))
 
-    def text(self, *place: object) -> str:
-        """One to three sentences of 6 to 18 words."""
-        chance = random.Random(f"{self._seed} {place}")
+    def text(self, *position: object) -> str:
+        """Returns one to three sentences of 6 to 18 words."""
+        chance = random.Random(f"{self._seed} {position}")
         return " ".join(self._sentence(chance) for _ in range(chance.choice((1, 1, 2, 3))))
 
     def query(self, kind: str, number: int) -> str:
-        """Two words of a kind of RANKS, as somebody would ask for them."""
+        """Returns a question with two words of a kind."""
         chance = random.Random(f"{self._seed} {kind} {number}")
         first, second = chance.sample(self.words[slice(*RANKS[kind])], 2)
         return f"What was it about the {first} and {second}?"
 
     def of_kind(self, kind: str) -> Sequence[str]:
-        """The words of a kind."""
+        """Returns the words of a kind."""
         return self.words[slice(*RANKS[kind])]
 
     def _sentence(self, chance: random.Random) -> str:
@@ -61,7 +61,7 @@ class Corpus:
 
 
 def _vocabulary(chance: random.Random) -> Iterator[str]:
-    """Words that nobody uses, each once; no two have the same stem by an English ending."""
+    """Yields unique artificial words with different stems."""
     seen = set(FUNCTION_WORDS)
     while True:
         word = "".join(chance.choices(_SYLLABLES, k=chance.choice((2, 2, 3)))) + chance.choice(_ENDINGS)

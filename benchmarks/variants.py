@@ -1,4 +1,5 @@
-"""The ways in which callers store a dialogue: with the times or without, with the speaker here, there or nowhere."""
+"""The ways in which callers store a dialogue: with or without times, with the speaker as name, in the text, or not at
+all."""
 
 from __future__ import annotations
 
@@ -10,26 +11,26 @@ from benchmarks.dialogues import Dialogue, Turn
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
-    """What a caller gives of each turn."""
+class Variant:
+    """The data that a caller stores with each turn."""
 
     times: Literal["turn", "session", "none"] = "turn"
     speaker: Literal["name", "text", "none"] = "name"
     roles: Literal["both", "user", "assistant"] = "both"
     sessions: Literal["together", "conversations"] = "together"
-    """Whether each session is a conversation of its own; passages know none."""
+    """Selects whether each session is a conversation; ignored for passages."""
     batch: int = 100
 
     def text(self, turn: Turn) -> str:
-        """What is stored."""
+        """Returns the stored text."""
         return f"{turn.speaker}: {turn.text}" if self.speaker == "text" else turn.text
 
     def texts(self, dialogue: Dialogue) -> list[str]:
-        """The texts of all turns."""
+        """Returns the texts of all turns."""
         return [self.text(turn) for turn in dialogue.turns]
 
     def time(self, dialogue: Dialogue, turn: Turn) -> datetime | None:
-        """When it is said to have been; None where the caller gives no time."""
+        """Returns the stored time, or None."""
         if self.times == "none":
             return None
         if self.times == "turn":
@@ -37,15 +38,15 @@ class Loading:
         return next(each.said_at for each in dialogue.turns if each.session == turn.session)
 
 
-LOADINGS: Final = {
-    "named": Loading(),
-    "in-text": Loading(speaker="text"),
-    "nameless": Loading(speaker="none"),
-    "session-times": Loading(times="session", speaker="text"),
-    "conversations": Loading(sessions="conversations"),
-    "timeless": Loading(times="none", speaker="text"),
-    "timeless-named": Loading(times="none"),
-    "users": Loading(roles="user"),
-    "assistants": Loading(roles="assistant", times="session"),
-    "one-by-one": Loading(speaker="text", batch=1),
+VARIANTS: Final = {
+    "named": Variant(),
+    "in-text": Variant(speaker="text"),
+    "nameless": Variant(speaker="none"),
+    "session-times": Variant(times="session", speaker="text"),
+    "conversations": Variant(sessions="conversations"),
+    "timeless": Variant(times="none", speaker="text"),
+    "timeless-named": Variant(times="none"),
+    "users": Variant(roles="user"),
+    "assistants": Variant(roles="assistant", times="session"),
+    "one-by-one": Variant(speaker="text", batch=1),
 }

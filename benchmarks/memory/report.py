@@ -1,4 +1,4 @@
-"""What was measured, as tables."""
+"""Formats the results as tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def as_text(report: Mapping[str, Any]) -> str:
-    """The whole report as Markdown."""
+    """Returns the whole report as Markdown."""
     machine = report["machine"]
     head = (
         f"{machine['cpus']} cpus, load {machine['load_average']:.1f}, Python {machine['python']}, {machine['platform']}"
@@ -16,15 +16,15 @@ def as_text(report: Mapping[str, Any]) -> str:
 
 
 def _calls(stores: Sequence[Mapping[str, Any]]) -> str:
-    """A row for each kind of call; p50 / p95, and CPU of all processes, for each store."""
+    """Returns a row for each kind of call: p50 / p95 and the CPU of all processes, for each store."""
     head = ["call", "looks at", "aim"]
     for store in stores:
         head += [f"{_title(store)}: p50 / p95 ms", "CPU ms"]
     lines = [_row(head), _row(["---", "---", *("--:" for _ in head[2:])])]
-    for place, first in enumerate(stores[0]["calls"]):
+    for position, first in enumerate(stores[0]["calls"]):
         cells = [first["name"], first["scope"], "" if first["aim_ms"] is None else f"{first['aim_ms']:g}"]
         for store in stores:
-            one = store["calls"][place]
+            one = store["calls"][position]
             cells += [f"{one['p50_ms']:.1f} / {one['p95_ms']:.1f}", f"{sum(one['cpu_ms'].values()):.1f}"]
         lines.append(_row(cells))
     return "\n".join(lines)
@@ -33,10 +33,10 @@ def _calls(stores: Sequence[Mapping[str, Any]]) -> str:
 def _sizes(stores: Sequence[Mapping[str, Any]]) -> str:
     lines = [_row(["store", "stored and indexed", "resident MB (own)", "disk MB"]), _row(["---"] * 4)]
     for store in stores:
-        memory, disk, loading = store["memory_mb"]["at end"], store["disk_mb"], store["loading"]
-        stored = store["stock"]["messages"] / loading["messages_seconds"]
-        indexed = store["stock"]["messages"] / loading["messages_indexed_seconds"]
-        passages = store["stock"]["passages"] / loading["passages_seconds"]
+        memory, disk, load = store["memory_mb"]["at end"], store["disk_mb"], store["load"]
+        stored = store["dataset"]["messages"] / load["messages_seconds"]
+        indexed = store["dataset"]["messages"] / load["messages_indexed_seconds"]
+        passages = store["dataset"]["passages"] / load["passages_seconds"]
         lines.append(
             _row(
                 [
@@ -51,7 +51,7 @@ def _sizes(stores: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _title(store: Mapping[str, Any]) -> str:
-    return f"{store['engine']}, {store['stock']['messages']:,}"
+    return f"{store['engine']}, {store['dataset']['messages']:,}"
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -1,1 +1,0 @@
-"""Measures recall and archival by themselves, over stores of the size that is asked for."""
