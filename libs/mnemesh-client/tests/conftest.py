@@ -61,7 +61,7 @@ class FakeOrchestrator(
         self.attached = 0
         self.cancelled: list[str] = []
         self.decided: list[message_pb2.ApprovalDecision] = []
-        self.asked: dict[str, message_pb2.Message] = {}
+        self.approval_requests: dict[str, message_pb2.Message] = {}
 
     async def CreateAgent(self, request: Any, context: Any) -> agents_service_pb2.CreateAgentResponse:
         if request.request_id in self.created:
@@ -184,7 +184,7 @@ class FakeOrchestrator(
         agent.default_conversation_id = "conv-1"
         calls = [message_pb2.ToolCall(id=f"call_{n}", name=name, arguments="{}") for n, name in enumerate(names, 1)]
         message = message_pb2.Message(id=new_id("message"), conversation_id=conversation, tool_calls=calls)
-        self.asked[message.id] = message
+        self.approval_requests[message.id] = message
         agent.pending_approval_request_id = message.id
 
     def _agent(self, agent_id: str) -> agents_pb2.Agent:
@@ -200,12 +200,12 @@ def _message(**message: Any) -> runs_pb2.MessageEvent:
 class FakeRecall(messages_service_pb2_grpc.MessageServiceServicer):
     """Returns the messages that request an approval."""
 
-    def __init__(self, asked: dict[str, message_pb2.Message]) -> None:
-        self._asked = asked
+    def __init__(self, requests: dict[str, message_pb2.Message]) -> None:
+        self._requests = requests
 
     async def GetMessages(self, request: Any, context: Any) -> messages_service_pb2.GetMessagesResponse:
-        found = [self._asked[id_] for id_ in request.message_ids if id_ in self._asked]
-        return messages_service_pb2.GetMessagesResponse(messages=found)
+        messages = [self._requests[id_] for id_ in request.message_ids if id_ in self._requests]
+        return messages_service_pb2.GetMessagesResponse(messages=messages)
 
 
 @dataclass
@@ -240,7 +240,7 @@ class FakeMesh:
                     (models_service_pb2_grpc.add_ModelServiceServicer_to_server, self.orchestrator),
                     (
                         messages_service_pb2_grpc.add_MessageServiceServicer_to_server,
-                        FakeRecall(self.orchestrator.asked),
+                        FakeRecall(self.orchestrator.approval_requests),
                     ),
                 ],
                 service_names=["mnemesh.agents.v1.AgentService", "mnemesh.agents.v1.RunService"],

@@ -49,12 +49,12 @@ async def test_the_request_is_repeated_if_the_connection_breaks_before_the_first
 async def test_a_turn_continues_after_a_restart_of_the_server(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
     agent = await _agent(mnemesh)
     mesh.orchestrator.break_after = [2]
-    seen: list[int] = []
+    sequences: list[int] = []
 
     async def consume() -> None:
         async for event in agent.send("remember the tea"):
             if event.HasField("sequence"):
-                seen.append(event.sequence)
+                sequences.append(event.sequence)
             if event.HasField("sequence") and event.sequence == 1:
                 await mesh.stop()
                 restarting.append(asyncio.create_task(mesh.start()))
@@ -62,7 +62,7 @@ async def test_a_turn_continues_after_a_restart_of_the_server(mnemesh: Mnemesh, 
     restarting: list[asyncio.Task[None]] = []
     await consume()
 
-    assert seen == [1, 2, 3, 4, 5]
+    assert sequences == [1, 2, 3, 4, 5]
     assert len(mesh.orchestrator.runs) == 1
     await restarting[0]
 
@@ -106,8 +106,8 @@ async def _sequences(agent: Agent, text: str) -> list[int]:
 
 async def test_a_broken_stream_of_an_approval_answer_is_resumed(mnemesh: Mnemesh, mesh: FakeMesh) -> None:
     agent = await _agent(mnemesh)
-    asked = [event.message.approval_request async for event in agent.send("launch") if event.HasField("message")]
-    one, two = asked[0].tool_calls
+    requests = [event.message.approval_request async for event in agent.send("launch") if event.HasField("message")]
+    one, two = requests[0].tool_calls
     mesh.orchestrator.break_after = [0, 1]
     decisions = [approve(one.id), returned(two.id, "by hand", failed=True)]
     events = [event async for event in agent.answer(decisions, "And then?")]

@@ -138,7 +138,11 @@ async def test_an_invalid_setting_of_a_service_is_one_error_line(
     assert lock_holder(config.data_path) is None
 
 
-async def test_a_second_mesh_on_the_same_directory_is_refused(supervisor: Supervisor, config: MeshConfig) -> None:
+async def test_a_second_mesh_of_either_version_on_the_same_directory_is_refused(
+    supervisor: Supervisor, config: MeshConfig
+) -> None:
+    config.data_path.mkdir()
+    (config.data_path / PREVIOUS_LOCK_NAME).touch()
     await supervisor.start()
 
     code, err = await _up(config)
@@ -146,6 +150,8 @@ async def test_a_second_mesh_on_the_same_directory_is_refused(supervisor: Superv
     assert code == 2
     assert f"(pid {os.getpid()}) is running on {config.data_path}" in err
     assert await health.health_status(config.address("blocks")) == "SERVING"
+    with (config.data_path / PREVIOUS_LOCK_NAME).open() as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 async def test_a_mesh_of_the_previous_version_on_the_same_directory_is_refused(config: MeshConfig) -> None:
@@ -160,20 +166,6 @@ async def test_a_mesh_of_the_previous_version_on_the_same_directory_is_refused(c
         assert code == 2
         assert f"Another mesh (pid 4711) is running on {config.data_path}" in err
         assert lock_holder(config.data_path) == LockHolder(4711, ready=True)
-
-
-async def test_a_mesh_excludes_the_previous_version_from_its_directory(
-    supervisor: Supervisor, config: MeshConfig
-) -> None:
-    config.data_path.mkdir()
-    (config.data_path / PREVIOUS_LOCK_NAME).touch()
-    await supervisor.start()
-
-    with (config.data_path / PREVIOUS_LOCK_NAME).open() as file, pytest.raises(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    await supervisor.stop()
-    assert lock_holder(config.data_path) is None
 
 
 async def test_a_port_in_use_is_one_error_line(config: MeshConfig) -> None:

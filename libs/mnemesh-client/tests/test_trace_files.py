@@ -12,24 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
-import pytest
 import pytest_asyncio
 from mnemesh.recall.v1 import episodes_pb2
 from mnemesh.recall.v1 import messages_service_pb2 as rpc
 from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_client import Mnemesh
 from mnemesh_client.episodes import memory_scope
-from mnemesh_client.trace_files.convert import (
-    episode_from_line,
-    episode_to_line,
-    fact_from_line,
-    fact_to_line,
-    trace_from_line,
-    trace_to_line,
-)
 from mnemesh_client.trace_files.directory import ACTIVE, ARCHIVE, EPISODES, FACTS, TraceDirectory
 from mnemesh_client.trace_files.mirror import Mirror
-from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import derive_id, new_id
 from mnemesh_kit.server import RunningServer
 from mnemesh_recall.config import Config
@@ -190,47 +180,6 @@ async def test_exported_files_can_be_imported_into_another_agent(recall_agent: R
     assert (again.imported_traces, again.skipped_records) == (0, 14)
 
 
-@pytest.mark.parametrize("line", [
-    {"id": "rt_001", "ts": 1738100000.12, "turn_id": "turn_0001", "seq": 1, "trace_type": "user",
-     "content": "Please refactor the parser.", "source_event": "LLMUserMessageReadyEvent",
-     "media": {"images": [], "audio": [], "video": []}, "tags": ["processed"]},
-    {"id": "rt_002", "ts": 1738100002.456789, "turn_id": "turn_0001", "seq": 2, "trace_type": "tool_call",
-     "content": "", "source_event": "PendingToolInvocationEvent", "tool_name": "list", "tool_args": {"path": "src"}},
-    {"id": "rt_003", "ts": 1738100003, "turn_id": "turn_0001", "seq": 3, "trace_type": "tool_result", "content": "",
-     "source_event": "ToolResultEvent", "tool_name": "x", "tool_result": ["app.py", None], "mood": {"calm": True},
-     "conversation_id": "not ours", "tags": "none"},
-])  # fmt: skip
-def test_a_trace_line_survives_a_round_trip(line: dict[str, Any]) -> None:
-    assert trace_to_line(trace_from_line(line, archived=False).raw_trace) == line
-
-
-def test_lines_of_episodes_and_facts_survive_a_round_trip() -> None:
-    episode = {
-        "id": "ep_0001", "ts": 1738100500.0, "turn_ids": ["turn_0001"], "summary": "…", "tags": ["a"], "salience": 0.7,
-        "source": "elsewhere", "weather": "fine",
-    }  # fmt: skip
-    assert episode_to_line(episode_from_line(episode).episode) == episode
-    fact = {
-        "id": "sem_0001", "ts": 1738100501.0, "fact": "Use pytest.", "tags": ["testing"], "confidence": 0.8,
-        "salience": 0.9, "valid_from_ts": -5.25,
-    }  # fmt: skip
-    assert fact_to_line(fact_from_line(fact).fact) == fact
-
-
-def test_invalid_lines_are_refused_with_their_file_and_number(tmp_path: Path) -> None:
-    good = {"id": "a", "ts": 1.0, "turn_id": "t", "seq": 1, "trace_type": "user", "content": "", "source_event": ""}
-    for name, bad, position in (
-        (ACTIVE, "{", "line 2: not JSON"),
-        (ACTIVE, "[]", "line 2: not a JSON object"),
-        (ACTIVE, json.dumps({**good, "id": "b", "seq": "1"}), "record 2: seq"),
-        (ACTIVE, json.dumps({**good, "id": "b", "trace_type": "x"}), "record 2: trace_type"),
-    ):
-        (tmp_path / name).write_text(f"{json.dumps(good)}\n{bad}\n")
-        with pytest.raises(InvalidArgument) as error:
-            list(TraceDirectory(tmp_path).records())
-        assert error.value.message.startswith(f"{name}, {position}")
-
-
 def crash_at(at: int, steps: list[str]) -> Callable[[str], None]:
     def before(step: str) -> None:
         steps.append(step)
@@ -272,17 +221,6 @@ async def test_a_crash_between_any_two_steps_loses_no_trace(recall_agent: Recall
             assert not list(path.glob(".*.new"))
         assert steps[0] == f"append to {ARCHIVE}"
         assert at > 6
-
-
-def test_an_incomplete_last_line_is_skipped_and_removed(tmp_path: Path) -> None:
-    directory = TraceDirectory(tmp_path)
-    one = {"id": "a", "ts": 1.0, "turn_id": "t", "seq": 1, "trace_type": "user", "content": "", "source_event": ""}
-    two = {**one, "id": "b", "seq": 2}
-    directory.update([one, two], [], [], [])
-    (tmp_path / ARCHIVE).write_text(json.dumps(one)[:20])
-    assert [record.raw_trace.id for record in directory.records()] == ["a", "b"]
-    directory.update([two], [one], [], [])
-    assert (directory.lines(ARCHIVE), directory.lines(ACTIVE)) == ([one], [two])
 
 
 async def test_refresh_writes_only_changes(recall_agent: RecallAgent, tmp_path: Path) -> None:

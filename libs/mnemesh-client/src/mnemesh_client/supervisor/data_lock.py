@@ -15,7 +15,7 @@ from mnemesh_kit.config import StartupError
 
 LOCK_NAME: Final = "mnemesh.lock"
 PREVIOUS_LOCK_NAME: Final = "engram.lock"
-"""The lock file of version 0.1 before the project was renamed. A mesh of that version may still hold it."""
+"""The lock file of meshes from before the project was renamed. Such a mesh may still be running."""
 
 _ACQUIRE_SECONDS: Final = 1.0
 """Long enough for a `lock_holder` of another process, which also takes the lock, to release it on a busy machine."""

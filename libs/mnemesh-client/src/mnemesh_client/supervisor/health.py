@@ -17,7 +17,7 @@ _OPTIONS = (
 
 
 async def wait_until_serving(address: str) -> None:
-    """Waits until the service at `address` reports SERVING. Has no time limit of its own.
+    """Waits until the service at `address` reports SERVING, without a time limit.
 
     Raises:
         grpc.aio.AioRpcError: the health service returned an error other than UNAVAILABLE.

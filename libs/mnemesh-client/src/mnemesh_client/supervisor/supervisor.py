@@ -20,7 +20,7 @@ from mnemesh_client.supervisor.process import ServiceProcess
 
 _RESTART_BACKOFF: Final = Backoff(first=0.25, maximum=30.0, jitter=0.0)
 _STABLE_SECONDS: Final = 60.0
-"""The time after which a restarted service counts as stable, so that its next restart is immediate again."""
+"""The time after which a service counts as stable: its next restart has the first delay again."""
 _PORT_WAIT_SECONDS: Final = 1.0
 _PORT_POLL_SECONDS: Final = 0.1
 _CALLER: Final = "orchestrator"
