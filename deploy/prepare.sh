@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes what docker-compose.yml needs and nobody else may know: the key with which tokens are signed, the one that seals
-# stored secrets, and the password of the database. What is there already is left alone.
+# Creates the secrets of docker-compose.yml: the key that signs tokens, the key that encrypts stored secrets, and the database
+# password. Existing ones are kept.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -14,9 +14,9 @@ chmod 700 deploy/secrets
 for key in auth_key secrets_key; do
     if [ ! -e "deploy/secrets/$key" ]; then
         random > "deploy/secrets/$key"
-        # The containers' own user must read it; on this machine the directory keeps others out.
+        # The containers' user must be able to read it; on the host, the directory mode protects it.
         chmod 444 "deploy/secrets/$key"
-        echo "mnemesh: made deploy/secrets/$key"
+        echo "mnemesh: created deploy/secrets/$key"
     fi
 done
 if ! grep -qs '^MNEMESH_POSTGRES_PASSWORD=' .env; then

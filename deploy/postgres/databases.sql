@@ -1,5 +1,5 @@
--- Run once by the PostgreSQL image, when its volume is new: a database for each service. The tables are the services'
--- own to make and to migrate.
+-- Executed once by the PostgreSQL image when its volume is new: one database per service. The services create and migrate
+-- their tables.
 CREATE DATABASE mnemesh_orchestrator;
 CREATE DATABASE mnemesh_blocks;
 CREATE DATABASE mnemesh_recall;
