@@ -1,4 +1,4 @@
-"""Fixtures of the recall tests: the service on its real stores, through the wire."""
+"""Fixtures of the recall tests: the service with its real stores, over the wire."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Serve = Callable[..., AbstractAsyncContextManager[Any]]
 
 @pytest.fixture
 def clock() -> FrozenClock:
-    """A clock that the test moves."""
+    """A clock that the test advances."""
     return FrozenClock()
 
 
 @pytest.fixture
 def serve(tmp_path: Path, clock: FrozenClock) -> Serve:
-    """Starts a service and gives its stub, with its address and its other stubs; keywords are settings."""
+    """Starts a service and yields its stub, with its address and other stubs as attributes. Keywords are settings."""
 
     @asynccontextmanager
     async def running(**settings: Any) -> AsyncIterator[Any]:

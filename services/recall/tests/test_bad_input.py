@@ -1,4 +1,4 @@
-"""What MessageService refuses, by the field that is wrong."""
+"""Invalid requests of MessageService are refused with the name of the field."""
 
 from __future__ import annotations
 

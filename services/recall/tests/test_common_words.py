@@ -1,4 +1,4 @@
-"""Words that most messages of an organization have are found, whether the newest have them or only old ones."""
+"""Common words of an organization are found in its newest messages and in old ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def say(recall: Any, agent: str, word: str, times: int) -> None:
 
 
 @pytest.mark.parametrize("word", ["oak", "elm"])
-async def test_a_word_that_many_have_is_found_over_the_organization(
+async def test_a_common_word_is_found_in_the_organization(
     recall: Any, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
     monkeypatch.setattr(ranking, "MOST_HOLDERS", 20)

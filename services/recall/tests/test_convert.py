@@ -1,4 +1,4 @@
-"""Messages keep everything from the wire through the domain and the store's rows, and back."""
+"""Messages keep all fields through protobuf, the domain and the rows."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def through_a_row(message: Message) -> Message:
 
 
 @given(messages())
-def test_a_message_survives_the_wire_the_domain_and_the_rows(message: pb.Message) -> None:
+def test_a_message_round_trips_through_protobuf_and_rows(message: pb.Message) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     domain = message_from_proto(message, "message", now)
     stored = through_a_row(domain)
@@ -120,7 +120,7 @@ def test_a_message_survives_the_wire_the_domain_and_the_rows(message: pb.Message
     assert message_to_proto(domain) == message
 
 
-def test_an_absent_time_is_now() -> None:
+def test_a_message_without_a_time_gets_the_current_time() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert message_from_proto(pb.Message(role=pb.ROLE_USER), "message", now).created_at == now
 
@@ -139,7 +139,7 @@ def test_an_absent_time_is_now() -> None:
         (pb.Message(role=pb.ROLE_USER, create_time=Timestamp(seconds=1 << 60)), "m.create_time"),
     ],
 )
-def test_what_no_message_can_be_is_refused_by_field(message: pb.Message, field: str) -> None:
+def test_an_incomplete_message_is_refused_by_field(message: pb.Message, field: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         message_from_proto(message, "m", datetime(2026, 1, 1, tzinfo=UTC))
     assert refused.value.field == field

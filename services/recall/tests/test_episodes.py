@@ -1,4 +1,4 @@
-"""EpisodeService as its callers meet it, on each SQL engine."""
+"""EpisodeService over the wire, on each SQL engine."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ async def refused(call: Any) -> MnemeshError:
     return error.value
 
 
-async def test_a_fact_that_contradicts_an_older_one_supersedes_it_and_the_older_one_stays(
-    recall: Any, clock: FrozenClock
-) -> None:
+async def test_a_superseded_fact_is_kept_and_closed(recall: Any, clock: FrozenClock) -> None:
     source = episodes_pb2.MemorySource(message_ids=[new_id("message")], agent_id=AGENT)
     old = await learn(recall, "Ada lives in Berlin", tags=["home"], confidence=0.9, source=source)
     told_in_may = clock.now()
@@ -93,7 +91,7 @@ async def test_a_fact_that_contradicts_an_older_one_supersedes_it_and_the_older_
     assert moved.superseded.invalid_time == moved.superseded.close_time == at(clock.now())
     assert moved.superseded.source == source
     clock.advance(DAY)
-    # Now; what was believed in May; and what was true in May by what is known now.
+    # Valid now; valid in May by the knowledge of May; valid in May by the knowledge of today.
     assert await held(recall) == ["Ada lives in Paris"]
     assert await held(recall, known_at_time=at(told_in_may), valid_at_time=at(told_in_may)) == ["Ada lives in Berlin"]
     assert await held(recall, known_at_time=at(told_in_may)) == ["Ada lives in Berlin"]
@@ -106,9 +104,7 @@ async def test_a_fact_that_contradicts_an_older_one_supersedes_it_and_the_older_
     assert (await recall.episodes.GetFact(rpc.GetFactRequest(fact_id=old.id))).fact == moved.superseded
 
 
-async def test_a_change_that_is_known_ahead_leaves_the_old_fact_true_until_then(
-    recall: Any, clock: FrozenClock
-) -> None:
+async def test_a_fact_superseded_in_the_future_is_valid_until_then(recall: Any, clock: FrozenClock) -> None:
     old = await learn(recall, "Ada lives in Berlin")
     summer = clock.now() + timedelta(days=90)
     await supersede(recall, old, "Ada lives in Paris", valid_from_time=at(summer))
@@ -117,9 +113,7 @@ async def test_a_change_that_is_known_ahead_leaves_the_old_fact_true_until_then(
     assert await held(recall, valid_at_time=at(summer)) == ["Ada lives in Paris"]
 
 
-async def test_a_correction_of_the_past_leaves_no_time_at_which_the_old_fact_was_true(
-    recall: Any, clock: FrozenClock
-) -> None:
+async def test_a_fact_superseded_before_its_start_was_never_valid(recall: Any, clock: FrozenClock) -> None:
     since = clock.now() - timedelta(days=10)
     old = await learn(recall, "Ada was born in 1985", valid_from_time=at(since))
     believed = clock.now()
@@ -129,7 +123,7 @@ async def test_a_correction_of_the_past_leaves_no_time_at_which_the_old_fact_was
     assert await held(recall, valid_at_time=at(since), known_at_time=at(believed)) == ["Ada was born in 1985"]
 
 
-async def test_the_same_text_is_confirmed_and_not_doubled(recall: Any, clock: FrozenClock) -> None:
+async def test_a_fact_with_the_same_text_is_confirmed(recall: Any, clock: FrozenClock) -> None:
     first, second = new_id("message"), new_id("message")
     one = await learn(recall, "Likes tea", source=episodes_pb2.MemorySource(message_ids=[first]), confidence=0.5)
     clock.advance(5)
@@ -151,7 +145,7 @@ async def test_the_same_text_is_confirmed_and_not_doubled(recall: Any, clock: Fr
     assert not (await recall.episodes.CreateFact(rpc.CreateFactRequest(fact=fact("likes tea")))).already_held
 
 
-async def test_a_closed_fact_does_not_change(recall: Any, clock: FrozenClock) -> None:
+async def test_a_closed_fact_cannot_change(recall: Any, clock: FrozenClock) -> None:
     old = await learn(recall, "Likes tea")
     new = (await supersede(recall, old, "Likes coffee")).fact
     error = await refused(supersede(recall, old, "Likes water"))
@@ -180,7 +174,7 @@ async def test_a_closed_fact_does_not_change(recall: Any, clock: FrozenClock) ->
     assert (await refused(recall.episodes.UpdateFact(update))).reason == "FACT_CLOSED"
 
 
-async def test_of_many_that_supersede_one_fact_at_once_one_wins(recall: Any) -> None:
+async def test_one_of_many_concurrent_supersedes_wins(recall: Any) -> None:
     old = await learn(recall, "Likes tea")
     results = await asyncio.gather(
         *(supersede(recall, old, f"Likes drink {number}") for number in range(8)), return_exceptions=True
@@ -200,7 +194,7 @@ def summary(text: str = "They spoke of travel.", **more: Any) -> episodes_pb2.Ep
     return episodes_pb2.Episode(summary=text, **more)
 
 
-async def test_a_look_back_is_taken_in_whole_and_once(recall: Any, clock: FrozenClock) -> None:
+async def test_an_episode_commit_is_atomic_and_idempotent(recall: Any, clock: FrozenClock) -> None:
     ids = await open_window(recall, "I moved to Paris", "and I like tea")
     berlin, tea, gone = [await learn(recall, text) for text in ("Lives in Berlin", "Likes tea", "Has a cat")]
     clock.advance(DAY)
@@ -244,13 +238,13 @@ async def test_a_look_back_is_taken_in_whole_and_once(recall: Any, clock: Frozen
     ):
         listed = await recall.episodes.ListEpisodes(rpc.ListEpisodesRequest(filter=wanted))
         assert list(listed.episodes) == [done.episode]
-    nobody = rpc.EpisodeFilter(agent_id=AGENT, turn_id="turn_0003")
-    assert not (await recall.episodes.ListEpisodes(rpc.ListEpisodesRequest(filter=nobody))).episodes
+    unknown = rpc.EpisodeFilter(agent_id=AGENT, turn_id="turn_0003")
+    assert not (await recall.episodes.ListEpisodes(rpc.ListEpisodesRequest(filter=unknown))).episodes
     window = (await recall.GetContext(messages.GetContextRequest(conversation_id=CONVERSATION))).context
     assert (window.version, window.epoch) == (1, 3)
 
 
-async def test_a_look_back_that_fails_anywhere_changes_nothing(recall: Any) -> None:
+async def test_a_failed_episode_commit_changes_nothing(recall: Any) -> None:
     await open_window(recall)
     old = await learn(recall, "Likes tea")
     new = (await supersede(recall, old, "Likes coffee")).fact
@@ -274,7 +268,7 @@ async def test_a_look_back_that_fails_anywhere_changes_nothing(recall: Any) -> N
     assert [episode.summary for episode in listed.episodes] == ["first"]
 
 
-async def test_two_agents_share_a_named_scope_and_nothing_else(recall: Any) -> None:
+async def test_two_agents_share_only_a_named_scope(recall: Any) -> None:
     peers = episodes_pb2.MemoryScope(agent_id=PEER)
     await learn(recall, "The release is on Friday", scope=TEAM)
     await learn(recall, "Ada likes tea")
@@ -339,7 +333,7 @@ async def test_search_finds_by_stem_and_respects_time_and_tags(recall: Any, cloc
         assert len((await recall.episodes.SearchEpisodes(request)).hits) == count
 
 
-async def test_meaning_is_searched_when_the_index_has_followed(recall: Any) -> None:
+async def test_vector_search_finds_memories_after_indexing(recall: Any) -> None:
     await learn(recall, "Ada keeps a tortoise named Turing")
     request = rpc.SearchFactsRequest(
         query="tortoise Turing", mode=messages.SEARCH_MODE_VECTOR, filter=rpc.FactFilter(scopes=[MINE])
@@ -355,7 +349,7 @@ async def test_meaning_is_searched_when_the_index_has_followed(recall: Any) -> N
     assert not (await recall.episodes.SearchFacts(request)).hits
 
 
-async def test_episodes_and_facts_are_changed_beside_what_they_say(recall: Any) -> None:
+async def test_fields_of_episodes_and_facts_can_be_updated(recall: Any) -> None:
     made = (await recall.episodes.CommitEpisode(look_back(episode=summary(tags=["a"], salience=0.5)))).episode
     update = rpc.UpdateEpisodeRequest(episode=episodes_pb2.Episode(id=made.id, summary="Of trains.", tags=["b"]))
     update.update_mask.paths.extend(["summary", "tags", "salience"])
@@ -377,7 +371,7 @@ async def test_episodes_and_facts_are_changed_beside_what_they_say(recall: Any) 
         assert (await refused(recall.episodes.UpdateFact(again))).field == "update_mask"
 
 
-async def test_a_request_id_covers_what_it_did(recall: Any) -> None:
+async def test_a_repeated_request_id_returns_the_first_result(recall: Any) -> None:
     request = rpc.CreateFactRequest(request_id="f1", fact=fact("Likes tea"))
     first = await recall.episodes.CreateFact(request)
     assert await recall.episodes.CreateFact(request) == first
@@ -388,7 +382,7 @@ async def test_a_request_id_covers_what_it_did(recall: Any) -> None:
     assert await recall.episodes.SupersedeFact(twice) == await recall.episodes.SupersedeFact(twice)
 
 
-async def test_what_cannot_be_meant_is_refused_by_its_field(recall: Any, clock: FrozenClock) -> None:
+async def test_invalid_requests_are_refused_by_field(recall: Any, clock: FrozenClock) -> None:
     now = at(clock.now())
     for wrong, field in (
         (fact(""), "fact.text"),
@@ -437,7 +431,7 @@ async def test_lists_are_ordered_and_paged(recall: Any, clock: FrozenClock) -> N
     assert (await refused(recall.episodes.ListFacts(bad))).code is grpc.StatusCode.NOT_FOUND
 
 
-async def test_the_middle_of_a_chain_can_be_erased(recall: Any, clock: FrozenClock) -> None:
+async def test_a_fact_in_the_middle_of_a_chain_can_be_deleted(recall: Any, clock: FrozenClock) -> None:
     first = await learn(recall, "one")
     clock.advance(1)
     second = (await supersede(recall, first, "two")).fact
@@ -453,7 +447,7 @@ async def test_the_middle_of_a_chain_can_be_erased(recall: Any, clock: FrozenClo
     assert isinstance(await refused(recall.episodes.GetFact(rpc.GetFactRequest(fact_id=second.id))), NotFound)
 
 
-async def test_an_erased_agent_takes_its_memories_with_it_and_refuses_new_ones(recall: Any) -> None:
+async def test_erasing_an_agent_deletes_its_memories_and_refuses_new_ones(recall: Any) -> None:
     await open_window(recall, "hello")
     conversation = episodes_pb2.MemoryScope(conversation_id=CONVERSATION)
     for scope in (conversation, TEAM):
@@ -473,7 +467,7 @@ async def test_an_erased_agent_takes_its_memories_with_it_and_refuses_new_ones(r
     assert isinstance(await refused(supersede(recall, before, "late")), NotFound)
 
 
-async def test_an_erased_scope_is_gone_and_may_be_written_again(recall: Any) -> None:
+async def test_an_erased_scope_can_be_written_again(recall: Any) -> None:
     await learn(recall, "The release is on Friday", scope=TEAM)
     await learn(recall, "Likes tea")
     await recall.episodes.CommitEpisode(rpc.CommitEpisodeRequest(scope=TEAM, episode=summary()))
@@ -504,7 +498,7 @@ async def test_organizations_do_not_see_each_other(recall: Any) -> None:
         await recall.episodes.EraseMemoryScope(rpc.EraseMemoryScopeRequest(scope=TEAM))
         assert not (await recall.episodes.ListFacts(rpc.ListFactsRequest())).facts
         assert not (await recall.episodes.SearchFacts(rpc.SearchFactsRequest(query="tea release"))).hits
-        # A name is an organization's own.
+        # A named scope belongs to one organization.
         await learn(recall, "ours", scope=TEAM)
     assert await held(recall, scopes=[TEAM]) == ["The release is on Friday"]
     assert await held(recall) == ["Likes tea"]

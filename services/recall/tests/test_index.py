@@ -1,4 +1,4 @@
-"""The vector index behind the messages: it follows, ends when it is told to, and is built anew."""
+"""The vector index: it follows the store, its indexer stops, and it is rebuilt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CALLER = DEFAULT_PRINCIPAL
 
 
 class Rig:
-    """The store and the vector index without a server, so that the indexer can be stopped between two moves."""
+    """The store and the vector index without a server, so that the indexer can be stopped between two steps."""
 
     def __init__(self, vectors: MessageVectors, database: Database, clock: FrozenClock) -> None:
         self.store, self.outbox = SqlMessageStore(database, clock, RandomIds()), SqlOutboxStore(database, clock)
@@ -54,7 +54,7 @@ async def rig(tmp_path: Path, clock: FrozenClock) -> Any:
     await database.close()
 
 
-async def test_the_vector_index_follows_the_store_and_repeats_do_no_harm(rig: Rig) -> None:
+async def test_the_vector_index_follows_the_store_and_repeats_are_idempotent(rig: Rig) -> None:
     org, now = CALLER.organization_id, datetime(2026, 1, 1, tzinfo=UTC)
 
     def said(text: str) -> Message:
@@ -63,7 +63,7 @@ async def test_the_vector_index_follows_the_store_and_repeats_do_no_harm(rig: Ri
     prompt = Message(id=new_id("message"), agent_id=AGENT, role=Role.SYSTEM, created_at=now)
     rows = (said("purple monkey dishwasher"), said("green apple"), prompt)
     await rig.store.append_messages(org, MessageBatch(agent_id=AGENT, conversation_id=None, messages=rows), None)
-    # Killed after the index was written and before the outbox was settled: the batch comes again.
+    # A crash after the index was written and before the outbox was settled repeats the batch.
     changes = await rig.outbox.get_pending(100)
     assert len(changes.rows) == 2
     await rig.indexer._apply(changes)
@@ -85,7 +85,7 @@ async def test_the_vector_index_follows_the_store_and_repeats_do_no_harm(rig: Ri
         assert hits[0].mode is mode
         assert hits[0].score > 0
 
-    # Gone from the store is gone from the hits, whatever the index still holds; and then from the index.
+    # A deleted message is no hit, even while the index still contains it. Then it is removed from the index.
     await rig.store.delete_message(org, rows[0].id, None)
     hits = await finder.search(
         CALLER, MessageSearch(query="purple monkey", mode=SearchMode.HYBRID, limit=5, scope=scope)
@@ -100,10 +100,10 @@ async def test_the_vector_index_follows_the_store_and_repeats_do_no_harm(rig: Ri
     assert await count(rig.vectors.collection, EVERYTHING) == 0
 
 
-async def test_a_search_of_the_organization_looks_at_the_newest_and_at_what_the_words_found(
+async def test_an_organization_search_compares_the_newest_vectors_and_full_text_hits(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many messages there are; an agent's own search looks at more of them."""
+    """The number of compared vectors is bounded. A search of one agent compares more of them."""
     monkeypatch.setattr(search, "MAX_COMPARED_IN_ORGANIZATION", 128)
     org, agents = CALLER.organization_id, [new_id("agent") for _ in range(3)]
     said = {
@@ -133,7 +133,7 @@ async def test_a_search_of_the_organization_looks_at_the_newest_and_at_what_the_
 
     newest = {message.id for messages in said.values() for message in messages[-40:]}
     oldest = {messages[0].id for messages in said.values()}
-    # Of this query the words look for the zebra only, and the embedder knows "the".
+    # Full text searches only for the zebra, because "the" is a stop word. The embedder knows "the".
     everywhere = await ranked("the zebra", None)
     assert everywhere >= newest
     assert len(everywhere) <= 128 + 64
@@ -142,8 +142,10 @@ async def test_a_search_of_the_organization_looks_at_the_newest_and_at_what_the_
     assert len(await ranked("the zebra", agents[0])) == 300
 
 
-async def test_the_indexer_ends_although_news_comes_with_its_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that is stopped right after a write must not wait for ever."""
+async def test_the_indexer_stops_if_a_notification_arrives_with_the_cancellation(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that is stopped right after a write must not hang."""
     looked, get_pending = asyncio.Event(), rig.outbox.get_pending
 
     async def looking(limit: int) -> Any:
@@ -154,7 +156,7 @@ async def test_the_indexer_ends_although_news_comes_with_its_end(rig: Rig, monke
     monkeypatch.setattr(rig.outbox, "get_pending", looking)
     running = asyncio.create_task(rig.indexer.run())
     await looked.wait()
-    for _ in range(10):  # it has found nothing to do, and waits for news
+    for _ in range(10):  # it has read an empty outbox and waits for a notification
         await asyncio.sleep(0)
     rig.indexer.notify()
     running.cancel()
@@ -163,7 +165,7 @@ async def test_the_indexer_ends_although_news_comes_with_its_end(rig: Rig, monke
     assert running.cancelled()
 
 
-async def test_an_index_of_another_embedder_is_built_anew(serve: Any, tmp_path: Path) -> None:
+async def test_the_index_of_another_embedder_is_rebuilt(serve: Any, tmp_path: Path) -> None:
     async with serve() as recall:
         car = pb.Message(id=new_id("message"), role=pb.ROLE_USER)
         car.content.add().text.text = "a car in the garage"

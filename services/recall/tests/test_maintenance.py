@@ -1,4 +1,4 @@
-"""What was erased or outlived is gone: from sight, from the counts, and after maintenance from every file."""
+"""Erased and expired data is gone: from results, from counts, and after maintenance from every file."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def message(text: str, role: int = pb.ROLE_USER, **more: Any) -> pb.Message:
 
 
 def planted(directory: Path) -> list[str]:
-    """The files that hold the canary, as it was written or as a text index folds it."""
+    """Returns the files that contain the canary, as written or as the full-text index folds it."""
     files = [file for file in directory.rglob("*") if file.is_file()]
     return [str(file) for file in files if CANARY.lower().encode() in file.read_bytes().lower()]
 
 
 async def plant_and_erase(recall: Any) -> str:
-    """Puts the canary wherever a caller can put text, takes it away in every way; the agent that stays."""
+    """Writes the canary into every text field and erases it in every way. Returns the agent that remains."""
     doomed, kept, conversation, other = new_id("agent"), new_id("agent"), new_id("conv"), new_id("conv")
     call = pb.ToolCall(id=CANARY, name=CANARY, arguments=json.dumps({"message": CANARY}))
     answer = pb.ToolReturn(tool_call_id=CANARY, name=CANARY, content=[part(CANARY)], stdout=[CANARY])
@@ -93,7 +93,7 @@ async def plant_and_erase(recall: Any) -> str:
 
 
 async def plant_memories(recall: Any, agent: str) -> None:
-    """Puts the canary into episodes and facts of the agent and of a shared scope, which is erased."""
+    """Writes the canary into memories of the agent and of a shared scope, which is erased."""
     shared = episodes_pb2.MemoryScope(name=f"team/{CANARY}")
     for scope in (episodes_pb2.MemoryScope(agent_id=agent), shared):
         fact = episodes_pb2.Fact(text=f"{CANARY} is true", tags=[CANARY], metadata=json.dumps({CANARY: CANARY}))
@@ -112,7 +112,7 @@ async def plant_memories(recall: Any, agent: str) -> None:
 
 
 async def plant_traces(recall: Any, agent: str) -> None:
-    """Puts the canary into every place of an imported line."""
+    """Writes the canary into every field of an imported line."""
     line = traces_pb2.RawTrace(
         id=CANARY, turn_id=CANARY, seq=1, trace_type=traces_pb2.TRACE_TYPE_TOOL_CALL, content=CANARY,
         source_event=CANARY, tool_name=CANARY, tool_call_id=f"{CANARY}2", tool_args=json.dumps({CANARY: CANARY}),
@@ -132,7 +132,7 @@ async def told(lines: AsyncIterator[str]) -> list[str]:
     return [line async for line in lines]
 
 
-async def test_no_byte_of_what_was_erased_is_left(serve: Any, tmp_path: Path, clock: FrozenClock) -> None:
+async def test_no_erased_byte_is_left_in_the_files(serve: Any, tmp_path: Path, clock: FrozenClock) -> None:
     async with serve() as recall:
         kept = await plant_and_erase(recall)
     assert planted(tmp_path)
@@ -166,7 +166,7 @@ async def test_postgresql_rewrites_its_tables(
     assert any(line.startswith("PostgreSQL database") for line in report)
 
 
-async def test_it_refuses_while_the_service_runs(serve: Any, tmp_path: Path) -> None:
+async def test_maintenance_is_refused_while_the_service_runs(serve: Any, tmp_path: Path) -> None:
     async def run(*arguments: str) -> tuple[int | None, bytes, str]:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -194,7 +194,9 @@ async def test_it_refuses_while_the_service_runs(serve: Any, tmp_path: Path) -> 
     assert (code, "usage" in errors) == (2, True)
 
 
-async def test_messages_outlive_the_policy_only_in_a_window(serve: Any, database_url: str, clock: FrozenClock) -> None:
+async def test_only_messages_in_a_window_outlive_the_retention_period(
+    serve: Any, database_url: str, clock: FrozenClock
+) -> None:
     agent, conversation = new_id("agent"), new_id("conv")
     clock_now = Timestamp()
     clock_now.FromDatetime(clock.now() - timedelta(days=8))
@@ -210,15 +212,15 @@ async def test_messages_outlive_the_policy_only_in_a_window(serve: Any, database
     store = SqlMessageStore(database, clock, RandomIds())
 
     class Listener:
-        woken = 0
+        notified = 0
 
         def notify(self) -> None:
-            self.woken += 1
+            self.notified += 1
 
     listener = Listener()
     policy = Retention(store, listener, clock, 7)  # type: ignore[arg-type]
     assert await Retention(store, listener, clock, 0).sweep() == 0  # type: ignore[arg-type]
-    assert (await policy.sweep(), listener.woken) == (230, 1)
+    assert (await policy.sweep(), listener.notified) == (230, 1)
     assert await policy.sweep() == 0
     await database.close()
     async with serve(database_url=database_url) as recall:
@@ -229,7 +231,7 @@ async def test_messages_outlive_the_policy_only_in_a_window(serve: Any, database
         assert window.agent_message_count == 3
 
 
-async def test_committed_steps_are_forgotten_but_for_the_newest(
+async def test_old_step_records_are_purged_except_for_the_newest(
     serve: Any, database_url: str, clock: FrozenClock
 ) -> None:
     agent, conversations = new_id("agent"), [new_id("conv"), new_id("conv")]
@@ -269,7 +271,7 @@ async def test_committed_steps_are_forgotten_but_for_the_newest(
     await database.close()
 
 
-async def test_the_lag_of_the_index_is_told(tmp_path: Path) -> None:
+async def test_the_indexer_reports_its_lag(tmp_path: Path) -> None:
     class Away(HashingEmbedder):
         is_away = True
 

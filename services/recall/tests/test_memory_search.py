@@ -1,4 +1,4 @@
-"""Search of facts while the embedder is away."""
+"""Search of facts while the embedder is unreachable."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ TEAM = Scope(ScopeKind.NAME, "team")
 
 
 class Leaving(HashingEmbedder):
-    """An embedder that can go away."""
+    """An embedder that can become unreachable."""
 
     is_away = False
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         if self.is_away:
-            raise EmbedderUnavailable("nobody answers")
+            raise EmbedderUnavailable("unreachable")
         return await super().embed(texts)
 
 
@@ -51,7 +51,9 @@ def asked(mode: SearchMode) -> MemorySearch[Fact]:
     return MemorySearch(query="tortoise", mode=mode, limit=5, filter=FactFilter(scopes=(TEAM,)))
 
 
-async def test_words_find_what_meaning_cannot_and_say_so(store: SqlEpisodeStore, tmp_path: Path) -> None:
+async def test_a_search_without_the_embedder_uses_full_text_and_is_degraded(
+    store: SqlEpisodeStore, tmp_path: Path
+) -> None:
     index, embedder = await FlatIndex.open(tmp_path / "index"), Leaving()
     vectors = MemoryVectors(index, embedder)
     indexer, finder = MemoryIndexer(store, vectors), MemoryFinder(store, vectors)
@@ -69,6 +71,6 @@ async def test_words_find_what_meaning_cannot_and_say_so(store: SqlEpisodeStore,
     nearest = await finder.search(CALLER, asked(SearchMode.VECTOR))
     assert ([found.id for found, _ in nearest.hits], nearest.degraded) == ([fact.id], False)
     await store.delete_fact(ORG, fact.id, None)
-    # The index follows; what is erased is no hit even before.
+    # The index lags behind. A deleted fact is no hit even before.
     assert not (await finder.search(CALLER, asked(SearchMode.VECTOR))).hits
     await index.close()

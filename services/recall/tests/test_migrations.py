@@ -1,4 +1,4 @@
-"""Databases of earlier versions are taken over whole."""
+"""Databases and indexes of earlier releases are upgraded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAID = ("prompt", "I play the guitar", "Do you practise daily?", "Only on Sunday
 
 
 def of_the_first_version(conn: sa.Connection) -> None:
-    """The schema of revision 0001, and rows as its code wrote them."""
+    """Creates the schema of revision 0001 with rows of that release."""
     spec = importlib.util.spec_from_file_location("first", FIRST)
     assert spec is not None
     assert spec.loader is not None
@@ -70,7 +70,7 @@ def of_the_first_version(conn: sa.Connection) -> None:
         conn.execute(sa.text(f"INSERT INTO context_entries VALUES ('{CONVERSATION}', {place}, :id)"), {"id": id_})
 
 
-async def test_a_database_of_the_first_version_is_searched_and_gone_on_with(serve: Any, database_url: str) -> None:
+async def test_a_database_of_the_first_release_can_be_searched_and_used(serve: Any, database_url: str) -> None:
     database = Database.open(database_url)
     await database.write(of_the_first_version)
     await database.close()
@@ -97,7 +97,7 @@ async def said_once(recall: Any) -> None:
     await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=AGENT, messages=[said]))
 
 
-async def test_a_vector_index_of_an_earlier_make_is_built_anew(serve: Any, tmp_path: Path) -> None:
+async def test_a_vector_index_of_an_older_format_is_rebuilt(serve: Any, tmp_path: Path) -> None:
     async with serve() as recall:
         await said_once(recall)
         await found_by_meaning(recall)
@@ -111,7 +111,7 @@ async def test_a_vector_index_of_an_earlier_make_is_built_anew(serve: Any, tmp_p
     assert names == [f"messages.2.{HASHING}"]
 
 
-async def test_a_vector_index_of_another_engine_is_built_anew_while_words_are_found(serve: Any, tmp_path: Path) -> None:
+async def test_a_vector_index_of_another_engine_is_rebuilt_while_full_text_works(serve: Any, tmp_path: Path) -> None:
     directory = tmp_path / "recall-index"
     async with serve() as recall:
         await said_once(recall)
@@ -127,14 +127,14 @@ async def test_a_vector_index_of_another_engine_is_built_anew_while_words_are_fo
 
 
 async def found_by_meaning(recall: Any) -> None:
-    """Waits until the vector index has what was said."""
+    """Waits until the vector index contains the message."""
     asked = rpc.SearchMessagesRequest(query=SAID[1], agent_id=AGENT, mode=rpc.SEARCH_MODE_VECTOR)
     while not (await recall.SearchMessages(asked)).hits:
         await asyncio.sleep(0.02)
 
 
 async def test_a_step_committed_before_the_upgrade_is_replayed_after_it(serve: Any, database_url: str) -> None:
-    """Fingerprints of an earlier release are unknown: they match any content."""
+    """Fingerprints of an earlier release are unknown and match any content."""
     system = pb.Message(id=new_id("message"), role=pb.ROLE_SYSTEM)
     user = pb.Message(id=new_id("message"), role=pb.ROLE_USER)
     user.content.add().text.text = SAID[1]

@@ -1,4 +1,4 @@
-"""The process: it starts, answers health, survives kill -9 with all that it acknowledged, and stops in order."""
+"""The process starts, reports its health, survives kill -9 with every acknowledged write, and stops cleanly."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def user(text: str) -> pb.Message:
     return pb.Message(id=new_id("message"), role=pb.ROLE_USER, content=[pb.ContentPart(text=pb.TextPart(text=text))])
 
 
-async def test_it_serves_and_stops_in_order(tmp_path: Path) -> None:
+async def test_the_process_serves_and_stops_cleanly(tmp_path: Path) -> None:
     async with process(tmp_path) as running:
         address = await address_of(running)
         async with grpc.aio.insecure_channel(address) as channel:
@@ -78,13 +78,13 @@ async def test_it_serves_and_stops_in_order(tmp_path: Path) -> None:
         assert await running.wait() == 0
 
 
-async def test_what_keeps_it_from_starting_is_one_line(tmp_path: Path) -> None:
-    assert "MNEMESH_EMBEDDER" in await refusal(tmp_path, MNEMESH_EMBEDDER="nobody/knows")
+async def test_a_startup_error_is_one_line(tmp_path: Path) -> None:
+    assert "MNEMESH_EMBEDDER" in await refusal(tmp_path, MNEMESH_EMBEDDER="unknown/model")
     assert "database" in await refusal(tmp_path, MNEMESH_RECALL_DATABASE_URL="mysql://x/y")
 
 
 class Writer:
-    """One conversation's writer, which repeats what was not acknowledged and then goes on."""
+    """The writer of one conversation, which repeats writes that were not acknowledged."""
 
     def __init__(self, agent: str) -> None:
         self.agent, self.conversation = agent, new_id("conv")
@@ -131,7 +131,7 @@ class Writer:
 LEASE = contexts_pb2.WriterLease(run_id=new_id("run"), epoch=1)
 
 
-async def test_kill_9_under_16_writers_loses_and_doubles_nothing(tmp_path: Path) -> None:
+async def test_kill_9_with_16_writers_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     agents = [new_id("agent") for _ in range(4)]
     writers = [Writer(agent) for agent in agents for _ in range(4)]
     for turn in range(3):
@@ -169,7 +169,7 @@ async def test_kill_9_under_16_writers_loses_and_doubles_nothing(tmp_path: Path)
 
 
 async def _nothing_is_missing(stub: Any, agent: str, writers: list[Writer]) -> None:
-    """The agent's numbers have no gap, and every message is found by its words and, before long, by its meaning."""
+    """Checks that sequence ids have no gap and that both indexes find every message."""
     rows: list[pb.Message] = []
     token = ""
     while not rows or token:

@@ -1,6 +1,6 @@
-"""Several recall processes over one PostgreSQL and one Qdrant server: none knows of the others.
+"""Several recall processes over one PostgreSQL and one Qdrant server.
 
-The server is the stand-in that speaks its protocol; where QDRANT_URL is set, a real one.
+The server is a fake that implements the protocol, or a real one if QDRANT_URL is set.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def qdrant() -> AsyncIterator[FakeQdrant]:
 
 @pytest.fixture
 def settings(qdrant: FakeQdrant, postgres_url: str, tmp_path: Path) -> Settings:
-    """The configuration of a replica by its name."""
+    """Returns a function that returns the configuration of a replica by name."""
     server: dict[str, Any] = {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": qdrant.port}
     if url := os.environ.get("QDRANT_URL"):
         server = {
@@ -97,7 +97,7 @@ async def replicas(serve: Any, settings: Settings, tmp_path: Path) -> AsyncItera
         yield stubs[0], stubs[1]
 
 
-async def test_what_one_stores_the_other_finds_and_numbers_stay_in_order(replicas: tuple[Any, Any]) -> None:
+async def test_replicas_find_each_others_messages_and_sequence_ids_stay_ordered(replicas: tuple[Any, Any]) -> None:
     agent = new_id("agent")
     texts = [f"the fox of writer {number}" for number in range(40)]
     answers = await asyncio.gather(
@@ -119,7 +119,7 @@ async def test_what_one_stores_the_other_finds_and_numbers_stay_in_order(replica
 
 
 class Rig:
-    """One replica's indexer without its server, so that it can be stopped between two moves."""
+    """The indexer of one replica without its server, so that it can be stopped between two steps."""
 
     def __init__(
         self, store: SqlMessageStore, outbox: SqlOutboxStore, index: VectorIndex, clock: FrozenClock, name: str
@@ -130,7 +130,7 @@ class Rig:
         self.indexer = Indexer(outbox, self.vectors, clock, name)
 
     async def texts(self, text: str) -> float:
-        """How near the index's only point is to a text."""
+        """Returns the similarity of the only point to a text."""
         (vector,) = await HashingEmbedder().embed([text])
         query = SearchQuery(mode=SearchMode.DENSE, vector=vector, filter=EVERYTHING, limit=10)
         (hit,) = await self.index.search(self.vectors.collection, query)
@@ -138,7 +138,7 @@ class Rig:
 
 
 class Slow(HashingEmbedder):
-    """Waits where it is told to; `asked` is set when it does."""
+    """An embedder that waits if `waits` is set, and sets `asked` when it does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,8 +187,8 @@ async def append(rig: Rig, *rows: Message) -> None:
     )
 
 
-async def test_the_server_is_told_to_lay_the_messages_of_an_agent_together(tmp_path: Path) -> None:
-    """Asked of the stand-in wherever QDRANT_URL points: only it repeats what it was told."""
+async def test_the_scope_is_the_tenant_field_on_the_server(tmp_path: Path) -> None:
+    """This always uses the fake server, because only it shows the definition of an index."""
     async with fake_qdrant() as server:
         where: dict[str, Any] = {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": server.port}
         index = await open_vector_index(Config(port=0, data_dir=str(tmp_path), embedder=HASHING, **where))
@@ -197,23 +197,23 @@ async def test_the_server_is_told_to_lay_the_messages_of_an_agent_together(tmp_p
         assert server.indexes["scope"].is_tenant is True
 
 
-async def test_one_at_a_time_empties_the_outbox(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
+async def test_one_instance_at_a_time_empties_the_outbox(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
     one, two = rigs
     await append(one, said("fox", clock))
     one.embedder.waits = True
     working = asyncio.create_task(one.indexer.catch_up())
     await one.embedder.asked.wait()
     clock.advance(5)
-    assert await two.indexer.catch_up() == 0, "somebody else is at it"
-    assert two.indexer.lag_seconds() == 5, "and what is missing is known all the same"
+    assert await two.indexer.catch_up() == 0, "the other instance has the lease"
+    assert two.indexer.lag_seconds() == 5, "the lag is known without the lease"
     one.embedder.released.set()
     assert await working == 1
     await append(two, said("owl", clock))
-    assert await two.indexer.catch_up() == 1, "the hold was given up"
+    assert await two.indexer.catch_up() == 1, "the lease was released"
     assert await one.index.count(one.vectors.collection, EVERYTHING) == 2
 
 
-async def test_a_slow_holder_that_was_overtaken_leaves_nothing_stale(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
+async def test_an_instance_that_lost_its_lease_leaves_nothing_stale(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
     one, two = rigs
     row = said("old fox", clock)
     await append(one, row)
@@ -227,13 +227,13 @@ async def test_a_slow_holder_that_was_overtaken_leaves_nothing_stale(rigs: tuple
     assert await two.texts("new owl") > 0.9
     one.embedder.released.set()
     await late
-    assert await two.texts("new owl") < 0.9, "the overtaken holder has written what it had read before"
-    assert await two.indexer.catch_up() == 1, "and has said so"
+    assert await two.texts("new owl") < 0.9, "the late instance has overwritten the newer vector"
+    assert await two.indexer.catch_up() == 1, "and has added the change again"
     assert await two.texts("new owl") > 0.9
     assert await one.indexer.catch_up() == 0
 
 
-async def test_the_hold_of_a_holder_that_died_runs_out(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
+async def test_the_lease_of_a_crashed_instance_expires(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
     one, two = rigs
     await append(one, said("fox", clock))
     assert await one.outbox.acquire_lease("one", LEASE_DURATION)
@@ -242,7 +242,7 @@ async def test_the_hold_of_a_holder_that_died_runs_out(rigs: tuple[Rig, Rig], cl
     assert await two.indexer.catch_up() == 1
 
 
-async def test_replicas_that_sweep_at_once_delete_each_message_once(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
+async def test_concurrent_sweeps_delete_each_message_once(rigs: tuple[Rig, Rig], clock: FrozenClock) -> None:
     one, two = rigs
     await append(one, *(said(f"fox {number}", clock) for number in range(350)))
     clock.advance(timedelta(days=8).total_seconds())
@@ -255,26 +255,26 @@ async def test_replicas_that_sweep_at_once_delete_each_message_once(rigs: tuple[
     assert changes == [0, 0]
 
 
-async def test_everything_is_built_anew_beside_a_running_service(replicas: tuple[Any, Any], settings: Settings) -> None:
-    """The commands work on the same server; what others keep there stays."""
+async def test_indexes_are_rebuilt_while_a_service_runs(replicas: tuple[Any, Any], settings: Settings) -> None:
+    """The commands work on the same server and keep the collections of others."""
     agent = new_id("agent")
     config = settings("three")
     await replicas[0].AppendMessages(rpc.AppendMessagesRequest(agent_id=agent, messages=[message("fox")]))
     index = await open_vector_index(config)
-    await index.ensure_collection(Collection("passages:somebody's", dimension=4))
+    await index.ensure_collection(Collection("passages:other", dimension=4))
     lines = [line async for line in rebuild(config)]
     assert lines[0] == "messages in the word index: 1"
-    assert "passages:somebody's" in await index.collections()
+    assert "passages:other" in await index.collections()
     for recall in replicas:
         await until_found(recall, "fox", {"fox"}, agent_id=agent)
     report = [line async for line in maintain(config)]
     assert any("Qdrant server's optimizer" in line for line in report)
     assert any(line.startswith("PostgreSQL database") for line in report)
-    await index.drop_collection("passages:somebody's")
+    await index.drop_collection("passages:other")
     await index.close()
 
 
-async def test_a_server_that_is_away_is_one_line(tmp_path: Path, unused_tcp_port: int) -> None:
+async def test_an_unreachable_server_is_reported_in_one_line(tmp_path: Path, unused_tcp_port: int) -> None:
     away = {"qdrant_url": "http://127.0.0.1:6333", "qdrant_grpc_port": unused_tcp_port}
     config = Config(port=0, data_dir=str(tmp_path), embedder=HASHING, **away)  # type: ignore[arg-type]
     with pytest.raises(StartupError, match="UNAVAILABLE"):

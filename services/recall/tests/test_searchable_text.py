@@ -1,4 +1,4 @@
-"""What is found again of a message, and by which words and dates."""
+"""The searchable text of messages, and the terms of queries."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ PACKED = json.dumps({"status": "OK", "message": "42 degrees", "time": "now"})
         (message(Role.USER, "failed", is_err=True), ""),
     ],
 )
-def test_speech(said: Message, found: str) -> None:
+def test_searchable_text(said: Message, found: str) -> None:
     assert searchable_text(said) == found
 
 
@@ -95,5 +95,5 @@ def test_a_long_query_has_a_bounded_number_of_terms() -> None:
     assert len(terms(" ".join(f"word{n}" for n in range(5000)))) == 64
 
 
-def test_indexed_words_are_folded_stemmed_and_parted() -> None:
+def test_indexed_words_are_folded_stemmed_and_separated() -> None:
     assert indexed("Ünïcode, 東京 and\n\tspaces_too!") == "unicod 東 京 and space too"

@@ -1,4 +1,4 @@
-"""What the migrations make."""
+"""The schema that the migrations create."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from mnemesh_kit.sql import Database
 
 
-async def test_the_migrations_make_the_tables_that_the_code_declares(database_url: str) -> None:
+async def test_the_migrations_create_the_declared_tables(database_url: str) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
     from mnemesh_recall.store.sql.tables import metadata
@@ -15,7 +15,7 @@ async def test_the_migrations_make_the_tables_that_the_code_declares(database_ur
     await database.migrate("mnemesh_recall")
 
     def differences(conn: sa.Connection) -> list[object]:
-        # The word index is each engine's own, and no table of SQLAlchemy's.
+        # The full-text index differs by engine and is not declared.
         options = {"include_name": lambda name, *_: not (name or "").startswith(("message_words", "ix_message_words"))}
         return list(compare_metadata(MigrationContext.configure(conn, opts=options), metadata))
 

@@ -12,7 +12,7 @@ from mnemesh_testkit.suites.service_suite import InProcess, OnPostgres, OnSqlite
 
 
 class Recall(RecallSuite):
-    """The suite over this room's parts."""
+    """The suite with the parts of recall."""
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod

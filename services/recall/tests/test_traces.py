@@ -1,4 +1,4 @@
-"""TraceService as its callers meet it, on each SQL engine."""
+"""TraceService over the wire, on each SQL engine."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def refused(call: Any) -> MnemeshError:
 
 
 def bare(record: traces.TraceRecord) -> traces.TraceRecord:
-    """A record without what depends on whose it is."""
+    """Returns a record without the fields that depend on its agent."""
     copy = traces.TraceRecord()
     copy.CopyFrom(record)
     trace = copy.raw_trace
@@ -112,7 +112,7 @@ def bare(record: traces.TraceRecord) -> traces.TraceRecord:
     return copy
 
 
-async def test_a_turn_is_a_user_message_and_all_that_came_of_it(recall: Any) -> None:
+async def test_a_turn_is_a_user_message_and_everything_after_it(recall: Any) -> None:
     await open_window(recall)
     heartbeat = said(json.dumps({"type": "heartbeat", "reason": "go on", "time": "now"}))
     first = [said("dig a hole"), calling("c1"), returning("c1", "dug"), heartbeat, said("done", pb.ROLE_ASSISTANT)]
@@ -151,7 +151,7 @@ async def test_a_late_result_keeps_the_turn_of_its_call(recall: Any) -> None:
     assert [trace.seq for trace in one.traces] == [1, 2, 3]
 
 
-async def test_turns_are_counted_for_the_agent_over_its_conversations_and_restarts(
+async def test_turn_indexes_are_counted_per_agent_across_conversations_and_restarts(
     serve: Any, database_url: str
 ) -> None:
     async with serve(database_url=database_url) as recall:
@@ -170,7 +170,7 @@ async def test_turns_are_counted_for_the_agent_over_its_conversations_and_restar
         assert [turn.id for turn in await turns(recall, conversation_id=SIDE)] == ["turn_0002"]
 
 
-async def test_a_number_is_never_given_again_and_those_of_others_stay(recall: Any) -> None:
+async def test_a_turn_index_is_never_used_again(recall: Any) -> None:
     await open_window(recall)
     asked = [said(f"question {number}") for number in range(3)]
     await tell(recall, *asked)
@@ -179,11 +179,11 @@ async def test_a_number_is_never_given_again_and_those_of_others_stay(recall: An
     assert [turn.id for turn in await turns(recall)] == ["turn_0002"]
     await tell(recall, said("one more"))
     assert [turn.id for turn in await turns(recall)] == ["turn_0002", "turn_0004"]
-    # The same message again, without the turn that it was given, is the same.
+    # Storing the message again without its assigned turn is a repeat.
     await tell(recall, asked[1])
 
 
-async def test_turns_are_narrowed_and_paged(recall: Any) -> None:
+async def test_turns_are_filtered_and_paged(recall: Any) -> None:
     await open_window(recall)
     for number in range(5):
         await tell(recall, said(f"question {number}", create_time=at(number)))
@@ -202,7 +202,7 @@ async def test_turns_are_narrowed_and_paged(recall: Any) -> None:
     assert await turns(recall, agent=PEER) == []
 
 
-async def test_tool_interactions_are_pending_then_done(recall: Any) -> None:
+async def test_tool_interactions_are_pending_then_complete(recall: Any) -> None:
     await open_window(recall)
     run = new_id("run")
     await tell(recall, said("dig"), calling("c1", "c2"), calling("c3", name="fill"))
@@ -235,11 +235,11 @@ async def test_tool_interactions_are_pending_then_done(recall: Any) -> None:
     assert (failed.error, failed.HasField("result")) == ("stone", False)
     assert not waiting.HasField("return_message_id")
     assert await seen(after_id="c2", statuses=[PENDING]) == [("c3", PENDING)]
-    unknown = traces.ListToolInteractionsRequest(agent_id=AGENT, after_id="nobody")
+    unknown = traces.ListToolInteractionsRequest(agent_id=AGENT, after_id="unknown")
     assert isinstance(await refused(recall.traces.ListToolInteractions(unknown)), NotFound)
 
 
-async def test_a_call_id_that_a_provider_repeats_pairs_with_its_own_return(recall: Any) -> None:
+async def test_a_repeated_call_id_is_paired_with_its_own_return(recall: Any) -> None:
     await open_window(recall)
     await tell(recall, said("one"), calling("same"), returning("same", "first"))
     await tell(recall, said("two"), calling("same"), returning("same", "second"))
@@ -251,7 +251,7 @@ async def test_a_call_id_that_a_provider_repeats_pairs_with_its_own_return(recal
     ]  # fmt: skip
 
 
-async def test_a_turn_that_left_the_window_is_archived_and_the_window_counts_its_resets(recall: Any) -> None:
+async def test_a_turn_outside_of_the_window_is_archived_and_resets_are_counted(recall: Any) -> None:
     await open_window(recall)
     await tell(recall, said("old"), said("answer", pb.ROLE_ASSISTANT), said("new"))
     window = (await recall.GetContext(rpc.GetContextRequest(conversation_id=MAIN))).context
@@ -281,7 +281,7 @@ async def test_a_turn_that_left_the_window_is_archived_and_the_window_counts_its
 
 
 async def lived(recall: Any) -> list[traces.TraceRecord]:
-    """The export of an agent with a life behind it."""
+    """Returns the export of an agent with messages, tool calls, episodes and facts."""
     await open_window(recall)
     scope = episodes_pb2.MemoryScope(agent_id=AGENT)
     image = pb.ContentPart(image=pb.ImagePart(url="https://example.org/fox.png"))
@@ -305,7 +305,7 @@ async def lived(recall: Any) -> list[traces.TraceRecord]:
     return [record for record in await exported(recall) if record.WhichOneof("record") != "snapshot"]
 
 
-async def test_what_goes_out_comes_in_whole(recall: Any) -> None:
+async def test_an_export_can_be_imported_completely(recall: Any) -> None:
     records = await lived(recall)
     kinds = [record.WhichOneof("record") for record in records]
     assert kinds == ["raw_trace"] * 8 + ["episode"] + ["fact"] * 3
@@ -314,7 +314,7 @@ async def test_what_goes_out_comes_in_whole(recall: Any) -> None:
     assert (done.imported_traces, done.imported_episodes, done.imported_facts, done.created_turns) == (8, 1, 3, 2)
     again = [record for record in await exported(recall, PEER) if record.WhichOneof("record") != "snapshot"]
     assert [bare(record) for record in again] == [bare(record) for record in records]
-    # A second time, and into the agent that they come from, there is nothing to do.
+    # A second import, and an import into the exporting agent, skip every record.
     for agent in (PEER, AGENT):
         repeated = await take_in(recall, again, agent=agent)
         assert (repeated.imported_traces, repeated.imported_facts, repeated.skipped_records) == (0, 0, len(records))
@@ -333,7 +333,7 @@ async def test_what_goes_out_comes_in_whole(recall: Any) -> None:
     assert (old.superseded_by_id, new.supersedes_id) == (new.id, old.id)
     chain = await recall.episodes.ListFactHistory(memories.ListFactHistoryRequest(fact_id=old.id))
     assert [fact.id for fact in chain.facts] == [old.id, new.id]
-    # Turns go on behind those that came.
+    # New turns follow the imported ones.
     await tell(recall, said("more"), agent=PEER, conversation=derive_id("conv", PEER))
     assert [turn.id for turn in await turns(recall, PEER)] == ["turn_0001", "turn_0002", "turn_0003"]
 
@@ -359,7 +359,7 @@ SEED = [
 ]  # fmt: skip
 
 
-async def test_lines_of_other_makers_keep_all_they_say(recall: Any) -> None:
+async def test_lines_of_other_programs_keep_all_their_fields(recall: Any) -> None:
     done = await take_in(recall, SEED)
     assert (done.imported_traces, done.created_turns) == (6, 2)
     records = [record for record in await exported(recall, PEER) if record.WhichOneof("record") == "raw_trace"]
@@ -376,7 +376,7 @@ async def test_lines_of_other_makers_keep_all_they_say(recall: Any) -> None:
     assert (await turns(recall, PEER))[-1].id == "turn_0003"
 
 
-async def test_what_differs_from_what_is_there_is_refused_whole(recall: Any) -> None:
+async def test_an_import_with_a_conflicting_record_is_refused(recall: Any) -> None:
     await take_in(recall, SEED)
     other = traces.TraceRecord()
     other.CopyFrom(SEED[3])
@@ -388,7 +388,7 @@ async def test_what_differs_from_what_is_there_is_refused_whole(recall: Any) -> 
     assert "turn_0009" not in [turn.id for turn in await turns(recall, PEER)]
 
 
-async def test_a_bad_stream_writes_nothing_and_names_the_place(recall: Any) -> None:
+async def test_an_invalid_stream_writes_nothing_and_names_the_record(recall: Any) -> None:
     good = line("rt_001", 1, 1, content="fine")
     for broken, field in (
         (line("", 2, 1), "record.raw_trace.id"),
@@ -422,14 +422,14 @@ async def test_a_bad_stream_writes_nothing_and_names_the_place(recall: Any) -> N
     assert await turns(recall, PEER) == []
 
 
-async def test_an_import_happens_once(recall: Any) -> None:
+async def test_an_import_is_idempotent(recall: Any) -> None:
     first = await take_in(recall, SEED, request_id="i1")
     assert await take_in(recall, SEED, request_id="i1") == first
     error = await refused(take_in(recall, SEED[:1], request_id="i1"))
     assert error.reason == "REQUEST_ID_REUSED"
 
 
-async def test_export_is_narrowed(recall: Any) -> None:
+async def test_exports_are_filtered(recall: Any) -> None:
     records = await lived(recall)
     only = await exported(recall, record_types=[traces.TRACE_RECORD_TYPE_FACT])
     assert {record.WhichOneof("record") for record in only} == {"fact"}
@@ -442,7 +442,7 @@ async def test_export_is_narrowed(recall: Any) -> None:
     assert isinstance(await refused(nowhere), NotFound)
 
 
-async def test_others_see_nothing_and_an_erased_agent_takes_nothing_in(recall: Any) -> None:
+async def test_other_organizations_see_nothing_and_an_erased_agent_refuses_imports(recall: Any) -> None:
     await lived(recall)
     with as_principal(Principal(new_id("org"), new_id("user"))):
         assert await turns(recall) == []
@@ -456,7 +456,7 @@ async def test_others_see_nothing_and_an_erased_agent_takes_nothing_in(recall: A
     assert (await refused(take_in(recall, SEED, agent=AGENT))).reason == "ERASED"
 
 
-async def test_what_cannot_be_meant_is_refused_by_its_field(recall: Any) -> None:
+async def test_invalid_requests_are_refused_by_field(recall: Any) -> None:
     for call, field in (
         (recall.traces.ListTurns(traces.ListTurnsRequest(agent_id="ada")), "agent_id"),
         (recall.traces.ListTurns(traces.ListTurnsRequest(agent_id=AGENT, turn_ids=[""])), "turn_ids[0]"),

@@ -1,4 +1,4 @@
-"""What is remembered of messages that leave a window is kept with the new window, or neither is."""
+"""The memories of messages that leave a window are stored with the new window, or neither is."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def window(recall: Any) -> tuple[int, list[str]]:
 
 
 async def replacing(recall: Any, *memories: Commit, **more: Any) -> messages.ReplaceContextRequest:
-    """The second message leaves behind a summary."""
+    """Returns a request that replaces the first message after the prompt by a summary."""
     system, _, last = await open_window(recall, "one", "two")
     summary = message_pb2.Message(
         id=new_id("message"),
@@ -58,7 +58,9 @@ async def replacing(recall: Any, *memories: Commit, **more: Any) -> messages.Rep
     return messages.ReplaceContextRequest(**{**given, **more})
 
 
-async def test_the_window_and_the_memories_are_one_and_a_repeat_is_the_same(recall: Any, clock: FrozenClock) -> None:
+async def test_window_and_memories_are_written_together_and_a_repeat_is_idempotent(
+    recall: Any, clock: FrozenClock
+) -> None:
     red = await learn(recall, "the boat is red")
     blue = Operation(
         supersede=episodes_pb2.SupersedeOperation(fact_id=red.id, fact=episodes_pb2.Fact(text="the boat is blue"))
@@ -77,9 +79,7 @@ async def test_the_window_and_the_memories_are_one_and_a_repeat_is_the_same(reca
     assert hit.fact.source.episode_id.startswith("episode-")
 
 
-async def test_put_in_place_again_by_whoever_knows_no_request_of_it_nothing_is_doubled(
-    recall: Any, clock: FrozenClock
-) -> None:
+async def test_a_second_replacement_with_another_request_id_is_refused(recall: Any, clock: FrozenClock) -> None:
     request = await replacing(recall, memory("of boats", added("Ada sails")))
     await recall.ReplaceContext(request)
     clock.advance(30 * DAY)
@@ -89,7 +89,7 @@ async def test_put_in_place_again_by_whoever_knows_no_request_of_it_nothing_is_d
     assert await held(recall) == ["Ada sails"]
 
 
-async def test_a_window_that_moved_or_was_taken_over_keeps_no_memory(recall: Any) -> None:
+async def test_no_memory_is_stored_if_the_window_moved_or_the_lease_is_lost(recall: Any) -> None:
     request = await replacing(recall, memory("of boats", added("Ada sails")), base_version=7)
     assert (await refused(recall.ReplaceContext(request))).reason == "WINDOW_MOVED"
     lease = contexts_pb2.WriterLease(run_id=new_id("run"), epoch=3)
@@ -109,7 +109,7 @@ async def test_a_window_that_moved_or_was_taken_over_keeps_no_memory(recall: Any
 
 
 @pytest.mark.parametrize("place", [0, 1])
-async def test_a_memory_that_is_refused_leaves_the_window_as_it_was(recall: Any, place: int) -> None:
+async def test_a_refused_memory_leaves_the_window_unchanged(recall: Any, place: int) -> None:
     red = await learn(recall, "the boat is red")
     await supersede(recall, red, "the boat is blue")
     stale = memory("stale", Operation(confirm=episodes_pb2.ConfirmOperation(fact_id=red.id)))
@@ -132,11 +132,11 @@ async def test_a_memory_that_is_refused_leaves_the_window_as_it_was(recall: Any,
         (Commit(scope=MINE), "memories[1].episode"),
         (Commit(scope=MINE, episode={"summary": ""}), "memories[1].episode.summary"),
         (Commit(scope=MINE, operations=[Operation()]), "memories[1].operations[0]"),
-        (Commit(episode={"summary": "of nobody"}), "episode.scope"),
+        (Commit(episode={"summary": "without a scope"}), "episode.scope"),
         (Commit(scope=MINE, operations=[added("x")] * 1_001), "memories[1].operations"),
     ],
 )
-async def test_what_cannot_be_kept_is_refused_by_its_field(recall: Any, commit: Commit, field: str) -> None:
+async def test_invalid_memories_are_refused_by_field(recall: Any, commit: Commit, field: str) -> None:
     request = await replacing(recall, memory("good", added("Ada sails")), commit)
     error: MnemeshError = await refused(recall.ReplaceContext(request))
     assert isinstance(error, InvalidArgument)
@@ -145,7 +145,7 @@ async def test_what_cannot_be_kept_is_refused_by_its_field(recall: Any, commit: 
     assert (await window(recall))[0] == 1
 
 
-async def test_at_most_a_hundred(recall: Any) -> None:
+async def test_more_than_a_hundred_memories_are_refused(recall: Any) -> None:
     request = await replacing(recall, *[memory(f"{number}") for number in range(101)])
     assert (await refused(recall.ReplaceContext(request))).field == "memories"
     del request.memories[100]

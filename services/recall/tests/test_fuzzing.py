@@ -1,4 +1,4 @@
-"""Whatever a caller sends is refused in the words of the contract or done; never an INTERNAL, nothing half-written."""
+"""Random requests are refused with a documented reason or executed: never INTERNAL, and nothing half-written."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SEEDS = 40
 
 
 class Target(FuzzedService):
-    """A service with an agent that has something to lose."""
+    """A service with an agent that has data."""
 
     def __init__(self, recall: Any, channel: grpc.aio.Channel) -> None:
         super().__init__(channel)
@@ -73,7 +73,7 @@ class Target(FuzzedService):
         self.episode, self.fact = done.episode, done.facts[0]
 
     async def stored(self) -> list[bytes]:
-        """All that can be seen: every message, the window, episodes and facts."""
+        """Returns every message, the window, the episodes and the facts."""
         listed = await self.recall.ListMessages(rpc.ListMessagesRequest(page_size=1000, include_err=True))
         ids = await self.recall.BatchGetContextIds(rpc.BatchGetContextIdsRequest(conversation_ids=[self.conversation]))
         episodes = await self.recall.episodes.ListEpisodes(episodes_service_pb2.ListEpisodesRequest(page_size=1000))
@@ -203,22 +203,22 @@ async def target(recall: Any) -> Any:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-async def test_hostile_requests_are_refused_or_done(target: Target, method: MethodDescriptor) -> None:
+async def test_random_requests_are_refused_or_executed(target: Target, method: MethodDescriptor) -> None:
     await target.require_hostile_answered(method, SEEDS)
 
 
-async def test_one_spoiled_field_is_enough_to_be_refused_and_never_enough_to_break(target: Target) -> None:
+async def test_a_request_with_one_random_field_is_refused_or_executed(target: Target) -> None:
     methods = {method.name: method for method in METHODS}
     for name, request in good_requests(target) + good_memories(target):
         await target.require_spoiled_answered(methods[name], request)
 
 
-async def test_bytes_that_are_no_request_are_the_callers_mistake(target: Target) -> None:
+async def test_bytes_that_are_no_request_are_an_invalid_argument(target: Target) -> None:
     for method in METHODS:
         await target.require_bytes_refused(method)
 
 
-async def test_a_hostile_export_is_refused_or_answered(target: Target) -> None:
+async def test_a_random_export_is_refused_or_executed(target: Target) -> None:
     (method,) = (
         m for m in traces_service_pb2.DESCRIPTOR.services_by_name["TraceService"].methods if m.server_streaming
     )
@@ -232,7 +232,7 @@ async def test_a_hostile_export_is_refused_or_answered(target: Target) -> None:
         assert await call.code() in ACCEPTED_CODES, (seed, request)
 
 
-async def test_one_spoiled_record_spoils_the_import_and_nothing_else(target: Target) -> None:
+async def test_one_invalid_record_refuses_the_whole_import(target: Target) -> None:
     trace = traces_pb2.RawTrace(
         id="rt_1", turn_id="t", seq=1, trace_type=traces_pb2.TRACE_TYPE_TOOL_RESULT, content="c", source_event="e",
         tool_name="dig", tool_call_id="c", tool_args="{}", tool_result="[1]", tool_error="e", correlation_id="k",

@@ -1,4 +1,4 @@
-"""No call reads a table whole, and none looks at more because other agents have said more."""
+"""No call reads a whole table, and none reads more rows because other agents have more messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mnemesh_testkit.databases.query_plans import PlannedEngine, Watch, grown, s
 
 EACH: Final = 60
 FEW, MANY = 3, 40
-"""Agents when a call is watched for the first and for the second time."""
+"""The number of agents at the first and the second measurement of a call."""
 BIG: Final = ("messages", "message_words", "tool_call_rows", "context_entries", "step_commits")
 COLOURS: Final = ["red", "green", "blue", "yellow", "black", "white", "brown", "orange", "purple", "grey"]
 BEGAN: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,7 +38,7 @@ def conversation(number: int, name: str = "") -> str:
 
 
 def said(number: int, place: int) -> pb.Message:
-    """The message of a place in an agent's history; every seventh has a call, and its return follows."""
+    """Returns the message at a position of an agent's history. Every seventh has a call; its return follows."""
     text = f"{COLOURS[place % 10]} thing {place} of number{number}, seen with {COLOURS[(place * 3) % 10]} eyes"
     made = pb.Message(
         id=derive_id("message", str(number), str(place)),
@@ -74,7 +74,7 @@ async def fill(recall: Any, numbers: range) -> None:
 
 
 async def indexed(recall: Any, number: int) -> None:
-    """Waits until the last message of an agent, which is the last of all, is in the vector index."""
+    """Waits until the last message of all agents is in the vector index."""
     wanted = rpc.SearchMessagesRequest(
         query=said(number, EACH - 1).content[0].text.text, mode=rpc.SEARCH_MODE_VECTOR, agent_id=agent(number)
     )
@@ -167,13 +167,13 @@ def step(name: str) -> Call:
 
 @dataclass
 class Writes:
-    """Calls that change something: each of another place, so that it can be made more than once."""
+    """Writing calls. Each repetition changes another row."""
 
     place: int = 40
     made: dict[str, Call] = field(default_factory=dict)
 
     def next(self) -> dict[str, Call]:
-        """Every kind of writing."""
+        """Returns one call of each kind."""
         self.place += 1
         place, name = self.place, f"write {self.place}"
         changed = said(1, place)
@@ -216,7 +216,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> PlannedEngine:
 async def watched_twice(
     serve: Serve, engine: PlannedEngine, calls: Callable[[], dict[str, Call]]
 ) -> tuple[dict[str, Watch], dict[str, Watch]]:
-    """Every call among few agents and among many."""
+    """Measures every call with few agents and with many."""
     await engine.prepare()
     found = []
     async with serve(database_url=engine.url) as recall:
@@ -228,25 +228,25 @@ async def watched_twice(
     return few, many
 
 
-async def test_calls_cost_what_they_cost_however_much_others_have_said(serve: Serve, engine: PlannedEngine) -> None:
+async def test_the_cost_of_a_call_does_not_grow_with_other_agents(serve: Serve, engine: PlannedEngine) -> None:
     writes = Writes()
     few, many = await watched_twice(serve, engine, lambda: {**READS, **writes.next()})
     assert not (found := grown(few, many, BIG, engine.slack, more_than=EACH * FEW)), "\n".join(found)
 
 
 @pytest.mark.parametrize("index", ["ux_messages_sequence", "ix_messages_run_id"])
-async def test_a_missing_index_is_found(serve: Serve, engine: PlannedEngine, index: str) -> None:
+async def test_a_missing_index_is_detected(serve: Serve, engine: PlannedEngine, index: str) -> None:
     await engine.carry_out(f"DROP INDEX {index}")
     few, many = await watched_twice(serve, engine, lambda: READS)
     assert grown(few, many, BIG, engine.slack, more_than=EACH * FEW)
 
 
-async def test_a_search_reads_little_that_the_word_index_has_yet_to_sort(serve: Serve, postgres_url: str) -> None:
+async def test_the_pending_list_of_the_full_text_index_is_bounded(serve: Serve, postgres_url: str) -> None:
     async with serve(database_url=postgres_url) as recall:
         for batch in range(10):
             messages = [said(1, place) for place in range(batch * 30, batch * 30 + 30)]
             for place, message in enumerate(messages):
-                # All words are new, and each stands in the context of four other messages too.
+                # All words are new, and each is also in the context of four other messages.
                 message.content[0].text.text = " ".join(f"w{batch}x{place}x{word}" for word in range(60))
             await recall.AppendMessages(rpc.AppendMessagesRequest(agent_id=agent(1), messages=messages))
     database = Database.open(postgres_url)
