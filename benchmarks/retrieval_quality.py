@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mnemesh_archival.model.archives import Archive
-from mnemesh_archival.model.passages import InsertTarget, PassageDraft, PassageFilter
+from mnemesh_archival.model.inserts import InsertTarget
+from mnemesh_archival.model.passages import PassageDraft, PassageFilter
 from mnemesh_archival.model.search import SearchKind
 from mnemesh_archival.store.sql.archives import SqlArchiveStore
 from mnemesh_archival.store.sql.passage_ledger import SqlPassageLedger

@@ -109,9 +109,9 @@ def good_requests(target: Target) -> list[tuple[str, Any]]:
 @pytest.fixture
 async def target(archival: ArchivalServer) -> AsyncIterator[Target]:
     async with grpc.aio.insecure_channel(archival.address) as channel:
-        made = Target(archival, channel)
-        await made.create()
-        yield made
+        target = Target(archival, channel)
+        await target.create()
+        yield target
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
@@ -148,10 +148,10 @@ def forged(token: str, **changed: Any) -> list[str]:
     """Returns tokens like a valid one, with another value or id."""
     decoded = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
     tokens = []
-    for place, value in ((1, changed.get("value")), (2, changed.get("id"))):
+    for index, value in ((1, changed.get("value")), (2, changed.get("id"))):
         for put in (None, 7, 1e300, True, "", "x", "9999-12-31T23:59:59", "\u0000", [], {}, value, "9" * 5000):
             copy = list(decoded)
-            copy[place] = put
+            copy[index] = put
             tokens.append(base64.urlsafe_b64encode(json.dumps(copy).encode()).decode().rstrip("="))
     return tokens
 
@@ -168,16 +168,16 @@ async def test_tokens_of_others_and_made_up_ones(archival: ArchivalServer, agent
     ]
     tokens = [(await call(request)).next_page_token for call, request in lists]
     assert all(tokens)
-    for place, (call, request) in enumerate(lists):
+    for index, (call, request) in enumerate(lists):
         for other, token in enumerate(tokens):
             foreign = type(request)()
             foreign.CopyFrom(request)
             foreign.page_token = token
-            if other == place:
+            if other == index:
                 await call(foreign)
             else:
                 assert (await refused(call(foreign))).reason == "PAGE_TOKEN_INVALID"
-        for token in forged(tokens[place]):
+        for token in forged(tokens[index]):
             foreign.page_token = token
             outcome = await outcome_of(call, foreign)
             assert outcome in ACCEPTED_CODES, (outcome, token)

@@ -30,9 +30,9 @@ MAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 
 
 def stamp(when: datetime) -> Timestamp:
-    made = Timestamp()
-    made.FromDatetime(when)
-    return made
+    timestamp = Timestamp()
+    timestamp.FromDatetime(when)
+    return timestamp
 
 
 def turns(*texts: str, at: datetime = MAY, **fields: object) -> Iterable[Passage]:
@@ -121,7 +121,7 @@ async def test_no_hit_is_ever_outside_the_filter(archival: ArchivalServer, agent
         ]
         await archival.insert(archive, *drafts)
     modes = (PASSAGE_SEARCH_MODE_HYBRID, PASSAGE_SEARCH_MODE_TEXT, PASSAGE_SEARCH_MODE_VECTOR)
-    beside = 0
+    neighbours = 0
     for n in range(36):
         tags, archive, file = chance.sample(["red", "blue"], n % 2), chance.choice(archives), chance.choice(files)
         since, until = sorted(chance.sample(range(40), 2))
@@ -140,8 +140,8 @@ async def test_no_hit_is_ever_outside_the_filter(archival: ArchivalServer, agent
             assert n % 3 == 0 or passage.file_id == file
             hours = (passage.create_time.ToDatetime(tzinfo=UTC) - MAY) / timedelta(hours=1)
             assert since <= hours <= until
-            beside += hit.HasField("text_rank") and passage.text.startswith("remark")
-    assert beside  # neighbours were among them
+            neighbours += hit.HasField("text_rank") and passage.text.startswith("remark")
+    assert neighbours  # the filter applied to neighbours, too
 
 
 async def test_concurrent_inserts_get_unique_positions(archival: ArchivalServer) -> None:
@@ -151,10 +151,10 @@ async def test_concurrent_inserts_get_unique_positions(archival: ArchivalServer)
     database = Database.open(archival.config.database)
     stored = await database.read(lambda conn: conn.execute(sa.select(passages.c.id, passages.c.position)).all())
     await database.close()
-    places = {row.id: row.position for row in stored}
-    assert sorted(places.values()) == list(range(1, 49))
+    positions = {row.id: row.position for row in stored}
+    assert sorted(positions.values()) == list(range(1, 49))
     for answer in answers:
-        first, second, third = (places[result.passage.id] for result in answer.results)
+        first, second, third = (positions[result.passage.id] for result in answer.results)
         assert (second, third) == (first + 1, first + 2)
 
 

@@ -25,7 +25,7 @@ TABLES: Final = ("passages", "archives", "archive_agents", "archive_tags", "agen
 COLOURS: Final = ["red", "green", "blue", "yellow", "black", "white", "brown", "orange", "purple", "grey"]
 BEGAN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
-_MADE: Final[dict[str, str]] = {}
+_ARCHIVE_IDS: Final[dict[str, str]] = {}
 
 Call = Callable[[ArchivalServer], Awaitable[Any]]
 
@@ -36,25 +36,25 @@ def agent(number: int) -> str:
 
 def archive(number: int | str) -> str:
     """Returns the id of an archive; the service derives it from the request that creates it."""
-    return _MADE[str(number)]
+    return _ARCHIVE_IDS[str(number)]
 
 
-def passage(number: int, place: int) -> str:
-    return derive_id("passage", str(number), str(place))
+def passage(number: int, index: int) -> str:
+    return derive_id("passage", str(number), str(index))
 
 
-def written(number: int, place: int) -> Passage:
+def written(number: int, index: int) -> Passage:
     """Returns the passage at a position in an archive."""
-    text = f"{COLOURS[place % 10]} thing {place} of number{number}, seen with {COLOURS[(place * 3) % 10]} eyes"
-    made = Passage(id=passage(number, place), text=text, tags=[COLOURS[place % 10], "thing"])
-    made.create_time.FromDatetime(BEGAN + timedelta(days=number, minutes=place))
+    text = f"{COLOURS[index % 10]} thing {index} of number{number}, seen with {COLOURS[(index * 3) % 10]} eyes"
+    made = Passage(id=passage(number, index), text=text, tags=[COLOURS[index % 10], "thing"])
+    made.create_time.FromDatetime(BEGAN + timedelta(days=number, minutes=index))
     return made
 
 
 async def fill(archival: ArchivalServer, numbers: range) -> None:
     for number in numbers:
-        _MADE[str(number)] = await archival.archive(agent(number), name=f"archive {number}")
-        await archival.insert(archive(number), *(written(number, place) for place in range(EACH)))
+        _ARCHIVE_IDS[str(number)] = await archival.archive(agent(number), name=f"archive {number}")
+        await archival.insert(archive(number), *(written(number, index) for index in range(EACH)))
 
 
 def listing(**which: Any) -> Call:
@@ -114,50 +114,54 @@ class Writes:
     """Mutations, each of another passage, so that they can be repeated."""
 
     def __init__(self) -> None:
-        self.place = 0
+        self.index = 0
 
     def next(self) -> dict[str, Call]:
         """Returns every kind of mutation."""
-        self.place += 1
-        place, fresh = self.place, f"write {self.place}"
+        self.index += 1
+        index, name = self.index, f"write {self.index}"
 
         def update(field: str, **fields: Any) -> Call:
-            request = rpc.UpdatePassageRequest(passage=Passage(id=passage(1, place), **fields))
+            request = rpc.UpdatePassageRequest(passage=Passage(id=passage(1, index), **fields))
             request.update_mask.paths.append(field)
             return lambda archival: archival.passages.UpdatePassage(request)
 
         def rename(archival: ArchivalServer) -> Awaitable[Any]:
-            request = registry.UpdateArchiveRequest(archive=Archive(id=archive(1), name=fresh))
+            request = registry.UpdateArchiveRequest(archive=Archive(id=archive(1), name=name))
             request.update_mask.paths.append("name")
             return archival.archives.UpdateArchive(request)  # type: ignore[no-any-return]
 
         def delete(archival: ArchivalServer) -> Awaitable[Any]:
-            return archival.passages.DeletePassage(rpc.DeletePassageRequest(passage_id=passage(1, 20 + place)))  # type: ignore[no-any-return]
+            return archival.passages.DeletePassage(rpc.DeletePassageRequest(passage_id=passage(1, 20 + index)))  # type: ignore[no-any-return]
 
-        held = {"agent_id": agent(800 + place), "archive_id": archive(1)}
+        attachment = {"agent_id": agent(800 + index), "archive_id": archive(1)}
         return {
-            "InsertPassages": lambda archival: archival.insert(archive(1), "one more", request_id=fresh),
-            "InsertPassages again": lambda archival: archival.insert(archive(1), "one more", request_id=fresh),
+            "InsertPassages": lambda archival: archival.insert(archive(1), "one more", request_id=name),
+            "InsertPassages again": lambda archival: archival.insert(archive(1), "one more", request_id=name),
             "InsertPassages of an agent": lambda archival: archival.insert(agent(2), "one more"),
-            "InsertPassages of a new agent": lambda archival: archival.insert(agent(900 + place), "the first"),
-            "UpdatePassage, its text": update("text", text=f"changed {place}"),
+            "InsertPassages of a new agent": lambda archival: archival.insert(agent(900 + index), "the first"),
+            "UpdatePassage, its text": update("text", text=f"changed {index}"),
             "UpdatePassage, its tags": update("tags", tags=["other"]),
             "DeletePassage": delete,
             "UpdateArchive": rename,
-            "AttachArchive": lambda archival: archival.archives.AttachArchive(registry.AttachArchiveRequest(**held)),
-            "DetachArchive": lambda archival: archival.archives.DetachArchive(registry.DetachArchiveRequest(**held)),
+            "AttachArchive": lambda archival: archival.archives.AttachArchive(
+                registry.AttachArchiveRequest(**attachment)
+            ),
+            "DetachArchive": lambda archival: archival.archives.DetachArchive(
+                registry.DetachArchiveRequest(**attachment)
+            ),
             "EraseAgent": lambda archival: archival.passages.EraseAgent(
-                rpc.EraseAgentRequest(agent_id=agent(900 + place))
+                rpc.EraseAgentRequest(agent_id=agent(900 + index))
             ),
             "DeleteArchive": lambda archival: archival.archives.DeleteArchive(
-                registry.DeleteArchiveRequest(archive_id=archive(fresh))
+                registry.DeleteArchiveRequest(archive_id=archive(name))
             ),
         }
 
     async def prepare(self, archival: ArchivalServer) -> None:
         """Creates the rows that the next calls delete."""
-        name = f"write {self.place + 1}"
-        _MADE[name] = await archival.archive(name="soon gone")
+        name = f"write {self.index + 1}"
+        _ARCHIVE_IDS[name] = await archival.archive(name="soon gone")
         await archival.insert(archive(name), "soon gone")
 
 
@@ -190,7 +194,7 @@ async def watched_twice(engine: PlannedEngine, tmp_path: Path) -> tuple[dict[str
     return few, many
 
 
-async def test_calls_cost_what_they_cost_however_much_others_hold(engine: PlannedEngine, tmp_path: Path) -> None:
+async def test_the_cost_of_calls_does_not_grow_with_other_archives(engine: PlannedEngine, tmp_path: Path) -> None:
     few, many = await watched_twice(engine, tmp_path)
     problems = grown(few, many, TABLES, engine.slack, more_than=FEW * EACH)
     found = [problem for problem in problems if not problem.startswith(OF_ALL_ARCHIVES)]

@@ -46,7 +46,7 @@ MASK = FieldMask(paths=["embedder"])
 
 
 def words(number: int) -> str:
-    return f"oak number {number} stands in garden {number % 7}"
+    return f"oak number {number} grows in garden {number % 7}"
 
 
 async def archive_of(archival: ArchivalServer, archive: str) -> Archive:

@@ -8,8 +8,9 @@ from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
+from mnemesh_archival.model.inserts import InsertTarget, new_passage
 from mnemesh_archival.model.operations import DropArchive, InsertPoints
-from mnemesh_archival.model.passages import InsertTarget, PassageDraft, new_passage
+from mnemesh_archival.model.passages import PassageDraft
 from mnemesh_archival.store.sql import operation_rows, reembedding_rows
 from mnemesh_archival.vectors.embedders import Embedders
 from mnemesh_archival.vectors.passages import VectorPassageStore

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 from typing import Final
 
 from mnemesh_kit.errors import InvalidArgument
@@ -101,6 +102,38 @@ class Summary:
     updated_at: datetime | None = None
     not_modified: bool = False
     """True if the caller already has this revision; the other fields are then empty."""
+
+
+class EmbedderChange(Enum):
+    """The way in which an update of `embedder` takes effect."""
+
+    NONE = "none"
+    """The same change is in progress."""
+    CANCEL = "cancel"
+    """The archive keeps its embedder; a change in progress is canceled."""
+    SET = "set"
+    """The embedder is set at once."""
+    START = "start"
+    """A change starts, which re-embeds the passages in the background."""
+
+
+def decide_embedder_change(
+    current: str, in_progress: str | None, wanted: str, *, has_passages: bool, drop_scheduled: bool
+) -> EmbedderChange:
+    """Decides how an archive gets another embedder.
+
+    Args:
+        current: the embedder that serves.
+        in_progress: the new embedder of a change in progress.
+        wanted: the requested embedder.
+        has_passages: whether the archive has passages.
+        drop_scheduled: whether earlier points in the collection of `wanted` are still to be deleted.
+    """
+    if wanted == current:
+        return EmbedderChange.CANCEL
+    if wanted == in_progress:
+        return EmbedderChange.NONE
+    return EmbedderChange.START if has_passages or drop_scheduled else EmbedderChange.SET
 
 
 def validate_draft(draft: ArchiveDraft) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import IntEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from mnemesh_kit.errors import InvalidArgument, MnemeshError
+from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.text import require_json_object, require_line, require_text
 
@@ -18,8 +18,6 @@ from mnemesh_archival.model.archives import MAX_METADATA_BYTES
 from mnemesh_archival.model.texts import require_no_control_characters
 
 MAX_TEXT_BYTES: Final = 1_000_000
-MAX_BATCH: Final = 1_000
-"""The largest number of passages in one insert."""
 MAX_TAGS: Final = 100
 MAX_TAG_CHARS: Final = 200
 MAX_FILE_NAME_CHARS: Final = 1_000
@@ -87,36 +85,6 @@ class PassageChange:
 
 
 @dataclass(frozen=True, slots=True)
-class InsertTarget:
-    """The destination of an insert: exactly one of the two is set. An agent means its first archive."""
-
-    archive_id: str | None = None
-    agent_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class InsertFailure:
-    """The reason why one passage of a batch was not stored."""
-
-    reason: str
-    message: str
-    metadata: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class InsertOutcome:
-    """The result for one passage of a batch: exactly one of `passage`, `failure` and `deleted_id` is set."""
-
-    passage: Passage | None = None
-    failure: InsertFailure | None = None
-    deleted_id: str | None = None
-    """The id of a passage that an earlier call stored and that was deleted since."""
-    archive_id: str = ""
-    duplicate: bool = False
-    """True if the archive already had this text; no second passage was stored."""
-
-
-@dataclass(frozen=True, slots=True)
 class PassageFilter:
     """A filter of passages. All conditions must hold; unset ones match every passage."""
 
@@ -181,29 +149,6 @@ def validate_draft(draft: PassageDraft, field: str) -> PassageDraft:
     return replace(draft, tags=validate_tags(draft.tags, f"{field}.tags"))
 
 
-def validate_batch(drafts: Sequence[PassageDraft | MnemeshError]) -> list[PassageDraft | MnemeshError]:
-    """Returns each valid draft with its tags deduplicated, and the error in place of each invalid one.
-
-    Raises:
-        InvalidArgument: the batch is empty or too large.
-        MnemeshError: the first error, if no draft is valid.
-    """
-    if not drafts:
-        raise InvalidArgument("passages must not be empty.", field="passages")
-    if len(drafts) > MAX_BATCH:
-        raise InvalidArgument(f"passages must have at most {MAX_BATCH:,} values in one call.", field="passages")
-    results: list[PassageDraft | MnemeshError] = []
-    for index, draft in enumerate(drafts):
-        try:
-            results.append(draft if isinstance(draft, MnemeshError) else validate_draft(draft, f"passages[{index}]"))
-        except InvalidArgument as error:
-            results.append(error)
-    errors = [result for result in results if isinstance(result, MnemeshError)]
-    if len(errors) == len(results):
-        raise errors[0]
-    return results
-
-
 def validate_update(draft: PassageDraft, fields: Collection[str], now: datetime) -> PassageChange:
     """Returns the change that sets the named fields to the values of `draft`.
 
@@ -251,37 +196,6 @@ def validate_tags(tags: tuple[str, ...], field: str) -> tuple[str, ...]:
 def validate_metadata(metadata: str | None, field: str) -> str | None:
     """Returns the JSON text unchanged. Raises InvalidArgument unless it is an object within the size limit."""
     return None if metadata is None else require_json_object(metadata, field, max_bytes=MAX_METADATA_BYTES)
-
-
-def new_passage(draft: PassageDraft, target: InsertTarget, passage_id: str, index: int, now: datetime) -> Passage:
-    """Returns the passage that a valid draft becomes. Its archive is not decided yet.
-
-    Args:
-        draft: the draft.
-        target: the target of the insert, which decides the default of the source and of the agent.
-        passage_id: the id, unless the draft has one.
-        index: the index in the batch. Creation times are that many microseconds apart, so that lists keep the order
-            of the batch.
-        now: the time of the insert.
-    """
-    source = draft.source
-    if source is PassageSource.UNSPECIFIED:
-        source = PassageSource.AGENT if target.agent_id else PassageSource.OWNER
-    return Passage(
-        id=draft.id or passage_id,
-        archive_id="",
-        text=draft.text,
-        tags=draft.tags,
-        metadata=draft.metadata,
-        source=source,
-        agent_id=draft.agent_id or target.agent_id,
-        file_id=draft.file_id,
-        folder_id=draft.folder_id,
-        file_name=draft.file_name,
-        chunk_index=draft.chunk_index,
-        created_at=draft.created_at or now + timedelta(microseconds=index),
-        updated_at=now,
-    )
 
 
 def strand_of(passage: Passage) -> str:

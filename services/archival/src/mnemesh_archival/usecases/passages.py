@@ -18,24 +18,17 @@ from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.embedder import Vector
 
 from mnemesh_archival.errors import ArchiveReembedding, PassageExists, PassageNotFound
-from mnemesh_archival.model.operations import UpdatePoint
-from mnemesh_archival.model.passages import (
+from mnemesh_archival.model.inserts import (
+    InsertEntry,
     InsertFailure,
     InsertOutcome,
     InsertTarget,
-    Passage,
-    PassageDraft,
     new_passage,
     validate_batch,
-    validate_update,
 )
-from mnemesh_archival.store.base.passage_ledger import (
-    DefaultArchive,
-    InsertBatch,
-    InsertEntry,
-    PassageLedger,
-    RecordedInsert,
-)
+from mnemesh_archival.model.operations import UpdatePoint
+from mnemesh_archival.model.passages import Passage, PassageDraft, validate_update
+from mnemesh_archival.store.base.passage_ledger import DefaultArchive, InsertBatch, PassageLedger, RecordedInsert
 from mnemesh_archival.store.base.passages import PassageStore
 from mnemesh_archival.usecases.operation_worker import OperationWorker
 from mnemesh_archival.vectors.embedders import Embedders

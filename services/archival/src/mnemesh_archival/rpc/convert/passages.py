@@ -10,14 +10,8 @@ from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
 from mnemesh_kit.time import date_range, optional_timestamp_from_proto, timestamp_to_proto
 
-from mnemesh_archival.model.passages import (
-    InsertOutcome,
-    InsertTarget,
-    Passage,
-    PassageDraft,
-    PassageFilter,
-    PassageSource,
-)
+from mnemesh_archival.model.inserts import InsertOutcome, InsertTarget
+from mnemesh_archival.model.passages import Passage, PassageDraft, PassageFilter, PassageSource
 from mnemesh_archival.model.search import PassageHit, SearchKind
 from mnemesh_archival.rpc.convert.ids import agent_id_from_proto, archive_id_from_proto
 

@@ -11,13 +11,9 @@ from uuid import UUID
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_retrieval.index import Position
 
+from mnemesh_archival.model.inserts import InsertEntry, InsertTarget
 from mnemesh_archival.model.operations import InsertPoints, Operation, UpdatePoint
-from mnemesh_archival.model.passages import (
-    InsertTarget,
-    Passage,
-    PassageChange,
-    PassagePosition,
-)
+from mnemesh_archival.model.passages import Passage, PassageChange, PassagePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +48,6 @@ class InsertBatch:
     """None at the indexes of invalid passages. `archive_id` is empty."""
     caller_ids: frozenset[str]
     """The ids that the caller supplied. One that is taken is an error; one of ours is a replay."""
-
-
-@dataclass(frozen=True, slots=True)
-class InsertEntry:
-    """The result for one passage of a recorded batch. Both id and reason are empty for an invalid passage."""
-
-    passage_id: str = ""
-    duplicate: bool = False
-    reason: str = ""
-    """ALREADY_EXISTS if the caller's id is taken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,14 @@ from mnemesh_kit.paging import Page, PageQuery, paginate
 from mnemesh_kit.sql import Database
 
 from mnemesh_archival.errors import ArchiveNotFound
-from mnemesh_archival.model.archives import SUMMARY_TAGS, Archive, ArchiveFilter, Summary
+from mnemesh_archival.model.archives import (
+    SUMMARY_TAGS,
+    Archive,
+    ArchiveFilter,
+    EmbedderChange,
+    Summary,
+    decide_embedder_change,
+)
 from mnemesh_archival.model.operations import DeletePoints, Operation
 from mnemesh_archival.store.base.archives import ArchiveRef, ErasedAgent
 from mnemesh_archival.store.sql import archive_rows as rows
@@ -277,21 +284,21 @@ def _embedder_values(
     conn: sa.Connection, organization_id: str, current: sa.Row[Any], wanted: Archive, now: datetime
 ) -> dict[str, Any]:
     """Returns the columns to set now. If there are passages, they are unchanged and a change of embedder starts."""
-    unchanged = {"embedder": current.embedder, "dimension": current.dimension}
-    if wanted.embedder == current.embedder:
-        reembedding_rows.cancel(conn, organization_id, current.id, now)
-        return unchanged
-    if reembedding_rows.target(conn, organization_id, current.id) == wanted.embedder:
-        return unchanged
     existing = sa.select(passages.c.id).where(
         passages.c.organization_id == organization_id,
         passages.c.archive_id == current.id,
         passages.c.state != "deleted",
     )
-    if conn.execute(existing.limit(1)).first() is None and not reembedding_rows.is_drop_scheduled(
-        conn, organization_id, current.id, wanted.embedder
-    ):
+    change = decide_embedder_change(
+        current.embedder,
+        reembedding_rows.target(conn, organization_id, current.id),
+        wanted.embedder,
+        has_passages=conn.execute(existing.limit(1)).first() is not None,
+        drop_scheduled=reembedding_rows.is_drop_scheduled(conn, organization_id, current.id, wanted.embedder),
+    )
+    if change in {EmbedderChange.CANCEL, EmbedderChange.SET}:
         reembedding_rows.cancel(conn, organization_id, current.id, now)
-        return {"embedder": wanted.embedder, "dimension": wanted.dimension}
-    reembedding_rows.start(conn, organization_id, current.id, wanted.embedder, wanted.dimension, now)
-    return unchanged
+    if change is EmbedderChange.START:
+        reembedding_rows.start(conn, organization_id, current.id, wanted.embedder, wanted.dimension, now)
+    serving = wanted if change is EmbedderChange.SET else current
+    return {"embedder": serving.embedder, "dimension": serving.dimension}

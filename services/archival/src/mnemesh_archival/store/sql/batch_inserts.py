@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -14,9 +13,10 @@ from mnemesh_kit.ids import derive_id
 
 from mnemesh_archival.errors import ArchiveReembedding, PassageExists
 from mnemesh_archival.model.archives import Archive, Provenance
+from mnemesh_archival.model.inserts import InsertTarget, plan_inserts
 from mnemesh_archival.model.operations import InsertPoints, point_of
-from mnemesh_archival.model.passages import InsertTarget, Passage, content_hash, strand_of
-from mnemesh_archival.store.base.passage_ledger import DefaultArchive, InsertBatch, InsertEntry
+from mnemesh_archival.model.passages import Passage, content_hash, strand_of
+from mnemesh_archival.store.base.passage_ledger import DefaultArchive, InsertBatch
 from mnemesh_archival.store.sql import archive_rows, operation_rows, reembedding_rows
 from mnemesh_archival.store.sql import passage_rows as rows
 from mnemesh_archival.store.sql.tables import archives, passages
@@ -37,28 +37,15 @@ def record(
         archive_rows.require_agent(conn, organization_id, agent_id)
     valid = [passage for passage in batch.passages if passage is not None]
     known = {found.id for found in rows.rows(conn, organization_id, [passage.id for passage in valid])}
-    hashes = {passage.id: content_hash(passage.text) for passage in valid}
-    duplicates = rows.duplicates(conn, organization_id, row.id, list(hashes.values())) if row.deduplicate else {}
-    entries: list[InsertEntry] = []
-    new: list[Passage] = []
-    for passage in batch.passages:
-        if passage is None:
-            entries.append(InsertEntry())
-        elif passage.id in known:
-            taken = InsertEntry(reason="ALREADY_EXISTS") if passage.id in batch.caller_ids else InsertEntry(passage.id)
-            entries.append(taken)
-        elif hashes[passage.id] in duplicates:
-            entries.append(InsertEntry(duplicates[hashes[passage.id]], duplicate=True))
-        else:
-            entries.append(InsertEntry(passage.id))
-            new.append(replace(passage, archive_id=row.id))
-            known.add(passage.id)
-            if row.deduplicate:
-                duplicates[hashes[passage.id]] = passage.id
-    if not any(entry.passage_id for entry in entries):
+    duplicates = None
+    if row.deduplicate:
+        hashes = [content_hash(passage.text) for passage in valid]
+        duplicates = rows.duplicates(conn, organization_id, row.id, hashes)
+    plan = plan_inserts(batch.passages, row.id, known, batch.caller_ids, duplicates)
+    if not any(entry.passage_id for entry in plan.entries):
         raise PassageExists(next(passage.id for passage in valid))
-    operation = _add_insert(conn, organization_id, batch, new, hashes, now) if new else None
-    return [msgspec.json.encode(entry).decode() for entry in entries], operation
+    operation = _add_insert(conn, organization_id, batch, plan.new, now) if plan.new else None
+    return [msgspec.json.encode(entry).decode() for entry in plan.entries], operation
 
 
 def _resolve(conn: sa.Connection, organization_id: str, batch: InsertBatch, now: datetime) -> sa.Row[Any]:
@@ -108,7 +95,6 @@ def _add_insert(
     organization_id: str,
     batch: InsertBatch,
     new: Sequence[Passage],
-    hashes: dict[str, str],
     now: datetime,
 ) -> InsertPoints:
     points = [_free_point(conn, organization_id, passage.id, passage.id in batch.caller_ids) for passage in new]
@@ -123,7 +109,7 @@ def _add_insert(
                 "point_id": str(point),
                 "state": "pending",
                 "tags": msgspec.json.encode(passage.tags).decode(),
-                "content_hash": hashes[passage.id],
+                "content_hash": content_hash(passage.text),
                 "agent_id": passage.agent_id,
                 "position": position,
                 "strand": strand_of(passage),

@@ -17,15 +17,10 @@ from mnemesh_kit.sql import Database
 from mnemesh_retrieval.index import Position
 
 from mnemesh_archival.errors import ArchiveReembedding, PassageBusy, PassageNotFound
+from mnemesh_archival.model.inserts import InsertEntry, InsertTarget
 from mnemesh_archival.model.operations import DeletePoints, InsertPoints, Operation, UpdatePoint
-from mnemesh_archival.model.passages import InsertTarget, PassageChange, PassagePosition, content_hash
-from mnemesh_archival.store.base.passage_ledger import (
-    InsertBatch,
-    InsertEntry,
-    PassageRow,
-    RecordedInsert,
-    ResolvedTarget,
-)
+from mnemesh_archival.model.passages import PassageChange, PassagePosition, content_hash
+from mnemesh_archival.store.base.passage_ledger import InsertBatch, PassageRow, RecordedInsert, ResolvedTarget
 from mnemesh_archival.store.sql import archive_rows, batch_inserts, operation_rows, reembedding_rows
 from mnemesh_archival.store.sql import passage_rows as rows
 from mnemesh_archival.store.sql.tables import passages, request_ledger
