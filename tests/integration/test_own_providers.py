@@ -109,7 +109,7 @@ async def test_it_survives_a_restart_and_a_lost_key_is_named(mesh: Mesh, tmp_pat
         lost = await turn(agent, "Still there?")
         assert lost.error is not None
         assert (lost.error.reason, len(fake.requests)) == ("PROVIDER_AUTH", 1)
-        assert "stored anew" in lost.error.message
+        assert "stored again" in lost.error.message
         shown = await mesh.client.models.stub.GetProvider(rpc.GetProviderRequest(provider_id=made.id))
         assert "cannot be read" in shown.provider.last_refresh_error
         change = rpc.UpdateProviderRequest(

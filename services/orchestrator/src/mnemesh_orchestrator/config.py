@@ -95,7 +95,7 @@ class Config(ServerConfig):
         try:
             given["more_providers"] = configured_providers(env, "ORCHESTRATOR", others)
         except ValueError as error:
-            raise ConfigError(f"A provider's API has a bad value: {error}.") from error
+            raise ConfigError(f"A provider's API has an invalid value: {error}.") from error
         configured = replace(config, **given)
         _ = configured.language_models.context_windows
         return configured
@@ -150,5 +150,5 @@ class Config(ServerConfig):
 def _window(text: str) -> tuple[str, int]:
     handle, _, tokens = text.rpartition("=")
     if "/" not in handle or not tokens.strip().isdecimal() or int(tokens) < 1:
-        raise ConfigError(f"MNEMESH_CONTEXT_WINDOWS has a bad value: {text!r} is no provider/model=tokens.")
+        raise ConfigError(f"MNEMESH_CONTEXT_WINDOWS has an invalid value: {text!r} is no provider/model=tokens.")
     return handle.strip(), int(tokens)

@@ -140,7 +140,7 @@ def validate_draft(draft: ArchiveDraft) -> None:
     """Checks every field of a draft.
 
     Raises:
-        InvalidArgument: a field has a bad value.
+        InvalidArgument: a field has an invalid value.
     """
     require_line(draft.name, "archive.name", max_chars=MAX_NAME_CHARS)
     if draft.description is not None:

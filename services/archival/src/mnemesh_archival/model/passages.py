@@ -131,7 +131,7 @@ def validate_draft(draft: PassageDraft, field: str) -> PassageDraft:
         field: the path of the passage in the request, such as `passages[0]`.
 
     Raises:
-        InvalidArgument: a field has a bad value.
+        InvalidArgument: a field has an invalid value.
     """
     if draft.id is not None:
         require_id(draft.id, "passage", f"{field}.id")

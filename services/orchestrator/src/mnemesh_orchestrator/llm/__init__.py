@@ -1,1 +1,1 @@
-"""Calling models: one port, and an adapter per provider API behind it."""
+"""Calls to models: one port, and an adapter for each provider API."""

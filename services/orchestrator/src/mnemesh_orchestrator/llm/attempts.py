@@ -1,4 +1,4 @@
-"""How long a provider may take, and how often it is asked again."""
+"""Time limits and repeated attempts of calls to providers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,24 +15,24 @@ Sleep = Callable[[float], Awaitable[None]]
 T = TypeVar("T")
 
 SHORT_SECONDS = 10.0
-"""For a question that no model has to think about."""
+"""The limits of a question that needs no model, such as a list of models."""
 PROVIDER_BACKOFF: Final = Backoff(first=0.5, maximum=8.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLimits:
-    """The bounds of one call to a provider."""
+    """The limits of one call to a provider."""
 
     connect_seconds: float = 10.0
-    """To open a connection."""
+    """Seconds to open a connection."""
     idle_seconds: float = 180.0
-    """Between two pieces of an answer, and before the first."""
+    """Seconds between two pieces of an answer, and before the first."""
     total_seconds: float = 900.0
-    """One attempt, from the first byte sent to the last read."""
+    """Seconds of one attempt, from the first byte sent to the last byte read."""
     attempts: int = 5
-    """At most this many requests for one answer."""
+    """The maximum number of requests for one answer."""
     retry_budget_seconds: float = 60.0
-    """All waits between attempts together; a Retry-After beyond it fails at once, with the figure in the error."""
+    """Seconds of all waits between attempts. A longer Retry-After fails at once, with its value in the error."""
 
 
 DEFAULT_LIMITS = CallLimits()
@@ -44,11 +44,11 @@ async def with_retries(
     sleep: Sleep = asyncio.sleep,
     secrets: tuple[str, ...] = (),
 ) -> AsyncIterator[LlmEvent]:
-    """The events of the first attempt that begins to answer.
+    """Yields the events of the first attempt that starts to answer.
 
-    A rate limit, an overload or a broken connection is tried again after the provider's Retry-After, or an
-    exponential wait with jitter. Once an event was handed on, an error is final: a consumer has seen half an answer.
-    No error quotes any of the secrets.
+    A rate limit, an overload or a broken connection is retried after the provider's Retry-After, or with exponential
+    back-off and jitter. After the first event an error is final, because the consumer has seen a part of the answer. No
+    error quotes any of the secrets.
     """
     waited = 0.0
     for attempt in range(1, limits.attempts + 1):
@@ -70,7 +70,7 @@ async def with_retries(
 
 
 async def in_time(items: AsyncIterator[T], seconds: float) -> AsyncIterator[T]:
-    """The items, as long as they all come within `seconds` of now.
+    """Yields the items while they arrive within `seconds` from now.
 
     Raises:
         TimeoutError: the time is over.

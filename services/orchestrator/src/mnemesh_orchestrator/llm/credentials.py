@@ -1,4 +1,4 @@
-"""The credentials of registered providers: sealed as they come in, opened where a client is made."""
+"""Credentials of registered providers: sealed when they arrive, opened when a client is created."""
 
 from dataclasses import replace
 
@@ -15,13 +15,13 @@ class CredentialSafe:
         self._box = box
 
     def sealed(self, record: ProviderRecord, given: Credentials) -> SealedCredentials:
-        """What the record's credentials are once these were given; none of the stored ones is opened for it.
+        """Returns the credentials of the record after a change. No stored credential is opened.
 
-        A key that is None stays, an empty one is deleted. Headers, where there are any, replace all; one without a
-        value keeps the one stored, or is left out where there is none.
+        A key that is None is kept, an empty one is deleted. If headers are given, they replace all stored ones; a
+        header without a value keeps its stored value, or is left out if there is none.
 
         Raises:
-            SecretsKeyMissing: nothing can be stored here.
+            SecretsKeyMissing: this server cannot store secrets.
         """
         before = record.credentials
         headers = before.headers
@@ -39,10 +39,10 @@ class CredentialSafe:
         )
 
     def settings(self, record: ProviderRecord) -> ProviderSettings:
-        """A registered provider with its credentials, ready to be asked.
+        """Returns the settings of a registered provider with its credentials.
 
         Raises:
-            SecretUnreadable: they were sealed with a key that is not here.
+            SecretUnreadable: they were sealed with a key that this server does not have.
         """
         sealed = record.credentials
         api_key = None if sealed.api_key is None else self._box.open(sealed.api_key, _place(record, "api_key"))
@@ -50,7 +50,10 @@ class CredentialSafe:
         return replace(bare_settings(record.draft), api_key=api_key, headers=headers)
 
     def fingerprint(self, secret: str) -> str:
-        """Tells this secret from others, and nothing of it. Raises as `sealed`."""
+        """Returns a fingerprint that identifies the secret and reveals nothing about it.
+
+        Raises the errors of `sealed`.
+        """
         return self._box.fingerprint(secret)
 
     def _one(self, record: ProviderRecord, name: str, before: bytes | None, given: str | None) -> bytes | None:
@@ -60,7 +63,7 @@ class CredentialSafe:
 
 
 def bare_settings(draft: ProviderDraft) -> ProviderSettings:
-    """A provider without credentials."""
+    """Returns the settings of a provider without credentials."""
     return ProviderSettings(
         name=draft.name,
         type=draft.type,
@@ -73,7 +76,7 @@ def bare_settings(draft: ProviderDraft) -> ProviderSettings:
 
 
 def with_credentials(settings: ProviderSettings, given: Credentials) -> ProviderSettings:
-    """The settings with these credentials tried instead; what is not given stays."""
+    """Returns the settings with other credentials, to try them. Those that are not given stay."""
     stored = {name.lower(): value for name, value in settings.headers.items()}
     headers = {name: value if value is not None else stored.get(name.lower(), "") for name, value in given.headers}
     return replace(

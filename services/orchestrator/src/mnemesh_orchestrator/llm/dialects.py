@@ -1,6 +1,6 @@
-"""The vendors that mnemesh knows: where each is found, and how it departs from the API that it otherwise speaks.
+"""The table of vendors: where each is found, and how its API deviates from the standard form.
 
-Data. docs/providers.md shows it, and a test holds that page against it.
+This is data. docs/providers.md shows it, and a test compares that page with it.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from mnemesh_orchestrator.model.models import ModelInfo
 
 
 class Api(StrEnum):
-    """A form of requests, and with it the adapter that speaks it."""
+    """A form of requests, and the adapter that implements it."""
 
     CHAT = "openai_chat"
     RESPONSES = "openai_responses"
@@ -22,20 +22,20 @@ class Api(StrEnum):
 
 
 class Listing(StrEnum):
-    """Where a server tells which models it has, and how long their windows are."""
+    """The way to list a server's models with their context windows."""
 
     TABLE = "table"
-    """Nowhere that would be of use: mnemesh's own table offers them."""
+    """No usable list: mnemesh's own table is offered."""
     MODELS = "models"
-    """GET /models, whose rows may carry a context length under one of several names."""
+    """GET /models, whose rows may have a context length under one of several names."""
     OLLAMA = "ollama"
-    """/models for names; /api/ps and /api/show for the window that is really in use."""
+    """/models for names; /api/ps and /api/show for the window in use."""
     LM_STUDIO = "lm_studio"
     """/api/v1/models or /api/v0/models, which tell loaded windows from possible ones."""
 
 
 class Limit(StrEnum):
-    """The field that bounds an answer's length in chat completions."""
+    """The field of chat completions that limits the length of an answer."""
 
     MAX_TOKENS = "max_tokens"
     MAX_COMPLETION_TOKENS = "max_completion_tokens"
@@ -43,7 +43,7 @@ class Limit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallIds:
-    """The ids of tool calls that a vendor takes: at most `longest` characters, or exactly so many."""
+    """The ids of tool calls that a vendor accepts: at most `longest` characters, or exactly that many."""
 
     longest: int
     is_exact: bool = False
@@ -52,41 +52,41 @@ class CallIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One vendor. Where a figure could not be verified, the cautious value stands."""
+    """One vendor. Figures that could not be verified are conservative."""
 
     type: str
     title: str
     api: Api = Api.CHAT
     base_url: str | None = None
-    """None has to be configured; `{region}` is filled in."""
+    """The default base URL; None must be configured. `{region}` is replaced."""
     key_variables: tuple[str, ...] = ()
-    """The vendor's usual names of the environment, the first one preferred."""
+    """The vendor's usual environment variables, the preferred one first."""
     url_variables: tuple[str, ...] = ()
     is_local: bool = False
-    """Wants no key, and is there only where a base URL says so."""
+    """The server needs no key, and is used only if a base URL names it."""
     listing: Listing = Listing.MODELS
     call_ids: CallIds = CallIds(40)
     limit: Limit = Limit.MAX_TOKENS
     strict_tools: bool = False
     json_schema: bool = True
-    """Holds an answer to a schema; False falls back to plain JSON, with the schema checked afterwards."""
+    """The vendor enforces a schema. If False, plain JSON is requested and the schema is checked afterwards."""
     parallel_flag: bool = False
     named_choice: bool = True
-    """Takes tool_choice as an object that names a tool."""
+    """tool_choice may be an object that names a tool."""
     required_choice: str = "required"
-    """The word for "some tool"."""
+    """The value for "any tool"."""
     stream_usage: bool = True
-    """Wants stream_options for usage in a stream; False: reports it anyway, and refuses the field."""
+    """Usage in a stream requires stream_options. If False, it is always reported and the field is refused."""
     user_after_tool: bool = True
-    """A user message may follow a tool's return."""
+    """A user message may follow the return of a tool."""
     assistant_last: bool = True
-    """A request may end with the assistant's own words."""
+    """A request may end with a message of the assistant."""
     returns_reasoning: bool = False
-    """Wants the reasoning of messages with tool calls back in `reasoning_content`."""
+    """Messages with tool calls must include their reasoning in `reasoning_content`."""
     thinking_switch: bool = False
-    """Takes {"thinking": {"type": …}} to turn thinking on or off."""
+    """{"thinking": {"type": …}} switches thinking on and off."""
     signs_calls: bool = False
-    """Signs tool calls, and wants the signatures back."""
+    """Tool calls are signed, and their signatures must be returned."""
 
 
 _TABLE: Final = (
@@ -236,19 +236,19 @@ DIALECTS: Final[Mapping[str, Dialect]] = {dialect.type: dialect for dialect in _
 
 
 def dialect_of(model: ModelInfo) -> Dialect:
-    """How the vendor behind a model departs from the common form."""
+    """Returns the dialect of the vendor of a model."""
     return dialect_for(model.provider_type or model.provider, model.endpoint)
 
 
 def dialect_for(provider_type: str, endpoint: str | None) -> Dialect:
-    """The dialect of a type at a place. A foreign server under OpenAI's name is no OpenAI; nor is an unknown type."""
+    """Returns the dialect of a type at an endpoint. A foreign server under OpenAI's name is treated as unknown."""
     if provider_type == "openai" and not is_official_endpoint(endpoint):
         return DIALECTS["openai_compatible"]
     return DIALECTS.get(provider_type, DIALECTS["openai_compatible"])
 
 
 def is_official_endpoint(endpoint: str | None) -> bool:
-    """Whether a base URL is OpenAI's own, Azure's included; None is."""
+    """Returns whether a base URL is OpenAI's own or Azure's. None is."""
     if endpoint is None:
         return True
     host = urlsplit(endpoint).hostname or ""

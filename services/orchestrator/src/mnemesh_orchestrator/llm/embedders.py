@@ -1,4 +1,4 @@
-"""Which embedders archives may name: the built-in ones, and the one that recall and archival are configured with."""
+"""The embedders that archives may name: the built-in ones, and the one that recall and archival are configured with."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from mnemesh_orchestrator.model.embedding import EmbeddingModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedderPlace:
-    """The embedder that the mesh is configured with, as recall and archival are."""
+    """The embedder that recall and archival are configured with."""
 
     handle: str
     base_url: str = ""
@@ -15,13 +15,13 @@ class EmbedderPlace:
 
 
 def embedding_models(configured: EmbedderPlace) -> tuple[EmbeddingModel, ...]:
-    """The embedders on offer, by handle; one that is configured amiss is none."""
-    # numpy comes with it, and no turn needs that
+    """Returns the available embedders by handle. One with an invalid configuration is left out."""
+    # It imports numpy, which no turn needs.
     from mnemesh_retrieval.embedders.openai_compatible import BATCH_TEXTS
     from mnemesh_retrieval.errors import EmbedderMisconfigured
     from mnemesh_retrieval.registry import HASHING, OPENAI_BASE_URL, WORDLLAMA, EmbedderSettings, make_embedder
 
-    # Nothing is asked of it here, so it needs no key.
+    # Nothing is embedded here, so no key is needed.
     settings = EmbedderSettings(base_url=configured.base_url, api_key="-", dimension=configured.dimension)
     found = []
     for handle in sorted({WORDLLAMA, HASHING, configured.handle}):

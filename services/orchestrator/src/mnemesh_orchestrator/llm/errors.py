@@ -1,16 +1,16 @@
-"""What can go wrong between mnemesh and a model.
+"""Errors between mnemesh and a model.
 
 ProviderError
 ├── ProviderAuth · ProviderPaymentRequired          the account
-├── ProviderRefused                                 this request, as it is
+├── ProviderRefused                                 the request
 │   ├── ProviderContentFilter                       its content
-│   ├── ProviderModelUnknown                        the model that it names
-│   └── ContextOverflow                             it is too long
-├── ProviderRateLimited · ProviderUnavailable       asking again may help
+│   ├── ProviderModelUnknown                        its model
+│   └── ContextOverflow                             its length
+├── ProviderRateLimited · ProviderUnavailable       a retry may succeed
 ├── ProviderTimeout
-└── ProviderBadAnswer                               it answered, and nobody can read it
+└── ProviderBadAnswer                               the answer cannot be read
 
-A message names the provider, the status and the provider's own short words; never a key, never a page of HTML.
+A message names the provider, the status and the provider's own short text. It never contains a key or an HTML page.
 """
 
 from collections.abc import Collection
@@ -30,8 +30,8 @@ from mnemesh_kit.errors import (
 class ProviderError(MnemeshError):
     """A call to a provider failed.
 
-    `is_retryable` says that the same request may succeed a moment later, so an adapter asks again within its budget
-    as long as nothing was streamed. `retry_after` is the provider's own figure in seconds, where it gave one.
+    `is_retryable` means that the same request may succeed a moment later, so an adapter retries it within its budget
+    unless something was streamed. `retry_after` is the provider's own value in seconds, if it gave one.
     """
 
     code = Unavailable.code
@@ -56,33 +56,36 @@ class ProviderError(MnemeshError):
         self.retry_after = retry_after
 
     def without(self, secrets: Collection[str]) -> Self:
-        """This error, where its words or its cause quote a secret without it: some servers show the key they refuse."""
+        """Returns this error without the secrets that its text or cause quote.
+
+        Some servers show the key that they refuse.
+        """
         for secret in secrets:
             if secret in self.message or any(secret in value for value in self.metadata.values()):
                 self.message = self.message.replace(secret, "[key]")
                 self.args = (self.message,)
                 self.metadata = {name: value.replace(secret, "[key]") for name, value in self.metadata.items()}
         if secrets:
-            self.__cause__, self.__suppress_context__ = None, True  # it holds the provider's whole answer
+            self.__cause__, self.__suppress_context__ = None, True  # The cause holds the whole answer of the provider.
         return self
 
 
 class ProviderAuth(ProviderError):
-    """The provider does not accept the key, or the key may not use the model."""
+    """The provider refuses the key, or the key may not use the model."""
 
     code = FailedPrecondition.code
     reason = "PROVIDER_AUTH"
 
 
 class ProviderPaymentRequired(ProviderError):
-    """The account behind the key has no credit left."""
+    """The account of the key has no credit left."""
 
     code = FailedPrecondition.code
     reason = "PROVIDER_PAYMENT_REQUIRED"
 
 
 class ProviderRefused(ProviderError):
-    """The provider refuses the request as it is; asking again changes nothing."""
+    """The provider refuses the request. A retry would fail again."""
 
     code = FailedPrecondition.code
     reason = "PROVIDER_REFUSED"
@@ -95,23 +98,23 @@ class ProviderContentFilter(ProviderRefused):
 
 
 class ProviderModelUnknown(ProviderRefused):
-    """The provider has no model of that name, or not for this key."""
+    """The provider does not have the model, or not for this key."""
 
     code = NotFound.code
     reason = "MODEL_UNKNOWN"
 
 
 class ContextOverflow(ProviderRefused):
-    """The provider says that the request does not fit the model's window.
+    """The request does not fit the context window of the model.
 
-    Metadata `tokens` and `limit` are there where the provider named them.
+    Metadata: `tokens` and `limit`, if the provider named them.
     """
 
     reason = "CONTEXT_WINDOW_OVERFLOW"
 
 
 class ProviderRateLimited(ProviderError):
-    """Too many requests or tokens for now."""
+    """Too many requests or tokens at the moment."""
 
     code = ResourceExhausted.code
     reason = "PROVIDER_RATE_LIMITED"
@@ -119,31 +122,31 @@ class ProviderRateLimited(ProviderError):
 
 
 class ProviderUnavailable(ProviderError):
-    """Overloaded, failing, unreachable, or the stream was cut before its end."""
+    """The provider is overloaded, failing or unreachable, or the stream ended early."""
 
     reason = "PROVIDER_UNAVAILABLE"
     is_retryable = True
 
 
 class ProviderTimeout(ProviderError):
-    """The provider took longer than the configured time."""
+    """The provider exceeded the configured time limit."""
 
     code = DeadlineExceeded.code
     reason = "PROVIDER_TIMEOUT"
 
 
 class ProviderBadAnswer(ProviderError):
-    """The answer is no JSON, no event stream, or of a shape that no one documents."""
+    """The answer is neither JSON nor an event stream, or has an undocumented form."""
 
     reason = "PROVIDER_BAD_ANSWER"
 
 
 STAYS_AWAY: Final = (ProviderRateLimited, ProviderUnavailable, ProviderTimeout)
-"""What another model may help against. A refused key, an empty account or a bad request is somebody's to mend."""
+"""Errors that another model may avoid. A refused key, an empty account or a bad request must be fixed by a person."""
 
 
 class ModelUnknown(NotFound):
-    """No configured provider serves that handle."""
+    """No configured provider serves the handle."""
 
     reason = "MODEL_UNKNOWN"
 

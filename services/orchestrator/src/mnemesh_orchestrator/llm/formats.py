@@ -1,4 +1,4 @@
-"""Structured answers: what an agent's response format demands, and whether an answer keeps to it."""
+"""Structured answers: the requirements of a response format, and their check."""
 
 import json
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ _LONGEST_PROBLEM: Final = 300
 
 
 def is_structured(wanted: ResponseFormat | None) -> bool:
-    """Whether an answer has to be JSON."""
+    """Returns whether an answer must be JSON."""
     return wanted is not None and wanted.kind != "text"
 
 
 def schema_problem(schema: Mapping[str, Any]) -> str | None:
-    """Why a schema can hold no answer, or None."""
+    """Returns why no answer can match a schema, or None."""
     try:
         _validator(json.dumps(schema))
     except ValueError as error:
@@ -30,7 +30,7 @@ def schema_problem(schema: Mapping[str, Any]) -> str | None:
 
 
 def text_problem(text: str, wanted: ResponseFormat) -> str | None:
-    """Why a text is not the answer that the format demands, or None."""
+    """Returns why a text does not match the format, or None."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -39,7 +39,7 @@ def text_problem(text: str, wanted: ResponseFormat) -> str | None:
 
 
 def value_problem(value: Any, wanted: ResponseFormat) -> str | None:
-    """Why a JSON value is not the answer that the format demands, or None."""
+    """Returns why a JSON value does not match the format, or None."""
     if wanted.kind == "json_object":
         return None if isinstance(value, dict) else "it is no JSON object"
     try:
@@ -53,9 +53,9 @@ def value_problem(value: Any, wanted: ResponseFormat) -> str | None:
 
 
 def demand(wanted: ResponseFormat, model: ModelInfo) -> str | None:
-    """What a model is told of the format in words, where its API does not hold it to the format by itself.
+    """Returns the instruction for the model if its API does not enforce the format.
 
-    That is so of plain JSON everywhere: OpenAI wants the word in the prompt, and others have no field for it.
+    Plain JSON always needs one: OpenAI requires the word in the prompt, and other APIs have no field for it.
     """
     has_schema = wanted.kind == "json_schema"
     if has_schema and dialect_of(model).json_schema and model.api != Api.REHEARSAL:
@@ -65,7 +65,7 @@ def demand(wanted: ResponseFormat, model: ModelInfo) -> str | None:
 
 
 def speaking_in(schema: ToolSchema, wanted: ResponseFormat, argument: str) -> ToolSchema:
-    """The speaking tool with its message in the format that is wanted."""
+    """Returns the speaking tool with its message in the required format."""
     properties = dict(schema.parameters.get("properties") or {})
     said = properties.get(argument)
     if said is None:
@@ -88,5 +88,5 @@ def _validator(schema: str) -> "Validator":
 
 
 def _nowhere(uri: str) -> Any:
-    """A schema is whole by itself: the server fetches nothing for it."""
+    """Refuses references to other documents: the server fetches no schema."""
     raise ValueError(f"it refers to {uri}")

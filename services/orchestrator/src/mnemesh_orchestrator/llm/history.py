@@ -1,6 +1,6 @@
-"""What every provider is told of a window: packaged texts, calls under unique ids, each with its returns behind it.
+"""The history that every provider receives: packaged texts, and calls with unique ids, each followed by its returns.
 
-Neutral between the APIs: a renderer only puts these turns into its provider's words.
+It is independent of the API. A renderer only converts these turns to the form of its provider.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.prompt.packaging import event_type, package_tool_return, package_user_message, system_alert
 
 THINKING: Final = "thinking"
-# Some APIs want a user's word at the head and at the end, or the assistant's between a return and a user's word.
+# Some APIs require a user message at the start and end, or an assistant message between a return and a user message.
 OPENING: Final = "[The conversation that is in view begins here.]"
 CLOSING: Final = "[Please go on.]"
 BRIDGE: Final = "[The tools have returned.]"
@@ -46,7 +46,7 @@ class UserTurn:
 
 @dataclass(frozen=True, slots=True)
 class WireCall:
-    """A call as the provider is shown it: an id that no other call of the request has, arguments that are an object."""
+    """A call as the provider receives it: the id is unique in the request, and the arguments are an object."""
 
     id: str
     name: str
@@ -55,17 +55,17 @@ class WireCall:
 
 @dataclass(frozen=True, slots=True)
 class AssistantTurn:
-    """What the model said and called. What a provider alone can read, as signatures, is for that provider only."""
+    """Text and calls of the model. Parts that only their provider can read, such as signatures, are sent to it only."""
 
     message: Message
     calls: tuple[WireCall, ...]
     is_own: bool = True
-    """The provider that is asked has said it, as far as anyone knows."""
+    """True if the called provider wrote it, as far as known."""
 
 
 @dataclass(frozen=True, slots=True)
 class WireReturn:
-    """A packaged return, under its call's id."""
+    """A packaged return under the id of its call."""
 
     call_id: str
     text: str
@@ -74,7 +74,7 @@ class WireReturn:
 
 @dataclass(frozen=True, slots=True)
 class ReturnsTurn:
-    """The returns of the assistant turn before it."""
+    """The returns of the preceding assistant turn."""
 
     returns: list[WireReturn] = field(default_factory=list)
 
@@ -83,10 +83,10 @@ Turn = SystemTurn | UserTurn | AssistantTurn | ReturnsTurn
 
 
 def turns(request: LlmRequest, cache: RenderCache) -> list[Turn]:
-    """The window as turns.
+    """Returns the window as turns.
 
-    Returns stand right behind their calls, whatever was said in between. A return whose call is not in the window is
-    left out: no provider would accept it.
+    Returns directly follow their calls, whatever came between them. A return without its call in the window is left
+    out, because no provider accepts it.
     """
     told: list[Turn] = []
     open_calls: dict[str, tuple[str, ReturnsTurn]] = {}
@@ -98,7 +98,7 @@ def turns(request: LlmRequest, cache: RenderCache) -> list[Turn]:
                 text = _return_text(request, cache, message, ordinal, returned)
                 call[1].returns.append(WireReturn(call[0], text, returned.status is ToolStatus.ERROR))
         if message.role is Role.APPROVAL and not any(call.id not in open_calls for call in message.tool_calls):
-            continue  # it repeats calls that were made already, or decides them
+            continue  # It repeats calls of an earlier message, or decides them.
         if message.role is Role.ASSISTANT or message.tool_calls:
             calls = tuple(_wire_calls(request, cache, message, call_ids, own_thinkers))
             told.append(AssistantTurn(message, calls, _is_of(message, request.model.provider)))
@@ -116,7 +116,7 @@ def turns(request: LlmRequest, cache: RenderCache) -> list[Turn]:
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
-    """The arguments of a stored call as an object; what is no object stands under "raw"."""
+    """Returns the arguments of a stored call as an object. Any other value becomes the value of "raw"."""
     try:
         decoded = json.loads(arguments or "{}")
     except ValueError:
@@ -188,16 +188,16 @@ def _inner_thoughts(message: Message) -> str | None:
 
 
 def _tools_that_think(request: LlmRequest) -> frozenset[str]:
-    """Tools that own a "thinking" parameter themselves, so that it is theirs and not mnemesh's."""
+    """Returns the tools that have a "thinking" parameter of their own, which is not the one that mnemesh adds."""
     if request.inner_thoughts:
         return frozenset()
     return frozenset(tool.name for tool in request.tools if THINKING in (tool.parameters.get("properties") or ()))
 
 
 def _unique_id(call_id: str, taken: set[str], form: CallIds) -> str:
-    """The id under which a call goes out: its own where the vendor takes it, else one that is derived from it.
+    """Returns the id of a call in the request: its own if the vendor accepts it, otherwise one derived from it.
 
-    Both depend on nothing but the id and how often the window has had it, so a call keeps its id from one request to
+    Both depend only on the id and its number of occurrences in the window, so a call keeps its id from one request to
     the next.
     """
     wire, repetition = call_id if _fits(call_id, form) else _derived_id(call_id, form), 1

@@ -1,4 +1,4 @@
-"""What mnemesh knows of models by their names: windows and longest answers. Data; a config can override each window."""
+"""The table of known models: context windows and longest answers. This is data; settings can override each window."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A model, or with every name that begins so a family. `is_listed` offers it where models are listed for choice."""
+    """A model, or the family of all models whose names start with `name`. `is_listed` offers it in lists of models."""
 
     name: str
     context_window: int
@@ -69,6 +69,6 @@ ANTHROPIC: Final = (
 
 
 def known(table: tuple[KnownModel, ...], name: str) -> KnownModel | None:
-    """The entry of the longest name that `name` begins with."""
+    """Returns the entry with the longest name that `name` starts with."""
     fitting = [entry for entry in table if name.startswith(entry.name)]
     return max(fitting, key=lambda entry: len(entry.name), default=None)

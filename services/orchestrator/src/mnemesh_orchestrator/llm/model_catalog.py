@@ -1,4 +1,4 @@
-"""What each organization may use: the operator's providers, its own beside them, and what it says of models."""
+"""The models of each organization: the operator's providers, its own providers, and its overrides."""
 
 import asyncio
 import time
@@ -15,44 +15,44 @@ from mnemesh_orchestrator.errors import SecretUnreadable
 from mnemesh_orchestrator.llm.attempts import Sleep
 from mnemesh_orchestrator.llm.credentials import bare_settings
 from mnemesh_orchestrator.llm.errors import ProviderAuth
-from mnemesh_orchestrator.llm.port import LlmClient, LlmEvent, LlmRequest
+from mnemesh_orchestrator.llm.port import LlmClient, LlmEvent, LlmRequest, ProviderSource
 from mnemesh_orchestrator.llm.provider import Provider
 from mnemesh_orchestrator.llm.registry import Providers, preference, unserved
 from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE
 from mnemesh_orchestrator.llm.settings import ProviderSettings
 from mnemesh_orchestrator.model.models import ModelInfo
 from mnemesh_orchestrator.model.providers import ModelOverride, OwnModels, ProviderRecord
-from mnemesh_orchestrator.store.base import ProviderStore
 
 _log = structlog.get_logger("mnemesh.models")
 
 LOOK_SECONDS: Final = 2.0
-"""How often a replica looks whether another one changed something."""
+"""Seconds between two checks for changes by other replicas."""
 _OLDEST: Final = 6.0
-"""Nobody resolves by what was last confirmed longer ago: where looking has failed, whoever asks looks first."""
+"""Seconds after which a confirmed state is too old to resolve a handle. After failed checks, a caller checks first."""
 
 Opening = Callable[[ProviderRecord], ProviderSettings]
-"""Opens the credentials of a record. SecretUnreadable where that cannot be done."""
+"""Opens the credentials of a record. Raises SecretUnreadable if that is impossible."""
 
 
 class ModelCatalog:
-    """Resolves handles for organizations, from what is held in memory.
+    """Resolves handles for organizations from memory.
 
-    What this process changes counts at once. What another replica changes counts after LOOK_SECONDS, or after
-    _OLDEST at the latest where the database is slow.
+    A change by this process is visible at once. A change by another replica is visible after LOOK_SECONDS, or after
+    _OLDEST at the latest if the database is slow.
 
     Args:
         base: the operator's providers.
-        store: what organizations registered.
-        opening: makes settings of a record.
-        is_shared: other processes write to the store as well.
-        sleep: as in `Providers`; `monotonic` likewise.
+        store: the providers and overrides of organizations.
+        opening: creates settings from a record.
+        is_shared: whether other processes write to the store.
+        sleep: as in `Providers`.
+        monotonic: the clock for the age of a state.
     """
 
     def __init__(
         self,
         base: Providers,
-        store: ProviderStore,
+        store: ProviderSource,
         opening: Opening,
         *,
         is_shared: bool = False,
@@ -72,7 +72,7 @@ class ModelCatalog:
         self._looked_at = monotonic()
 
     async def of(self, organization_id: str) -> "OrganizationModels":
-        """What the organization may use at this moment; read where it was not yet, or has changed."""
+        """Returns the models that an organization may use now. Reads them if they are unknown or have changed."""
         if self._is_shared and self._monotonic() - self._looked_at > _OLDEST:
             await self.look()
         held = self._held.get(organization_id)
@@ -87,29 +87,29 @@ class ModelCatalog:
         return held.offer
 
     def held(self, organization_id: str) -> "OrganizationModels":
-        """What `of` gave last; the operator's alone where nobody asked yet."""
+        """Returns the last result of `of`, or the operator's models if there is none."""
         held = self._held.get(organization_id)
         return OrganizationModels(self.base, {}, {}) if held is None else held.offer
 
     async def resolve(self, organization_id: str, handle: str) -> tuple[ModelInfo, LlmClient]:
-        """What is known of a model in an organization, and the client that asks it. Raises ModelUnknown."""
+        """Returns a model of an organization and its client. Raises ModelUnknown."""
         return (await self.of(organization_id)).resolve(handle)
 
     async def resolve_for_turn(self, organization_id: str, handle: str) -> tuple[ModelInfo, LlmClient]:
-        """As `resolve`, with the figures of a server that tells its own. Raises ModelUnknown."""
+        """As `resolve`, with the figures of a server that reports its own. Raises ModelUnknown."""
         return await (await self.of(organization_id)).resolve_for_turn(handle)
 
     async def default_handle(self, organization_id: str) -> str:
-        """The model of who names none: the operator's, else one of the organization's own, else the rehearsal."""
+        """Returns the default model: the operator's, or one of the organization's own, or the rehearsal."""
         return await (await self.of(organization_id)).default_handle()
 
     def forget(self, organization_id: str) -> None:
-        """Has what the organization may use read again: something of it was changed."""
+        """Marks the state of an organization as changed."""
         self._changes[organization_id] += 1
         self._held.pop(organization_id, None)
 
     async def look(self) -> None:
-        """Forgets what another process changed."""
+        """Marks the state of organizations that another process changed."""
         began_at = self._monotonic()
         revisions = await self._store.revisions()
         for organization_id, held in tuple(self._held.items()):
@@ -118,18 +118,18 @@ class ModelCatalog:
         self._looked_at = began_at
 
     async def watch(self) -> None:
-        """Looks again and again; a task for the background. Nothing to do where no other process writes."""
+        """Checks for changes periodically, as a background task. Returns at once if no other process writes."""
         while self._is_shared:
             await self._sleep(LOOK_SECONDS)
             try:
                 await self.look()
             except MnemeshError as error:
-                _log.warning("looking for changed providers failed", error=error.message)
+                _log.warning("provider_check_failed", error=error.message)
             except Exception:
-                _log.exception("looking for changed providers failed")
+                _log.exception("provider_check_failed")
 
     async def close(self) -> None:
-        """Closes every connection pool."""
+        """Closes all connection pools."""
         for own in self._own.values():
             for each in own.values():
                 await each.provider.client.close()
@@ -146,7 +146,7 @@ class ModelCatalog:
         return OrganizationModels(self.base, own, {override.handle: override for override in read.overrides})
 
     def _opened(self, record: ProviderRecord, before: "OwnProvider | None") -> "OwnProvider":
-        """A provider as its record says. Where it is reached as before, its connections are kept."""
+        """Creates a provider from its record. Unchanged connection settings keep their connections."""
         problem = None
         try:
             settings = self._opening(record)
@@ -175,17 +175,16 @@ class OwnProvider:
     problem: str | None
 
     def require_readable(self) -> None:
-        """Raises ProviderAuth where its credentials cannot be read."""
+        """Raises ProviderAuth if the credentials cannot be read."""
         if self.problem is not None:
             name = self.record.name
-            raise ProviderAuth(f"The key of {name} has to be stored anew. {self.problem}", provider=name)
+            raise ProviderAuth(f"The key of {name} must be stored again. {self.problem}", provider=name)
 
 
 class OwnClient:
-    """An LlmClient on a registered provider. Each call goes to what the provider is at that moment.
+    """An LlmClient of a registered provider. Each call uses the provider's current settings.
 
-    A run may hold it for hours: a key that was replaced is not used again, and of a provider that was deleted or
-    disabled nothing is asked.
+    A run may hold it for hours: a replaced key is not used again, and a deleted or disabled provider is not called.
     """
 
     def __init__(self, models: ModelCatalog, record: ProviderRecord, provider: Provider) -> None:
@@ -194,15 +193,15 @@ class OwnClient:
         self._provider = provider
 
     def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
-        """Asks the model; see the port. Raises ModelUnknown where the provider is gone."""
+        """Calls the model; see the port. Raises ModelUnknown if the provider was deleted."""
         return self._ask(request)
 
     def render(self, request: LlmRequest) -> str:
-        """The request body as JSON text."""
+        """Returns the request body as JSON text."""
         return self._provider.client.render(request)
 
     async def close(self) -> None:
-        """The connections are the provider's."""
+        """Does nothing: the connections belong to the provider."""
 
     async def _ask(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
         offer = await self._models.of(self._record.organization_id)
@@ -216,7 +215,10 @@ class OwnClient:
 
 
 class OrganizationModels:
-    """What one organization may use, as of one revision. An own provider goes before the operator's of that name."""
+    """The models that one organization may use, at one revision.
+
+    Its own provider precedes the operator's of that name.
+    """
 
     def __init__(self, base: Providers, own: Mapping[str, OwnProvider], overrides: Mapping[str, ModelOverride]) -> None:
         self._base = base
@@ -225,24 +227,24 @@ class OrganizationModels:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every provider by name: the operator's, then those of the organization."""
+        """Returns every provider by name: the operator's, then those of the organization."""
         enabled = (name for name, own in self._own.items() if not own.record.draft.disabled)
         return tuple(dict.fromkeys((*self._base.names, *enabled)))
 
     @property
     def own(self) -> Mapping[str, OwnProvider]:
-        """The organization's own providers by name, disabled ones among them."""
+        """The organization's own providers by name, including disabled ones."""
         return self._own
 
     def own_provider(self, handle: str) -> OwnProvider:
-        """The own provider that serves a handle. Raises ModelUnknown."""
+        """Returns the own provider that serves a handle. Raises ModelUnknown."""
         own = self._own.get(handle.partition("/")[0])
         if own is None or own.record.draft.disabled or handle.endswith("/"):
             raise unserved(handle, self.names)
         return own
 
     def resolve(self, handle: str) -> tuple[ModelInfo, LlmClient]:
-        """What is known of a model, and the client that asks it. Raises ModelUnknown."""
+        """Returns a model and its client. Raises ModelUnknown."""
         provider, _, name = handle.partition("/")
         if provider not in self._own:
             if provider not in self._base.names:
@@ -255,7 +257,7 @@ class OrganizationModels:
         return self._said(own.provider.info(name)), own.client
 
     async def resolve_for_turn(self, handle: str) -> tuple[ModelInfo, LlmClient]:
-        """As `resolve`, with the figures of a server that tells its own. Raises ModelUnknown."""
+        """As `resolve`, with the figures of a server that reports its own. Raises ModelUnknown."""
         provider = handle.partition("/")[0]
         if (override := self._overrides.get(handle)) is None or override.context_window is None:
             if provider in self._own:
@@ -266,7 +268,7 @@ class OrganizationModels:
         return self.resolve(handle)
 
     async def default_handle(self) -> str:
-        """The operator's default; where that would be the rehearsal, a model of an own provider."""
+        """Returns the operator's default. If that is the rehearsal, an own provider's model precedes it."""
         chosen = await self._base.default_handle()
         if chosen != REHEARSAL_HANDLE or self._base.settings.default_model is not None:
             return chosen
@@ -278,7 +280,7 @@ class OrganizationModels:
         return chosen
 
     async def list_models(self) -> tuple[ModelInfo, ...]:
-        """The models on offer, by handle, hidden ones among them; own ones as their provider was last read."""
+        """Returns the available models by handle, including hidden ones. Own providers are as they were last read."""
         found = {info.handle: info for info in await self._base.list_models() if info.provider not in self._own}
         for name, own in self._own.items():
             if not own.record.draft.disabled:

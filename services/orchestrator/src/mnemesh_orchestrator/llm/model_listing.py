@@ -1,4 +1,4 @@
-"""Asks a server which models it has, and how much of each one's window is really there."""
+"""Lists the models of a server and the context windows that it really offers."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,20 +10,20 @@ from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError
 from mnemesh_orchestrator.llm.openai_endpoint import OpenAiEndpoint
 from mnemesh_orchestrator.model.providers import ServedModel
 
-# As vLLM, OpenRouter and Together, Groq, Mistral, and others name it.
+# The names that vLLM, OpenRouter and Together, Groq, Mistral and others use.
 _WINDOWS: Final = ("max_model_len", "context_length", "context_window", "max_context_length", "max_context_window")
 _OUTPUTS: Final = ("max_completion_tokens", "max_output_tokens")
 _NOT_CHAT: Final = frozenset({"embedding", "embeddings", "image", "audio", "moderation", "rerank", "transcribe"})
 OLLAMA_WINDOW: Final = 4096
-"""What Ollama gives a model that is not loaded and says nothing itself; longer prompts it cuts without a word."""
+"""Ollama's window for a model that is not loaded and has no setting. It truncates longer prompts silently."""
 _SHOWN_AT_ONCE: Final = 4
 
 
 async def served_models(endpoint: OpenAiEndpoint, listing: Listing) -> tuple[ServedModel, ...]:
-    """The models of an endpoint, in its own order.
+    """Returns the models of an endpoint in its own order.
 
     Raises:
-        ProviderError: it could not be asked.
+        ProviderError: the endpoint could not be called.
     """
     if listing is Listing.LM_STUDIO and (found := await _of_lm_studio(endpoint)) is not None:
         return found
@@ -32,14 +32,14 @@ async def served_models(endpoint: OpenAiEndpoint, listing: Listing) -> tuple[Ser
 
 
 def models_of_page(provider: str, page: Any) -> tuple[ServedModel, ...]:
-    """The rows of GET /models, which some servers give without the envelope.
+    """Returns the rows of GET /models, which some servers return without an envelope.
 
     Raises:
-        ProviderBadAnswer: it is no list.
+        ProviderBadAnswer: the answer is not a list.
     """
     rows = page.get("data") if isinstance(page, Mapping) else page
     if not isinstance(rows, list):
-        raise ProviderBadAnswer(f"{provider} answered with something that is no list of models.", provider=provider)
+        raise ProviderBadAnswer(f"{provider} returned no list of models.", provider=provider)
     return tuple(_of_row(row) for row in _rows(rows) if isinstance(row.get("id"), str) and _is_chat(row))
 
 
@@ -54,11 +54,11 @@ def _is_chat(row: Mapping[str, Any]) -> bool:
 
 
 async def _with_ollama_windows(endpoint: OpenAiEndpoint, models: tuple[ServedModel, ...]) -> tuple[ServedModel, ...]:
-    """With the windows that Ollama runs its models with: as loaded, else as the model's own file says."""
+    """Adds the windows that Ollama uses: of the loaded model, otherwise of the model file."""
     root = str(endpoint.client.base_url).rstrip("/").removesuffix("/v1")
     try:
         running = await endpoint.get(f"{root}/api/ps")
-    except ProviderError:  # a proxy in between may let only /v1 through
+    except ProviderError:  # A proxy in between may allow /v1 only.
         return models
     loaded = {
         str(row.get("name")): _figure(row, "context_length")
@@ -95,7 +95,7 @@ async def _ollama_window(endpoint: OpenAiEndpoint, root: str, name: str) -> int:
 
 
 async def _of_lm_studio(endpoint: OpenAiEndpoint) -> tuple[ServedModel, ...] | None:
-    """From its own API, the newer one first; None where it has neither."""
+    """Reads LM Studio's own API, the newer one first. Returns None if it has neither."""
     root = str(endpoint.client.base_url).rstrip("/").removesuffix("/v1")
     for path, key, named in (("/api/v1/models", "models", "key"), ("/api/v0/models", "data", "id")):
         try:
@@ -112,7 +112,7 @@ async def _of_lm_studio(endpoint: OpenAiEndpoint) -> tuple[ServedModel, ...] | N
 
 
 def _lm_studio_window(row: Mapping[str, Any]) -> int | None:
-    """The window of the loaded model, where it is loaded; else the longest possible."""
+    """Returns the window of the loaded model if it is loaded, otherwise the longest possible one."""
     for instance in _rows(row.get("loaded_instances")):
         config = instance.get("config")
         if isinstance(config, Mapping) and (window := _figure(config, "context_length")) is not None:

@@ -1,4 +1,4 @@
-"""Asks through the openai SDK, in whichever of OpenAI's APIs a subclass speaks."""
+"""Calls models through the openai SDK. A subclass chooses the API."""
 
 import asyncio
 import json
@@ -21,44 +21,44 @@ from mnemesh_orchestrator.llm.wire import encode_body
 
 
 class StreamedAnswer(Protocol):
-    """An answer of one API that comes in pieces; what it came to can be read once it is complete."""
+    """An answer that arrives in pieces. Its properties are valid once it is complete."""
 
     def add(self, piece: Any) -> Iterable[LlmEvent]:
-        """Takes the next piece, and gives what it shows."""
+        """Adds a piece and returns the events that it causes."""
         ...
 
     def check_complete(self) -> None:
-        """Raises ProviderError where the stream ended before the answer."""
+        """Raises ProviderError if the stream ended before the answer."""
         ...
 
     @property
     def content(self) -> tuple[ContentPart, ...]:
-        """Reasoning and words."""
+        """Reasoning and text."""
         ...
 
     @property
     def tool_calls(self) -> tuple[AnsweredCall, ...]:
-        """The calls, in order."""
+        """The tool calls in order."""
         ...
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Why the model stopped."""
+        """The reason why the model stopped."""
         ...
 
     @property
     def usage(self) -> Usage:
-        """What the provider counted."""
+        """The tokens that the provider counted."""
         ...
 
     @property
     def body(self) -> Any:
-        """The answer as the provider would have given it whole."""
+        """The answer as a call without streaming would have returned it."""
         ...
 
 
 class OpenAiClient(ABC):
-    """An LlmClient on one endpoint. The SDK is imported at the first call."""
+    """An LlmClient for one endpoint. The SDK is imported by the first call."""
 
     api_path: ClassVar[str]
 
@@ -72,23 +72,23 @@ class OpenAiClient(ABC):
 
     @abstractmethod
     def _body(self, request: LlmRequest, cache: RenderCache) -> dict[str, Any]:
-        """The request in the API's words."""
+        """Renders the request for the API."""
 
     @abstractmethod
     def _answer(self, provider: str) -> StreamedAnswer:
-        """An answer of which nothing has come yet."""
+        """Creates an empty answer."""
 
     def render(self, request: LlmRequest) -> str:
-        """The request body as JSON text."""
+        """Returns the request body as JSON text."""
         return encode_body(self._body(request, self._cache)).decode()
 
     def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
-        """Asks the model; see the port."""
+        """Calls the model; see the port."""
         body = encode_body(self._body(request, self._cache))
         return with_retries(lambda: self._ask(request, body), self._limits, self._sleep, self.endpoint.secrets)
 
     def prepare(self) -> None:
-        """Imports the SDK and opens the client, so that the first turn does not wait for it. May run in a thread."""
+        """Imports the SDK and opens the client, so that the first turn does not wait. May run in a thread."""
         _ = self.endpoint.client
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One endpoint that is reached through the openai SDK, whichever of its APIs is spoken there."""
+"""One endpoint that is called through the openai SDK, for any of its APIs."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -24,26 +24,26 @@ class OpenAiEndpoint:
 
     @property
     def name(self) -> str:
-        """The provider's name, for messages."""
+        """The name of the provider, for messages."""
         return self._settings.name
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no message may quote."""
+        """The values that no message may quote."""
         return self._settings.secrets
 
     @property
     def client(self) -> "AsyncOpenAI":
-        """The SDK's client, opened now if it is not."""
+        """The SDK's client. It is opened on first use."""
         if self._opened is None:
             import openai
 
             settings, headers = self._settings, _headers(self._settings)
             self._opened = openai.AsyncOpenAI(
-                # A local server wants no key, the SDK does.
+                # A local server needs no key, but the SDK requires one.
                 api_key=settings.api_key or "none",
                 base_url=settings.endpoint,
-                max_retries=0,  # with_retries asks again: it keeps to a budget and waits under a test's clock
+                max_retries=0,  # with_retries retries: it has a budget and waits by the clock of the test.
                 timeout=openai.Timeout(self._limits.idle_seconds, connect=self._limits.connect_seconds),
                 default_headers=headers,
                 default_query={"api-version": settings.api_version} if settings.api_version else None,
@@ -53,15 +53,15 @@ class OpenAiEndpoint:
         return self._opened
 
     def path(self, path: str, model: str) -> str:
-        """The path of a call; Azure's dated API has the deployment in it."""
+        """Returns the path of a call. Azure's dated API has the deployment in it."""
         is_dated = self._settings.type == "azure" and self._settings.api_version is not None
         return f"/deployments/{quote(model, safe='')}{path}" if is_dated and path == "/chat/completions" else path
 
     async def get(self, path: str) -> Any:
-        """The decoded answer to a GET, under the base URL or at an absolute one.
+        """Returns the decoded answer to a GET below the base URL, or at an absolute URL.
 
         Raises:
-            ProviderError: it could not be asked.
+            ProviderError: the endpoint could not be called.
         """
         import openai
 
@@ -71,10 +71,10 @@ class OpenAiEndpoint:
             raise translated(openai, self.name, error, self.secrets) from None
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The decoded answer to a POST that is not streamed.
+        """Returns the decoded answer to a POST without streaming.
 
         Raises:
-            ProviderError: it could not be asked.
+            ProviderError: the endpoint could not be called.
         """
         import openai
 

@@ -1,6 +1,6 @@
-"""The port to a model: a stateless call that streams what the model says and ends with the whole answer."""
+"""The port to a model: a stateless call that streams the answer and ends with all of it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -9,10 +9,11 @@ from mnemesh_types.messages import ContentPart, Message
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat, ToolSchema
+from mnemesh_orchestrator.model.providers import OwnModels
 
 
 class ToolChoiceKind(StrEnum):
-    """Whether the model must call a tool."""
+    """The obligation of the model to call a tool."""
 
     AUTO = "auto"
     REQUIRED = "required"
@@ -21,7 +22,7 @@ class ToolChoiceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """AUTO, REQUIRED (any tool), or NAMED (this one)."""
+    """AUTO, REQUIRED (any tool), or NAMED (this tool)."""
 
     kind: ToolChoiceKind = ToolChoiceKind.AUTO
     name: str | None = None
@@ -29,14 +30,12 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class LlmRequest:
-    """Everything that a call depends on; equal requests render to equal bytes.
+    """All inputs of a call. Equal requests render to equal bytes.
 
-    `messages` begin with the system message and are valid history: every tool
-    call has its return. `tool_return_char_limit` clips returns in this request
-    only. `time_zone` (IANA) is the agent's, for packaging. `settings` are the
-    effective ones. `inner_thoughts` says that the schemas carry a "thinking"
-    argument; where it is false, an adapter shows no such argument in history.
-    `is_verbatim` shows what users say as it stands, without packaging.
+    `messages` start with the system message and are a valid history: every tool call has its return.
+    `tool_return_char_limit` cuts returns in this request only. `time_zone` (IANA) is the agent's, for packaging.
+    `settings` are the effective ones. `inner_thoughts` means that the schemas have a "thinking" argument; if false, an
+    adapter shows no such argument in the history. `is_verbatim` shows user messages without packaging.
     """
 
     model: ModelInfo
@@ -54,21 +53,21 @@ class LlmRequest:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A further piece of the answer's text."""
+    """The next piece of the answer's text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """A further piece of native reasoning."""
+    """The next piece of native reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A further piece of a call: `index` tells calls apart, `name` is complete at the first piece of each."""
+    """The next piece of a tool call. `index` identifies the call; `name` is complete in its first piece."""
 
     index: int
     name: str
@@ -76,7 +75,7 @@ class ToolCallDelta:
 
 
 class FinishReason(StrEnum):
-    """Why the model stopped."""
+    """The reason why the model stopped."""
 
     STOP = "stop"
     TOOL_CALLS = "tool_calls"
@@ -86,7 +85,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnsweredCall:
-    """A tool call as the provider gave it. The id may be missing or repeated; the arguments may be no JSON."""
+    """A tool call as the provider returned it. The id may be missing or repeated; the arguments may be invalid JSON."""
 
     name: str
     arguments: str
@@ -97,8 +96,8 @@ class AnsweredCall:
 class LlmAnswer:
     """The whole answer; the last event of a stream.
 
-    `content` holds text and reasoning parts in the provider's order.
-    `request_body` and `response_body` are the trace: JSON text, without keys.
+    `content` holds text and reasoning parts in the provider's order. `request_body` and `response_body` are for the
+    trace: JSON text, without keys.
     """
 
     content: tuple[ContentPart, ...]
@@ -113,26 +112,36 @@ LlmEvent = TextDelta | ReasoningDelta | ToolCallDelta | LlmAnswer
 
 
 class LlmClient(Protocol):
-    """One provider API. Stateless but for its connection pool, and safe to share between agents."""
+    """One provider API. It has no state but its connection pool, and agents may share it."""
 
     def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
-        """Asks the model.
+        """Calls the model.
 
-        Yields deltas as they come and exactly one LlmAnswer, last. Retries
-        rate limits, overload and broken connections within its budget only
-        while nothing was yielded yet.
+        Yields deltas as they arrive, and exactly one LlmAnswer at the end. Retries rate limits, overload and broken
+        connections within its budget, unless something was yielded.
 
         Raises:
-            ProviderError: a subclass of mnemesh_orchestrator.llm.errors by what
-                went wrong; after deltas were yielded too, where the stream is
+            ProviderError: a subclass from mnemesh_orchestrator.llm.errors. Also raised after deltas, if the stream is
                 cut or ends without a finish reason.
         """
         ...
 
     def render(self, request: LlmRequest) -> str:
-        """The request body as JSON text, without keys; what `stream` would send."""
+        """Returns the request body that `stream` would send, as JSON text without keys."""
         ...
 
     async def close(self) -> None:
         """Closes the connection pool."""
+        ...
+
+
+class ProviderSource(Protocol):
+    """The providers and overrides that organizations have registered. The store of providers implements it."""
+
+    async def own(self, organization_id: str) -> OwnModels:
+        """Returns everything that an organization registered; revision 0 if it registered nothing."""
+        ...
+
+    async def revisions(self) -> Mapping[str, int]:
+        """Returns the current revision of each organization that registered anything."""
         ...

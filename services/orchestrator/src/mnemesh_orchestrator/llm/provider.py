@@ -1,4 +1,4 @@
-"""One provider: its client, what it was last seen to serve, and what is known of each of its models."""
+"""One provider: its client, the models that it last listed, and their figures."""
 
 import asyncio
 import re
@@ -31,7 +31,7 @@ RemoteClient = OpenAiChatClient | OpenAiResponsesClient | AnthropicMessagesClien
 
 _DEFAULTS: Final = {"openai": "gpt-4.1", "anthropic": "claude-sonnet-4-5"}
 _TABLES: Final = {"openai": OPENAI, "anthropic": ANTHROPIC, "azure": OPENAI}
-# A vendor's list has these beside its language models, under names that begin alike.
+# A vendor's list contains these in addition to its language models, with similar names.
 _NO_LANGUAGE_MODEL: Final = re.compile(r"audio|realtime|transcribe|tts|image|embedding|moderation|instruct|search")
 _CREDENTIALS_IN_URL = re.compile(r"//[^/@]*@")
 _ASKED_AGAIN_AFTER: Final = 60.0
@@ -41,7 +41,7 @@ _ALL_MODELS: Final = "/v1/models?limit=1000"
 
 
 def make_client(settings: ProviderSettings, limits: CallLimits, sleep: Sleep = asyncio.sleep) -> RemoteClient:
-    """A client of a provider, by the API that it is to speak. Nothing is opened or imported before its first call."""
+    """Creates the client of a provider for its API. Nothing is opened or imported before its first call."""
     match settings.spoken:
         case Api.MESSAGES:
             return AnthropicMessagesClient(settings, limits, sleep)
@@ -52,13 +52,13 @@ def make_client(settings: ProviderSettings, limits: CallLimits, sleep: Sleep = a
 
 
 async def read_models(client: RemoteClient, settings: ProviderSettings) -> tuple[ServedModel, ...]:
-    """Asks a provider which models it has; in its own order.
+    """Returns the models that a provider lists, in its own order.
 
     Raises:
-        ProviderError: it could not be asked, or does not answer with a list. One that has no such list is
+        ProviderError: the provider could not be called, or returned no list. A provider without a list raises
             ProviderBadAnswer.
     """
-    await asyncio.to_thread(client.prepare)  # importing an SDK takes a second
+    await asyncio.to_thread(client.prepare)  # Importing an SDK takes a second.
     try:
         if isinstance(client, AnthropicMessagesClient):
             return models_of_page(settings.name, await client.get(_ALL_MODELS))
@@ -72,7 +72,7 @@ async def read_models(client: RemoteClient, settings: ProviderSettings) -> tuple
 
 
 def language_models(settings: ProviderSettings, served: tuple[ServedModel, ...]) -> tuple[ServedModel, ...]:
-    """What agents may be given of what a provider serves: of a vendor whose list holds all sorts, the known ones."""
+    """Returns the models that agents may use. Of a vendor with a mixed list, these are the known ones."""
     table = _TABLES.get(settings.dialect.type)
     is_vendors_own = settings.endpoint == settings.dialect.base_url
     if settings.dialect.listing is not Listing.TABLE or table is None or not is_vendors_own:
@@ -81,12 +81,12 @@ def language_models(settings: ProviderSettings, served: tuple[ServedModel, ...])
 
 
 def shown_url(url: str | None) -> str | None:
-    """A base URL as it may be shown: without credentials in it."""
+    """Returns a base URL without its credentials, for display."""
     return None if url is None else _CREDENTIALS_IN_URL.sub("//", url)
 
 
 class Provider:
-    """A provider in use. Its client is made once, and its SDK imported at the first call."""
+    """A provider in use. Its client is created once, and its SDK imported by the first call."""
 
     def __init__(
         self,
@@ -110,30 +110,30 @@ class Provider:
 
     @property
     def tells_its_models(self) -> bool:
-        """Whether its own list, rather than mnemesh's table, is what is offered of it."""
+        """True if the provider's own list is offered instead of mnemesh's table."""
         speaks_openai = not isinstance(self.client, AnthropicMessagesClient)
         return speaks_openai and self.settings.dialect.listing is not Listing.TABLE
 
     @property
     def default_model(self) -> str | None:
-        """The model of who names none: the first that it lists, or what its vendor's table has for it."""
+        """Returns the default model: the first that the provider lists, or the one of its vendor's table."""
         names = tuple(self._served or ()) if self.tells_its_models else ()
         return names[0] if names else _DEFAULTS.get(self.settings.type)
 
     @property
     def offered(self) -> tuple[str, ...]:
-        """The names of its models that are listed for choice."""
+        """Returns the names of its models that are offered in lists."""
         if self.tells_its_models or self._served is not None:
             return tuple(self._served or ())
         return tuple(entry.name for entry in _TABLES.get(self.settings.dialect.type, ()) if entry.is_listed)
 
     def note(self, served: tuple[ServedModel, ...], refreshed_at: datetime | None) -> None:
-        """Takes over what it was seen to serve."""
+        """Stores the models that the provider listed."""
         self._served = {model.name: model for model in language_models(self.settings, served)}
         self.refreshed_at = refreshed_at
 
-    async def learn(self, *, anew: bool = False) -> None:
-        """Reads its list where that was not done yet; one that is away is asked again only a minute later."""
+    async def learn(self, *, refresh: bool = False) -> None:
+        """Reads the list once. An unreachable provider is called again after a minute."""
         if not self.tells_its_models:
             return
         async with self._asking:
@@ -141,17 +141,17 @@ class Provider:
             holds_for = _ASKED_AGAIN_AFTER if self._served is None else _HOLDS_FOR
             holds = asked_at is not None and now - asked_at < holds_for
             is_lasting = self.settings.dialect.listing is Listing.MODELS and self._served is not None
-            if not anew and (holds or is_lasting):
+            if not refresh and (holds or is_lasting):
                 return
             self._asked_at = now
             try:
                 self.note(await read_models(self.client, self.settings), self.refreshed_at)
-            except ProviderError:  # a server that lists nothing may still answer to a name
+            except ProviderError:  # A server without a list may still serve the name.
                 return
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[RemoteClient]:
-        """Its client, whose connections stay open meanwhile."""
+        """Provides the client, whose connections stay open while it is used."""
         self._in_use += 1
         try:
             yield self.client
@@ -160,7 +160,7 @@ class Provider:
             await self._close_if_done()
 
     async def retire(self) -> None:
-        """Closes its connections as soon as nobody uses them."""
+        """Closes its connections when they are no longer used."""
         self._is_retired = True
         await self._close_if_done()
 
@@ -169,7 +169,7 @@ class Provider:
             await self.client.close()
 
     def info(self, name: str, window: int | None = None) -> ModelInfo:
-        """What is known of a model; `window` counts for more than what anybody else says of it."""
+        """Returns the figures of a model. `window` precedes every other source."""
         settings = self.settings
         entry = known(_TABLES.get(settings.dialect.type, ()), name)
         served = (self._served or {}).get(name)
@@ -199,7 +199,7 @@ class Provider:
 
 
 def _first(*figures: tuple[int | None, FigureSource]) -> tuple[int | None, FigureSource]:
-    """The first figure that there is, with where it comes from."""
+    """Returns the first known figure and its source."""
     return next(((figure, source) for figure, source in figures if figure), (None, FigureSource.DEFAULT))
 
 

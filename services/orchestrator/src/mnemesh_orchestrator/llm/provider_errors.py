@@ -1,6 +1,6 @@
-"""Reads a provider's refusal: from status, headers and body to the one error of the tree that says it.
+"""Converts a provider's refusal (status, headers, body) to an error of the tree.
 
-Pure functions over plain values, so that all adapters and every compatible server share one reading.
+Pure functions over plain values, so that all adapters and compatible servers share one interpretation.
 """
 
 import json
@@ -27,7 +27,7 @@ _LONGEST_QUOTE = 300
 _KEYS = re.compile(r"(?i)\b(?:(?:sk|pk|rk|xai|gsk|key|api)[-_][\w*.\-]{6,}|bearer\s+[\w*.\-]{6,}|AIza[\w\-]{20,})")
 _MARKUP = re.compile(r"(?i)<(?:!doctype|html|head|body|title|center|h1)\b")
 
-# Phrases of servers that have no code for it; tests/llm/test_diagnosis.py has whole samples, vendor by vendor.
+# Phrases of servers that have no code for the case. tests/llm/test_diagnosis.py has complete samples by vendor.
 _OVERFLOW_CODES = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "request_too_large", "string_above_max_length"}
     | {"max_tokens_exceeded", "context_window_exceeded", "model_max_prompt_tokens_exceeded", "prompt_too_long"}
@@ -39,7 +39,7 @@ _OVERFLOW_TEXT = re.compile(
     r"|maximum prompt length|longer than the maximum model length|tokens \+ `?max_(?:new_)?tokens`? must be <="
     r"|input length and `?max_tokens`? exceed"
 )
-# A request that alone is more than a minute's tokens: only a shorter one will ever pass, whatever the status says.
+# A request that alone exceeds a minute's tokens: only a shorter one can succeed, whatever the status is.
 _TOO_LARGE_FOR_A_MINUTE = re.compile(r"(?i)request too large.{0,200}?tokens per min")
 _PAYMENT_CODES = frozenset({"insufficient_quota", "billing_error", "billing_not_active", "billing_hard_limit_reached"})
 _PAYMENT_TEXT = re.compile(
@@ -65,7 +65,7 @@ _OVERLOAD_CODES = frozenset(
 )
 _REFUSAL_CODES = frozenset({"invalid_request_error", "not_found_error", "data_residency_mismatch"})
 _REFUSED_IMAGE = re.compile(r"(?:invalid|empty|unsupported)_.*image|^image_|^invalid_image|^failed_to_download_image")
-# 498 is Groq's for capacity that is spent.
+# 498 is Groq's status for exhausted capacity.
 _ASK_AGAIN_STATUS = frozenset({408, 409, 425, 498})
 _TRY_AGAIN_IN = re.compile(r"(?i)try again in (?:(\d+)m(?!s))?\s*(?:(\d+(?:\.\d+)?)\s*(ms|s))?")
 
@@ -77,7 +77,7 @@ _TOKENS_THEN_LIMIT = re.compile(r"(\d{3,9})\s*(?:tokens)?\s*>\s*(\d{3,9})")
 
 @dataclass(frozen=True, slots=True)
 class _Stated:
-    """What the provider's error body says of itself."""
+    """The contents of a provider's error body."""
 
     words: str
     codes: frozenset[str]
@@ -87,13 +87,13 @@ class _Stated:
 def diagnose(
     provider: str, status: int | None, body: object, headers: Mapping[str, str] | None = None
 ) -> ProviderError:
-    """The error behind a failed answer.
+    """Returns the error for a failed answer.
 
     Args:
         provider: its name, as in a model's handle.
-        status: the HTTP status; None for an error inside of a stream that began well.
+        status: the HTTP status; None for an error inside a stream that started well.
         body: the decoded body, or its text.
-        headers: the answer's headers, for Retry-After.
+        headers: the headers of the answer, for Retry-After.
     """
     stated = _stated(body)
     message = f"{provider} answered {status}" if status is not None else f"{provider} broke off with an error"
@@ -105,7 +105,7 @@ def diagnose(
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
-    """How long the provider asks to wait: Retry-After-Ms, or Retry-After in seconds or as a date."""
+    """Returns the wait that the provider requests: Retry-After-Ms, or Retry-After in seconds or as a date."""
     for header, divisor in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:
             seconds = float(headers[header]) / divisor
@@ -120,7 +120,7 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
 
 
 def quotable(text: str) -> str:
-    """A provider's words, fit for a log and a client: one line, short, no keys, no markup."""
+    """Returns a provider's text for logs and clients: one short line, without keys and markup."""
     if _MARKUP.search(text):
         return "(a page of HTML)"
     line = " ".join(_KEYS.sub("[key]", text).split())
@@ -135,7 +135,7 @@ def _stated(body: object) -> _Stated:
         except ValueError:
             return _Stated(quotable(text), frozenset())
         return _stated(decoded) if isinstance(decoded, dict | list) else _Stated(quotable(text), frozenset())
-    if isinstance(body, list) and body:  # Google wraps its errors so
+    if isinstance(body, list) and body:  # Google wraps its errors like this.
         return _stated(body[0])
     if not isinstance(body, Mapping):
         return _Stated("", frozenset())
@@ -152,7 +152,7 @@ def _stated(body: object) -> _Stated:
 
 
 def _stated_wait(error: Mapping[str, object], text: str) -> float | None:
-    """The wait that a body names: Google's RetryInfo, or "try again in 7.66s" as OpenAI and Groq say."""
+    """Returns the wait in a body: Google's RetryInfo, or "try again in 7.66s" as OpenAI and Groq write."""
     details = error.get("details")
     for detail in details if isinstance(details, list) else ():
         delay = detail.get("retryDelay") if isinstance(detail, Mapping) else None
@@ -166,7 +166,7 @@ def _stated_wait(error: Mapping[str, object], text: str) -> float | None:
 
 
 def _for_the_account(provider: str, status: int | None, stated: _Stated, message: str) -> ProviderError | None:
-    """What asking again does not change."""
+    """Returns the error of a refusal that a retry cannot change."""
     codes, words = stated.codes, stated.words
     may_be_refusal = status in (None, 400, 413, 422, 500)
     is_long = status == 413 or (may_be_refusal and (codes & _OVERFLOW_CODES or _OVERFLOW_TEXT.search(words)))
@@ -174,7 +174,7 @@ def _for_the_account(provider: str, status: int | None, stated: _Stated, message
         overflow = ContextOverflow(message, provider=provider, status=status)
         overflow.metadata.update(_figures(words))
         return overflow
-    # Google says so of the tokens of a minute too.
+    # Google also says this of the tokens per minute.
     is_quota_of_a_minute = status == 429 and "resource_exhausted" in codes
     if status == 402 or codes & _PAYMENT_CODES or (_PAYMENT_TEXT.search(words) and not is_quota_of_a_minute):
         return ProviderPaymentRequired(message, provider=provider, status=status)

@@ -1,4 +1,4 @@
-"""The providers that the operator configured: from a model's handle to what is known of it and the client to ask."""
+"""The providers that the operator configured: resolves handles to models and clients."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ MNEMESH = "mnemesh"
 
 
 class Providers:
-    """Resolves handles, the same for everybody. `llm/organizations.py` lays over it what an organization has itself."""
+    """Resolves handles for every organization. `llm/model_catalog.py` adds those of an organization."""
 
     def __init__(
         self, settings: LlmSettings, *, sleep: Sleep = asyncio.sleep, monotonic: Callable[[], float] = time.monotonic
@@ -31,7 +31,7 @@ class Providers:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The configured providers, mnemesh's own among them."""
+        """The configured providers, including mnemesh's own."""
         return (MNEMESH, *self._providers)
 
     @property
@@ -41,14 +41,14 @@ class Providers:
 
     @property
     def settings(self) -> LlmSettings:
-        """What the operator configured."""
+        """The operator's settings."""
         return self._settings
 
     def resolve(self, handle: str) -> tuple[ModelInfo, LlmClient]:
-        """What is known of a model, and the client that asks it.
+        """Returns a model and its client.
 
         Raises:
-            ModelUnknown: the handle is no "provider/model", or its provider is not configured.
+            ModelUnknown: the handle is not "provider/model", or its provider is not configured.
         """
         if handle == REHEARSAL_HANDLE:
             return _rehearsal(), self._rehearsal
@@ -59,7 +59,9 @@ class Providers:
         return found.info(name, self._settings.context_windows.get(handle)), found.client
 
     async def resolve_for_turn(self, handle: str) -> tuple[ModelInfo, LlmClient]:
-        """As `resolve`, with the figures of a server that tells its own: it is asked once, and again if it was away.
+        """As `resolve`, with the figures of a server that reports its own.
+
+        It is called once, and again if it was unreachable.
 
         Raises:
             ModelUnknown: as `resolve`.
@@ -70,22 +72,22 @@ class Providers:
         return self.resolve(handle)
 
     async def default_handle(self) -> str:
-        """The model for who names none: the configured one, else OpenAI's, else Anthropic's, else the first other's.
+        """Returns the default model: the configured one, or OpenAI's, Anthropic's, or the first other provider's.
 
-        A server that lists its models is asked, and its first one taken; without any provider it is the rehearsal.
+        A server that lists its models is called, and its first model is used. Without any provider it is the rehearsal.
         """
         if self._settings.default_model is not None:
             return self._settings.default_model
         for provider in sorted(self._providers, key=preference):
-            await self._providers[provider].learn(anew=True)
+            await self._providers[provider].learn(refresh=True)
             if (name := self._providers[provider].default_model) is not None:
                 return f"{provider}/{name}"
         return REHEARSAL_HANDLE
 
     async def list_models(self) -> tuple[ModelInfo, ...]:
-        """The models on offer, by handle: from mnemesh's table, or from a server's own list.
+        """Returns the available models by handle: from mnemesh's table, or from a server's own list.
 
-        That list is as it was last read; it is read here where it never was.
+        That list is as it was last read. It is read here if it never was.
         """
         await asyncio.gather(*(provider.learn() for provider in self._providers.values()))
         handles = {REHEARSAL_HANDLE}
@@ -98,7 +100,7 @@ class Providers:
         return tuple(self.resolve(handle)[0] for handle in sorted(handles))
 
     async def prepare(self, handle: str) -> None:
-        """Imports the SDK behind a handle in a thread, so that the first turn does not pay for it.
+        """Imports the SDK of a handle in a thread, so that the first turn does not wait.
 
         Raises:
             ModelUnknown: as `resolve`.
@@ -108,13 +110,13 @@ class Providers:
             await asyncio.to_thread(client.prepare)
 
     async def close(self) -> None:
-        """Closes every connection pool."""
+        """Closes all connection pools."""
         for provider in self._providers.values():
             await provider.client.close()
 
 
 def unserved(handle: str, names: tuple[str, ...]) -> ModelUnknown:
-    """The error for a handle that nobody of these serves."""
+    """Returns the error for a handle that none of these providers serves."""
     return ModelUnknown(
         f'No configured provider serves the model "{handle}". Handles are "provider/model"; '
         f"configured: {', '.join(names)}.",
@@ -123,7 +125,7 @@ def unserved(handle: str, names: tuple[str, ...]) -> ModelUnknown:
 
 
 def preference(name: str) -> tuple[bool, bool]:
-    """Sorts providers by whose model is taken where none is named."""
+    """Sorts providers by precedence for the default model."""
     return (name != "openai", name != "anthropic")
 
 

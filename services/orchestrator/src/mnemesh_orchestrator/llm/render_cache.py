@@ -1,4 +1,4 @@
-"""Remembers the rendered text of stored messages, so that a long window costs its rendering once."""
+"""Caches the rendered text of stored messages, so that a long window is rendered once."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -9,10 +9,10 @@ _CHARACTERS: Final = 24_000_000
 
 
 class RenderCache:
-    """A bounded LRU of texts, each a pure function of its key and its source.
+    """A bounded LRU cache of texts. Each is a pure function of its key and its source.
 
-    The key names the message, the time zone and whatever else the text depends on. The source is the message itself:
-    an entry counts only for the same object or an equal one, so an edited message is rendered afresh under its old id.
+    The key holds the message id, the time zone and everything else that the text depends on. The source is the message:
+    an entry is valid only for the same or an equal object, so an edited message is rendered again.
     """
 
     def __init__(self, max_texts: int = _TEXTS, max_characters: int = _CHARACTERS) -> None:
@@ -25,7 +25,7 @@ class RenderCache:
         return len(self._entries)
 
     def text(self, key: Hashable, source: object, make: Callable[[], str]) -> str:
-        """The text under `key`, made now if it is not there for this source."""
+        """Returns the text under `key`, which is rendered if it is not cached for this source."""
         entry = self._entries.get(key)
         if entry is not None and (entry[0] is source or entry[0] == source):
             self._entries.move_to_end(key)
@@ -37,7 +37,7 @@ class RenderCache:
     def _keep(self, key: Hashable, source: object, text: str) -> None:
         if (old := self._entries.pop(key, None)) is not None:
             self._characters -= len(old[1])
-        if len(text) * 8 > self._max_characters:  # one picture must not push a whole window out
+        if len(text) * 8 > self._max_characters:  # One image must not evict a whole window.
             return
         self._entries[key] = (source, text)
         self._characters += len(text)

@@ -1,4 +1,4 @@
-"""Tool schemas in the form that providers hold a model to, and the way back for the arguments."""
+"""Tool schemas in the strict form that providers enforce, and the conversion of arguments back."""
 
 import json
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ _UNSUPPORTED = ("oneOf", "allOf", "not", "if", "patternProperties", "dependentSc
 
 
 def strict_schema(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The schema with every property required, optional ones nullable, and nothing else allowed.
+    """Returns the schema with every property required, optional ones nullable, and no other properties.
 
-    None where the schema cannot be put so (free-form objects, combinators that strict mode refuses).
+    Returns None if the schema has no such form (free-form objects, combinators that strict mode refuses).
     """
     try:
         return _strict(parameters, is_root=True)
@@ -24,10 +24,10 @@ def strict_schema(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def response_schema(wanted: ResponseFormat) -> dict[str, Any]:
-    """The schema of a response format as an object.
+    """Returns the schema of a response format as an object.
 
     Raises:
-        ProviderOptionsInvalid: it is no JSON object.
+        ProviderOptionsInvalid: it is not a JSON object.
     """
     try:
         schema = json.loads(wanted.schema or "{}")
@@ -39,14 +39,14 @@ def response_schema(wanted: ResponseFormat) -> dict[str, Any]:
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with nothing else allowed, as strict mode wants it said; unchanged where that would change it more."""
+    """Returns the schema without other properties, as strict mode requires; unchanged if that would change more."""
     closed = strict_schema(schema)
     has_more = closed is None or json.dumps(closed).count('"null"') != json.dumps(schema).count('"null"')
     return schema if closed is None or has_more else closed
 
 
 def under_own_schemas(calls: tuple[AnsweredCall, ...], request: LlmRequest) -> tuple[AnsweredCall, ...]:
-    """Calls that were given under strict schemas, as the tools' own schemas want them: added nulls left out again."""
+    """Converts calls made under strict schemas to the tools' own schemas: removes the nulls of optional arguments."""
     if not request.settings.strict_tool_schemas:
         return calls
     schemas = {tool.name: tool.parameters for tool in request.tools}

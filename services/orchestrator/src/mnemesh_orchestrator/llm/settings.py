@@ -1,4 +1,4 @@
-"""What somebody configured of providers: values from which clients are made, wherever they come from."""
+"""Settings of providers: values from which clients are created."""
 
 import re
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ _VERSION_PATH: Final = re.compile(r"/v\d+(?:beta\d*)?(?:/|$)|/openai(?:/|$)|/api
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderSettings:
-    """One provider: enough to make a client of it at any time.
+    """The settings of one provider, enough to create its client at any time.
 
-    `name` is the first part of its models' handles, `type` a key of DIALECTS.
-    A local type without a key is a server that wants none.
+    `name` is the first part of its models' handles, `type` a key of DIALECTS. A local type without a key is a server
+    that needs none.
     """
 
     name: str
@@ -29,38 +29,38 @@ class ProviderSettings:
     base_url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     api_version: str | None = None
-    """Azure's dated API; without it, Azure's v1 API is asked."""
+    """The version of Azure's dated API. Without it, Azure's v1 API is called."""
     region: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Sent along with each request."""
+    """Headers that are sent with each request."""
     is_registered: bool = False
-    """An organization's own: nothing that the operator's environment holds goes along."""
+    """True for an organization's own provider: nothing of the operator's environment is sent."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no message may quote; shorter values could be any word."""
+        """The values that no message may quote. Shorter values could be any word."""
         given = (self.api_key or "", *self.headers.values())
         return tuple(sorted({secret for secret in given if len(secret) >= _SHORTEST_SECRET}, key=len, reverse=True))
 
     @property
     def dialect(self) -> Dialect:
-        """How it departs from the common form."""
+        """The dialect of its vendor."""
         return dialect_for(self.type, self.base_url)
 
     @property
     def spoken(self) -> Api:
-        """The API that its client speaks."""
+        """The API that its client uses."""
         return self.api or self.dialect.api
 
     @property
     def endpoint(self) -> str | None:
-        """Where its client sends requests; None where nobody said."""
+        """The URL that its client calls; None if it is not configured."""
         if self.type == "azure" and self.base_url is not None:
             return _azure_endpoint(self.base_url, self.api_version)
         if self.base_url is None:
             known = self.dialect.base_url
             return None if known is None else known.replace("{region}", self.region or _DEFAULT_REGION)
-        # What Ollama and its like are usually configured with is the server, not the API on it.
+        # Users of Ollama and similar servers usually configure the server instead of its API.
         if self.dialect.is_local and self.type != "openai" and not _VERSION_PATH.search(urlsplit(self.base_url).path):
             return f"{self.base_url.rstrip('/')}/v1"
         return self.base_url
@@ -68,33 +68,35 @@ class ProviderSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlmSettings:
-    """All that the operator configured."""
+    """All settings of the operator."""
 
     providers: tuple[ProviderSettings, ...] = ()
     default_model: str | None = None
-    """The handle that a new agent gets; absent: chosen by what is configured."""
+    """The handle that a new agent gets. Without it, the configured providers decide."""
     context_windows: Mapping[str, int] = field(default_factory=dict)
-    """Tokens by handle, over whatever is known otherwise."""
+    """Context windows in tokens by handle. They override every other source."""
     limits: CallLimits = DEFAULT_LIMITS
 
 
-def configured_providers(env: Mapping[str, str], room: str, types: tuple[str, ...]) -> tuple[ProviderSettings, ...]:
-    """The providers of these types that the environment names, each under its type's own name.
+def configured_providers(env: Mapping[str, str], service: str, types: tuple[str, ...]) -> tuple[ProviderSettings, ...]:
+    """Returns the providers of these types that the environment configures, each under its type's own name.
 
-    `MNEMESH_<room>_<TYPE>_API_KEY`, `MNEMESH_<TYPE>_API_KEY` and the vendor's usual variable say its key, in this
-    order; likewise `_BASE_URL`, `_API`, `_API_VERSION` and `_REGION`.
+    The key is read from `MNEMESH_<SERVICE>_<TYPE>_API_KEY`, `MNEMESH_<TYPE>_API_KEY` or the vendor's usual variable, in
+    this order. The same holds for `_BASE_URL`, `_API`, `_API_VERSION` and `_REGION`.
 
     Raises:
-        ValueError: `_API` is no API.
+        ValueError: `_API` is not an API.
     """
-    found = (_configured(env, room, DIALECTS[name]) for name in types)
+    found = (_configured(env, service, DIALECTS[name]) for name in types)
     return tuple(settings for settings in found if settings is not None)
 
 
-def _configured(env: Mapping[str, str], room: str, dialect: Dialect) -> ProviderSettings | None:
+def _configured(env: Mapping[str, str], service: str, dialect: Dialect) -> ProviderSettings | None:
     def given(suffix: str, *usual: str) -> str | None:
         own = f"{dialect.type.upper()}_{suffix}"
-        return next((env[name] for name in (f"MNEMESH_{room}_{own}", f"MNEMESH_{own}", *usual) if env.get(name)), None)
+        return next(
+            (env[name] for name in (f"MNEMESH_{service}_{own}", f"MNEMESH_{own}", *usual) if env.get(name)), None
+        )
 
     key, url = given("API_KEY", *dialect.key_variables), given("BASE_URL", *dialect.url_variables)
     has_all = url is not None if dialect.is_local or dialect.base_url is None else (key or url) is not None
@@ -115,6 +117,6 @@ def _configured(env: Mapping[str, str], room: str, dialect: Dialect) -> Provider
 
 
 def _azure_endpoint(given: str, api_version: str | None) -> str:
-    """The root of Azure's API: v1 takes the deployment in the body, a dated version in the path."""
+    """Returns the root of Azure's API: v1 has the deployment in the body, a dated version in the path."""
     root = given.rstrip("/").removesuffix("/v1").removesuffix("/openai")
     return f"{root}/openai" if api_version else f"{root}/openai/v1"

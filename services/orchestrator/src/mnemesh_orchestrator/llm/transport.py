@@ -1,8 +1,8 @@
-"""Reads an answer through a provider's SDK, and says what went wrong in mnemesh's words.
+"""Reads answers through the SDK of a provider, and converts its errors.
 
-Both SDKs come from one generator: their clients, streams and errors have the same names and shapes. Calls go through
-the SDK's own `post` with a body that is already bytes: the typed `create` methods transform the whole window again for
-every call, which costs more CPU than all else in a step.
+Both SDKs come from one generator: their clients, streams and errors have the same names and forms. Calls use the SDK's
+`post` with a body of bytes. The typed `create` methods convert the whole window for every call, which costs more CPU
+than the rest of a step.
 """
 
 import asyncio
@@ -30,19 +30,21 @@ async def chunks(
     limits: CallLimits,
     secrets: Collection[str] = (),
 ) -> AsyncIterator[Any]:
-    """The decoded events of a streamed answer, or the one body of a server that does not stream.
+    """Yields the decoded events of a streamed answer, or the one body of a server that does not stream.
 
     Args:
-        sdk: the provider's SDK module; `client` is its async client.
-        path: the endpoint, under the client's base URL; `body` is what it is sent.
-        provider: its name, for messages.
-        limits: how long the answer may take.
-        secrets: what no error may quote.
+        sdk: the provider's SDK module.
+        client: its async client.
+        path: the endpoint below the client's base URL.
+        body: the request body.
+        provider: the name of the provider, for messages.
+        limits: the time limits of the answer.
+        secrets: the values that no error may quote.
 
     Raises:
-        ProviderError: whatever went wrong, before or after the first event.
+        ProviderError: the call failed, before or after the first event.
     """
-    import httpx2  # the SDKs' transport: loaded with them, not before
+    import httpx2  # This is the transport of the SDKs. It is loaded with them, not before.
 
     clock = asyncio.get_running_loop().time
     deadline = clock() + limits.total_seconds
@@ -61,7 +63,7 @@ async def chunks(
         async with stream:
             kind = stream.response.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind == "text/html":
-                raise ProviderBadAnswer(f"{provider} answered with a page of HTML.", provider=provider)
+                raise ProviderBadAnswer(f"{provider} returned an HTML page.", provider=provider)
             if kind == "application/json":
                 async with asyncio.timeout_at(deadline):
                     whole = await stream.response.aread()
@@ -74,7 +76,7 @@ async def chunks(
 
 
 def translated(sdk: ModuleType, provider: str, error: Exception, secrets: Collection[str] = ()) -> ProviderError:
-    """The error of mnemesh's tree that an exception from an SDK call means; it quotes none of the secrets."""
+    """Returns the error for an exception of an SDK. It quotes none of the secrets."""
     import httpx2
 
     root = error.__cause__ if isinstance(error, sdk.APIConnectionError) and error.__cause__ else error
@@ -86,7 +88,7 @@ def translated(sdk: ModuleType, provider: str, error: Exception, secrets: Collec
     if isinstance(root, httpx2.HTTPError | sdk.APIConnectionError):
         return ProviderUnavailable(f"The connection to {provider} broke before the answer's end.", provider=provider)
     if isinstance(error, sdk.APIStatusError):
-        # An error event inside of a stream carries the status of the stream itself, which was fine.
+        # An error event inside a stream has the status of the stream, which was good.
         status = error.status_code if error.status_code >= 300 else None
         return diagnose(provider, status, _concealed(error.body, secrets), error.response.headers)
     if isinstance(error, sdk.APIError):
@@ -95,10 +97,9 @@ def translated(sdk: ModuleType, provider: str, error: Exception, secrets: Collec
 
 
 def sever(client: Any, headers: Mapping[str, str]) -> None:
-    """Leaves the process's environment out of what a client sends.
+    """Removes the process's environment from the requests of a client.
 
-    The SDKs put the operator's account, project and further headers there by themselves; where an organization's own
-    provider is asked, these are somebody else's.
+    The SDKs add the operator's account, project and headers. An organization's own provider must not receive them.
     """
     for name in ("organization", "project", "admin_api_key", "auth_token", "webhook_key", "webhook_secret"):
         if hasattr(client, name):
@@ -107,7 +108,7 @@ def sever(client: Any, headers: Mapping[str, str]) -> None:
 
 
 def _concealed(value: Any, secrets: Collection[str]) -> Any:
-    """A decoded body in which no secret stands: some servers quote the key that they refuse."""
+    """Returns a decoded body without the secrets. Some servers quote the key that they refuse."""
     match value:
         case str():
             for secret in secrets:

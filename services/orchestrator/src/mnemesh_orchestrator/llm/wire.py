@@ -1,4 +1,4 @@
-"""Request bodies as bytes: the same request always gives the same ones."""
+"""Request bodies as bytes. Equal requests give equal bytes."""
 
 import base64
 import json
@@ -13,12 +13,12 @@ from mnemesh_orchestrator.llm.render_cache import RenderCache
 
 
 def encode_body(body: Mapping[str, Any]) -> bytes:
-    """A body as compact JSON, keys in the order in which the renderer set them."""
+    """Returns a body as compact JSON, with keys in the order of the renderer."""
     return msgspec.json.encode(body, enc_hook=_plain)
 
 
 def with_provider_options(body: dict[str, Any], options: str | None, protected: frozenset[str]) -> dict[str, Any]:
-    """The body with an agent's own options laid over it, but for the fields that mnemesh answers for.
+    """Returns the body with an agent's own options, except for the fields that mnemesh controls.
 
     Raises:
         ProviderOptionsInvalid: the options are not the text of a JSON object.
@@ -36,7 +36,7 @@ def with_provider_options(body: dict[str, Any], options: str | None, protected: 
 
 
 def image_base64(image: ImagePart, ordinal: int, source: Message | None, cache: RenderCache) -> str:
-    """The bytes of an inline image as base64 text."""
+    """Returns the bytes of an inline image as base64 text."""
 
     def make() -> str:
         return base64.b64encode(image.data or b"").decode("ascii")

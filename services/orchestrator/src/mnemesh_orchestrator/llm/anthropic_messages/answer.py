@@ -1,4 +1,4 @@
-"""Puts an Anthropic answer together from its events, or from one plain message."""
+"""Assembles an Anthropic answer from its events, or from one plain message."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ _APPENDED = {"text_delta": "text", "thinking_delta": "thinking", "signature_delt
 
 
 class MessagesAnswer:
-    """One answer in the making. `add` takes an event and gives what to show; the properties are the whole so far."""
+    """An answer in progress. `add` takes an event and returns deltas; the properties hold everything so far."""
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
@@ -41,7 +41,7 @@ class MessagesAnswer:
         self._stop_reason: str | None = None
 
     def add(self, event: Any) -> Iterator[LlmEvent]:
-        """Takes one event of a stream, or a whole message.
+        """Adds one event of a stream, or a whole message.
 
         Raises:
             ProviderBadAnswer: it is neither.
@@ -62,16 +62,16 @@ class MessagesAnswer:
                 for index, block in enumerate(blocks):
                     yield from self._open(index, block)
             case {"type": str()}:
-                pass  # message_stop, content_block_stop, ping, and what the API may yet invent
+                pass  # message_stop, content_block_stop, ping, and future events of the API.
             case _:
                 words = f"{self._provider} sent something that is no event of a message."
                 raise ProviderBadAnswer(words, provider=self._provider)
 
     def check_complete(self) -> None:
-        """Says whether a stream that ended had come to its end.
+        """Checks that a stream was complete when it ended.
 
         Raises:
-            ProviderUnavailable: it was cut before it gave a reason to stop.
+            ProviderUnavailable: it ended without a stop reason.
         """
         if self._stop_reason is None:
             words = f"The stream from {self._provider} was cut before its end."
@@ -79,12 +79,12 @@ class MessagesAnswer:
 
     @property
     def content(self) -> tuple[ContentPart, ...]:
-        """Text and thinking, in the order in which they came."""
+        """Text and thinking in the order of arrival."""
         return tuple(part for _, block in sorted(self._blocks.items()) if (part := _part(block)) is not None)
 
     @property
     def tool_calls(self) -> tuple[AnsweredCall, ...]:
-        """The calls in their order."""
+        """The tool calls in order."""
         return tuple(
             AnsweredCall(str(block.get("name") or ""), self._arguments(index, block), block.get("id"))
             for index, block in sorted(self._blocks.items())
@@ -93,12 +93,12 @@ class MessagesAnswer:
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Why the model stopped."""
+        """The reason why the model stopped."""
         return _FINISH.get(self._stop_reason or "", FinishReason.STOP)
 
     @property
     def usage(self) -> Usage:
-        """The figures, with cached tokens counted into the prompt as mnemesh counts them everywhere."""
+        """The token counts. Cached tokens are part of the prompt, as everywhere in mnemesh."""
         fresh, said = _count(self._usage.get("input_tokens")), _count(self._usage.get("output_tokens"))
         read = _count(self._usage.get("cache_read_input_tokens"))
         written = _count(self._usage.get("cache_creation_input_tokens"))
@@ -115,7 +115,7 @@ class MessagesAnswer:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The answer as the body that a call without streaming would have given: the trace."""
+        """The answer as a call without streaming would have returned it, for the trace."""
         blocks = [
             {**block, "input": _decoded(self._arguments(index, block))} if block.get("type") == "tool_use" else block
             for index, block in sorted(self._blocks.items())

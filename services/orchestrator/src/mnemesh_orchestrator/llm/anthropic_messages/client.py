@@ -1,4 +1,4 @@
-"""Asks Anthropic, or a server that speaks its messages API, through the anthropic SDK."""
+"""Calls Anthropic, or a server with its messages API, through the anthropic SDK."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class AnthropicMessagesClient:
-    """An LlmClient on one endpoint. The SDK, over a second of importing, comes with the first call."""
+    """An LlmClient for one endpoint. The first call imports the SDK, which takes more than a second."""
 
     def __init__(
         self,
@@ -41,23 +41,23 @@ class AnthropicMessagesClient:
         self._opened: AsyncAnthropic | None = None
 
     def render(self, request: LlmRequest) -> str:
-        """The request body as JSON text."""
+        """Returns the request body as JSON text."""
         return self._encoded(request).decode()
 
     def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
-        """Asks the model; see the port."""
+        """Calls the model; see the port."""
         body = self._encoded(request)
         return with_retries(lambda: self._ask(request, body), self._limits, self._sleep, self._settings.secrets)
 
     def prepare(self) -> None:
-        """Imports the SDK and opens the client, so that the first turn does not wait for it. May run in a thread."""
+        """Imports the SDK and opens the client, so that the first turn does not wait. May run in a thread."""
         self._client()
 
     async def get(self, path: str) -> Any:
-        """The decoded answer to a GET under the base URL.
+        """Returns the decoded answer to a GET below the base URL.
 
         Raises:
-            ProviderError: it could not be asked.
+            ProviderError: the endpoint could not be called.
         """
         import anthropic
 
@@ -108,13 +108,13 @@ class AnthropicMessagesClient:
 
             key, endpoint = self._settings.api_key or "none", self._settings.endpoint
             is_official = endpoint == DIALECTS["anthropic"].base_url
-            # The SDK sends a bearer token; servers that speak an older form of the API know only this header.
+            # The SDK sends a bearer token. Servers with an older form of the API know only this header.
             headers = {**({} if is_official else {"x-api-key": key}), **self._settings.headers}
             self._opened = anthropic.AsyncAnthropic(
                 api_key=key,
                 base_url=endpoint,
                 default_headers=headers or None,
-                max_retries=0,  # with_retries asks again: it keeps to a budget and waits under a test's clock
+                max_retries=0,  # with_retries retries: it has a budget and waits by the clock of the test.
                 timeout=anthropic.Timeout(self._limits.idle_seconds, connect=self._limits.connect_seconds),
             )
             if self._settings.is_registered:

@@ -29,22 +29,22 @@ DEFAULT_MAX_TOKENS: Final = 4096
 _LEAST_THINKING: Final = 1024
 _PROTECTED: Final = frozenset({"messages", "stream", "tools", "system"})
 _EPHEMERAL: Final = {"type": "ephemeral"}
-# From 4.6 on a model decides itself how long it thinks; the older ones are given a budget of tokens.
+# From 4.6 on a model chooses the length of its thinking. Older ones get a token budget.
 _TAKES_BUDGET: Final = re.compile(r"claude-(?:3|(?:opus|sonnet|haiku)-4(?:-[0-5])?(?:-\d{8})?$)")
 
 
 def render_body(
     request: LlmRequest, cache: RenderCache | None = None, *, cache_breakpoints: bool = True
 ) -> dict[str, Any]:
-    """The body that `stream` sends.
+    """Returns the body that `stream` sends.
 
     Args:
-        request: what to ask.
-        cache: where rendered texts are remembered.
-        cache_breakpoints: mark the system block and the window's end for the provider's prompt cache.
+        request: the request.
+        cache: the cache of rendered texts.
+        cache_breakpoints: whether to mark the system block and the end of the window for the provider's prompt cache.
 
     Raises:
-        ProviderOptionsInvalid: the agent's provider_options or response schema are no JSON.
+        ProviderOptionsInvalid: the agent's provider_options or response schema are not JSON.
     """
     cache = cache if cache is not None else RenderCache()
     told = turns(request, cache)
@@ -76,7 +76,7 @@ def render_body(
 
 
 def _messages(told: Sequence[Turn], with_thinking: bool, cache: RenderCache) -> list[dict[str, Any]]:
-    """The turns with alternating roles: what stands side by side under one role becomes one message."""
+    """Returns the turns with alternating roles. Neighbours with one role become one message."""
     messages: list[dict[str, Any]] = []
     for turn in told:
         match turn:
@@ -113,7 +113,7 @@ def _assistant(turn: AssistantTurn, with_thinking: bool) -> list[Block]:
 
 
 def _thoughts(turn: AssistantTurn) -> list[Block]:
-    """The thinking that the provider can check to be its own."""
+    """Returns the thinking that the provider can verify as its own."""
     blocks: list[Block] = []
     for part in turn.message.content if turn.is_own else ():
         if isinstance(part, ReasoningPart) and part.is_native and part.signature:
@@ -154,7 +154,7 @@ def _tool(tool: ToolSchema, is_strict: bool) -> Block:
 
 def _tool_choice(request: LlmRequest, *, is_forced: bool) -> Block:
     choice = request.tool_choice
-    # The API refuses a forced choice beside thinking, so there the model is left to choose.
+    # The API refuses a forced choice together with thinking, so the model may choose.
     if not is_forced or choice.kind is ToolChoiceKind.AUTO:
         kind: Block = {"type": "auto"}
     elif choice.kind is ToolChoiceKind.NAMED:
@@ -174,7 +174,10 @@ def _thinking(request: LlmRequest, told: Sequence[Turn]) -> Block | None:
 
 
 def _is_bare_tool_loop(told: Sequence[Turn]) -> bool:
-    """Whether the last call stands without its thinking, as another model left it: thinking must be off to go on."""
+    """Returns whether the last call has no thinking, because another model made it.
+
+    Thinking must be off to continue.
+    """
     last = next((turn for turn in reversed(told) if isinstance(turn, AssistantTurn)), None)
     return last is not None and bool(last.calls) and not _thoughts(last)
 

@@ -1,4 +1,4 @@
-"""Puts an OpenAI answer together from chunks, or from one plain body, however loosely a server keeps to the form."""
+"""Assembles an OpenAI answer from chunks, or from one plain body, tolerating deviations of servers."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -42,7 +42,7 @@ class _Call:
 
 
 class ChatAnswer:
-    """One answer in the making. `add` takes what came and gives what to show; the properties are the whole so far."""
+    """An answer in progress. `add` takes a chunk and returns deltas; the properties hold everything so far."""
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
@@ -56,13 +56,15 @@ class ChatAnswer:
         self._usage: Mapping[str, Any] | None = None
 
     def add(self, chunk: object) -> Iterator[LlmEvent]:
-        """Takes one chunk of a stream, or a whole completion.
+        """Adds one chunk of a stream, or a whole completion.
 
         Raises:
-            ProviderBadAnswer: it is nothing like a completion.
+            ProviderBadAnswer: it does not resemble a completion.
         """
         if not isinstance(chunk, Mapping) or not chunk.keys() & {"choices", "usage", "id", "object"}:
-            raise ProviderBadAnswer(f"{self._provider} sent something that is no completion.", provider=self._provider)
+            raise ProviderBadAnswer(
+                f"{self._provider} returned something other than a completion.", provider=self._provider
+            )
         self._has_chunks = True
         self._id = self._id or chunk.get("id")
         self._model = self._model or chunk.get("model")
@@ -75,13 +77,13 @@ class ChatAnswer:
             self._finish = choice.get("finish_reason") or self._finish or ("stop" if is_whole else None)
 
     def check_complete(self) -> None:
-        """Says whether a stream that ended had come to its end.
+        """Checks that a stream was complete when it ended.
 
         Raises:
-            ProviderUnavailable: it was cut: it never gave a finish reason, or nothing at all.
+            ProviderUnavailable: it ended without a finish reason, or was empty.
         """
         if self._finish == "error":
-            raise ProviderUnavailable(f"{self._provider} gave up in the middle of its answer.", provider=self._provider)
+            raise ProviderUnavailable(f"{self._provider} ended in the middle of its answer.", provider=self._provider)
         if self._finish is None and (self._has_choices or not self._has_chunks):
             raise ProviderUnavailable(
                 f"The stream from {self._provider} was cut before its end.", provider=self._provider
@@ -89,7 +91,7 @@ class ChatAnswer:
 
     @property
     def content(self) -> tuple[ContentPart, ...]:
-        """Text and reasoning, in the order in which they came, and the signature of a signed call."""
+        """Text and reasoning in the order of arrival, and the signature of a signed call."""
         said = tuple(
             TextPart("".join(pieces)) if kind is TextPart else ReasoningPart("".join(pieces), is_native=True)
             for kind, pieces in self._parts
@@ -99,20 +101,20 @@ class ChatAnswer:
 
     @property
     def tool_calls(self) -> tuple[AnsweredCall, ...]:
-        """The calls, in the order in which they began. A call without arguments has an empty object."""
+        """The tool calls in the order in which they started. A call without arguments has an empty object."""
         return tuple(
             AnsweredCall(call.name, call.arguments if call.arguments.strip() else "{}", call.id) for call in self._calls
         )
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Why the model stopped. Servers say "stop" of forced calls too, so calls decide."""
+        """The reason why the model stopped. Servers report "stop" for forced calls too, so calls take precedence."""
         finish = _FINISH.get(self._finish or "", FinishReason.STOP)
         return FinishReason.TOOL_CALLS if finish is FinishReason.STOP and self._calls else finish
 
     @property
     def usage(self) -> Usage:
-        """The figures that the provider gave; what it did not give stays None."""
+        """The token counts of the provider. Missing counts stay None."""
         usage = self._usage or {}
         prompt, completion = _row(usage.get("prompt_tokens_details")), _row(usage.get("completion_tokens_details"))
         cached = prompt.get("cached_tokens")
@@ -127,7 +129,7 @@ class ChatAnswer:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The answer as the body that a call without streaming would have given: the trace."""
+        """The answer as a call without streaming would have returned it, for the trace."""
         texts = {kind: "".join(p for k, pieces in self._parts if k is kind for p in pieces) for kind, _ in self._parts}
         message: dict[str, Any] = {"role": "assistant", "content": texts.get(TextPart)}
         if ReasoningPart in texts:
@@ -143,7 +145,7 @@ class ChatAnswer:
     def _add_said(self, said: Mapping[str, Any]) -> Iterator[LlmEvent]:
         if thought := _text(said.get("reasoning_content")) or _text(said.get("reasoning")):
             yield self._add_text(ReasoningPart, thought)
-        for key in ("content", "refusal"):  # a refusal is what the model says, and the user is to read it
+        for key in ("content", "refusal"):  # A refusal is text of the model, which the user reads.
             if text := _text(said.get(key)):
                 yield self._add_text(TextPart, text)
         for piece in _rows(said.get("tool_calls")):
@@ -171,7 +173,7 @@ class ChatAnswer:
             yield ToolCallDelta(self._calls.index(call), call.name, arguments or "")
 
     def _call_of(self, piece: Mapping[str, Any], name: str) -> _Call:
-        """The call that a piece belongs to: by its index, and where servers leave that out or repeat it, by more."""
+        """Returns the call of a piece: by its index, or by other signs if servers omit or repeat it."""
         index = piece.get("index") if isinstance(piece.get("index"), int) else None
         known = [call for call in self._calls if index is None or call.wire_index in (index, None)]
         last = known[-1] if known else None
@@ -181,7 +183,7 @@ class ChatAnswer:
         return last
 
     def _is_further(self, last: _Call, piece: Mapping[str, Any], name: str) -> bool:
-        """Whether a piece that names a function begins another call rather than repeating the last one's name."""
+        """Returns whether a piece that names a function starts another call. Some servers repeat the name."""
         other_id = bool(piece.get("id") and last.id and piece["id"] != last.id)
         return other_id or (bool(last.pieces) and (name != last.name or _is_json(last.arguments)))
 
@@ -200,7 +202,7 @@ def _is_json(text: str) -> bool:
 
 
 def _text(value: object) -> str:
-    """Text as most servers give it, or joined from the typed parts that some give."""
+    """Returns text, either plain or joined from typed parts."""
     if isinstance(value, str):
         return value
     return "".join(str(part.get("text") or "") for part in _rows(value))

@@ -1,4 +1,4 @@
-"""Asks OpenAI, or a server that speaks its chat completions."""
+"""Calls OpenAI, or a server with its chat completions."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from mnemesh_orchestrator.llm.render_cache import RenderCache
 
 
 class OpenAiChatClient(OpenAiClient):
-    """Speaks chat completions."""
+    """A client of chat completions."""
 
     api_path = "/chat/completions"
 

@@ -23,20 +23,20 @@ from mnemesh_orchestrator.llm.schemas import response_schema, strict_schema
 from mnemesh_orchestrator.llm.wire import image_base64, with_provider_options
 from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat, ToolSchema
 
-# What mnemesh's own loop depends on, so no provider option may change it.
+# The loop depends on these fields, so no provider option may change them.
 _PROTECTED = frozenset({"messages", "stream", "tools"})
 _REASONS = re.compile(r"^(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
 _REFUSES_PARALLEL_FLAG = re.compile(r"^o\d")
 _OFFICIAL: Final = frozenset({"openai", "azure"})
-# What Gemini documents for calls that it has not made itself.
+# Gemini documents this value for calls that it did not make.
 _UNSIGNED: Final = "skip_thought_signature_validator"
 
 
 def render_body(request: LlmRequest, cache: RenderCache | None = None) -> dict[str, Any]:
-    """The body that `stream` sends, in the dialect of the model's vendor.
+    """Returns the body that `stream` sends, in the dialect of the model's vendor.
 
     Raises:
-        ProviderOptionsInvalid: the agent's provider_options or response schema are no JSON.
+        ProviderOptionsInvalid: the agent's provider_options or response schema are not JSON.
     """
     cache = cache if cache is not None else RenderCache()
     dialect = dialect_of(request.model)
@@ -58,7 +58,7 @@ def render_body(request: LlmRequest, cache: RenderCache | None = None) -> dict[s
 
 
 def reasons(model: ModelInfo) -> bool:
-    """Whether it is one of OpenAI's reasoning models, which refuse to be told a temperature."""
+    """Returns whether this is one of OpenAI's reasoning models, which refuse a temperature."""
     return dialect_of(model).type in _OFFICIAL and _REASONS.match(model.provider_model) is not None
 
 
@@ -82,7 +82,7 @@ def _sampling(request: LlmRequest, dialect: Dialect) -> dict[str, Any]:
 
 
 def _messages(told: Sequence[Turn], cache: RenderCache, dialect: Dialect) -> Iterator[dict[str, Any]]:
-    """The turns in the order that the vendor demands."""
+    """Returns the turns in the order that the vendor requires."""
     before = ""
     for turn in told:
         for message in _shown(turn, cache, dialect):
@@ -128,7 +128,7 @@ def _reasoning(turn: AssistantTurn) -> str:
 
 
 def _signature(turn: AssistantTurn) -> str:
-    """The signature of an answer's first call; the others of an answer have none."""
+    """Returns the signature of an answer's first call. Its other calls have none."""
     parts = (part.signature for part in turn.message.content if isinstance(part, OmittedReasoningPart))
     return next((signature for signature in parts if signature and turn.is_own), _UNSIGNED)
 
@@ -164,7 +164,7 @@ def _tool_choice(request: LlmRequest, dialect: Dialect) -> str | dict[str, Any]:
     choice = request.tool_choice
     if choice.kind is ToolChoiceKind.NAMED and dialect.named_choice:
         return {"type": "function", "function": {"name": choice.name}}
-    # A tool is named where it is the only one on offer, so that "some tool" means the same.
+    # A named tool is the only one offered, so "any tool" has the same meaning.
     return "auto" if choice.kind is ToolChoiceKind.AUTO else dialect.required_choice
 
 

@@ -1,4 +1,4 @@
-"""Puts an answer of the Responses API together from its events, or from one plain body."""
+"""Assembles an answer of the Responses API from its events, or from one plain body."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -29,7 +29,7 @@ _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response
 
 
 class ResponsesAnswer:
-    """One answer in the making. `add` takes an event and gives what to show; the properties are the whole so far."""
+    """An answer in progress. `add` takes an event and returns deltas; the properties hold everything so far."""
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
@@ -38,14 +38,16 @@ class ResponsesAnswer:
         self._whole: Mapping[str, Any] | None = None
 
     def add(self, event: object) -> Iterator[LlmEvent]:
-        """Takes one event of a stream, or a whole response.
+        """Adds one event of a stream, or a whole response.
 
         Raises:
-            ProviderError: the event says that the answer failed.
-            ProviderBadAnswer: it is no event of a response.
+            ProviderError: the event reports that the answer failed.
+            ProviderBadAnswer: it is not an event of a response.
         """
         if not isinstance(event, Mapping):
-            raise ProviderBadAnswer(f"{self._provider} sent something that is no event.", provider=self._provider)
+            raise ProviderBadAnswer(
+                f"{self._provider} returned something other than an event.", provider=self._provider
+            )
         match event:
             case {"type": "error"}:
                 raise diagnose(self._provider, None, event)
@@ -62,16 +64,16 @@ class ResponsesAnswer:
             case {"object": "response", "output": list()}:
                 yield from self._end(event, is_streamed=False)
             case {"type": str()}:
-                pass  # created, in_progress, part and text done, and what the API may yet invent
+                pass  # created, in_progress, the ends of parts and texts, and future events of the API.
             case _:
-                words = f"{self._provider} sent something that is no event of a response."
+                words = f"{self._provider} returned something other than an event of a response."
                 raise ProviderBadAnswer(words, provider=self._provider)
 
     def check_complete(self) -> None:
-        """Says whether a stream that ended had come to its end.
+        """Checks that a stream was complete when it ended.
 
         Raises:
-            ProviderUnavailable: it was cut before the response was said to be over.
+            ProviderUnavailable: it ended before the response was complete.
         """
         if self._whole is None:
             words = f"The stream from {self._provider} was cut before its end."
@@ -79,12 +81,12 @@ class ResponsesAnswer:
 
     @property
     def content(self) -> tuple[ContentPart, ...]:
-        """Text and reasoning, in the order in which they came."""
+        """Text and reasoning in the order of arrival."""
         return tuple(part for index, item in sorted(self._items.items()) for part in self._parts(index, item))
 
     @property
     def tool_calls(self) -> tuple[AnsweredCall, ...]:
-        """The calls in their order. A call without arguments has an empty object."""
+        """The tool calls in order. A call without arguments has an empty object."""
         return tuple(
             AnsweredCall(str(item.get("name") or ""), self._arguments(index, item), item.get("call_id") or None)
             for index, item in sorted(self._items.items())
@@ -93,7 +95,7 @@ class ResponsesAnswer:
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Why the model stopped."""
+        """The reason why the model stopped."""
         whole = self._whole or {}
         if whole.get("status") == "incomplete":
             return _INCOMPLETE.get(str(_row(whole.get("incomplete_details")).get("reason")), FinishReason.LENGTH)
@@ -101,7 +103,7 @@ class ResponsesAnswer:
 
     @property
     def usage(self) -> Usage:
-        """The figures that the provider gave; what it did not give stays None."""
+        """The token counts of the provider. Missing counts stay None."""
         usage = _row((self._whole or {}).get("usage"))
         read, written = _row(usage.get("input_tokens_details")), _row(usage.get("output_tokens_details"))
         return Usage(
@@ -115,7 +117,7 @@ class ResponsesAnswer:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The answer as the body that a call without streaming would have given: the trace."""
+        """The answer as a call without streaming would have returned it, for the trace."""
         head = {key: value for key, value in (self._whole or {}).items() if key in _TRACED}
         return {**head, "output": [item for _, item in sorted(self._items.items())]}
 
@@ -125,7 +127,7 @@ class ResponsesAnswer:
             yield ToolCallDelta(self._ordinal(index), str(item["name"]), str(item.get("arguments") or ""))
 
     def _close(self, index: int, item: Mapping[str, Any]) -> Iterator[LlmEvent]:
-        """The item as it ended, which counts for more than its pieces; one that was never opened is shown now."""
+        """Takes the final form of an item, which replaces its pieces. An item that was never opened is emitted now."""
         was_open = index in self._items
         self._items[index] = dict(item)
         if not was_open:
@@ -176,7 +178,7 @@ class ResponsesAnswer:
     def _said(self, index: int, item: Mapping[str, Any]) -> Iterator[str]:
         parts = _rows(item.get("content"))
         texts = [str(part.get("text") or part.get("refusal") or "") for part in parts]
-        # A refusal is what the model says, and the user is to read it.
+        # A refusal is text of the model, which the user reads.
         yield from (text for text in (texts or self._streamed(index, "content_index")) if text)
 
     def _thought(self, index: int, item: Mapping[str, Any]) -> Iterator[ContentPart]:
@@ -184,7 +186,7 @@ class ResponsesAnswer:
         summaries = summaries or tuple(self._streamed(index, "summary_index"))
         encrypted, said = item.get("encrypted_content"), _rows(item.get("content"))
         opened = "".join(str(row.get("text") or "") for row in said) or "".join(self._streamed(index, "content_index"))
-        if opened:  # open weights think in plain sight
+        if opened:  # Open-weight models return their reasoning as text.
             yield ReasoningPart(opened, is_native=True)
         elif summaries or encrypted:
             yield SummarizedReasoningPart(str(item.get("id") or ""), summaries, encrypted or None)

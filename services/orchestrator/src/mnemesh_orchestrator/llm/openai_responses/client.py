@@ -1,4 +1,4 @@
-"""Asks OpenAI, or a server that speaks its Responses API."""
+"""Calls OpenAI, or a server with its Responses API."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from mnemesh_orchestrator.llm.render_cache import RenderCache
 
 
 class OpenAiResponsesClient(OpenAiClient):
-    """Speaks the Responses API."""
+    """A client of the Responses API."""
 
     api_path = "/responses"
 

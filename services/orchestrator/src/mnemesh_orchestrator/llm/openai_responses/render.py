@@ -1,6 +1,6 @@
 """Renders a request as the body of a call to OpenAI's Responses API. Pure, with a stable order of keys.
 
-Nothing is stored at the provider: every request carries the whole window, and reasoning goes back encrypted.
+The provider stores nothing: every request contains the whole window, and reasoning is returned encrypted.
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ Item = dict[str, Any]
 
 _PROTECTED: Final = frozenset({"instructions", "input", "stream", "store", "tools"})
 PHASE: Final = "phase:"
-"""Begins the signature of a text that the provider marked as commentary or as the final answer."""
+"""The start of the signature of a text that the provider marked as commentary or final answer."""
 
 
 def render_body(request: LlmRequest, cache: RenderCache | None = None) -> dict[str, Any]:
-    """The body that `stream` sends.
+    """Returns the body that `stream` sends.
 
     Raises:
-        ProviderOptionsInvalid: the agent's provider_options or response schema are no JSON.
+        ProviderOptionsInvalid: the agent's provider_options or response schema are not JSON.
     """
     cache = cache if cache is not None else RenderCache()
     dialect, settings = dialect_of(request.model), request.settings
@@ -56,7 +56,7 @@ def _sampling(request: LlmRequest) -> dict[str, Any]:
     thinks = is_reasoning or bool(settings.enable_reasoner)
     reasoning = {
         "effort": settings.reasoning_effort,
-        # Some organizations must be verified before they may ask for summaries, so only who wants them asks.
+        # Some organizations must be verified before they may request summaries, so they are requested on demand only.
         "summary": "auto" if settings.enable_reasoner else None,
     }
     reasoning = {key: value for key, value in reasoning.items() if value is not None}
@@ -87,7 +87,7 @@ def _assistant(turn: AssistantTurn) -> Iterator[Item]:
     parts = [part for part in turn.message.content if _is_told(part, is_own=turn.is_own)]
     for part, behind in zip(parts, [*parts[1:], None], strict=False):
         if isinstance(part, SummarizedReasoningPart):
-            # The API refuses reasoning that what it led to does not follow.
+            # The API refuses reasoning without the output that followed it.
             is_followed = isinstance(behind, TextPart) or (behind is None and turn.calls)
             if is_followed:
                 yield _reasoning(part)
@@ -140,7 +140,7 @@ def _tool(tool: ToolSchema, is_strict: bool) -> Item:
         "name": tool.name,
         "description": tool.description,
         "parameters": tool.parameters if strict is None else strict,
-        "strict": strict is not None,  # left out, it means true here
+        "strict": strict is not None,  # An omitted value means true here.
     }
 
 

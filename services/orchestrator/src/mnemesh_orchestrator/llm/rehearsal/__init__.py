@@ -1,4 +1,4 @@
-"""`mnemesh/rehearsal`: no language model, but fixed rules that let the whole machine be seen offline."""
+"""`mnemesh/rehearsal`: fixed rules instead of a language model, so that the whole mesh can be tried offline."""
 
 from mnemesh_orchestrator.llm.rehearsal.client import REHEARSAL_HANDLE, RehearsalClient
 

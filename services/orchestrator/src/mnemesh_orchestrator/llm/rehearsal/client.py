@@ -1,4 +1,4 @@
-"""The rehearsal as an LlmClient: decides by rules, and streams its answer as a model would."""
+"""The rehearsal as an LlmClient: decides by rules, and streams its answer like a model."""
 
 import asyncio
 import json
@@ -28,13 +28,13 @@ _CHARACTERS_PER_TOKEN: Final = 4
 
 
 class RehearsalClient:
-    """Runs in process, needs no network, and gives the same answer to the same request."""
+    """Runs in process without a network, and gives the same answer to the same request."""
 
     def __init__(self) -> None:
         self._cache = RenderCache()
 
     def render(self, request: LlmRequest) -> str:
-        """The request as a chat completion body would show it."""
+        """Returns the request as the body of a chat completion."""
         return encode_body(render_body(request, self._cache)).decode()
 
     async def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
@@ -49,7 +49,7 @@ class RehearsalClient:
         said = text or calls[0].arguments
         for piece in _pieces(said):
             yield TextDelta(piece) if text else ToolCallDelta(0, calls[0].name, piece)
-            await asyncio.sleep(0)  # as between the tokens of a real stream, others get their turn
+            await asyncio.sleep(0)  # Other tasks may run, as they do between the tokens of a real stream.
         prompt, completion = _tokens(body), _tokens(said)
         yield LlmAnswer(
             content=(TextPart(text),) if text else (),
@@ -61,7 +61,7 @@ class RehearsalClient:
         )
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no connection is open."""
 
 
 def _pieces(text: str) -> Iterator[str]:

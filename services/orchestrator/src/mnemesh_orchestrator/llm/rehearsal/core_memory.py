@@ -1,4 +1,4 @@
-"""Reads the human block out of a system message, and finds the edit that puts a name into it."""
+"""Reads the human block of a system message, and finds the edit that stores a name in it."""
 
 import re
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _UNKNOWN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class NameLine:
-    """A line of the block that has a place for the name: the text before it, the name ("" if unknown), the rest."""
+    """A line of the block with a name or a space for it: the text before, the name ("" if unknown), and the rest."""
 
     head: str
     name: str
@@ -42,7 +42,7 @@ class NameLine:
         return self.head + self.name + self.tail
 
     def with_name(self, name: str) -> str:
-        """The line with that name in its place."""
+        """Returns the line with that name."""
         return f"{self.head if self.head[-1:].isspace() else self.head + ' '}{name}{self.tail}"
 
 
@@ -55,7 +55,7 @@ class MemoryEdit:
 
 
 def human_block(system: str) -> str | None:
-    """The value of the human block as its owner wrote it, without the numbers of a numbered display."""
+    """Returns the value of the human block without line numbers."""
     section = _SECTION.search(system)
     found = _VALUE.search(section[1]) if section else None
     if found is None:
@@ -66,7 +66,7 @@ def human_block(system: str) -> str | None:
 
 
 def name_line(block: str) -> NameLine | None:
-    """Where the block holds the human's name, or a place for it."""
+    """Returns the line of the block for the human's name."""
     for found in _NAME_LINE.finditer(block):
         name = found["name"]
         if _UNKNOWN.match(name):
@@ -77,20 +77,20 @@ def name_line(block: str) -> NameLine | None:
 
 
 def known_name(block: str | None) -> str | None:
-    """The human's name, where the block has one."""
+    """Returns the human's name if the block holds it."""
     line = name_line(block) if block else None
     return None if line is None or _UNKNOWN.match(line.name) else line.name
 
 
 def name_edit(name: str, block: str, tools: Mapping[str, ToolSchema]) -> MemoryEdit | None:
-    """The edit by which the block says that name: the line that holds one changed, or else a line added.
+    """Returns the edit that stores a name: it changes the line for it, or adds a line.
 
-    None where no offered tool can do it.
+    Returns None if no offered tool can do it.
     """
     line = name_line(block)
     if line is not None:
         old, new = line.text, line.with_name(name)
-        if block.count(old) > 1:  # a replacement must be unambiguous
+        if block.count(old) > 1:  # A replacement must be unambiguous.
             old, new = block, block.replace(old, new, 1)
         if (edit := _replacing(old, new, block, tools)) is not None:
             return edit

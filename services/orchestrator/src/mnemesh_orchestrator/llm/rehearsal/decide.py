@@ -1,4 +1,4 @@
-"""The rehearsal's rules: from a request to the one thing it does next, a tool call or a reply."""
+"""The rules of the rehearsal: from a request to the next tool call or reply."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ HEARTBEAT: Final = "request_heartbeat"
 
 @dataclass(frozen=True, slots=True)
 class CallTool:
-    """Call this tool; `why` is the thought that goes with it."""
+    """Calls a tool; `why` is the thought that goes with it."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -41,13 +41,13 @@ class CallTool:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Reply with this text."""
+    """Replies with a text."""
 
     text: str
 
 
 def decide(request: LlmRequest) -> CallTool | Say:
-    """What the rehearsal does now. Depends on the request alone, and comes to an end in every turn."""
+    """Returns the next action. It depends on the request alone, and every turn ends."""
     tools = {tool.name: tool for tool in request.tools}
     turn = current_turn(request.messages)
     wanted = wishes(turn.said)
@@ -75,7 +75,7 @@ def decide(request: LlmRequest) -> CallTool | Say:
 
 
 def _assigned(wanted: tuple[Wish, ...], turn: Turn) -> dict[int, MadeCall]:
-    """Which call of this turn was made for which wish."""
+    """Returns which call of this turn was made for which wish."""
     done: dict[int, MadeCall] = {}
     for made in turn.made:
         fitting = (place for place, wish in enumerate(wanted) if place not in done and _serves(made, wish))
@@ -101,7 +101,7 @@ def _serves(made: MadeCall, wish: Wish) -> bool:
 
 
 def _call_for(wish: Wish, block: str | None, tools: Mapping[str, ToolSchema]) -> CallTool | None:
-    """The call that a wish needs; None where it needs none, or the tool is not there."""
+    """Returns the call for a wish; None if it needs none, or the tool is not available."""
     match wish:
         case SetName(name) if block is not None and known_name(block) != name:
             edit = name_edit(name, block, tools)
@@ -175,13 +175,13 @@ def _block(request: LlmRequest) -> str | None:
 
 
 def _for_form(name: str, tools: Mapping[str, ToolSchema], turn: Turn) -> CallTool:
-    """A call that is owed to a rule and not to the user."""
+    """Returns a call that a rule requires, not the user."""
     call = CallTool(name, {}, "A rule wants this tool called.")
     return call if name not in tools else _complete(call, tools[name], turn, is_final=False)
 
 
 def _complete(call: CallTool, tool: ToolSchema, turn: Turn, *, is_final: bool) -> CallTool:
-    """The call with all that its schema wants: the thought first, what else is required, the heartbeat last."""
+    """Returns the call with everything that its schema requires: the thought first, the heartbeat last."""
     properties = tool.parameters.get("properties") or {}
     arguments: dict[str, Any] = {THINKING: f"Rehearsal rule: {call.why}"} if THINKING in properties else {}
     arguments.update(call.arguments)

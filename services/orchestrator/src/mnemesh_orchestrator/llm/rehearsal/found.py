@@ -1,4 +1,4 @@
-"""Turns what the search tools return into lines of a reply."""
+"""Converts the results of search tools to lines of a reply."""
 
 import ast
 import json
@@ -12,7 +12,7 @@ _LONGEST: Final = 300
 
 
 def found_in_recall(topic: str, returned: str, question: str) -> str:
-    """What the conversation holds about a topic, but for the question itself and the rehearsal's own replies."""
+    """Returns the lines of the conversation about a topic, without the question and the rehearsal's own replies."""
     rows = _rows(returned)
     if rows is None:
         return f"The search of our conversation for {topic} returned: {_short(returned)}"
@@ -24,7 +24,7 @@ def found_in_recall(topic: str, returned: str, question: str) -> str:
 
 
 def found_in_archive(topic: str, returned: str) -> str:
-    """What archival memory holds about a topic."""
+    """Returns the lines of archival memory about a topic."""
     rows = _rows(returned)
     if rows is None:
         return f"The search of archival memory for {topic} returned: {_short(returned)}"
@@ -35,7 +35,7 @@ def found_in_archive(topic: str, returned: str) -> str:
 
 
 def _rows(returned: str) -> list[Mapping[str, Any]] | None:
-    """The results, whether they come bare or under "results", as JSON or as Python writes a list; None: unreadable."""
+    """Returns the results, plain or under "results", as JSON or as a Python list; None if they cannot be read."""
     decoded: object = None
     try:
         decoded = json.loads(returned)

@@ -1,4 +1,4 @@
-"""What plain sentences ask of the rehearsal: the only language that it has."""
+"""The sentences that the rehearsal understands."""
 
 import re
 from collections.abc import Iterator
@@ -94,12 +94,13 @@ _NO_NAME: Final = _pattern(r"^(?:not|no|none|unknown|a\s+secret|what|who)\b")
 
 
 def wishes(text: str) -> tuple[Wish, ...]:
-    """What the text asks for, sentence by sentence, in its order. What no rule knows is left out."""
+    """Returns the wishes in the text, sentence by sentence. Other sentences are left out."""
     return tuple(wish for sentence in _sentences(text) if (wish := _wish(sentence)) is not None)
 
 
 def _wish(sentence: str) -> Wish | None:
-    plain = sentence.replace("’", "'").replace("‘", "'")  # one character for one: positions stay
+    # Each character is replaced by one character, so positions stay the same.
+    plain = sentence.replace("’", "'").replace("‘", "'")
     if (found := _REMEMBER.search(plain)) and not plain.rstrip().endswith("?"):
         what = sentence[found.start("what") :].strip().rstrip(";；, ")
         return Remember(_unquoted(what)) if _has_words(what) else None
@@ -148,7 +149,7 @@ def _parts(sentence: str) -> Iterator[str]:
 
 
 def _quoted_spans(text: str) -> list[tuple[int, int]]:
-    """Where the text stands in quotation marks that are closed again."""
+    """Returns the spans of the text in closed quotation marks."""
     spans: list[tuple[int, int]] = []
     position = 0
     while position < len(text):

@@ -1,4 +1,4 @@
-"""What has happened since the user last spoke: the calls made in this turn, and what came back."""
+"""The state of the current turn: the calls since the last user message, and their results."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _DEMANDS = (
 
 @dataclass(frozen=True, slots=True)
 class MadeCall:
-    """A call of this turn; `text` is what it returned, None where nothing came back."""
+    """A call of this turn. `text` is its result; None if there is none."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -28,7 +28,7 @@ class MadeCall:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the user said, what was done about it, and which tools the loop still demands."""
+    """The user's text, the calls so far, and the tools that the loop still requires."""
 
     said: str
     made: tuple[MadeCall, ...]
@@ -36,7 +36,7 @@ class Turn:
 
 
 def current_turn(messages: tuple[Message, ...]) -> Turn:
-    """The turn that the last real user message began; messages that stand together count as one."""
+    """Returns the turn that the last user message started. Consecutive user messages count as one."""
     spoken = [place for place, message in enumerate(messages) if _is_spoken(message)]
     last = spoken[-1] if spoken else 0
     first = last
@@ -48,7 +48,7 @@ def current_turn(messages: tuple[Message, ...]) -> Turn:
     made = tuple(
         _made(call.name, call.arguments, returns.get(call.id))
         for message in after
-        if message.role is not Role.APPROVAL  # which repeats calls
+        if message.role is not Role.APPROVAL  # It repeats calls.
         for call in message.tool_calls
     )
     return Turn(said, made, _demanded(after))
@@ -64,7 +64,7 @@ def _made(name: str, arguments: str, returned: ToolReturn | None) -> MadeCall:
 
 
 def _demanded(messages: tuple[Message, ...]) -> tuple[str, ...]:
-    """The tools that an event of this turn says must still be called."""
+    """Returns the tools that an event of this turn still requires."""
     names: list[str] = []
     for message in messages:
         if message.role is Role.USER and not _is_spoken(message):
