@@ -29,11 +29,11 @@ from mnemesh_recall.model.episode_operations import (
     ScopeSummary,
     SupersedeFact,
 )
-from mnemesh_recall.model.episodes import Episode, Fact, Scope, ScopeKind
+from mnemesh_recall.model.episodes import Episode, Fact, Scope
 from mnemesh_recall.model.facts import require_open
-from mnemesh_recall.store.sql import episode_rows, episode_search, episode_writes, outbox
+from mnemesh_recall.store.sql import episode_rows, episode_search, episode_writes, outbox, scope_rows
 from mnemesh_recall.store.sql.episode_codec import episode_from_row, fact_from_row
-from mnemesh_recall.store.sql.episode_filters import episode_conditions, fact_conditions, in_scopes, valid
+from mnemesh_recall.store.sql.episode_filters import episode_conditions, fact_conditions, in_scopes
 from mnemesh_recall.store.sql.episode_search import conditions, table_of
 from mnemesh_recall.store.sql.episode_tables import episodes, facts
 from mnemesh_recall.store.sql.fulltext.engines import fulltext_index
@@ -221,31 +221,8 @@ class SqlEpisodeStore:
     async def list_scopes(self, organization_id: str, name_prefix: str | None, page: PageQuery) -> Page[ScopeSummary]:
         """See EpisodeStore."""
         now = self._clock.now()
-        each = sa.union_all(
-            _counted(episodes, organization_id, sa.literal(1), sa.literal(0)),
-            _counted(facts, organization_id, sa.literal(0), sa.case((sa.and_(*valid(now, now)), 1), else_=0)),
-        ).subquery("each")
-        c = each.c
-        scopes = (
-            sa.select(
-                c.scope_kind,
-                c.scope_id,
-                sa.func.sum(c.episode_count).label("episode_count"),
-                sa.func.sum(c.fact_count).label("fact_count"),
-                sa.func.max(c.updated_at).label("updated_at"),
-            )
-            .group_by(c.scope_kind, c.scope_id)
-            .subquery("scopes")
-        )
-        statement = sa.select(scopes)
-        if name_prefix is not None:
-            named = scopes.c.scope_kind == ScopeKind.NAME.value
-            statement = statement.where(named, scopes.c.scope_id.startswith(name_prefix, autoescape=True))
-        all_rows = scopes.c.scope_id.is_not(None)
         return await self._database.read(
-            lambda conn: paginate(
-                conn, statement, page, key=scopes.c.scope_kind, id=scopes.c.scope_id, scope=all_rows
-            ).map(_summary_from_row)
+            lambda conn: scope_rows.list_scopes(conn, organization_id, name_prefix, now, page)
         )
 
     async def erase_scope(self, organization_id: str, scope: Scope, key: RequestKey | None) -> ScopeErasure:
@@ -328,19 +305,3 @@ class SqlEpisodeStore:
             return answer(conn, ids)
 
         return await self._database.write(act)
-
-
-def _counted(table: sa.Table, organization_id: str, episodes_: Any, facts_: Any) -> sa.Select[Any]:
-    column = table.c
-    return sa.select(
-        column.scope_kind,
-        column.scope_id,
-        episodes_.label("episode_count"),
-        facts_.label("fact_count"),
-        column.updated_at,
-    ).where(column.organization_id == organization_id)
-
-
-def _summary_from_row(row: sa.Row[Any]) -> ScopeSummary:
-    scope = Scope(ScopeKind(row.scope_kind), row.scope_id)
-    return ScopeSummary(scope, int(row.episode_count), int(row.fact_count), row.updated_at)

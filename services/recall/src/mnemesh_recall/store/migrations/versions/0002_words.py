@@ -1,6 +1,6 @@
-"""The word index anew, with words stemmed before they are stored, speakers and days; messages by their time.
+"""Replaces the full-text index by one with stemmed words, speakers and days; adds an index on message times.
 
-The service fills the word index when it starts.
+The service fills the full-text index when it starts.
 """
 
 from alembic import op

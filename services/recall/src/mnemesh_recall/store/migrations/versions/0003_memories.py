@@ -1,4 +1,4 @@
-"""Episodes and facts, with what they are found by."""
+"""Adds episodes and facts, with their links and terms."""
 
 import sqlalchemy as sa
 from alembic import op

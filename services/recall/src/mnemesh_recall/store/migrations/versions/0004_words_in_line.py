@@ -1,4 +1,4 @@
-"""Keeps the words of a message in its row: ranking reads them of thousands, and each would be looked up elsewhere.
+"""Stores the words of a message in its row instead of a TOAST table, because the ranking reads thousands of them.
 
 Revision ID: 0004
 Revises: 0003

@@ -1,4 +1,4 @@
-"""Several processes of the service share one vector index; committed steps are forgotten in time."""
+"""Adds the lease on the outbox, and an index to find old step records."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -11,7 +11,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Makes the table of holders, and the index by which old steps are found."""
+    """Creates the table of leases and the index on step records."""
     op.create_table(
         "index_holders",
         sa.Column("collection", sa.Text(), nullable=False),

@@ -1,4 +1,4 @@
-"""Turns: each message of a dialogue belongs to one; lines of trace files; the resets of windows."""
+"""Adds turns, imported trace lines, and the resets of windows."""
 
 import json
 
@@ -70,7 +70,7 @@ def downgrade() -> None:
 
 
 def _place(conn: sa.Connection, agent_id: str, organization_id: str) -> None:
-    """Gives the messages of an agent the turns that they would have been given when they were stored."""
+    """Assigns the messages of an agent to turns, as if turns existed when they were stored."""
     m = sa.table(
         "messages",
         *(sa.column(name) for name in ("row_id", "agent_id", "sequence_id", "conversation_id", "role", "content")),

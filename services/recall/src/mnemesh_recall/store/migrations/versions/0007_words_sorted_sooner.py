@@ -1,4 +1,4 @@
-"""Bounds what the word index has yet to sort: every search reads that to its end, some milliseconds at the default.
+"""Limits the pending list of the full-text index, which every search reads to its end.
 
 Revision ID: 0007
 Revises: 0006
