@@ -42,20 +42,20 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a few turns of each kind, as a smoke test")
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"), help="the JSON report (%(default)s)")
     parser.add_argument("--only", default="", help="only scenarios of this script: one-step or five-tools")
-    given = parser.parse_args()
-    plan = quick() if given.quick else full()
-    if given.only:
-        plan = plan.only(given.only)
+    arguments = parser.parse_args()
+    plan = quick() if arguments.quick else full()
+    if arguments.only:
+        plan = plan.only(arguments.only)
     with tempfile.TemporaryDirectory(prefix="mnemesh-bench-") as data_dir:
         try:
-            found = uvloop.run(benchmark(plan, Path(data_dir)))
+            results = uvloop.run(benchmark(plan, Path(data_dir)))
         except (StartupError, MnemeshError) as error:
             print(f"bench: {error}", file=sys.stderr)
             return 1
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=2) + "\n")
-    print(report.as_text(found))
-    print(f"\nwritten to {given.out}")
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(results, indent=2) + "\n")
+    print(report.as_text(results))
+    print(f"\nwritten to {arguments.out}")
     return 0
 
 

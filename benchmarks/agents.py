@@ -1,4 +1,4 @@
-"""Agents with a given number of stored messages and messages in the window."""
+"""Agents with a request number of stored messages and messages in the window."""
 
 import random
 from dataclasses import dataclass
@@ -51,8 +51,8 @@ class MeasuredAgent:
 
     async def trim(self, connection: Connection) -> None:
         """Restores the initial window."""
-        given = recall.GetContextRequest(conversation_id=self.conversation_id)
-        context = (await connection.recall.GetContext(given)).context
+        request = recall.GetContextRequest(conversation_id=self.conversation_id)
+        context = (await connection.recall.GetContext(request)).context
         await connection.recall.ReplaceContext(
             recall.ReplaceContextRequest(
                 agent_id=self.id,

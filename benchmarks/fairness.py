@@ -99,10 +99,10 @@ def main() -> int:
     parser.add_argument("--stored", type=int, default=50_000, help="messages of the long history (%(default)s)")
     parser.add_argument("--others", type=int, default=8, help="other agents (%(default)s)")
     parser.add_argument("--rounds", type=int, default=10, help="measured waves with each (%(default)s)")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mnemesh-bench-") as data_dir:
         try:
-            lines = uvloop.run(benchmark(Path(data_dir), given.others, given.stored, given.rounds))
+            lines = uvloop.run(benchmark(Path(data_dir), arguments.others, arguments.stored, arguments.rounds))
         except (StartupError, MnemeshError) as error:
             print(f"bench: {error}", file=sys.stderr)
             return 1

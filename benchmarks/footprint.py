@@ -77,16 +77,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.footprint", description=__doc__)
     parser.add_argument("--package", default="mnemesh_orchestrator", help="the package to count (%(default)s)")
     parser.add_argument("--list", action="store_true", help="also print the files, and the functions of each")
-    given = parser.parse_args()
-    counter = FunctionCounter(given.package)
+    arguments = parser.parse_args()
+    counter = FunctionCounter(arguments.package)
     counter.install()
     with tempfile.TemporaryDirectory(prefix="mnemesh-footprint-") as data_dir:
         asyncio.run(count_turn(counter, Path(data_dir)))
-    if given.list:
+    if arguments.list:
         for file, count in sorted(counter.files.items()):
             print(f"{count:4} {file}")
             for code, calls in counter.functions.items():
-                if code.co_filename.endswith(f"{given.package}/{file}"):
+                if code.co_filename.endswith(f"{arguments.package}/{file}"):
                     print(f"       {code.co_qualname} ({calls})")
     print(f"functions: {len(counter.functions)}")
     print(f"files: {len(counter.files)}")

@@ -46,11 +46,11 @@ EMBEDDERS: Final = {"wordllama": WORDLLAMA, "hashing": HASHING}
 
 
 async def measure(
-    service: MessageService, given: Sequence[Dialogue], modes: Sequence[SearchMode]
+    service: MessageService, dialogues: Sequence[Dialogue], modes: Sequence[SearchMode]
 ) -> dict[SearchMode, Scores]:
     """Searches for every question in every mode."""
     found = {mode: Scores() for mode in modes}
-    for number, dialogue in enumerate(given):
+    for number, dialogue in enumerate(dialogues):
         for mode in modes:
             for question in dialogue.questions:
                 started = time.perf_counter()
@@ -59,9 +59,9 @@ async def measure(
     return found
 
 
-async def load(service: MessageService, given: Sequence[Dialogue], variant: Variant) -> None:
+async def load(service: MessageService, dialogues: Sequence[Dialogue], variant: Variant) -> None:
     """Stores the dialogues in batches, one agent each."""
-    for number, dialogue in enumerate(given):
+    for number, dialogue in enumerate(dialogues):
         for conversation, turns in _conversations(number, dialogue, variant).items():
             if conversation is not None:
                 prompt = Message(
@@ -142,20 +142,20 @@ async def _database(engine: str, directory: Path, stack: ExitStack) -> str:
     return server.url(await server.create_database())
 
 
-async def _run(given: argparse.Namespace) -> list[dict[str, Any]]:
-    made = chosen(given.dialogues, given.seed)
-    modes = [SearchMode(mode) for mode in given.modes.split(",")]
+async def _run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    made = chosen(arguments.dialogues, arguments.seed)
+    modes = [SearchMode(mode) for mode in arguments.modes.split(",")]
     rows: list[dict[str, Any]] = []
 
     def note(scores: Scores, **what: str) -> None:
         rows.append(scores.row(**what))
         print(line(rows[-1]), flush=True)
 
-    for name in given.variants.split(","):
+    for name in arguments.variants.split(","):
         variant = VARIANTS[name]
         for way, scores in references(made, variant).items():
             note(scores, set=name, engine="fts5", embedder="-", mode=way)
-        for engine, embedder in itertools.product(given.engines.split(","), given.embedders.split(",")):
+        for engine, embedder in itertools.product(arguments.engines.split(","), arguments.embedders.split(",")):
             with tempfile.TemporaryDirectory(prefix="mnemesh-quality-") as position, ExitStack() as stack:
                 url = await _database(engine, Path(position), stack)
                 async with recall(url, Path(position) / "index", EMBEDDERS[embedder]) as (service, indexer):
@@ -176,8 +176,8 @@ def main() -> None:
     parser.add_argument("--modes", default="hybrid,text")
     parser.add_argument("--variants", default="named,in-text,nameless,session-times,conversations,timeless,users")
     parser.add_argument("--out", type=Path, default=None, help="the JSON report")
-    given = parser.parse_args()
-    write(asyncio.run(_run(given)), given.out)
+    arguments = parser.parse_args()
+    write(asyncio.run(_run(arguments)), arguments.out)
 
 
 if __name__ == "__main__":

@@ -127,14 +127,14 @@ def _batches(drafts: Sequence[PassageDraft], size: int) -> tuple[tuple[PassageDr
     return tuple(tuple(drafts[start : start + size]) for start in range(0, len(drafts), size))
 
 
-def _sets(given: argparse.Namespace) -> dict[str, tuple[list[Shelf], dict[str, Scores]]]:
-    made = chosen(given.dialogues, given.seed)
+def _sets(arguments: argparse.Namespace) -> dict[str, tuple[list[Shelf], dict[str, Scores]]]:
+    made = chosen(arguments.dialogues, arguments.seed)
     sets: dict[str, tuple[list[Shelf], dict[str, Scores]]] = {}
-    for name in given.variants.split(","):
+    for name in arguments.variants.split(","):
         variant = VARIANTS[name]
         sets[name] = [dialogue_shelf(dialogue, variant) for dialogue in made], references(made, variant)
-    if given.notes:
-        shelves = notes(given.notes, given.seed)
+    if arguments.notes:
+        shelves = notes(arguments.notes, arguments.seed)
         several = [
             Shelf(_batches([PassageDraft(text) for text in shelf.passages], 100), shelf.questions) for shelf in shelves
         ]
@@ -142,21 +142,21 @@ def _sets(given: argparse.Namespace) -> dict[str, tuple[list[Shelf], dict[str, S
     return sets
 
 
-async def _run(given: argparse.Namespace) -> list[dict[str, Any]]:
-    settings = EmbedderSettings(base_url=given.base_url, api_key=given.api_key, dimension=given.dimension)
-    kinds = [SearchKind(mode) for mode in given.modes.split(",")]
-    weights = [float(weight) for weight in given.weights.split(",") if weight]
+async def _run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    settings = EmbedderSettings(base_url=arguments.base_url, api_key=arguments.api_key, dimension=arguments.dimension)
+    kinds = [SearchKind(mode) for mode in arguments.modes.split(",")]
+    weights = [float(weight) for weight in arguments.weights.split(",") if weight]
     rows: list[dict[str, Any]] = []
 
     def note(**row: Any) -> None:
         rows.append(row.pop("scores").row(**row))
         print(line(rows[-1]), flush=True)
 
-    for name, (shelves, compared) in _sets(given).items():
+    for name, (shelves, compared) in _sets(arguments).items():
         for way, scores in compared.items():
             note(set=name, engine="fts5", embedder="-", mode=way, scores=scores)
-        for engine in given.engines.split(","):
-            for embedder in given.embedders.split(","):
+        for engine in arguments.engines.split(","):
+            for embedder in arguments.embedders.split(","):
                 with tempfile.TemporaryDirectory(prefix="mnemesh-quality-") as position, ExitStack() as stack:
                     url = f"sqlite:///{position}/archival.db"
                     if engine == "postgresql":
@@ -183,8 +183,8 @@ def main() -> None:
     parser.add_argument("--api-key", default="")
     parser.add_argument("--dimension", type=int, default=0)
     parser.add_argument("--out", type=Path, default=None, help="the JSON report")
-    given = parser.parse_args()
-    write(asyncio.run(_run(given)), given.out)
+    arguments = parser.parse_args()
+    write(asyncio.run(_run(arguments)), arguments.out)
 
 
 if __name__ == "__main__":

@@ -44,10 +44,10 @@ class Scores:
         }
 
 
-def references(given: Sequence[Dialogue], variant: Variant) -> dict[str, Scores]:
+def references(dialogues: Sequence[Dialogue], variant: Variant) -> dict[str, Scores]:
     """Returns the scores of FTS5 in the same texts, plain and with context."""
     found = {"plain": Scores(), "context": Scores()}
-    for dialogue in given:
+    for dialogue in dialogues:
         texts = FullText(variant.texts(dialogue), [turn.session for turn in dialogue.turns])
         for question in dialogue.questions:
             for way, search in (("plain", texts.plain), ("context", texts.with_context)):
@@ -69,7 +69,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def write(rows: Sequence[dict[str, Any]], path: Path | None) -> None:
-    """Writes the rows as JSON, if a path is given."""
+    """Writes the rows as JSON, if a path is arguments."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(rows, indent=2) + "\n")

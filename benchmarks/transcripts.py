@@ -27,9 +27,9 @@ _LOCOMO_TIME: Final = "%I:%M %p on %d %B, %Y"
 _LOCOMO_ID: Final = re.compile(r"D:?(\d+):(\d+)")
 
 
-def chosen(given: str, seed: int) -> tuple[Dialogue, ...]:
-    """Returns generated dialogues if `given` is a number, otherwise the dialogues of that file."""
-    return dialogues(int(given), seed) if given.isdecimal() else transcripts(Path(given))
+def chosen(source: str, seed: int) -> tuple[Dialogue, ...]:
+    """Returns generated dialogues if `source` is a number, otherwise the dialogues of that file."""
+    return dialogues(int(source), seed) if source.isdecimal() else transcripts(Path(source))
 
 
 def transcripts(path: Path) -> tuple[Dialogue, ...]:
@@ -39,17 +39,17 @@ def transcripts(path: Path) -> tuple[Dialogue, ...]:
         ValueError: the file has neither of the two formats, or contains an id twice.
     """
     content = json.loads(path.read_text(encoding="utf-8"))
-    given = [_from_locomo(each) for each in content] if isinstance(content, list) else content.get("dialogues")
-    if not given:
+    data = [_from_locomo(each) for each in content] if isinstance(content, list) else content.get("dialogues")
+    if not data:
         raise ValueError(f"{path} has no dialogues")
-    return tuple(map(_dialogue, given))
+    return tuple(map(_dialogue, data))
 
 
-def _dialogue(given: Mapping[str, Any]) -> Dialogue:
+def _dialogue(data: Mapping[str, Any]) -> Dialogue:
     numbers: dict[str, int] = {}
     turns: list[Turn] = []
     speakers: dict[str, None] = {}
-    for session, each in enumerate(given["sessions"]):
+    for session, each in enumerate(data["sessions"]):
         now = _time(each["started_at"])
         for utterance in each["utterances"]:
             now = _time(utterance["said_at"]) if "said_at" in utterance else now + PAUSE
@@ -60,18 +60,18 @@ def _dialogue(given: Mapping[str, Any]) -> Dialogue:
             speakers.setdefault(speaker)
             first = speaker == next(iter(speakers))
             turns.append(Turn(len(turns), session, speaker, first, utterance["text"], now))
-    return Dialogue(tuple(speakers), tuple(turns), tuple(_questions(given["questions"], numbers)))
+    return Dialogue(tuple(speakers), tuple(turns), tuple(_questions(data["questions"], numbers)))
 
 
-def _questions(given: Sequence[Mapping[str, Any]], numbers: Mapping[str, int]) -> Iterator[Question]:
-    for each in given:
+def _questions(data: Sequence[Mapping[str, Any]], numbers: Mapping[str, int]) -> Iterator[Question]:
+    for each in data:
         evidence = frozenset(numbers[id_] for id_ in each["evidence"] if id_ in numbers)
         if evidence:
             yield Question(str(each.get("kind", "all")), each["text"], evidence)
 
 
-def _time(given: str) -> datetime:
-    time = datetime.fromisoformat(given)
+def _time(data: str) -> datetime:
+    time = datetime.fromisoformat(data)
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
@@ -97,5 +97,5 @@ def _from_locomo(sample: Mapping[str, Any]) -> dict[str, Any]:
     return {"sessions": sessions, "questions": questions}
 
 
-def _locomo_ids(given: str) -> list[str]:
-    return [f"{int(session)}:{int(turn)}" for session, turn in _LOCOMO_ID.findall(given)]
+def _locomo_ids(data: str) -> list[str]:
+    return [f"{int(session)}:{int(turn)}" for session, turn in _LOCOMO_ID.findall(data)]

@@ -92,20 +92,26 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Parses the arguments, runs the benchmark, prints and writes the report."""
-    given = _arguments()
-    dataset = _QUICK if given.quick else Dataset(given.messages, given.agents, given.passages, given.archives)
-    small = 0 if given.quick else given.small
+    arguments = _arguments()
+    dataset = (
+        _QUICK
+        if arguments.quick
+        else Dataset(arguments.messages, arguments.agents, arguments.passages, arguments.archives)
+    )
+    small = 0 if arguments.quick else arguments.small
     stocks = [dataset.scaled(small), dataset] if 0 < small < dataset.messages else [dataset]
-    with _directory(given.keep) as root:
+    with _directory(arguments.keep) as root:
         try:
-            found = uvloop.run(_all(root, stocks, given.engine or ENGINES, 3 if given.quick else given.times))
+            results = uvloop.run(
+                _all(root, stocks, arguments.engine or ENGINES, 3 if arguments.quick else arguments.times)
+            )
         except (MnemeshError, RuntimeError, ValueError) as error:
             print(f"bench-memory: {error}", file=sys.stderr)
             return 1
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=2) + "\n")
-    print(as_text(found))
-    print(f"\nwritten to {given.out}")
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(results, indent=2) + "\n")
+    print(as_text(results))
+    print(f"\nwritten to {arguments.out}")
     return 0
 
 

@@ -44,22 +44,22 @@ class Dataset:
 
 def agent_of(number: int) -> str:
     """Returns the id of an agent."""
-    return derive_id("agent", "tiers", str(number))
+    return derive_id("agent", "bench-memory", str(number))
 
 
 def conversation_of(agent: int, number: int | str = 0) -> str:
     """Returns the id of a conversation of an agent. The loaded messages belong to conversation 0."""
-    return derive_id("conv", "tiers", str(agent), str(number))
+    return derive_id("conv", "bench-memory", str(agent), str(number))
 
 
 def message_of(agent: int, position: int | str) -> str:
     """Returns the id of a message by its position in the agent's history."""
-    return derive_id("message", "tiers", str(agent), str(position))
+    return derive_id("message", "bench-memory", str(agent), str(position))
 
 
 def archive_name(number: int) -> str:
     """Returns the name of an archive, by which its id is found again."""
-    return f"tiers {number}"
+    return f"bench-memory {number}"
 
 
 def said_at(position: int) -> datetime:

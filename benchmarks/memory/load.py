@@ -146,7 +146,7 @@ async def _archives(to: RunningServices, dataset: Dataset, corpus: Corpus) -> li
 
 async def _archive(to: RunningServices, dataset: Dataset, corpus: Corpus, number: int) -> str:
     request = archives_service_pb2.CreateArchiveRequest(
-        request_id=derive_id("request", "tiers", str(number)),
+        request_id=derive_id("request", "bench-memory", str(number)),
         archive=archives_pb2.Archive(name=archive_name(number)),
         agent_ids=[agent_of(number)],
     )
