@@ -1,4 +1,4 @@
-"""The real mesh on a thread of its own, and pytest-grpc's fixtures turned to it: blocking stubs.
+"""The real mesh in a thread, and the fixtures of pytest-grpc with blocking stubs for it.
 
 `grpc_addr`, `grpc_server` and `grpc_stub_cls` are that plugin's seams; `grpc_channel` and `grpc_stub` follow from them.
 """
@@ -17,7 +17,7 @@ from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 
 
 class MeshThread:
-    """A mesh whose event loop runs beside the test."""
+    """A mesh whose event loop runs in another thread."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
@@ -25,7 +25,7 @@ class MeshThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name="mesh", daemon=True)
 
     def run(self, work: Any) -> Any:
-        """The result of a coroutine on the mesh's loop."""
+        """Runs a coroutine on the mesh's loop and returns its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=60)
 
     def __enter__(self) -> MeshThread:
@@ -55,7 +55,7 @@ def service(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def grpc_addr(service: str, threaded_mesh: MeshThread) -> str:
-    """Where the service is answered."""
+    """The address of the service."""
     return threaded_mesh.mesh.addresses[PROTO_SERVICES[service][0]]
 
 

@@ -1,4 +1,4 @@
-"""What any client may rely on, of every service: reflection, health, paging, and errors that say their reason."""
+"""Common behaviour of every service: reflection, health, paging, and errors with a reason."""
 
 from __future__ import annotations
 

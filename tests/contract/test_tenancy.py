@@ -1,4 +1,4 @@
-"""Another organization's things are not there: every RPC that names a thing, called with somebody else's id.
+"""Resources of another organization are not found: every RPC that names a resource is called with a foreign id.
 
 The calls come from the descriptors, so that an RPC cannot be forgotten: one that is answered and names a thing of a
 known kind is called, with one foreign id at a time beside ids of the caller's own.
@@ -29,7 +29,7 @@ SECRET = "heronKp4tRs9"
 OTHER = Principal(new_id("org"), new_id("user"))
 Ids = Mapping[str, Sequence[str]]
 
-# Whose ids a room checks. Of the others it knows nothing but what its own organization did under them.
+# Whose ids a service checks. Of the others it knows nothing but what its own organization did under them.
 OWN = {
     "orchestrator": {
         "agent",
@@ -48,15 +48,15 @@ OWN = {
     "archival": {"archive", "passage"},
     "tools": {"tool"},
 }
-# Asking for nothing, or taking away what is not there, is no error: an empty answer is as good.
+# An empty result is a valid response to these: a foreign resource is simply not among the results.
 MAY_BE_EMPTY = ("List", "Count", "Search", "BatchGet", "Delete", "Erase", "Cancel", "GetMessages")
 NO_THINGS = {
-    "request_id": "the caller's own word",
-    "execution_id": "the caller's own word",
-    "tool_call_id": "a word of a provider",
-    "turn_id": "a word of whoever imports",
-    "turn_ids": "words of whoever imports",
-    "approval_request_id": "the call id within a conversation, which is named beside it",
+    "request_id": "chosen by the caller",
+    "execution_id": "chosen by the caller",
+    "tool_call_id": "chosen by a provider",
+    "turn_id": "chosen by the importing client",
+    "turn_ids": "chosen by the importing client",
+    "approval_request_id": "the call id within a conversation, which is a field of the same request",
     "folder_ids": "UNIMPLEMENTED",
     "folder_id": "UNIMPLEMENTED",
     "file_id": "UNIMPLEMENTED",
@@ -68,7 +68,7 @@ NO_THINGS = {
     "deployment_id": "only carried",
     "entity_id": "only carried",
 }
-# What a request needs besides its ids. <kind> is the caller's own id of a thing.
+# The required fields of requests, in addition to ids. <kind> is the id of the caller's resource.
 MORE = {
     "agents.v1.AgentService.CreateAgent": 'agent { name: "n" type: AGENT_TYPE_LETTA_V1 }',
     "agents.v1.AgentService.UpdateAgent": 'agent { id: "<agent>" name: "n" } update_mask { paths: "name" }',
@@ -140,13 +140,13 @@ Place = Callable[[Any, str], None]
 
 @pytest.fixture(scope="module")
 def theirs(threaded_mesh: MeshThread) -> Ids:
-    """What another organization has, with the secret in all of it."""
+    """The resources of another organization, which all contain the secret."""
     return threaded_mesh.run(everything(threaded_mesh.mesh, SECRET))  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
 def ours(threaded_mesh: MeshThread) -> Ids:
-    """What the caller has."""
+    """The resources of the caller."""
 
     async def populate() -> Ids:
         with as_principal(OTHER):
@@ -156,7 +156,7 @@ def ours(threaded_mesh: MeshThread) -> Ids:
 
 
 async def everything(mesh: Mesh, word: str) -> Ids:
-    """Something of every kind, with the word in it."""
+    """Creates a resource of every kind, with the word in it."""
     found = await population(mesh, word)
     scope = episodes_pb2.MemoryScope(agent_id=found["agent"][0])
     fact = episodes_pb2.FactOperation(add=episodes_pb2.Fact(text=f"{word} is true"))
@@ -180,16 +180,16 @@ async def everything(mesh: Mesh, word: str) -> Ids:
 
 
 @pytest.mark.timeout(180)
-def test_somebody_elses_things_are_not_found(
+def test_resources_of_another_organization_are_not_found(
     service: str, grpc_channel: grpc.Channel, threaded_mesh: MeshThread, ours: Ids, theirs: Ids
 ) -> None:
     before = state(threaded_mesh, theirs)
     stub = getattr(import_module(PROTO_SERVICES[service][1]), f"{service.rpartition('.')[2]}Stub")(grpc_channel)
-    room = PROTO_SERVICES[service][0]
+    owner = PROTO_SERVICES[service][0]
     for method in service_of(service).methods:
         for where, kind, put in places(method):
-            foreign_to_room = kind not in OWN[room] and not (reads(method) or method.name.startswith(MAY_BE_EMPTY))
-            if kind not in theirs or foreign_to_room:
+            is_foreign = kind not in OWN[owner] and not (reads(method) or method.name.startswith(MAY_BE_EMPTY))
+            if kind not in theirs or is_foreign:
                 continue
             request = base(method, ours)
             put(request, theirs[kind][0])
@@ -201,20 +201,20 @@ def test_somebody_elses_things_are_not_found(
                 assert reason_of(error), shown
                 assert SECRET not in str(error.details()), shown
                 continue
-            if kind not in OWN[room]:
+            if kind not in OWN[owner]:
                 assert error is None or error.code() is not grpc.StatusCode.INTERNAL, f"{shown}: {error}"
-                assert SECRET not in answer + str(error), f"{shown} tells what is theirs"
+                assert SECRET not in answer + str(error), f"{shown} reveals a foreign resource"
                 continue
             strict = not method.name.startswith(MAY_BE_EMPTY)
             assert error is None, f"{shown}: {error}\n{request}"
             assert not strict, f"{shown} is answered: {answer}"
-            assert SECRET not in answer, f"{shown} tells what is theirs"
+            assert SECRET not in answer, f"{shown} reveals a foreign resource"
             foreign = {id_ for named, ids in theirs.items() for id_ in ids if named not in (kind, "version")}
-            assert not [id_ for id_ in foreign if id_ in answer], f"{shown} tells what is theirs"
-    assert state(threaded_mesh, theirs) == before, f"{service} changed what is theirs"
+            assert not [id_ for id_ in foreign if id_ in answer], f"{shown} reveals a foreign resource"
+    assert state(threaded_mesh, theirs) == before, f"{service} changed a foreign resource"
 
 
-def test_every_id_of_a_request_is_of_a_kind_that_the_matrix_knows(service: str, theirs: Ids) -> None:
+def test_every_id_field_of_a_request_is_tried(service: str, theirs: Ids) -> None:
     for method in service_of(service).methods:
         for field in method.input_type.fields:
             if field.type == FieldDescriptor.TYPE_STRING and field.name.endswith(("_id", "_ids")):
@@ -226,7 +226,7 @@ def test_every_id_of_a_request_is_of_a_kind_that_the_matrix_knows(service: str, 
 
 
 def places(method: MethodDescriptor) -> Iterator[tuple[str, str, Place]]:
-    """Where a request of a method names a thing: the field, the thing's kind, and how to put an id there."""
+    """Yields the fields of a request that name resources, with the kind of resource and a setter."""
     for field in method.input_type.fields:
         if field.type == FieldDescriptor.TYPE_STRING and (kind := _kind(field, method)):
             yield field.name, kind, _putting((), field)
@@ -240,13 +240,13 @@ def places(method: MethodDescriptor) -> Iterator[tuple[str, str, Place]]:
 
 
 def _named(method: MethodDescriptor, field: FieldDescriptor, inner: FieldDescriptor) -> bool:
-    """Whether what a request needs names a thing there."""
+    """Returns whether the required part of a request names a resource in this field."""
     request = text_format.Parse(MORE.get(method.full_name.removeprefix("mnemesh."), ""), new_request(method))
     return request.HasField(field.name) and bool(getattr(getattr(request, field.name), inner.name))
 
 
 def _kind(field: FieldDescriptor, method: MethodDescriptor) -> str:
-    """The kind of thing that a field names, or ""."""
+    """Returns the kind of resource that a field names, or ""."""
     if field.name in NO_THINGS:
         return ""
     if field.name in ("after_id", "before_id"):
@@ -273,7 +273,7 @@ def _putting(above: Sequence[str], field: FieldDescriptor) -> Place:
 
 
 def base(method: MethodDescriptor, ours: Ids) -> Any:
-    """A request that would be answered: ids of the caller's own, and what the method needs besides."""
+    """Returns a valid request with ids of the caller's resources."""
     text = MORE.get(method.full_name.removeprefix("mnemesh."), "")
     for kind, ids in ours.items():
         text = text.replace(f"<{kind}>", ids[0])
@@ -292,14 +292,14 @@ def base(method: MethodDescriptor, ours: Ids) -> Any:
 
 
 def _chosen(request: Any, field: FieldDescriptor) -> bool:
-    """Whether another field of the same choice is set already, or the field may be left out."""
+    """Returns whether another field of the same oneof is set, or the field is optional."""
     return field.containing_oneof is not None and (
         field.has_presence and request.WhichOneof(field.containing_oneof.name) is not None
     )
 
 
 def ask(stub: Any, method: MethodDescriptor, request: Any) -> tuple[Any, str]:
-    """The error of a call as the other organization, or None; and its answer as text."""
+    """Calls as the other organization. Returns the error or None, and the response as text."""
     try:
         answer = getattr(stub, method.name)(
             iter([request]) if method.client_streaming else request,
@@ -316,7 +316,7 @@ def ask(stub: Any, method: MethodDescriptor, request: Any) -> tuple[Any, str]:
 
 
 def state(threaded_mesh: MeshThread, theirs: Ids) -> list[str]:
-    """All that the other organization has, as text."""
+    """Returns everything that the other organization stores, as text."""
     mesh = threaded_mesh.mesh
 
     async def read() -> list[str]:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 from mnemesh_kit.config import ServerConfig
+from mnemesh_kit.services import SERVICE_NAMES
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("orchestrator", "blocks", "recall", "archival", "tools")
 VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 
 
@@ -45,7 +45,7 @@ class Deployment:
         return dict(self.compose["services"])
 
     def environment(self, service: str, given: Mapping[str, str]) -> dict[str, str]:
-        """What a service's process finds in its environment: from the image, then from the compose file."""
+        """Returns the environment of a service's process: the image's, then that of the compose file."""
         arguments = {**self.services[service]["build"]["args"], "PATH": ""}
         lines = self.dockerfile.replace("\\\n", " ").splitlines()
         settings = [line.removeprefix("ENV ") for line in lines if line.startswith("ENV ")][-1]
@@ -64,14 +64,14 @@ def deployment() -> Deployment:
     return Deployment(compose, (ROOT / "deploy" / "Dockerfile").read_text())
 
 
-@pytest.fixture(params=ROOMS)
-def room(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=SERVICE_NAMES)
+def service(request: pytest.FixtureRequest) -> str:
     """Each service of the mesh."""
     return str(request.param)
 
 
 @pytest.fixture
-def config_class(room: str) -> type[ServerConfig]:
+def config_class(service: str) -> type[ServerConfig]:
     """Its settings."""
-    found: type[ServerConfig] = import_module(f"mnemesh_{room}.config").Config
+    found: type[ServerConfig] = import_module(f"mnemesh_{service}.config").Config
     return found

@@ -21,6 +21,7 @@ from mnemesh_client import Mnemesh, MnemeshError
 from mnemesh_kit.auth import mint_token, read_keys
 from mnemesh_kit.ids import new_id
 from mnemesh_kit.principal import Principal
+from mnemesh_kit.services import SERVICE_NAMES
 from mnemesh_testkit.databases.postgres import PostgresServer, running_postgres
 from mnemesh_testkit.mesh.processes import ProcessMesh
 
@@ -36,7 +37,6 @@ def add(a: int, b: int) -> int:
     return a + b
 '''
 KEYS = ("auth_key", "secrets_key")
-ROOMS = ("orchestrator", "blocks", "recall", "archival", "tools")
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def prepared(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
-    """A PostgreSQL server that nobody else creates databases in."""
+    """A PostgreSQL server for this test alone."""
     with running_postgres() as running:
         yield running
 
@@ -77,13 +77,13 @@ async def test_a_conversation_on_postgresql_behind_authentication(
     await _make_databases(server)
     key_file = str(prepared / "deploy/secrets/auth_key")
     async with ProcessMesh(tmp_path / "mesh", environment=_environment(deployment, prepared, server)) as mesh:
-        rooms = {room: address for room, address in mesh.addresses.items() if room != "orchestrator"}
+        services = {service: address for service, address in mesh.addresses.items() if service != "orchestrator"}
         target = mesh.addresses["orchestrator"]
         with pytest.raises(MnemeshError) as refused:
-            await mesh.client.agents.create("nobody")
+            await mesh.client.agents.create("unsigned")
         assert refused.value.reason == "UNAUTHENTICATED"
 
-        async with Mnemesh(target, **rooms, auth_key_file=key_file) as mnemesh:
+        async with Mnemesh(target, **services, auth_key_file=key_file) as mnemesh:
             agent = await mnemesh.agents.create("ada", blocks={"human": "", "persona": ""})
             said = await agent.ask("My name is Ada. Remember that the launch is on Friday.")
             assert "core memory" in said
@@ -91,14 +91,14 @@ async def test_a_conversation_on_postgresql_behind_authentication(
             ran = await mnemesh.tools.run(ADD, {"a": 1, "b": 2})
             assert (ran.status, ran.result) == (execution_service_pb2.EXECUTION_STATUS_SUCCESS, "3")
 
-        for room in ROOMS:
-            await mesh.kill(room)
-        await asyncio.gather(*(mesh.start(room) for room in ROOMS))
-        async with Mnemesh(target, **rooms, auth_key_file=key_file) as mnemesh:
+        for service in SERVICE_NAMES:
+            await mesh.kill(service)
+        await asyncio.gather(*(mesh.start(service) for service in SERVICE_NAMES))
+        async with Mnemesh(target, **services, auth_key_file=key_file) as mnemesh:
             assert "Your name is Ada" in await (await mnemesh.agents.find("ada")).ask("What is my name?")
 
         stranger = mint_token(read_keys(key_file)[0], Principal(new_id("org"), new_id("user")), 60)
-        async with Mnemesh(target, **rooms, token=stranger) as mnemesh:
+        async with Mnemesh(target, **services, token=stranger) as mnemesh:
             assert [found async for found in mnemesh.agents.list()] == []
     assert not list((tmp_path / "mesh" / "data").glob("*.db")), "SQL is in PostgreSQL alone"
 
@@ -118,12 +118,12 @@ async def _make_databases(server: PostgresServer) -> None:
 def _environment(deployment: Any, place: Path, server: PostgresServer) -> dict[str, str]:
     """Of all services together, with the places of this machine for those of the containers."""
     merged: dict[str, str] = {}
-    for room in ROOMS:
-        merged |= deployment.environment(room, variables(place))
+    for service in SERVICE_NAMES:
+        merged |= deployment.environment(service, variables(place))
     for name in [name for name in merged if name.endswith(("_TARGET", "_PORT", "_DATA_DIR", "_SERVICE"))]:
         del merged[name]
-    for room in ROOMS:
-        name = f"MNEMESH_{room.upper()}_DATABASE_URL"
+    for service in SERVICE_NAMES:
+        name = f"MNEMESH_{service.upper()}_DATABASE_URL"
         assert "@postgres:5432/" in merged[name]
         merged[name] = server.url(merged[name].rpartition("/")[2])
     assert merged["MNEMESH_AUTH_KEY_FILE"] == "/run/secrets/mnemesh_auth_key"

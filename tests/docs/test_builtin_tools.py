@@ -1,4 +1,4 @@
-"""What the tools service lists of the built-in tools is what the orchestrator offers to models."""
+"""The built-in tools in the list of the tools service are those that the orchestrator offers to models."""
 
 from __future__ import annotations
 

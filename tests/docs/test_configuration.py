@@ -28,10 +28,10 @@ def shown(field: Field[Any]) -> str:
     return "" if field.default in (None, "", ()) else str(field.default)
 
 
-def own_fields(room: str) -> list[Field[Any]]:
-    """Those that the room adds to what every service has, or defaults otherwise."""
+def own_fields(service: str) -> list[Field[Any]]:
+    """Returns the settings that only this service has, or has with another default."""
     shared = {field.name: field.default for field in fields(ServerConfig)}
-    config = import_module(f"mnemesh_{room}.config").Config
+    config = import_module(f"mnemesh_{service}.config").Config
     return [
         field
         for field in fields(config)
@@ -44,12 +44,12 @@ def test_what_every_service_has() -> None:
     assert documented("Every service") == expected
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_what_each_service_has(room: str) -> None:
-    table = documented(room)
+@pytest.mark.parametrize("service", ROOMS)
+def test_what_each_service_has(service: str) -> None:
+    table = documented(service)
     wanted = {}
-    for field in own_fields(room):
-        names = (f"MNEMESH_{room.upper()}_{field.name.upper()}", f"MNEMESH_{field.name.upper()}")
+    for field in own_fields(service):
+        names = (f"MNEMESH_{service.upper()}_{field.name.upper()}", f"MNEMESH_{field.name.upper()}")
         name = next((name for name in names if name in table), names[0])
         wanted[name] = shown(field)
     assert table == wanted

@@ -1,4 +1,4 @@
-"""The pages say what is so: links lead somewhere, the first example runs, and unanswered RPCs are named."""
+"""The pages are correct: links resolve, the first example runs, and unimplemented RPCs are listed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mnemesh_kit.services import SERVICES, ServiceSpec
+from mnemesh_testkit.fuzzing.contract import service_of
 from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -18,13 +21,6 @@ PAGES = sorted(
     for path in ROOT.glob(pattern)
 )
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
-ROOMS = {
-    "orchestrator": ("agents", "AgentService RunService ModelService ConversationService GroupService IdentityService"),
-    "blocks": ("blocks", "BlockService"),
-    "recall": ("recall", "MessageService TraceService EpisodeService"),
-    "archival": ("archival", "ArchiveService PassageService"),
-    "tools": ("tools", "ToolService ExecutionService McpServerService"),
-}
 
 
 def _anchor(heading: str) -> str:
@@ -32,7 +28,7 @@ def _anchor(heading: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     for name, anchor in LINK.findall(page.read_text()):
         target = (page.parent / name).resolve() if name else page
         assert target.exists(), f"{page.name} links to {name}"
@@ -45,8 +41,8 @@ async def test_the_first_agent_of_the_readme(
     mesh: Mesh, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MNEMESH_TARGET", mesh.addresses["orchestrator"])
-    for room in ("blocks", "recall", "archival", "tools"):
-        monkeypatch.setenv(f"MNEMESH_{room.upper()}_TARGET", mesh.addresses[room])
+    for service in ("blocks", "recall", "archival", "tools"):
+        monkeypatch.setenv(f"MNEMESH_{service.upper()}_TARGET", mesh.addresses[service])
     source = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
     head, call = source.split("\nasyncio.run(main())")
     assert call == "\n", "the example is run as it stands, but in this test's loop"
@@ -59,13 +55,13 @@ async def test_the_first_agent_of_the_readme(
     assert "[human] Name: Ada" in said
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_unanswered_rpcs_are_listed(room: str) -> None:
-    """In the room's README, by name, or with all others of their service."""
-    text = (ROOT / "services" / room / "README.md").read_text()
-    package, services = ROOMS[room]
-    for service in services.split():
-        unanswered, answered = _answers(room, package, service)
+@pytest.mark.parametrize("spec", SERVICES, ids=lambda spec: spec.name)
+def test_unimplemented_rpcs_are_listed(spec: ServiceSpec) -> None:
+    """In the service's README, by name, or with all others of their proto service."""
+    text = (ROOT / "services" / spec.name / "README.md").read_text()
+    for full_name in spec.proto_services:
+        service = full_name.rpartition(".")[2]
+        unanswered, answered = _answers(spec, full_name)
         missing = [name for name in unanswered if name not in text]
         if missing:
             says_all = any(service in line and re.search(r"\ball\b", line) for line in text.splitlines())
@@ -73,17 +69,11 @@ def test_unanswered_rpcs_are_listed(room: str) -> None:
             assert not [name for name in answered if name not in text], "all others than which?"
 
 
-def _answers(room: str, package: str, service: str) -> tuple[list[str], list[str]]:
-    """Names of the RPCs of a service that the room leaves to the generated base class, and of the others."""
-    import_module(f"mnemesh_{room}.wiring")
-    file = next(
-        path.stem
-        for path in (ROOT / "proto" / "mnemesh" / package / "v1").glob("*_service.proto")
-        if f"\nservice {service} " in path.read_text()
-    )
-    base = getattr(import_module(f"mnemesh.{package}.v1.{file}_pb2_grpc"), f"{service}Servicer")
-    descriptor = import_module(f"mnemesh.{package}.v1.{file}_pb2").DESCRIPTOR.services_by_name[service]
-    own = [kind for kind in base.__subclasses__() if kind.__module__.startswith(f"mnemesh_{room}.")]
+def _answers(spec: ServiceSpec, full_name: str) -> tuple[list[str], list[str]]:
+    """Returns the RPCs of a proto service that its servicer leaves unimplemented, and the others."""
+    import_module(f"{spec.package}.wiring")
+    base = getattr(import_module(PROTO_SERVICES[full_name][1]), f"{full_name.rpartition('.')[2]}Servicer")
+    own = [kind for kind in base.__subclasses__() if kind.__module__.startswith(f"{spec.package}.")]
     answered = {name for kind in own for name in vars(kind)}
-    names = [method.name for method in descriptor.methods]
+    names = [method.name for method in service_of(full_name).methods]
     return [name for name in names if name not in answered], [name for name in names if name in answered]

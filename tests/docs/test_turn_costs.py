@@ -1,4 +1,4 @@
-"""What docs/architecture.md says that a turn costs is what it costs."""
+"""The costs of a turn are those in docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cost(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         real = getattr(Database, verb)
 
         async def transaction(self: Database, fn: Any) -> Any:
-            if current_correlation_id():  # what rooms do by themselves, in the background, belongs to no call
+            if current_correlation_id():  # background work belongs to no call
                 counted[f"{verb} {self._name.rpartition('/')[2]}"] += 1
             return await real(self, fn)
 

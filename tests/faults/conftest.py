@@ -1,4 +1,4 @@
-"""One mesh of processes for all the tests of a file: each test kills and starts rooms of it, and leaves it whole."""
+"""One mesh of processes for all tests of a module. Each test kills and restarts services, and leaves all running."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def provider() -> AsyncIterator[FakeOpenAI]:
 async def mesh(
     tmp_path_factory: pytest.TempPathFactory, provider: FakeOpenAI, fork_server: ForkServer
 ) -> AsyncIterator[ProcessMesh]:
-    """The mesh, with proxies before the rooms that hold memory."""
+    """The mesh, with proxies before the services that hold memory."""
     directory = tmp_path_factory.mktemp("mesh")
     proxied = ("blocks", "recall", "archival", "tools")
     async with ProcessMesh(

@@ -95,7 +95,7 @@ class Killed:
         assert statuses == [message_pb2.TOOL_RETURN_STATUS_SUCCESS] * 4
 
     async def _next_request_has_the_same_prefix(self) -> None:
-        """What the provider saw last stands at the head of what it sees next, byte for byte."""
+        """The next request begins with the messages of the last one, byte for byte."""
         before = self.provider.requests[-1].body
         heard = await turn(self.agent, "Goodbye.")
         assert heard.said == "Goodbye."
@@ -110,16 +110,16 @@ async def killed(mesh: ProcessMesh, provider: FakeOpenAI) -> Killed:
     return Killed(mesh, provider, await create(mesh))
 
 
-@pytest.mark.parametrize("room", SERVICE_NAMES)
-async def test_between_turns(mesh: ProcessMesh, provider: FakeOpenAI, room: str) -> None:
+@pytest.mark.parametrize("service", SERVICE_NAMES)
+async def test_between_turns(mesh: ProcessMesh, provider: FakeOpenAI, service: str) -> None:
     agent = await create(mesh)
     provider.script = [both("The key is under the mat."), "Stored.", "It is under the mat."]
     await turn(agent, "Remember the key.")
     before = await window_of(mesh.client, agent)
     request = provider.requests[-1].body
 
-    await mesh.kill(room)
-    await mesh.start(room)
+    await mesh.kill(service)
+    await mesh.start(service)
 
     assert await window_of(mesh.client, agent) == before
     assert (await agent.memory()).blocks[0].value == "A human.\nThe key is under the mat."
@@ -130,22 +130,22 @@ async def test_between_turns(mesh: ProcessMesh, provider: FakeOpenAI, room: str)
     assert json.dumps(messages[: len(request["messages"])]) == json.dumps(request["messages"])
 
 
-@pytest.mark.parametrize("room", ["orchestrator", "recall", "blocks", "archival"])
-async def test_while_the_model_is_asked(mesh: ProcessMesh, killed: Killed, room: str) -> None:
+@pytest.mark.parametrize("service", ["orchestrator", "recall", "blocks", "archival"])
+async def test_while_the_model_is_asked(mesh: ProcessMesh, killed: Killed, service: str) -> None:
     """The third answer is on its way: two steps are committed, nothing of the third is."""
     running = killed.begin(gates=[killed.gate])
     await _until(lambda: len(killed.provider.requests) - killed.asked == 3)
-    await mesh.kill(room)
-    if room == "orchestrator":
+    await mesh.kill(service)
+    if service == "orchestrator":
         # this answer was never journalled: its question is the only one that is asked again
         killed.provider.script = [Reply(text="Both are stored."), "Goodbye."]
-    await mesh.start(room)
+    await mesh.start(service)
     killed.gate.set()
-    await killed.ends_well(running, asked_again=room == "orchestrator")
+    await killed.ends_well(running, asked_again=service == "orchestrator")
 
 
 @pytest.mark.parametrize(
-    ("room", "method", "executed", "nth"),
+    ("service", "method", "executed", "nth"),
     [
         ("orchestrator", "InsertPassages", False, 0),
         ("orchestrator", "InsertPassages", True, 1),
@@ -163,18 +163,18 @@ async def test_while_the_model_is_asked(mesh: ProcessMesh, killed: Killed, room:
     ],
 )
 async def test_in_the_middle_of_a_step(
-    mesh: ProcessMesh, killed: Killed, room: str, method: str, executed: bool, nth: int
+    mesh: ProcessMesh, killed: Killed, service: str, method: str, executed: bool, nth: int
 ) -> None:
-    """The nth call of the method is held before its room, or done with its answer on the way; then the room dies."""
+    """The nth call is held before it reaches the service, or after it was executed; then the process is killed."""
     door = mesh.proxies[DOORS[method]]
     door.inject(method, Delay(0), times=nth)
     hold = door.hold(method, executed=executed)
     running = killed.begin()
     async with asyncio.timeout(PATIENCE):
         await hold.reached.wait()
-    await mesh.kill(room)
+    await mesh.kill(service)
     hold.release.set()
-    await mesh.start(room)
+    await mesh.start(service)
     await killed.ends_well(running)
 
 
@@ -212,9 +212,9 @@ async def test_a_loop_of_heartbeats_goes_on_from_its_journal(
     assert roles == ["USER", "ASSISTANT", "TOOL", "USER", "ASSISTANT", "TOOL"], "the heartbeat is missing or doubled"
 
 
-@pytest.mark.parametrize("room", ["orchestrator", "tools"])
+@pytest.mark.parametrize("service", ["orchestrator", "tools"])
 async def test_a_custom_tool_that_was_interrupted_is_not_run_again(
-    mesh: ProcessMesh, provider: FakeOpenAI, room: str
+    mesh: ProcessMesh, provider: FakeOpenAI, service: str
 ) -> None:
     agent = await create(mesh, tool_sources=[SLOW])
     provider.script = [Reply(tool_calls=[Call("slow")]), "I cannot tell."]
@@ -224,8 +224,8 @@ async def test_a_custom_tool_that_was_interrupted_is_not_run_again(
     tools = mesh.pid("tools")
     await _until(lambda: len(descendants(tools)) >= 2)
     started = descendants(tools)
-    await mesh.kill(room)
-    await mesh.start(room)
+    await mesh.kill(service)
+    await mesh.start(service)
     async with asyncio.timeout(PATIENCE):
         heard = await running
     assert (heard.status, heard.said) == ("COMPLETED", "I cannot tell."), heard.error
@@ -254,9 +254,9 @@ async def test_all_at_once(mesh: ProcessMesh, killed: Killed) -> None:
     running = killed.begin()
     async with asyncio.timeout(PATIENCE):
         await hold.reached.wait()
-    await asyncio.gather(*(mesh.kill(room) for room in SERVICE_NAMES))
+    await asyncio.gather(*(mesh.kill(service) for service in SERVICE_NAMES))
     hold.release.set()
-    await asyncio.gather(*(mesh.start(room) for room in SERVICE_NAMES))
+    await asyncio.gather(*(mesh.start(service) for service in SERVICE_NAMES))
     await killed.ends_well(running)
 
 

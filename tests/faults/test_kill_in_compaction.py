@@ -22,7 +22,7 @@ SUMMARY = "They spoke about trains."
 
 
 def is_summary(body: dict[str, Any]) -> bool:
-    """Whether a request asks for a summary."""
+    """Returns whether a request asks for a summary."""
     return "stand in for the older part of a conversation" in str(body["messages"][0])
 
 
@@ -84,9 +84,9 @@ async def test_while_the_summariser_is_asked(mesh: ProcessMesh, provider: FakeOp
     await ends_well(mesh, agent, running)
 
 
-@pytest.mark.parametrize("room", ["orchestrator", "recall"])
+@pytest.mark.parametrize("service", ["orchestrator", "recall"])
 @pytest.mark.parametrize("executed", [False, True])
-async def test_around_the_swap(mesh: ProcessMesh, provider: FakeOpenAI, room: str, executed: bool) -> None:
+async def test_around_the_swap(mesh: ProcessMesh, provider: FakeOpenAI, service: str, executed: bool) -> None:
     agent = await long_talk(mesh, provider)
     asked = sum(is_summary(request.body) for request in provider.requests)
     provider.script = full()
@@ -94,9 +94,9 @@ async def test_around_the_swap(mesh: ProcessMesh, provider: FakeOpenAI, room: st
     running = begin(agent)
     async with asyncio.timeout(PATIENCE):
         await hold.reached.wait()
-    await mesh.kill(room)
+    await mesh.kill(service)
     hold.release.set()
-    await mesh.start(room)
+    await mesh.start(service)
     await ends_well(mesh, agent, running)
     summaries = sum(is_summary(request.body) for request in provider.requests) - asked
     assert summaries == 1, "what is journalled is not asked for again"

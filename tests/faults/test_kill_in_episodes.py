@@ -23,7 +23,7 @@ PATIENCE = 90.0
 
 
 def asks_for_memories(body: dict[str, Any]) -> bool:
-    """Whether a request is for episodes and facts."""
+    """Returns whether a request asks for episodes and facts."""
     return "keep the long-term memory" in str(body["messages"][0])
 
 
@@ -51,9 +51,9 @@ async def knowing(mesh: ProcessMesh, provider: FakeOpenAI) -> Agent:
     return agent
 
 
-@pytest.mark.parametrize("room", ["orchestrator", "recall"])
+@pytest.mark.parametrize("service", ["orchestrator", "recall"])
 @pytest.mark.parametrize("executed", [False, True])
-async def test_around_the_memories(mesh: ProcessMesh, provider: FakeOpenAI, room: str, executed: bool) -> None:
+async def test_around_the_memories(mesh: ProcessMesh, provider: FakeOpenAI, service: str, executed: bool) -> None:
     agent = await knowing(mesh, provider)
     asked = sum(asks_for_memories(request.body) for request in provider.requests)
     hold = mesh.proxies["recall"].hold("ReplaceContext", executed=executed)
@@ -61,9 +61,9 @@ async def test_around_the_memories(mesh: ProcessMesh, provider: FakeOpenAI, room
     running = asyncio.create_task(turn(agent, "And?", config=config))
     async with asyncio.timeout(PATIENCE):
         await hold.reached.wait()
-    await mesh.kill(room)
+    await mesh.kill(service)
     hold.release.set()
-    await mesh.start(room)
+    await mesh.start(service)
     async with asyncio.timeout(PATIENCE):
         heard = await running
     assert (heard.status, heard.said) == ("COMPLETED", "That is all."), heard.error

@@ -35,7 +35,7 @@ async def mesh(
     postgres_server: PostgresServer,
     fork_server: ForkServer,
 ) -> AsyncIterator[ProcessMesh]:
-    """Three orchestrators on one database, and one each of the other rooms."""
+    """Three orchestrators on one database, and one each of the other services."""
     name = await postgres_server.create_database()
     async with ProcessMesh(
         tmp_path_factory.mktemp("replicas"),
@@ -88,7 +88,7 @@ def five_tools(facts: list[str]) -> list[Reply | str]:
 
 
 class Lost:
-    """A turn of five tools whose holder is lost in its midst, with an effect whose answer nobody heard."""
+    """A turn of five tools whose holder is killed during an effect, before it received the response."""
 
     def __init__(self, mesh: ProcessMesh, provider: FakeOpenAI, client: Mnemesh, agent: Agent) -> None:
         self.mesh, self.provider, self.client, self.agent = mesh, provider, client, agent
@@ -103,7 +103,7 @@ class Lost:
         self.hold = hold
 
     def answer(self, body: dict[str, Any]) -> Reply | str | None:
-        """What the model answers, if it is asked in this turn or the one behind it."""
+        """Returns the model's response to a request of this turn or of the next one."""
         said = texts(body)
         if not any(self.input in text for text in said):
             return None

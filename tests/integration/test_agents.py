@@ -31,7 +31,7 @@ async def test_a_creation_that_is_refused_leaves_nothing_behind(mesh: Mesh) -> N
         {"block_ids": ["block-00000000-0000-4000-8000-00000000dead"]},
         {"archive_ids": ["archive-00000000-0000-4000-8000-00000000dead"]},
         {"blocks": [blocks_pb2.Block(label="same"), blocks_pb2.Block(label="same")]},
-        {"model": "nobody/knows"},
+        {"model": "unknown/model"},
     )
     for broken in cases:
         with pytest.raises(MnemeshError) as refused:
@@ -47,7 +47,7 @@ async def test_a_creation_that_is_refused_leaves_nothing_behind(mesh: Mesh) -> N
 
 @pytest.mark.mesh(proxied=["blocks", "recall", "tools"])
 @pytest.mark.parametrize(
-    ("room", "method"),
+    ("service", "method"),
     [("blocks", "CreateBlock"), ("recall", "CreateContext"), ("tools", "BatchGetTools")],
     ids=["blocks", "recall", "tools"],
 )
@@ -55,15 +55,15 @@ async def test_a_creation_that_is_refused_leaves_nothing_behind(mesh: Mesh) -> N
     "fault", [faulty_proxy.Unavailable(), faulty_proxy.ExecuteThenTimeout()], ids=["away", "answer-lost"]
 )
 async def test_a_creation_that_meets_an_absent_tier_is_finished_by_its_repetition(
-    mesh: Mesh, room: str, method: str, fault: faulty_proxy.Fault
+    mesh: Mesh, service: str, method: str, fault: faulty_proxy.Fault
 ) -> None:
     tool = await mesh.client.tools.create('def ping() -> str:\n    """Answers."""\n    return "pong"\n')
     given: dict[str, Any] = {"name": "ada", "blocks": MEMORY, "tools": [tool.name], "request_id": "birth-1"}
-    mesh.proxies[room].inject(method, fault, times=100)
+    mesh.proxies[service].inject(method, fault, times=100)
     with pytest.raises(MnemeshError) as away:
         await mesh.client.agents.create(**given)
     assert away.value.reason in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
-    mesh.proxies[room].clear()
+    mesh.proxies[service].clear()
     assert [agent.id async for agent in mesh.client.agents.list()] == [], "half an agent is visible"
 
     agent = await mesh.client.agents.create(**given)

@@ -1,4 +1,4 @@
-"""Calls that wait, on real rooms: what recall keeps, what the provider is shown, and what a client is told."""
+"""Tool calls that wait for approval: what recall stores, what the provider receives, and which events a client gets."""
 
 from __future__ import annotations
 

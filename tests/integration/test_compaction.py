@@ -25,7 +25,7 @@ WINDOW = 7_000
 
 
 def is_summary(body: dict[str, Any]) -> bool:
-    """Whether a request asks for a summary."""
+    """Returns whether a request asks for a summary."""
     shown = f"{body.get('system')}{body['messages'][0]}{body['messages'][-1]}"
     return "leaves it" in shown or "about to leave your sight" in shown or "leaves its sight" in shown
 

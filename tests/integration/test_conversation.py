@@ -52,8 +52,8 @@ async def test_a_conversation_goes_on_after_a_restart_of_every_room(mesh: Mesh, 
     agent = await create(mesh, kind)
     await turn(agent, "My name is Ada. Remember that the key is under the mat.")
     before = [message.id for message in await window_of(mesh.client, agent)]
-    for room in ("blocks", "recall", "archival", "tools", "orchestrator"):
-        await mesh.restart(room)
+    for service in ("blocks", "recall", "archival", "tools", "orchestrator"):
+        await mesh.restart(service)
     assert [message.id for message in await window_of(mesh.client, agent)] == before
     heard = await turn(agent, "What is my name? What do you know about the key? What did I say about the key?")
     assert "Ada" in heard.said

@@ -1,4 +1,4 @@
-"""Conversations of one agent across the rooms: windows apart, memory shared, forks that disturb nobody."""
+"""Conversations of one agent across the services: separate windows, shared memory, independent forks."""
 
 from __future__ import annotations
 

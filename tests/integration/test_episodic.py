@@ -47,7 +47,7 @@ class Calendar(SystemClock):
 
 
 def asks_for_memories(body: dict[str, Any]) -> bool:
-    """Whether a request is for episodes and facts."""
+    """Returns whether a request asks for episodes and facts."""
     return "keep the long-term memory" in f"{body.get('system')}{body['messages'][0]}"
 
 
@@ -59,7 +59,7 @@ def said(body: dict[str, Any]) -> str:
 
 @pytest.fixture(params=["openai on sqlite", "anthropic on postgresql"])
 def place(request: pytest.FixtureRequest) -> str:
-    """Who answers, and where everything is kept: neither knows of the other, so that each meets each once."""
+    """Provider and database. They are independent, so each is tested with one of the other."""
     return str(request.param)
 
 
@@ -73,7 +73,7 @@ def provider(place: str, fake_openai: FakeOpenAI, fake_anthropic: FakeAnthropic)
 
 @pytest.fixture
 def calendar() -> Calendar:
-    """The clock of every room."""
+    """The clock of every service."""
     clock = Calendar()
     clock.turn_to(MAY)
     return clock
@@ -81,13 +81,13 @@ def calendar() -> Calendar:
 
 @pytest.fixture
 async def databases(place: str, request: pytest.FixtureRequest) -> AsyncIterator[dict[str, dict[str, str]]]:
-    """Of every room: none of its own on SQLite."""
+    """Of every service: none of its own on SQLite."""
     if place.endswith("sqlite"):
         yield {}
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
-    names = {room: await server.create_database() for room in SERVICE_NAMES}
-    yield {room: {"database_url": server.url(name)} for room, name in names.items()}
+    names = {service: await server.create_database() for service in SERVICE_NAMES}
+    yield {service: {"database_url": server.url(name)} for service, name in names.items()}
     for name in names.values():
         await server.drop_database(name)
 
@@ -100,7 +100,7 @@ async def mesh(
     calendar: Calendar,
     databases: dict[str, dict[str, str]],
 ) -> AsyncIterator[Mesh]:
-    """A mesh whose rooms live in another time."""
+    """A mesh whose services have another clock."""
     async with Mesh(
         tmp_path,
         openai_base_url=fake_openai.base_url,
@@ -139,7 +139,7 @@ def own(agent: Agent) -> list[episodes_pb2.MemoryScope]:
 
 
 async def facts(mesh: Mesh, agent: Agent, **asked: datetime) -> list[str]:
-    """What holds, or held, or was believed to hold."""
+    """Returns the facts that are valid, and those that were."""
     times: dict[str, Any] = {}
     for name, at in asked.items():
         times[name] = Timestamp()
@@ -286,8 +286,8 @@ async def test_the_head_of_a_window_survives_restarts_byte_for_byte(mesh: Mesh, 
     await talk(agent, "Well.")
     before = provider.requests[-1].raw
     head = before[: before.index(b"the boat is red.")]
-    for room in ("recall", "orchestrator"):
-        await mesh.restart(room)
+    for service in ("recall", "orchestrator"):
+        await mesh.restart(service)
     await talk(agent, "Well.")
     assert provider.requests[-1].raw.startswith(head)
     assert before[: before.rindex(b"Well.")] == provider.requests[-1].raw[: before.rindex(b"Well.")]

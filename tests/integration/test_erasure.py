@@ -1,4 +1,4 @@
-"""A word that was planted everywhere is in no file of the mesh after its agent was deleted and the rooms maintained."""
+"""After an agent is deleted and maintenance has run, no file of the mesh contains a word from its data."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def holding(directory: Path, word: str) -> set[str]:
 
 
 async def maintained(directory: Path, clock: FrozenClock) -> dict[str, list[str]]:
-    """What each room's maintenance reports."""
+    """Runs the maintenance of every service and returns the reports."""
     reports = {}
-    for room in SERVICE_NAMES:
-        config = import_module(f"mnemesh_{room}.config").Config(
-            port=0, data_dir=str(directory), **({"embedder": EMBEDDER} if room in ("recall", "archival") else {})
+    for service in SERVICE_NAMES:
+        config = import_module(f"mnemesh_{service}.config").Config(
+            port=0, data_dir=str(directory), **({"embedder": EMBEDDER} if service in ("recall", "archival") else {})
         )
-        lines = import_module(f"mnemesh_{room}.maintenance").maintain(config, clock=clock)
-        reports[room] = [line async for line in lines]
+        lines = import_module(f"mnemesh_{service}.maintenance").maintain(config, clock=clock)
+        reports[service] = [line async for line in lines]
     return reports
 
 
@@ -89,23 +89,23 @@ async def test_no_byte_of_a_deleted_agent_is_left_in_any_room(tmp_path: Path, fa
         agent = await plant(mesh, fake_openai)
         assert {name.partition(".")[0].partition("-")[0] for name in holding(tmp_path, CANARY)} >= set(SERVICE_NAMES)
         await agent.delete()
-        for room in SERVICE_NAMES:
+        for service in SERVICE_NAMES:
             with pytest.raises(StartupError, match="in use by another process"):
-                await maintained_alone(room, tmp_path)
+                await maintained_alone(service, tmp_path)
     clock.advance(2 * 86_400)
     reports = await maintained(tmp_path, clock)
     assert holding(tmp_path, CANARY) == set()
     assert {name.partition(".")[0] for name in holding(tmp_path, STAYS)} >= {"orchestrator", "blocks", "recall"}
-    for room in SERVICE_NAMES:
-        assert any(line.startswith(f"{room}.db: ") for line in reports[room]), reports[room]
-        (forgotten,) = (line for line in reports[room] if line.startswith("idempotency keys deleted"))
-        assert int(forgotten.rpartition(" ")[2]) >= (0 if room == "orchestrator" else 1), (room, forgotten)
+    for service in SERVICE_NAMES:
+        assert any(line.startswith(f"{service}.db: ") for line in reports[service]), reports[service]
+        (forgotten,) = (line for line in reports[service] if line.startswith("idempotency keys deleted"))
+        assert int(forgotten.rpartition(" ")[2]) >= (0 if service == "orchestrator" else 1), (service, forgotten)
     async with Mesh(tmp_path, openai_base_url=fake_openai.base_url, clock=clock) as mesh:
         (left,) = [agent async for agent in mesh.client.agents.list()]
         assert (left.name, (await left.memory()).blocks[0].value) == (STAYS, STAYS)
 
 
-async def maintained_alone(room: str, directory: Path) -> None:
-    config = import_module(f"mnemesh_{room}.config").Config(port=0, data_dir=str(directory))
-    async for line in import_module(f"mnemesh_{room}.maintenance").maintain(config):
+async def maintained_alone(service: str, directory: Path) -> None:
+    config = import_module(f"mnemesh_{service}.config").Config(port=0, data_dir=str(directory))
+    async for line in import_module(f"mnemesh_{service}.maintenance").maintain(config):
         raise AssertionError(line)

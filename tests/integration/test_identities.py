@@ -1,4 +1,4 @@
-"""Identities across the rooms: attached to agents and blocks, found by them, and gone everywhere at once."""
+"""Identities across the services: attached to agents and blocks, found by them, and gone everywhere at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was told in turn 3 and is asked for in turn 3,000, on the whole mesh, in every mode.
+"""A fact from turn 3 is found in turn 3,000, on the whole mesh, in every mode.
 
 Two things are told. A summariser that folds carries one of them from each summary into the next, and drops the other,
 which only a search of the record finds. Most turns come in bulk, as an owner brings a conversation along; the turns
@@ -58,7 +58,7 @@ def answer(body: dict[str, Any]) -> Any:
 
 
 def a_turn(number: int) -> list[message_pb2.Message]:
-    """What a turn of small talk leaves."""
+    """Returns the messages of a turn without facts."""
     said = [
         (message_pb2.ROLE_USER, f"{number}. In {CITIES[number % len(CITIES)]} it rained on day {number}."),
         (message_pb2.ROLE_ASSISTANT, "I see."),

@@ -120,7 +120,7 @@ async def test_it_survives_a_restart_and_a_lost_key_is_named(mesh: Mesh, tmp_pat
 
 
 async def command(mesh: Mesh, *arguments: str, stdin: str = "") -> tuple[int | None, str, str]:
-    """Runs `mnemesh providers …` as somebody does who has a shell."""
+    """Runs `mnemesh providers …` as in a shell."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -151,7 +151,7 @@ async def test_from_the_command_line(mesh: Mesh) -> None:
         assert (code, "ALREADY_EXISTS" in err, len(err.splitlines())) == (1, True, 1)
     code, _, err = await command(mesh, "check", "mine")
     assert (code, "PROVIDER_UNAVAILABLE" in err) == (1, True)
-    assert (await command(mesh, "remove", "mine"))[0] == 1, "nobody said yes"
+    assert (await command(mesh, "remove", "mine"))[0] == 1, "the removal was not confirmed"
     assert (await command(mesh, "remove", "mine", "--yes"))[0] == 0
     code, _, err = await command(mesh, "check", "mine")
     assert (code, "NOT_FOUND" in err) == (1, True)

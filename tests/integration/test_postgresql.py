@@ -15,8 +15,8 @@ from mnemesh_testkit.mesh.turns import assert_whole, stored, turn, window_of
 
 @pytest_asyncio.fixture
 async def mesh(tmp_path: Path, postgres_server: PostgresServer) -> AsyncIterator[Mesh]:
-    databases = {room: await postgres_server.create_database() for room in SERVICE_NAMES}
-    settings = {room: {"database_url": postgres_server.url(name)} for room, name in databases.items()}
+    databases = {service: await postgres_server.create_database() for service in SERVICE_NAMES}
+    settings = {service: {"database_url": postgres_server.url(name)} for service, name in databases.items()}
     async with Mesh(tmp_path, settings=settings) as running:
         yield running
     for name in databases.values():
@@ -28,8 +28,8 @@ async def test_a_conversation_on_postgresql_uses_every_tier_and_survives_restart
     heard = await turn(agent, "My name is Ada. Remember that the key is under the mat.", stream_tokens=True)
     assert heard.status == "COMPLETED", heard.error
     assert heard.streamed == heard.said
-    for room in SERVICE_NAMES:
-        await mesh.restart(room)
+    for service in SERVICE_NAMES:
+        await mesh.restart(service)
     asked = "What is my name? What do you know about the key? What did I say about the key?"
     heard = await turn(agent, asked)
     assert "Your name is Ada" in heard.said

@@ -1,4 +1,4 @@
-"""An operator's processors in a mesh: what every room keeps is what the model saw."""
+"""An operator's processors in a mesh: what every service keeps is what the model saw."""
 
 from __future__ import annotations
 

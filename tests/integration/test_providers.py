@@ -250,7 +250,7 @@ async def test_anthropic_thinks_calls_a_tool_and_answers(
 
 
 def assert_valid_for_openai(body: dict[str, Any]) -> None:
-    """Every call of a recorded request has its return right behind it, under the same id, and no id twice."""
+    """In a recorded request, the return with the same id follows each call, and no id occurs twice."""
     waiting: list[str] = []
     seen: set[str] = set()
     for message in body["messages"]:

@@ -1,4 +1,4 @@
-"""What a client hears of a run: the kinds that it asked for, signs of life, errors, the order of the end, the bill."""
+"""The events of a run that a client receives: requested kinds, keepalives, errors, the last events, usage."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def kinds(events: list[runs_pb2.RunEvent]) -> list[str]:
 async def test_a_stream_tells_the_kinds_that_its_run_was_sent_with(
     mesh: Mesh, fake_openai: FakeOpenAI, wanted: tuple[str, ...], expected: list[str]
 ) -> None:
-    """Also whoever follows it again; what ends a stream always comes."""
+    """A client that reconnects also receives them. The last events are always sent."""
     agent = await create(mesh)
     fake_openai.script = [
         Reply(reasoning="Keep it.", tool_calls=[Call("memory_insert", {"label": "human", "new_str": "Ada"})]),
@@ -146,7 +146,7 @@ async def test_what_a_provider_did_not_report_is_not_a_zero(
     cached: int | None,
     reasoning: int | None,
 ) -> None:
-    """Of two steps together; on the stream, on the run, and to whoever comes later."""
+    """The usage of two steps together: in the stream, in the run, and for a client that connects later."""
     agent = await create(mesh)
     fake_openai.script = [
         Reply(tool_calls=[Call("memory_insert", {"label": "human", "new_str": "Ada"})], usage=reported),

@@ -226,7 +226,7 @@ async def test_an_agent_changes_to_a_prompt_by_its_key(mesh: Mesh, files: Path) 
 
 async def test_the_command_line_shows_and_takes_prompts(mesh: Mesh, files: Path) -> None:
     (files / "pirate.txt").write_text("Arr [b]", encoding="utf-8")
-    targets = {f"MNEMESH_{room.upper()}_TARGET": address for room, address in mesh.addresses.items()}
+    targets = {f"MNEMESH_{service.upper()}_TARGET": address for service, address in mesh.addresses.items()}
     environment = {"PATH": "", "MNEMESH_TARGET": mesh.addresses["orchestrator"], **targets}
 
     async def typed(*arguments: str) -> str:

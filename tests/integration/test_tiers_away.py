@@ -22,33 +22,35 @@ async def create(mesh: Mesh) -> Agent:
 
 
 @pytest.mark.mesh(settings={"orchestrator": {"service_retry_seconds": 0.5}})
-@pytest.mark.parametrize("room", ["recall", "blocks"])
-async def test_a_new_turn_fails_where_an_essential_tier_is_away(mesh: Mesh, fake_openai: FakeOpenAI, room: str) -> None:
+@pytest.mark.parametrize("service", ["recall", "blocks"])
+async def test_a_new_turn_fails_where_an_essential_tier_is_away(
+    mesh: Mesh, fake_openai: FakeOpenAI, service: str
+) -> None:
     agent = await create(mesh)
     fake_openai.script = ["Hello."]
-    await mesh.stop(room)
+    await mesh.stop(service)
     failed = await turn(agent, "Hello?")
     assert failed.status == "FAILED"
     assert failed.error is not None
     assert failed.error.reason == "UNAVAILABLE"
     assert fake_openai.requests == []
-    await mesh.start(room)
+    await mesh.start(service)
     retried = await mesh.client.runs.retry(failed.run_id)
     assert (await collect(mesh.client.runs.stream(retried.id))).said == "Hello."
 
 
 @pytest.mark.mesh(proxied=["recall", "blocks"])
-@pytest.mark.parametrize(("room", "method"), [("recall", "GetContext"), ("blocks", "GetCoreMemory")])
+@pytest.mark.parametrize(("service", "method"), [("recall", "GetContext"), ("blocks", "GetCoreMemory")])
 async def test_a_new_turn_waits_for_an_essential_tier_that_is_being_restarted(
-    mesh: Mesh, fake_openai: FakeOpenAI, room: str, method: str
+    mesh: Mesh, fake_openai: FakeOpenAI, service: str, method: str
 ) -> None:
     agent = await create(mesh)
     fake_openai.script = ["Hello."]
     # More often than the channel asks by itself.
-    mesh.proxies[room].inject(method, Unavailable(), times=6)
+    mesh.proxies[service].inject(method, Unavailable(), times=6)
     heard = await turn(agent, "Hello?")
     assert (heard.status, heard.said) == ("COMPLETED", "Hello."), heard.error
-    assert mesh.proxies[room].calls[method] > 6
+    assert mesh.proxies[service].calls[method] > 6
 
 
 async def test_without_archival_the_turn_goes_on(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
@@ -60,20 +62,20 @@ async def test_without_archival_the_turn_goes_on(mesh: Mesh, fake_openai: FakeOp
     assert "Likes tea." in (await agent.memory()).blocks[0].value
 
 
-@pytest.mark.parametrize("room", ["recall", "blocks", "archival"])
+@pytest.mark.parametrize("service", ["recall", "blocks", "archival"])
 async def test_a_turn_waits_for_a_tier_that_goes_away_in_its_middle(
-    mesh: Mesh, fake_openai: FakeOpenAI, room: str
+    mesh: Mesh, fake_openai: FakeOpenAI, service: str
 ) -> None:
     agent = await create(mesh)
     gate = asyncio.Event()
     fake_openai.script = [Reply(text="I store both.", tool_calls=[*INSERT.calls, *EDIT.calls], gates=[gate]), "Done."]
     run = asyncio.create_task(turn(agent, "Store it, and I like tea."))
     await _until_asked(fake_openai)
-    await mesh.stop(room)
+    await mesh.stop(service)
     gate.set()
     await _until_waiting(agent, mesh, run)
     assert not run.done(), run.result().error
-    await mesh.start(room)
+    await mesh.start(service)
     async with asyncio.timeout(30):
         heard = await run
     assert (heard.status, heard.said.splitlines()[-1]) == ("COMPLETED", "Done.")
@@ -82,7 +84,7 @@ async def test_a_turn_waits_for_a_tier_that_goes_away_in_its_middle(
 
 @pytest.mark.mesh(proxied=["recall", "blocks", "archival"])
 @pytest.mark.parametrize(
-    ("room", "method"),
+    ("service", "method"),
     [("blocks", "EditBlock"), ("archival", "InsertPassages"), ("recall", "CommitStep")],
     ids=["edit", "insert", "commit"],
 )
@@ -92,14 +94,14 @@ async def test_a_turn_waits_for_a_tier_that_goes_away_in_its_middle(
     ids=["lost", "away", "late"],
 )
 async def test_an_effect_whose_answer_is_lost_happens_once(
-    mesh: Mesh, fake_openai: FakeOpenAI, room: str, method: str, fault: Fault
+    mesh: Mesh, fake_openai: FakeOpenAI, service: str, method: str, fault: Fault
 ) -> None:
     agent = await create(mesh)
     fake_openai.script = [Reply(text="I store both.", tool_calls=[*INSERT.calls, *EDIT.calls]), "Done."]
-    mesh.proxies[room].inject(method, fault, times=2)
+    mesh.proxies[service].inject(method, fault, times=2)
     heard = await turn(agent, "Store it, and I like tea.")
     assert heard.status == "COMPLETED", heard.error
-    assert mesh.proxies[room].calls[method] >= (1 if isinstance(fault, Delay) else 3)
+    assert mesh.proxies[service].calls[method] >= (1 if isinstance(fault, Delay) else 3)
     await _assert_done_once(mesh, agent, fake_openai)
 
 

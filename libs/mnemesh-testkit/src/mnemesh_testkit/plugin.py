@@ -68,7 +68,7 @@ def _is_full(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def is_full(pytestconfig: pytest.Config) -> bool:
-    """Whether this run is a full one (`--full`)."""
+    """True in a full run (`--full`)."""
     return bool(pytestconfig.getoption("--full"))
 
 

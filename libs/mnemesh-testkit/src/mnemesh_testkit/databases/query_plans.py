@@ -1,4 +1,4 @@
-"""What the SQL engines do for a call: which tables they read whole, and how much they look at."""
+"""The work of the SQL engines for a call: full table scans, and rows or steps."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _STEPS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A table that a statement reads from its beginning to its end."""
+    """A full scan of a table by a statement."""
 
     table: str
     rows: int | None
-    """How many it had; None where the engine does not tell."""
+    """The number of rows; None if the engine does not report it."""
     statement: str
 
 
 @dataclass(slots=True)
 class Watch:
-    """What was seen since the watch began, on every SQL engine of this process."""
+    """The plans and the work of every SQL engine of this process since the watch began."""
 
     plans: list[tuple[str, str]] = field(default_factory=list)
     """Statements with their plans, as the engine writes them."""
@@ -40,13 +40,13 @@ class Watch:
     """Rows looked at by PostgreSQL, found by an index or read and thrown away; on SQLite steps of its machine."""
 
     def scanned(self, tables: Sequence[str], more_than: int = 0) -> list[Scan]:
-        """Readings of whole tables among these, where so many rows are known, or nothing is."""
+        """Returns the full scans of these tables with more rows than that, or with an unknown number."""
         return [scan for scan in self.scans if scan.table in tables and (scan.rows is None or scan.rows > more_than)]
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedEngine:
-    """A room's database on an SQL engine, and what a call may look at more when there is more of others."""
+    """A service's database on an SQL engine, and what a call may look at more when there is more of others."""
 
     package: str
     """Whose tables they are: "mnemesh_recall"."""
@@ -55,11 +55,11 @@ class PlannedEngine:
 
     @property
     def is_sqlite(self) -> bool:
-        """Whether it is SQLite."""
+        """True on SQLite."""
         return self.url.startswith("sqlite")
 
-    async def carry_out(self, *statements: str) -> None:
-        """Carries out statements in the room's schema, making it where it is not."""
+    async def execute(self, *statements: str) -> None:
+        """Executes statements in the service's migrated database."""
         database = Database.open(self.url)
         await database.migrate(self.package)
         for statement in statements:
@@ -67,19 +67,19 @@ class PlannedEngine:
         await database.close()
 
     async def prepare(self) -> None:
-        """Where tables are small PostgreSQL rightly reads them whole: it is kept from that wherever an index helps."""
+        """Makes PostgreSQL use indexes also for small tables."""
         if not self.is_sqlite:
             name = sa.make_url(self.url).database
-            await self.carry_out(f'ALTER DATABASE "{name}" SET enable_seqscan = off')
+            await self.execute(f'ALTER DATABASE "{name}" SET enable_seqscan = off')
 
     async def analyze(self) -> None:
-        """Tells PostgreSQL's planner what is stored, as its own autovacuum would after a while."""
+        """Updates the statistics of PostgreSQL's planner."""
         if not self.is_sqlite:
-            await self.carry_out("ANALYZE")
+            await self.execute("ANALYZE")
 
 
 async def seen(call: Callable[[], Awaitable[Any]]) -> Watch:
-    """What the engines do for a call, which must ask them something."""
+    """Runs a call and returns the engines' work for it. The call must use a database."""
     with watched() as watch:
         await call()
     assert watch.plans
@@ -105,13 +105,13 @@ _watching: list[tuple[Watch, set[Any]]] = []
 
 @contextmanager
 def watched() -> Iterator[Watch]:
-    """Explains every statement that runs meanwhile; on PostgreSQL each read is carried out a second time for it."""
+    """Explains every statement that runs in this context; on PostgreSQL each read is executed a second time for it."""
     under_way = Watch(), set[Any]()
     _watching.append(under_way)
     try:
         yield under_way[0]
     finally:
-        # The counters stay on their connections, which other threads use at this moment; nobody reads them any more.
+        # The counters stay on their connections, because other threads may use these now. They are not read again.
         _watching.remove(under_way)
 
 
@@ -146,8 +146,8 @@ def _explain_sqlite(watch: Watch, conn: sa.Connection, statement: str, parameter
 
 
 def _explain_postgresql(watch: Watch, conn: sa.Connection, statement: str, parameters: Any) -> None:
-    carried_out = _READS.match(statement) is not None
-    how = "(ANALYZE, TIMING OFF, FORMAT JSON)" if carried_out else "(FORMAT JSON)"
+    executed = _READS.match(statement) is not None
+    how = "(ANALYZE, TIMING OFF, FORMAT JSON)" if executed else "(FORMAT JSON)"
     ((plan,),) = _run(conn, f"EXPLAIN {how} {statement}", parameters)
     told = json.loads(plan) if isinstance(plan, str) else plan
     watch.plans.append((statement, json.dumps(told, indent=1)))
@@ -157,7 +157,7 @@ def _explain_postgresql(watch: Watch, conn: sa.Connection, statement: str, param
         looked_at = sum(node.get(key, 0) for key in ("Actual Rows", *_REMOVED)) * node.get("Actual Loops", 1)
         watch.work += int(looked_at)
         if node["Node Type"].endswith("Seq Scan"):
-            rows = looked_at if carried_out else node["Plan Rows"]
+            rows = looked_at if executed else node["Plan Rows"]
             watch.scans.append(Scan(node["Relation Name"], int(rows), statement))
 
 

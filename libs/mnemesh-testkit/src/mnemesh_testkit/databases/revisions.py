@@ -1,4 +1,4 @@
-"""Databases as an earlier version of a room left them."""
+"""Databases in the state of an earlier version of a service."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 async def at_revision(url: str, package: str, revision: str, rows: Rows) -> None:
-    """Makes an empty database what the migrations up to a revision make, and fills it.
+    """Migrates an empty database to a revision and fills it.
 
     Args:
         url: of the database, of either engine.
-        package: the room's, `mnemesh_<room>`.
+        package: the service's, `mnemesh_<service>`.
         revision: the last one that is applied.
         rows: what the version of that time had stored.
     """

@@ -1,4 +1,4 @@
-"""Packages as pip leaves them behind: a module, and the metadata in which its entry points stand."""
+"""Installed packages: a module, and metadata with its entry points."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def install(site: Path, module: str, source: str, entry_points: Mapping[str, Sequence[str]]) -> None:
-    """Puts a module and its metadata into a directory; put that on `sys.path`, and it is installed.
+    """Writes a module and its metadata to a directory, which makes it installed once the directory is on `sys.path`.
 
     Args:
         site: the directory; made where it is missing.

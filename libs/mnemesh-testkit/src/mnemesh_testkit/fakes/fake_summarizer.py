@@ -1,11 +1,11 @@
-"""A summariser of the episodic mode that follows a rule."""
+"""A summarizer of the episodic mode that follows a fixed rule."""
 
 import re
 from typing import Any
 
 
 def extract_memories(text: str) -> dict[str, Any]:
-    """Episodes and facts as a model draws them from a labelled transcript: one episode, and what users ask to remember.
+    """Returns one episode, and the facts that users ask to remember, from a labelled transcript.
 
     "Remember: the key is red." is a fact about the key; one that is known of the same subject is contradicted, or
     confirmed by the same words.

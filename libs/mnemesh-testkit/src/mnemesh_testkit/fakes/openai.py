@@ -52,7 +52,7 @@ class FakeOpenAI(FakeProvider):
 
     @property
     def base_url(self) -> str:
-        """What a client is configured with."""
+        """The base URL for clients."""
         return f"{self.origin}/v1"
 
     def _more_routes(self) -> Sequence[Route]:

@@ -14,7 +14,7 @@ _OUT_OF_TOKENS = frozenset({"length", "max_output_tokens"})
 class FakeResponses(FakeProvider):
     """Speaks the Responses API at `base_url`.
 
-    Reasoning of a reply is told as a summary, beside an encrypted original that is its `signature`. A reply's
+    The reasoning of a reply is sent as a summary with an encrypted original, its `signature`. A reply's
     `finish_reason` "length" or "content_filter" leaves the response incomplete.
 
     Args:
@@ -31,7 +31,7 @@ class FakeResponses(FakeProvider):
 
     @property
     def base_url(self) -> str:
-        """What a client is configured with."""
+        """The base URL for clients."""
         return f"{self.origin}/v1"
 
     def _events(self, reply: Reply, body: dict[str, Any]) -> Iterator[tuple[bytes, int | None]]:
@@ -135,7 +135,7 @@ class FakeResponses(FakeProvider):
 
 
 def _emptied(item: dict[str, Any]) -> dict[str, Any]:
-    """What an item has not yet when it is opened."""
+    """Returns an item without the fields that only a complete item has."""
     match item["type"]:
         case "message":
             return {"content": []}

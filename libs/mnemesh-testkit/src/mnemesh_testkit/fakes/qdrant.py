@@ -1,6 +1,6 @@
-"""What looks like a Qdrant server on the wire: the client's local mode behind the server's gRPC services.
+"""A fake Qdrant server: the client's local mode served over the gRPC services of a server.
 
-It is no Qdrant server. It shows that what the adapter says survives the client's own protocol, in both directions.
+It verifies that the adapter's requests and responses survive the wire protocol, not that a real server accepts them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _Root(qdrant_pb2_grpc.QdrantServicer):
         self._version = version
 
     async def HealthCheck(self, request: Any, context: Any) -> Any:
-        return grpc.HealthCheckReply(title="stand-in", version=self._version)
+        return grpc.HealthCheckReply(title="fake", version=self._version)
 
 
 class _Collections(collections_service_pb2_grpc.CollectionsServicer):
@@ -135,7 +135,7 @@ def _done() -> Any:
 
 
 class FakeQdrant:
-    """Where it listens, and what it was told of payload indexes."""
+    """The port of a fake server, and the payload indexes that were created."""
 
     def __init__(self, port: int, points: _Points) -> None:
         self.port = port
@@ -153,7 +153,7 @@ def _services(root: _Root, collections: _Collections, points: _Points) -> list[t
 
 @asynccontextmanager
 async def fake_qdrant(version: str = "1.20.0") -> AsyncIterator[FakeQdrant]:
-    """A server on a free port."""
+    """Yields a fake server on a free port."""
     local = AsyncQdrantClient(":memory:")
     points = _Points(local)
     server = transport.aio.server()

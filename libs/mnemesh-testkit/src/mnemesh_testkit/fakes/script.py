@@ -1,4 +1,4 @@
-"""What a fake provider answers: replies, faults, and scripts of them."""
+"""The responses of a fake provider: replies, faults, and scripts of them."""
 
 import asyncio
 import inspect
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 AUTOMATIC: Final = "\0automatic"
-"""Stands for an id that the fake gives itself."""
+"""An id that the fake chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Fault:
     release: asyncio.Event | None = None
 
 
-def status(code: int, message: str = "The fake says no.", *, error_code: str | None = None, **headers: str) -> Fault:
+def status(code: int, message: str = "The fake refuses.", *, error_code: str | None = None, **headers: str) -> Fault:
     """An error status in the provider's own shape. Header names take underscores: `retry_after="2"`."""
     return Fault(
         kind="status",
@@ -100,7 +100,7 @@ def context_overflow(tokens: int = 210_000, limit: int = 200_000) -> Fault:
 
 
 def html_page(code: int = 502) -> Fault:
-    """What a proxy in between answers."""
+    """The response of a proxy between client and provider."""
     page = b"<!DOCTYPE html><html><body><h1>Bad gateway</h1><p>secret internals</p></body></html>"
     return Fault(kind="body", status=code, body=page, headers={"content-type": "text/html"})
 
@@ -164,7 +164,7 @@ class Player:
 
     @property
     def script(self) -> Script:
-        """What is played. Setting it starts from its beginning."""
+        """The script. Setting it starts from its beginning."""
         return self._script
 
     @script.setter

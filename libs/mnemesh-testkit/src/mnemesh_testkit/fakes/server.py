@@ -35,7 +35,7 @@ class FakeProvider:
 
     @property
     def script(self) -> Script:
-        """What it answers; may be set anew at any time."""
+        """The script of responses. It can be replaced at any time."""
         return self.player.script
 
     @script.setter
@@ -49,7 +49,7 @@ class FakeProvider:
 
     @property
     def base_url(self) -> str:
-        """What a client is configured with."""
+        """The base URL for clients."""
         return self.origin
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The processes that come from a process, as /proc tells it."""
+"""The descendants of a process, from /proc."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def descendants(pid: int) -> set[int]:
-    """Every process below `pid`, however deep; zombies left out."""
+    """Returns all descendants of `pid`, without zombies."""
     parents = _parents()
     found: set[int] = set()
     while more := {child for child, parent in parents.items() if parent in {pid, *found}} - found:
@@ -15,7 +15,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def alive(pids: set[int]) -> set[int]:
-    """Those of the processes that still run."""
+    """Returns the processes that still run."""
     return pids & set(_parents())
 
 
@@ -26,7 +26,7 @@ def _parents() -> dict[int, int]:
             try:
                 state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
             except OSError:
-                continue  # it ended meanwhile
+                continue  # it has ended since
             if state != "Z":
                 parents[int(process.name)] = int(parent)
     return parents

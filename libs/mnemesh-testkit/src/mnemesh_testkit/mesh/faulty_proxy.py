@@ -1,7 +1,4 @@
-"""A proxy before a room that can make single methods fail in the ways that networks do.
-
-It carries every service's bytes as they are, so the room behind it and the caller before it are both the real ones.
-"""
+"""A proxy in front of a service that makes single methods fail as networks do. It forwards bytes unchanged."""
 
 from __future__ import annotations
 
@@ -21,30 +18,30 @@ _HOP_HEADERS = ("user-agent", "grpc-", ":")
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """Nobody answers: the call does not reach the room."""
+    """The call does not reach the service."""
 
     status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """The call reaches the room so much later."""
+    """The call reaches the service after a delay."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class ExecuteThenTimeout:
-    """The call reaches the room and takes effect; the answer is lost on the way back."""
+    """The call reaches the service and takes effect, but its response is lost."""
 
     status: grpc.StatusCode = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The call waits before the room until it is released; `reached` tells that it is there.
+    """The call waits in front of the service until it is released. `reached` is set when it waits.
 
-    With `executed` it has taken effect by then, and only its answer waits.
+    With `executed`, the call has taken effect, and its response waits.
     """
 
     executed: bool = False
@@ -56,9 +53,9 @@ Fault = Unavailable | Delay | ExecuteThenTimeout | Hold
 
 
 class FaultyProxy(grpc.GenericRpcHandler):
-    """Stands before the room at `target`, on an address of its own; an async context manager.
+    """Listens on its own address in front of the service at `target`; an async context manager.
 
-    `calls` counts the calls that came, by method name.
+    `calls` counts the received calls by method name.
     """
 
     def __init__(self, target: str) -> None:
@@ -69,11 +66,11 @@ class FaultyProxy(grpc.GenericRpcHandler):
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address at which it listens."""
         return self._port.address
 
     async def __aenter__(self) -> FaultyProxy:
-        """Begins to listen; the room need not be there yet."""
+        """Starts to listen. The service may start later."""
         options = [option for option in CHANNEL_OPTIONS if "reconnect_backoff" not in option[0]]
         options += [("grpc.enable_retries", 0), ("grpc.initial_reconnect_backoff_ms", 50)]
         options += [("grpc.min_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)]
@@ -85,14 +82,14 @@ class FaultyProxy(grpc.GenericRpcHandler):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Breaks off what is on its way."""
+        """Aborts the running calls."""
         self.clear()
         await self._server.stop(0)
         await self._channel.close()
         self._port.release()
 
     def inject(self, method: str, fault: Fault, times: int = 1) -> Fault:
-        """The next `times` calls of `method` ("CommitStep") meet the fault; "*" is any method. Returns the fault."""
+        """Applies the fault to the next `times` calls of `method` ("CommitStep"; "*" is any). Returns the fault."""
         self._faults.setdefault(method, []).extend([fault] * times)
         return fault
 
@@ -103,7 +100,7 @@ class FaultyProxy(grpc.GenericRpcHandler):
         return hold
 
     def clear(self) -> None:
-        """No further call meets a fault; what is held is released."""
+        """Removes all faults and releases the held calls."""
         for faults in self._faults.values():
             for fault in faults:
                 if isinstance(fault, Hold):
@@ -111,7 +108,7 @@ class FaultyProxy(grpc.GenericRpcHandler):
         self._faults.clear()
 
     def service(self, handler_call_details: Any) -> Any:
-        """Every method, as bytes."""
+        """Returns the handler of every method."""
         path = handler_call_details.method
 
         async def carry(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
@@ -132,7 +129,7 @@ class FaultyProxy(grpc.GenericRpcHandler):
         self.calls[method] += 1
         fault = self._due(method)
         if isinstance(fault, Unavailable):
-            await context.abort(fault.status, "The room is away.")
+            await context.abort(fault.status, "The service is unavailable.")
         if isinstance(fault, Delay):
             await asyncio.sleep(fault.seconds)
         if isinstance(fault, Hold) and not fault.executed:
@@ -145,7 +142,7 @@ class FaultyProxy(grpc.GenericRpcHandler):
         try:
             answers = [answer async for answer in call] if lost or kept else None
             if lost is not None:
-                await context.abort(lost.status, "The answer was lost.")
+                await context.abort(lost.status, "The response was lost.")
             if kept is not None:
                 await _held(kept)
             if answers is not None:

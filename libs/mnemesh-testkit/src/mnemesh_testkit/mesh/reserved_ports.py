@@ -1,4 +1,4 @@
-"""Loopback ports that stay a test's own, also while nothing listens on them."""
+"""Loopback ports that stay reserved while nothing listens on them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 
 class ReservedPort:
-    """A free port, bound here without listening: the kernel gives it to nobody else, and a server may still bind it."""
+    """A free port that is bound without listening: no other process gets it, and a server can still bind it."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -20,5 +20,5 @@ class ReservedPort:
         return f"127.0.0.1:{self.number}"
 
     def release(self) -> None:
-        """Gives the port back."""
+        """Releases the port."""
         self._socket.close()

@@ -36,24 +36,24 @@ PROTO_SERVICES: Final[Mapping[str, tuple[str, str]]] = {
 
 
 class Stubs:
-    """One stub per service; a stub is made when it is first asked for.
+    """One stub per proto service, created on first use.
 
-    `stubs.runs.GetRun(request)` raises typed errors, sends the current principal and has a deadline, as a room's own
-    calls do.
+    `stubs.runs.GetRun(request)` raises typed errors, sends the current principal and has a deadline, as calls between
+    services do.
     """
 
     def __init__(self, addresses: Mapping[str, str], channels: Channels) -> None:
         self._addresses = addresses
         self._channels = channels
-        self._made: dict[str, Any] = {}
+        self._stubs: dict[str, Any] = {}
 
     def __getitem__(self, service: str) -> Any:
-        """The stub of a service by its full name."""
-        stub = self._made.get(service)
+        """Returns the stub of a proto service by its full name."""
+        stub = self._stubs.get(service)
         if stub is None:
-            room, module = PROTO_SERVICES[service]
+            owner, module = PROTO_SERVICES[service]
             kind = getattr(import_module(module), f"{service.rpartition('.')[2]}Stub")
-            stub = self._made[service] = kind(self._channels.channel(self._addresses[room]))
+            stub = self._stubs[service] = kind(self._channels.channel(self._addresses[owner]))
         return stub
 
     @property

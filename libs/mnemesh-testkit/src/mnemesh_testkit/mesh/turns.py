@@ -1,4 +1,4 @@
-"""Turns as a test looks at them: what was said, called and returned, how it stopped, and what the tiers hold after."""
+"""Views of turns: messages, tool calls and returns, stop reasons, and the stored window."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Turn:
 
     @property
     def said(self) -> str:
-        """What the agent said to the user, whole messages on lines of their own."""
+        """The agent's messages to the user, one per line."""
         return "\n".join(
             text_of(event.message.assistant.content)
             for event in self.events
@@ -39,7 +39,7 @@ class Turn:
 
     @property
     def streamed(self) -> str:
-        """What the agent said, put together from the deltas of the last attempt of each step."""
+        """The agent's text, assembled from the deltas of the last attempt of each step."""
         pieces: dict[tuple[str, str], str] = {}
         for event in self.events:
             if event.HasField("delta") and event.delta.WhichOneof("delta") == "assistant_text":
@@ -59,7 +59,7 @@ class Turn:
 
     @property
     def returns(self) -> list[message_pb2.ToolReturn]:
-        """What the calls came to, in order."""
+        """The tool returns, in order."""
         return [
             item
             for event in self.events
@@ -112,21 +112,21 @@ async def stored(agent: Agent) -> list[message_pb2.Message]:
 
 
 def assert_whole(messages: Iterable[message_pb2.Message]) -> None:
-    """Every call has exactly one return, right behind it, and no id is there twice."""
+    """Checks that each call is followed by its one return, and that no id occurs twice."""
     waiting: list[str] = []
     seen: set[str] = set()
     message_ids: set[str] = set()
     for message in messages:
-        assert message.id not in message_ids, f"{message.id} is there twice"
+        assert message.id not in message_ids, f"{message.id} occurs twice"
         message_ids.add(message.id)
         if message.role == message_pb2.ROLE_TOOL:
             returned = [item.tool_call_id for item in message.tool_returns]
-            assert returned == waiting, f"calls {waiting} were answered by {returned}"
+            assert returned == waiting, f"calls {waiting} have the returns {returned}"
             waiting = []
         else:
             assert not waiting, f"calls {waiting} have no return"
         for call in message.tool_calls:
-            assert call.id not in seen, f"the call id {call.id} is there twice"
+            assert call.id not in seen, f"the call id {call.id} occurs twice"
             seen.add(call.id)
             waiting.append(call.id)
     assert not waiting, f"calls {waiting} have no return"
@@ -138,7 +138,7 @@ def texts(body: dict[str, Any]) -> list[str]:
 
 
 def tool_texts(body: dict[str, Any]) -> list[str]:
-    """What the tools returned, as the model saw it in a recorded OpenAI request."""
+    """Returns the tool results in a recorded OpenAI request."""
     return [_text(message["content"]) for message in body["messages"] if message["role"] == "tool"]
 
 

@@ -1,4 +1,4 @@
-"""What every index of vectors must do. Subclass it with an `index` fixture per backend."""
+"""The conformance suite of `NearestIndex`. Subclass it with an `index` fixture for each backend."""
 
 from __future__ import annotations
 

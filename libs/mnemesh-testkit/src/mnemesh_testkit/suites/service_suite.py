@@ -1,7 +1,7 @@
-"""What the suites of the tiers share: a caller of its own for every case, and the ways to reach a tier's parts.
+"""The base of the services' suites: a new caller for every case, and the ways to reach a service.
 
-A suite speaks the generated stubs over one `channel`, and nothing else. What is behind the channel is the subclass's:
-the room's parts in this process, a running server on a port, or a server that others wrote, at an address.
+A suite uses the generated stubs over one fixture, `channel`, and nothing else. A subclass provides the channel: to
+the servicers in this process, to a running server on a port, or to another implementation at an address.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Parts = tuple[Assembly, ServerConfig]
 
 @pytest.mark.asyncio(loop_scope="class")
 class ServiceSuite:
-    """Subclass a tier's suite with a class-scoped fixture `channel` that gives a channel as `Channels` makes them.
+    """The base class of a suite. Subclass a suite with a class-scoped fixture `channel`.
 
-    One server serves all cases of a class, for every case acts for an organization that nobody else knows. So the
-    server may be any, and may hold the data of others; a case assumes nothing of clock, ids or engine.
+    One server serves all cases of a class, because each case has an organization of its own. The server may contain
+    other data; a case assumes nothing about clock, ids or engine.
     """
 
     @pytest.fixture(autouse=True)
     def caller(self) -> Iterator[Principal]:
-        """Who calls in this case."""
+        """The caller of this case."""
         with as_principal(Principal(new_id("org"), new_id("user"))) as principal:
             yield principal
 
@@ -47,7 +47,7 @@ class OnSqlite:
     @pytest.fixture(scope="class")
     @classmethod
     def database_url(cls, tmp_path_factory: pytest.TempPathFactory) -> str:
-        """Its URL."""
+        """The URL of the database."""
         return f"sqlite:///{tmp_path_factory.mktemp('sqlite') / 'tier.db'}"
 
 
@@ -57,40 +57,40 @@ class OnPostgres:
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
     async def database_url(cls, postgres_server: PostgresServer) -> AsyncIterator[str]:
-        """Its URL."""
+        """The URL of the database."""
         name = await postgres_server.create_database()
         yield postgres_server.url(name)
         await postgres_server.drop_database(name)
 
 
 class InProcess:
-    """The servicers called in this process, between the codecs of the stubs; a fixture `parts` gives them."""
+    """Calls the servicers in this process. A fixture `parts` provides them."""
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
     async def channel(cls, parts: Parts) -> AsyncIterator[LocalChannel]:
-        """A channel straight into the servicers."""
+        """A channel into the servicers."""
         async with in_process(parts[0]) as channel:
             yield channel
 
 
 class OverTheWire:
-    """A real server of those `parts` on a free port."""
+    """Calls a server of the fixture `parts`, on a free port."""
 
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
     async def channel(cls, parts: Parts) -> AsyncIterator[Any]:
-        """A channel to it."""
+        """A channel to the server."""
         server = RunningServer()
         address = await server.start(*parts)
-        async with at_address(address, deadline=60.0) as channel:  # a busy machine is no fault of the server's
+        async with at_address(address, deadline=60.0) as channel:  # a busy machine is slow
             yield channel
         await server.stop()
 
 
 @asynccontextmanager
 async def at_address(target: str, **options: Any) -> AsyncIterator[Any]:
-    """A channel to whatever serves the contract at `target`; `options` are those of `Channels`, a token among them."""
+    """Yields a channel to the server at `target`. `options` are those of `Channels`, such as a token."""
     channels = Channels(**options)
     try:
         yield channels.channel(target)

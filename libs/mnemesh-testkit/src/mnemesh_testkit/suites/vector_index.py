@@ -1,4 +1,4 @@
-"""What every index of vectors, payloads and words must do. Subclass it with an `index` fixture per backend."""
+"""The conformance suite of `VectorIndex`. Subclass it with an `index` fixture for each backend."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mnemesh_testkit.suites.nearest_index import NOON, NearestIndexSuite, pid, p
 
 
 class VectorIndexSuite(NearestIndexSuite):
-    """What mnemesh_retrieval.index.VectorIndex promises beyond it."""
+    """The cases that only `mnemesh_retrieval.index.VectorIndex` has."""
 
     async def test_a_point_is_read_back_whole(self, index: VectorIndex) -> None:
         deep = {"nested": [1, 2.5, None, "é"], "flag": True}

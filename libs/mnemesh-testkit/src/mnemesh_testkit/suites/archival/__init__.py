@@ -1,4 +1,4 @@
-"""What every server of `mnemesh.archival.v1` must do."""
+"""The conformance suite of `mnemesh.archival.v1`."""
 
 from __future__ import annotations
 

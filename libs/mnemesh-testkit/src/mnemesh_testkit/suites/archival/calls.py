@@ -61,7 +61,7 @@ class Archival:
         return [hit.passage.text for hit in found.hits]
 
     async def summary(self, agent_id: str, if_revision: int | None = None) -> GetArchivalSummaryResponse:
-        """What an agent has in its archives."""
+        """Returns the summary of an agent's archives."""
         request = GetArchivalSummaryRequest(agent_id=agent_id, if_revision=if_revision)
         answer: GetArchivalSummaryResponse = await self.passages.GetArchivalSummary(request)
         return answer
@@ -84,7 +84,7 @@ class ArchivalCases(ServiceSuite):
 
 
 async def reason(call: Coroutine[Any, Any, Any]) -> str:
-    """Why a call is refused."""
+    """Returns the reason with which a call is refused."""
     with pytest.raises(MnemeshError) as refused:
         await call
     return refused.value.reason
@@ -98,5 +98,5 @@ def at(text: str) -> Timestamp:
 
 
 def stranger() -> Principal:
-    """Somebody of another organization."""
+    """Returns a caller of another organization."""
     return Principal(new_id("org"), new_id("user"))

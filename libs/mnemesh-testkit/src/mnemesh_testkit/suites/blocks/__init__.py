@@ -1,4 +1,4 @@
-"""What every server of `mnemesh.blocks.v1.BlockService` must do."""
+"""The conformance suite of `mnemesh.blocks.v1.BlockService`."""
 
 from __future__ import annotations
 

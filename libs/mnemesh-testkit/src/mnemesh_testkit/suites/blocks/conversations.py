@@ -46,7 +46,7 @@ async def core(blocks: BlockServiceAsyncStub, in_: str | None = None, **fields: 
 
 
 async def values(blocks: BlockServiceAsyncStub, in_: str | None = None) -> dict[str, str]:
-    """What it says, by label."""
+    """Returns the values by label."""
     return {block.label: block.value for block in (await core(blocks, in_)).core_memory.blocks}
 
 

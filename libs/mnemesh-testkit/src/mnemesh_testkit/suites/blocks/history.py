@@ -1,4 +1,4 @@
-"""What a block said before, who changed it, and the way back."""
+"""The revisions of a block: earlier values, their authors, and reverts."""
 
 from __future__ import annotations
 

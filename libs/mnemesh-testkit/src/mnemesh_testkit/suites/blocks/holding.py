@@ -1,4 +1,4 @@
-"""Core memory: who holds which block, under which label, and what is left when somebody goes."""
+"""Core memory: attached blocks, their labels, and what remains after an agent is erased."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every server of `mnemesh.recall.v1.MessageService` must do."""
+"""The conformance suite of `mnemesh.recall.v1.MessageService`."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def message(text: str = "", role: pb.Role.ValueType = pb.ROLE_USER, **more: Any)
 
 
 def returned(*call_ids: str) -> pb.Message:
-    """What the tool `dig` gave back to those calls."""
+    """Returns the results of the tool `dig` for those calls."""
     success = pb.TOOL_RETURN_STATUS_SUCCESS
     returns = [pb.ToolReturn(tool_call_id=each, name="dig", status=success) for each in call_ids]
     return message(role=pb.ROLE_TOOL, tool_returns=returns)
@@ -55,17 +55,17 @@ def said(shown: contexts_pb2.Context | Iterable[pb.Message]) -> list[str]:
     return [each.text.text for one in messages for each in one.content if each.HasField("text")]
 
 
-class Room:
+class Conversation:
     """One agent with one conversation, and short ways to write to them."""
 
     def __init__(self, stub: Any) -> None:
         self.stub = stub
-        self.agent, self.conversation = new_id("agent"), new_id("conv")
+        self.agent_id, self.id = new_id("agent"), new_id("conv")
 
     def creation(self, *messages: pb.Message | str, **more: Any) -> rpc.CreateContextRequest:
         """The request for the window: a prompt, and those messages."""
         rows = [message("prompt", pb.ROLE_SYSTEM), *(message(m) if isinstance(m, str) else m for m in messages)]
-        given = {"agent_id": self.agent, "conversation_id": self.conversation, "messages": rows, **more}
+        given = {"agent_id": self.agent_id, "conversation_id": self.id, "messages": rows, **more}
         return rpc.CreateContextRequest(**given)
 
     async def open(self, *messages: pb.Message | str) -> contexts_pb2.Context:
@@ -77,7 +77,7 @@ class Room:
         """The request for a step."""
         rows = [message(each) if isinstance(each, str) else each for each in messages]
         given = {
-            "agent_id": self.agent, "conversation_id": self.conversation, "step_id": new_id("step"),
+            "agent_id": self.agent_id, "conversation_id": self.id, "step_id": new_id("step"),
             "lease": contexts_pb2.WriterLease(run_id=RUN, epoch=epoch), "base_version": base, "messages": rows, **more,
         }  # fmt: skip
         return rpc.CommitStepRequest(**given)
@@ -90,33 +90,33 @@ class Room:
     async def append(self, *messages: pb.Message | str, to: str | None = None, **more: Any) -> Any:
         """Stores messages, in a conversation's window or outside of any."""
         rows = [message(each) if isinstance(each, str) else each for each in messages]
-        given = {"agent_id": self.agent, "conversation_id": to, "messages": rows, **more}
+        given = {"agent_id": self.agent_id, "conversation_id": to, "messages": rows, **more}
         return await self.stub.AppendMessages(rpc.AppendMessagesRequest(**given))
 
     def replacement(self, *message_ids: str, base: int = 1, **more: Any) -> rpc.ReplaceContextRequest:
         """The request for another window."""
         given = {
-            "agent_id": self.agent, "conversation_id": self.conversation, "base_version": base,
+            "agent_id": self.agent_id, "conversation_id": self.id, "base_version": base,
             "message_ids": message_ids, **more,
         }  # fmt: skip
         return rpc.ReplaceContextRequest(**given)
 
     def fork(self, to: str, until: str | None = None) -> rpc.ForkContextRequest:
         """The request for a fork under a prompt of its own."""
-        prompt = message("fork prompt", pb.ROLE_SYSTEM, agent_id=self.agent, conversation_id=to)
+        prompt = message("fork prompt", pb.ROLE_SYSTEM, agent_id=self.agent_id, conversation_id=to)
         return rpc.ForkContextRequest(
-            source_conversation_id=self.conversation, conversation_id=to, system_message=prompt, until_message_id=until
+            source_conversation_id=self.id, conversation_id=to, system_message=prompt, until_message_id=until
         )
 
     async def window(self, conversation_id: str | None = None) -> contexts_pb2.Context:
-        """What the conversation shows."""
-        request = rpc.GetContextRequest(conversation_id=conversation_id or self.conversation)
+        """Returns the conversation's window."""
+        request = rpc.GetContextRequest(conversation_id=conversation_id or self.id)
         shown: contexts_pb2.Context = (await self.stub.GetContext(request)).context
         return shown
 
     async def found(self, query: str, **more: Any) -> list[str]:
         """The texts that the words of a query find in the agent's messages, best first."""
-        given = {"query": query, "agent_id": self.agent, "mode": rpc.SEARCH_MODE_TEXT, **more}
+        given = {"query": query, "agent_id": self.agent_id, "mode": rpc.SEARCH_MODE_TEXT, **more}
         return [hit.text for hit in (await self.stub.SearchMessages(rpc.SearchMessagesRequest(**given))).hits]
 
 
@@ -124,9 +124,9 @@ class RecallCases(ServiceSuite):
     """Cases that speak to the tier."""
 
     @pytest_asyncio.fixture(loop_scope="class")
-    async def room(self, channel: Any) -> Room:
+    async def chat(self, channel: Any) -> Conversation:
         """An agent and its conversation that is yet to be made."""
-        return Room(MessageServiceStub(channel))
+        return Conversation(MessageServiceStub(channel))
 
 
 async def refused(call: Coroutine[Any, Any, Any]) -> MnemeshError:

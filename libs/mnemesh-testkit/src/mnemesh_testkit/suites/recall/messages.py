@@ -11,23 +11,23 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh.types.v1.paging_pb2 import SORT_ORDER_DESCENDING
 from mnemesh_kit.ids import derive_id, new_id
 
-from mnemesh_testkit.suites.recall.calls import RecallCases, Room, called, message, part, refused, said
+from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, called, message, part, refused, said
 
 
 class Messages(RecallCases):
     """ListMessages, GetMessages, UpdateMessage, DeleteMessage."""
 
-    async def test_lists_page_through_every_row_in_both_directions(self, room: Room) -> None:
-        await room.open(*(f"t{number}" for number in range(25)))
+    async def test_lists_page_through_every_row_in_both_directions(self, chat: Conversation) -> None:
+        await chat.open(*(f"t{number}" for number in range(25)))
         call = called("call-7")
-        await room.commit(message("failed", is_err=True), call)
+        await chat.commit(message("failed", is_err=True), call)
         shown = [number for number in range(1, 29) if number != 27]
-        for narrow in ({"agent_ids": [room.agent]}, {}):
+        for narrow in ({"agent_ids": [chat.agent_id]}, {}):
             for order, expected in ((0, shown), (SORT_ORDER_DESCENDING, shown[::-1])):
                 request = rpc.ListMessagesRequest(page_size=10, order=order, **narrow)  # type: ignore[arg-type]
                 seen: list[int] = []
                 while True:
-                    page = await room.stub.ListMessages(request)
+                    page = await chat.stub.ListMessages(request)
                     seen += [each.sequence_id for each in page.messages]
                     if not page.next_page_token:
                         break
@@ -35,8 +35,8 @@ class Messages(RecallCases):
                 assert seen == expected
 
         async def listed(**narrow: Any) -> list[str]:
-            request = rpc.ListMessagesRequest(agent_ids=[room.agent], page_size=100, **narrow)
-            return [each.id for each in (await room.stub.ListMessages(request)).messages]
+            request = rpc.ListMessagesRequest(agent_ids=[chat.agent_id], page_size=100, **narrow)
+            return [each.id for each in (await chat.stub.ListMessages(request)).messages]
 
         future = Timestamp()
         future.FromJsonString("2999-01-01T00:00:00Z")
@@ -48,18 +48,18 @@ class Messages(RecallCases):
         assert len(await listed(end_time=future)) == 27
         assert await listed(start_time=future) == []
 
-    async def test_a_list_is_of_a_conversation_and_cut_by_ids(self, room: Room) -> None:
-        room.conversation = derive_id("conv", room.agent)
-        await room.open(*(f"t{n}" for n in range(9)))
-        await room.append("elsewhere")
+    async def test_a_list_is_of_a_conversation_and_cut_by_ids(self, chat: Conversation) -> None:
+        chat.id = derive_id("conv", chat.agent_id)
+        await chat.open(*(f"t{n}" for n in range(9)))
+        await chat.append("elsewhere")
 
         async def numbers(**query: Any) -> tuple[list[int], str]:
-            page = await room.stub.ListMessages(rpc.ListMessagesRequest(agent_ids=[room.agent], **query))
+            page = await chat.stub.ListMessages(rpc.ListMessagesRequest(agent_ids=[chat.agent_id], **query))
             return [each.sequence_id for each in page.messages], page.next_page_token
 
         scope = rpc.ConversationScope(default_conversation=rpc.DefaultConversation())
         assert (await numbers(conversation=scope))[0] == list(range(1, 11))
-        rows = (await room.stub.ListMessages(rpc.ListMessagesRequest(agent_ids=[room.agent]))).messages
+        rows = (await chat.stub.ListMessages(rpc.ListMessagesRequest(agent_ids=[chat.agent_id]))).messages
         assert (await numbers(after_id=rows[7].id))[0] == [9, 10, 11]
         newest_first = {"before_id": rows[7].id, "order": SORT_ORDER_DESCENDING, "page_size": 2}
         assert (await numbers(**newest_first))[0] == [11, 10]
@@ -68,37 +68,37 @@ class Messages(RecallCases):
         foreign = await refused(numbers(page_size=2, page_token=token, order=SORT_ORDER_DESCENDING))
         assert (foreign.reason, foreign.field) == ("PAGE_TOKEN_INVALID", "page_token")
 
-    async def test_messages_come_in_the_order_in_which_they_are_named(self, room: Room) -> None:
-        prompt, one, two = (await room.open("one", "two")).messages
+    async def test_messages_come_in_the_order_in_which_they_are_named(self, chat: Conversation) -> None:
+        prompt, one, two = (await chat.open("one", "two")).messages
         wanted = rpc.GetMessagesRequest(message_ids=[two.id, new_id("message"), prompt.id])
-        assert list((await room.stub.GetMessages(wanted)).messages) == [two, prompt]
-        assert one.conversation_id == room.conversation
+        assert list((await chat.stub.GetMessages(wanted)).messages) == [two, prompt]
+        assert one.conversation_id == chat.id
 
-    async def test_a_changed_or_deleted_message_is_seen_by_windows_and_search(self, room: Room) -> None:
-        fox = (await room.open("the red fox", "second", "third")).messages[1]
-        assert (await room.found("fox"))[0] == "the red fox"
+    async def test_a_changed_or_deleted_message_is_seen_by_windows_and_search(self, chat: Conversation) -> None:
+        fox = (await chat.open("the red fox", "second", "third")).messages[1]
+        assert (await chat.found("fox"))[0] == "the red fox"
         change = rpc.UpdateMessageRequest(message=pb.Message(id=fox.id, content=[part("the grey wolf")]))
         change.update_mask.paths.append("content")
-        assert (await room.stub.UpdateMessage(change)).message.sequence_id == fox.sequence_id
-        assert await room.found("fox") == []
-        assert (await room.found("wolf"))[0] == "the grey wolf"
-        window = await room.window()
+        assert (await chat.stub.UpdateMessage(change)).message.sequence_id == fox.sequence_id
+        assert await chat.found("fox") == []
+        assert (await chat.found("wolf"))[0] == "the grey wolf"
+        window = await chat.window()
         assert (window.version, said(window)[1]) == (2, "the grey wolf")
         for _ in range(2):
-            await room.stub.DeleteMessage(rpc.DeleteMessageRequest(message_id=fox.id))
-        assert await room.found("wolf") == []
-        window = await room.window()
+            await chat.stub.DeleteMessage(rpc.DeleteMessageRequest(message_id=fox.id))
+        assert await chat.found("wolf") == []
+        window = await chat.window()
         assert (window.version, said(window)) == (3, ["prompt", "second", "third"])
         assert window.agent_message_count == 3
 
-    async def test_the_largest_things_that_are_allowed_are_stored(self, room: Room) -> None:
+    async def test_the_largest_things_that_are_allowed_are_stored(self, chat: Conversation) -> None:
         long = message("ü" * (1 << 19))
         inline = pb.InlineImage(data=b"i" * (10 << 20))
         picture = message(content=[pb.ContentPart(image=pb.ImagePart(inline=inline))])
         call = pb.ToolCall(id="c", name="n", arguments=json.dumps({"n": 2**70}))
         deep = message(role=pb.ROLE_ASSISTANT, tool_calls=[call])
-        await room.append(long, picture, deep)
+        await chat.append(long, picture, deep)
         wanted = rpc.GetMessagesRequest(message_ids=[long.id, picture.id, deep.id])
-        found = (await room.stub.GetMessages(wanted)).messages
+        found = (await chat.stub.GetMessages(wanted)).messages
         assert [each.content for each in found] == [long.content, picture.content, deep.content]
         assert found[2].tool_calls[0].arguments == call.arguments

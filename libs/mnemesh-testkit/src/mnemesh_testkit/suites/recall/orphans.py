@@ -1,4 +1,4 @@
-"""Calls of tools that nobody answered: a window stays valid for a provider."""
+"""Tool calls without a return: a window stays valid for a provider."""
 
 from __future__ import annotations
 
@@ -7,62 +7,67 @@ from mnemesh.types.v1 import message_pb2 as pb
 from mnemesh_kit.errors import NotFound
 from mnemesh_kit.ids import new_id
 
-from mnemesh_testkit.suites.recall.calls import RecallCases, Room, approved, called, refused, returned, said
+from mnemesh_testkit.suites.recall.calls import Conversation, RecallCases, approved, called, refused, returned, said
 
 
 class Orphans(RecallCases):
     """A call without a return is shown with one that says so, unless it waits for approval."""
 
-    async def test_a_call_without_a_return_is_answered_in_the_window_until_its_return_comes(self, room: Room) -> None:
-        await room.open()
+    async def test_a_call_without_a_return_is_answered_in_the_window_until_its_return_comes(
+        self, chat: Conversation
+    ) -> None:
+        await chat.open()
         asked, dug = called("call-1", "call-2", turn_id="turn-1"), returned("call-1")
-        await room.commit(asked, dug, "and?")
-        window = await room.window()
+        await chat.commit(asked, dug, "and?")
+        window = await chat.window()
         _, first, repair, *rest = window.messages
         assert (first.id, rest[0].id, said(window)[-1]) == (asked.id, dug.id, "and?")
         (answer,) = repair.tool_returns
         assert (repair.role, repair.sequence_id, repair.turn_id) == (pb.ROLE_TOOL, 0, "turn-1")
         assert (answer.tool_call_id, answer.name, answer.status) == ("call-2", "dig", pb.TOOL_RETURN_STATUS_ERROR)
-        assert await room.window() == window
-        assert not (await room.stub.GetMessages(rpc.GetMessagesRequest(message_ids=[repair.id]))).messages
-        wanted = rpc.BatchGetContextIdsRequest(conversation_ids=[room.conversation])
-        (ids,) = (await room.stub.BatchGetContextIds(wanted)).contexts
+        assert await chat.window() == window
+        assert not (await chat.stub.GetMessages(rpc.GetMessagesRequest(message_ids=[repair.id]))).messages
+        wanted = rpc.BatchGetContextIdsRequest(conversation_ids=[chat.id])
+        (ids,) = (await chat.stub.BatchGetContextIds(wanted)).contexts
         assert list(ids.message_ids) == [each.id for each in window.messages if each.id != repair.id]
-        await room.commit(returned("call-2"), base=2)
-        assert repair.id not in {each.id for each in (await room.window()).messages}
+        await chat.commit(returned("call-2"), base=2)
+        assert repair.id not in {each.id for each in (await chat.window()).messages}
 
-    async def test_a_call_that_waits_for_approval_waits(self, room: Room) -> None:
-        await room.open()
+    async def test_a_call_that_waits_for_approval_waits(self, chat: Conversation) -> None:
+        await chat.open()
         request = called("call-1", role=pb.ROLE_APPROVAL)
-        await room.commit(request)
-        assert len((await room.window()).messages) == 2
-        await room.commit(approved(request, "call-1"), base=2)
-        shown = (await room.window()).messages[1:]
+        await chat.commit(request)
+        assert len((await chat.window()).messages) == 2
+        await chat.commit(approved(request, "call-1"), base=2)
+        shown = (await chat.window()).messages[1:]
         assert [each.role for each in shown] == [pb.ROLE_APPROVAL, pb.ROLE_TOOL, pb.ROLE_APPROVAL]
 
-    async def test_calls_beside_one_that_waits_wait_with_it(self, room: Room) -> None:
-        await room.open()
+    async def test_calls_beside_one_that_waits_wait_with_it(self, chat: Conversation) -> None:
+        await chat.open()
         request = called("call-2", role=pb.ROLE_APPROVAL)
-        await room.commit(called("call-1", "call-2"), request)
-        assert [each.role for each in (await room.window()).messages][1:] == [pb.ROLE_ASSISTANT, pb.ROLE_APPROVAL]
-        await room.commit(approved(request, "call-2"), returned("call-1", "call-2"), base=2)
+        await chat.commit(called("call-1", "call-2"), request)
+        assert [each.role for each in (await chat.window()).messages][1:] == [
+            pb.ROLE_ASSISTANT,
+            pb.ROLE_APPROVAL,
+        ]
+        await chat.commit(approved(request, "call-2"), returned("call-1", "call-2"), base=2)
         roles = [pb.ROLE_ASSISTANT, pb.ROLE_APPROVAL, pb.ROLE_APPROVAL, pb.ROLE_TOOL]
-        assert [each.role for each in (await room.window()).messages][1:] == roles
+        assert [each.role for each in (await chat.window()).messages][1:] == roles
 
-    async def test_a_repair_that_a_new_window_keeps_is_stored(self, room: Room) -> None:
-        await room.open()
-        await room.commit(called("call-1"))
+    async def test_a_repair_that_a_new_window_keeps_is_stored(self, chat: Conversation) -> None:
+        await chat.open()
+        await chat.commit(called("call-1"))
         fork = new_id("conv")
-        shown = (await room.window()).messages
-        forked = (await room.stub.ForkContext(room.fork(fork, shown[-1].id))).context.messages
+        shown = (await chat.window()).messages
+        forked = (await chat.stub.ForkContext(chat.fork(fork, shown[-1].id))).context.messages
         assert list(forked)[1:] == list(shown)[1:]
         ids = [each.id for each in shown]
-        kept = (await room.stub.ReplaceContext(room.replacement(*ids, base=2))).context.messages
+        kept = (await chat.stub.ReplaceContext(chat.replacement(*ids, base=2))).context.messages
         assert [each.id for each in kept] == ids
         assert kept[-1].sequence_id == 4
-        stored = await room.stub.GetMessages(rpc.GetMessagesRequest(message_ids=[ids[-1]]))
+        stored = await chat.stub.GetMessages(rpc.GetMessagesRequest(message_ids=[ids[-1]]))
         assert list(stored.messages) == [kept[-1]]
         # The fork shows the same answer to the same call, stored or not.
-        assert (await room.window(fork)).messages[-1].id == ids[-1]
-        strange = room.stub.ReplaceContext(room.replacement(*ids, new_id("message"), base=3))
+        assert (await chat.window(fork)).messages[-1].id == ids[-1]
+        strange = chat.stub.ReplaceContext(chat.replacement(*ids, new_id("message"), base=3))
         assert isinstance(await refused(strange), NotFound)
