@@ -109,8 +109,9 @@ class ConversationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteConversation(self, request, context):
-        """Deletes a conversation. Idempotent. Errors: FAILED_PRECONDITION for the default conversation, which is deleted
-        with its agent only.
+        """Deletes a conversation and its window. Its messages stay in recall and its runs on record. Errors: NOT_FOUND;
+        FAILED_PRECONDITION for the default conversation, which is deleted with its agent only; CONVERSATION_BUSY if a run is
+        in progress or queued; UNAVAILABLE if recall is unreachable, in which case the deletion completes in the background.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -49,8 +49,9 @@ class ConversationServiceStub:
     UpdateConversation: _grpc.UnaryUnaryMultiCallable[_conversations_service_pb2.UpdateConversationRequest, _conversations_service_pb2.UpdateConversationResponse]
     """Updates the fields in update_mask. Errors: NOT_FOUND, MODEL_UNKNOWN."""
     DeleteConversation: _grpc.UnaryUnaryMultiCallable[_conversations_service_pb2.DeleteConversationRequest, _conversations_service_pb2.DeleteConversationResponse]
-    """Deletes a conversation. Idempotent. Errors: FAILED_PRECONDITION for the default conversation, which is deleted
-    with its agent only.
+    """Deletes a conversation and its window. Its messages stay in recall and its runs on record. Errors: NOT_FOUND;
+    FAILED_PRECONDITION for the default conversation, which is deleted with its agent only; CONVERSATION_BUSY if a run is
+    in progress or queued; UNAVAILABLE if recall is unreachable, in which case the deletion completes in the background.
     """
     ForkConversation: _grpc.UnaryUnaryMultiCallable[_conversations_service_pb2.ForkConversationRequest, _conversations_service_pb2.ForkConversationResponse]
     """Creates a conversation that shares the messages of another conversation, in the same order, under a new system
@@ -78,8 +79,9 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     UpdateConversation: _aio.UnaryUnaryMultiCallable[_conversations_service_pb2.UpdateConversationRequest, _conversations_service_pb2.UpdateConversationResponse]  # type: ignore[assignment]
     """Updates the fields in update_mask. Errors: NOT_FOUND, MODEL_UNKNOWN."""
     DeleteConversation: _aio.UnaryUnaryMultiCallable[_conversations_service_pb2.DeleteConversationRequest, _conversations_service_pb2.DeleteConversationResponse]  # type: ignore[assignment]
-    """Deletes a conversation. Idempotent. Errors: FAILED_PRECONDITION for the default conversation, which is deleted
-    with its agent only.
+    """Deletes a conversation and its window. Its messages stay in recall and its runs on record. Errors: NOT_FOUND;
+    FAILED_PRECONDITION for the default conversation, which is deleted with its agent only; CONVERSATION_BUSY if a run is
+    in progress or queued; UNAVAILABLE if recall is unreachable, in which case the deletion completes in the background.
     """
     ForkConversation: _aio.UnaryUnaryMultiCallable[_conversations_service_pb2.ForkConversationRequest, _conversations_service_pb2.ForkConversationResponse]  # type: ignore[assignment]
     """Creates a conversation that shares the messages of another conversation, in the same order, under a new system
@@ -129,8 +131,9 @@ class ConversationServiceServicer:
         request: _conversations_service_pb2.DeleteConversationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_conversations_service_pb2.DeleteConversationResponse, _abc.Awaitable[_conversations_service_pb2.DeleteConversationResponse]]:
-        """Deletes a conversation. Idempotent. Errors: FAILED_PRECONDITION for the default conversation, which is deleted
-        with its agent only.
+        """Deletes a conversation and its window. Its messages stay in recall and its runs on record. Errors: NOT_FOUND;
+        FAILED_PRECONDITION for the default conversation, which is deleted with its agent only; CONVERSATION_BUSY if a run is
+        in progress or queued; UNAVAILABLE if recall is unreachable, in which case the deletion completes in the background.
         """
 
     def ForkConversation(

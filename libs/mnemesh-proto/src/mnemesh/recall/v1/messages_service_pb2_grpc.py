@@ -198,8 +198,8 @@ class MessageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteContext(self, request, context):
-        """Deletes a window. Its messages stay in recall unless delete_messages is set; messages that a fork shows are always
-        kept. Idempotent.
+        """Deletes a window and its system message. The other messages stay in recall unless delete_messages is set; messages
+        that a fork shows are always kept. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -236,7 +236,8 @@ class MessageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteMessage(self, request, context):
-        """Deletes a message from recall and from all windows. Idempotent.
+        """Deletes a message from recall and from all windows. Idempotent. Errors: FAILED_PRECONDITION for the system message of a
+        window.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

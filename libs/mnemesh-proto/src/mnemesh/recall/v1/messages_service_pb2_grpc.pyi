@@ -88,8 +88,8 @@ class MessageServiceStub:
     Errors: NOT_FOUND; ALREADY_EXISTS if the new conversation already has a window.
     """
     DeleteContext: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.DeleteContextRequest, _messages_service_pb2.DeleteContextResponse]
-    """Deletes a window. Its messages stay in recall unless delete_messages is set; messages that a fork shows are always
-    kept. Idempotent.
+    """Deletes a window and its system message. The other messages stay in recall unless delete_messages is set; messages
+    that a fork shows are always kept. Errors: NOT_FOUND.
     """
     AppendMessages: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.AppendMessagesRequest, _messages_service_pb2.AppendMessagesResponse]
     """Stores up to 1000 messages, all or none. Without a conversation_id the messages enter no window; with one they are
@@ -104,7 +104,9 @@ class MessageServiceStub:
     UpdateMessage: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.UpdateMessageRequest, _messages_service_pb2.UpdateMessageResponse]
     """Updates the content of a stored message. Errors: NOT_FOUND."""
     DeleteMessage: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.DeleteMessageRequest, _messages_service_pb2.DeleteMessageResponse]
-    """Deletes a message from recall and from all windows. Idempotent."""
+    """Deletes a message from recall and from all windows. Idempotent. Errors: FAILED_PRECONDITION for the system message of a
+    window.
+    """
     SearchMessages: _grpc.UnaryUnaryMultiCallable[_messages_service_pb2.SearchMessagesRequest, _messages_service_pb2.SearchMessagesResponse]
     """Searches messages by full text, by vector similarity, or both.
 
@@ -183,8 +185,8 @@ class MessageServiceAsyncStub(MessageServiceStub):
     Errors: NOT_FOUND; ALREADY_EXISTS if the new conversation already has a window.
     """
     DeleteContext: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.DeleteContextRequest, _messages_service_pb2.DeleteContextResponse]  # type: ignore[assignment]
-    """Deletes a window. Its messages stay in recall unless delete_messages is set; messages that a fork shows are always
-    kept. Idempotent.
+    """Deletes a window and its system message. The other messages stay in recall unless delete_messages is set; messages
+    that a fork shows are always kept. Errors: NOT_FOUND.
     """
     AppendMessages: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.AppendMessagesRequest, _messages_service_pb2.AppendMessagesResponse]  # type: ignore[assignment]
     """Stores up to 1000 messages, all or none. Without a conversation_id the messages enter no window; with one they are
@@ -199,7 +201,9 @@ class MessageServiceAsyncStub(MessageServiceStub):
     UpdateMessage: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.UpdateMessageRequest, _messages_service_pb2.UpdateMessageResponse]  # type: ignore[assignment]
     """Updates the content of a stored message. Errors: NOT_FOUND."""
     DeleteMessage: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.DeleteMessageRequest, _messages_service_pb2.DeleteMessageResponse]  # type: ignore[assignment]
-    """Deletes a message from recall and from all windows. Idempotent."""
+    """Deletes a message from recall and from all windows. Idempotent. Errors: FAILED_PRECONDITION for the system message of a
+    window.
+    """
     SearchMessages: _aio.UnaryUnaryMultiCallable[_messages_service_pb2.SearchMessagesRequest, _messages_service_pb2.SearchMessagesResponse]  # type: ignore[assignment]
     """Searches messages by full text, by vector similarity, or both.
 
@@ -310,8 +314,8 @@ class MessageServiceServicer:
         request: _messages_service_pb2.DeleteContextRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.DeleteContextResponse, _abc.Awaitable[_messages_service_pb2.DeleteContextResponse]]:
-        """Deletes a window. Its messages stay in recall unless delete_messages is set; messages that a fork shows are always
-        kept. Idempotent.
+        """Deletes a window and its system message. The other messages stay in recall unless delete_messages is set; messages
+        that a fork shows are always kept. Errors: NOT_FOUND.
         """
 
     def AppendMessages(
@@ -351,7 +355,9 @@ class MessageServiceServicer:
         request: _messages_service_pb2.DeleteMessageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_service_pb2.DeleteMessageResponse, _abc.Awaitable[_messages_service_pb2.DeleteMessageResponse]]:
-        """Deletes a message from recall and from all windows. Idempotent."""
+        """Deletes a message from recall and from all windows. Idempotent. Errors: FAILED_PRECONDITION for the system message of a
+        window.
+        """
 
     def SearchMessages(
         self,
