@@ -21,10 +21,10 @@ def cost(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     def counting(verb: str) -> Any:
         real = getattr(Database, verb)
 
-        async def transaction(self: Database, fn: Any) -> Any:
+        async def transaction(self: Database, fn: Any, **options: Any) -> Any:
             if current_correlation_id():  # background work belongs to no call
                 counted[f"{verb} {self._name.rpartition('/')[2]}"] += 1
-            return await real(self, fn)
+            return await real(self, fn, **options)
 
         return transaction
 
