@@ -81,7 +81,8 @@ class TokenLedger:
         if not messages:
             return []
         known = self._known.setdefault((by, return_limit), {})
-        tokens, kept = [by.message(messages[0], return_limit)], records(messages)
+        tokens = [by.message(messages[0], return_limit)]
+        kept = records(messages) if any(message.role is Role.APPROVAL for message in messages) else frozenset[str]()
         for message in messages[1:]:
             if message.id in kept:
                 tokens.append(0)

@@ -42,6 +42,7 @@ class UserTurn:
     text: str
     images: tuple[ImagePart, ...] = ()
     source: Message | None = None
+    rendered: "Rendered" = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class AssistantTurn:
     calls: tuple[WireCall, ...]
     is_own: bool = True
     """True if the called provider wrote it, as far as known."""
+    rendered: "Rendered" = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,38 @@ class ReturnsTurn:
     """The returns of the preceding assistant turn."""
 
     returns: list[WireReturn] = field(default_factory=list)
+    rendered: "Rendered" = field(default_factory=dict, compare=False, repr=False)
 
 
 Turn = SystemTurn | UserTurn | AssistantTurn | ReturnsTurn
+Rendered = dict[str, list[dict[str, Any]]]
+"""The forms in which renderers have sent a turn, by renderer. Turns of one history are reused by the next request."""
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """The turns of a request without its first message, for the next request of the same window.
+
+    `marks` has an item per message: the numbers of turns and of call ids up to it, or None while a call is open. Turns
+    before a mark do not change, whatever follows.
+    """
+
+    messages: tuple[Message, ...]
+    turns: list[Turn]
+    call_ids: list[str]
+    marks: list[tuple[int, int] | None]
+
+    def reusable(self, messages: tuple[Message, ...]) -> int:
+        """Returns the number of messages at the head of `messages` whose turns can be reused."""
+        count = 0
+        for known, message in zip(self.messages, messages, strict=False):
+            # An edited message is another object, and unequal under the same id.
+            if known is not message and known != message:
+                break
+            count += 1
+        while count and self.marks[count - 1] is None:
+            count -= 1
+        return count
 
 
 def turns(request: LlmRequest, cache: RenderCache) -> list[Turn]:
@@ -88,31 +119,62 @@ def turns(request: LlmRequest, cache: RenderCache) -> list[Turn]:
     Returns directly follow their calls, whatever came between them. A return without its call in the window is left
     out, because no provider accepts it.
     """
-    told: list[Turn] = []
-    open_calls: dict[str, tuple[str, ReturnsTurn]] = {}
-    call_ids: set[str] = set()
     own_thinkers = _tools_that_think(request)
-    for position, message in enumerate(request.messages):
+    head, messages = list[Turn](), request.messages
+    if messages and messages[0].role is Role.SYSTEM:
+        head, messages = [SystemTurn(messages[0].text)], messages[1:]
+    if not messages:
+        return head
+    key = (
+        messages[0].id,
+        request.model.handle,
+        dialect_of(request.model).type,
+        request.time_zone,
+        request.tool_return_char_limit,
+        request.inner_thoughts,
+        own_thinkers,
+        request.is_verbatim,
+    )
+    known: _History | None = cache.history(key)
+    history = _extended(request, cache, known or _History((), [], [], []), messages, own_thinkers)
+    cache.keep_history(key, history)
+    return head + [turn for turn in history.turns if not (isinstance(turn, ReturnsTurn) and not turn.returns)]
+
+
+def _extended(
+    request: LlmRequest,
+    cache: RenderCache,
+    known: _History,
+    messages: tuple[Message, ...],
+    own_thinkers: frozenset[str],
+) -> _History:
+    """Returns the history of `messages`: the known turns that they have in common, and new ones after them."""
+    start = known.reusable(messages)
+    turn_count, call_count = (known.marks[start - 1] if start else None) or (0, 0)
+    found, call_ids = known.turns[:turn_count], known.call_ids[:call_count]
+    marks, taken = known.marks[:start], set(call_ids)
+    open_calls: dict[str, tuple[str, ReturnsTurn]] = {}
+    for message in messages[start:]:
         for ordinal, returned in enumerate(message.tool_returns):
             if (call := open_calls.pop(returned.tool_call_id, None)) is not None:
                 text = _return_text(request, cache, message, ordinal, returned)
                 call[1].returns.append(WireReturn(call[0], text, returned.status is ToolStatus.ERROR))
-        if message.role is Role.APPROVAL and not any(call.id not in open_calls for call in message.tool_calls):
-            continue  # It repeats calls of an earlier message, or decides them.
-        if message.role is Role.ASSISTANT or message.tool_calls:
-            calls = tuple(_wire_calls(request, cache, message, call_ids, own_thinkers))
-            told.append(AssistantTurn(message, calls, _is_of(message, request.model.provider)))
+        if message.role is Role.APPROVAL and all(call.id in open_calls for call in message.tool_calls):
+            pass  # It repeats calls of an earlier message, or decides them.
+        elif message.role is Role.ASSISTANT or message.tool_calls:
+            calls = tuple(_wire_calls(request, cache, message, taken, own_thinkers))
+            found.append(AssistantTurn(message, calls, _is_of(message, request.model.provider)))
             if calls:
                 answers = ReturnsTurn()
-                told.append(answers)
+                found.append(answers)
+                call_ids += [call.id for call in calls]
                 for stored, shown in zip(message.tool_calls, calls, strict=True):
                     open_calls[stored.id] = (shown.id, answers)
-        elif message.role is Role.SYSTEM and position == 0:
-            told.append(SystemTurn(message.text))
         elif message.role in (Role.USER, Role.SUMMARY, Role.SYSTEM):
             images = tuple(part for part in message.content if isinstance(part, ImagePart))
-            told.append(UserTurn(_user_text(request, cache, message), images, message))
-    return [turn for turn in told if not (isinstance(turn, ReturnsTurn) and not turn.returns)]
+            found.append(UserTurn(_user_text(request, cache, message), images, message))
+        marks.append(None if open_calls else (len(found), len(call_ids)))
+    return _History(messages, found, call_ids, marks)
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:

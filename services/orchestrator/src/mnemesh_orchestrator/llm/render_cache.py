@@ -1,11 +1,12 @@
-"""Caches the rendered text of stored messages, so that a long window is rendered once."""
+"""Caches the rendered form of stored messages, so that a long window is rendered once."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Final
+from typing import Any, Final
 
 _TEXTS: Final = 32_768
 _CHARACTERS: Final = 24_000_000
+_HISTORIES: Final = 128
 
 
 class RenderCache:
@@ -20,6 +21,18 @@ class RenderCache:
         self._max_characters = max_characters
         self._entries: OrderedDict[Hashable, tuple[object, str]] = OrderedDict()
         self._characters = 0
+        self._histories: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def history(self, key: Hashable) -> Any:
+        """Returns the history that was kept last under `key`, or None."""
+        return self._histories.get(key)
+
+    def keep_history(self, key: Hashable, history: Any) -> None:
+        """Keeps the rendered history of a window until its next request. Holds the latest 128 windows."""
+        self._histories[key] = history
+        self._histories.move_to_end(key)
+        while len(self._histories) > _HISTORIES:
+            self._histories.popitem(last=False)
 
     def __len__(self) -> int:
         return len(self._entries)

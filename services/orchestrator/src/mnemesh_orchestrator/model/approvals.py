@@ -80,6 +80,8 @@ def open_request(messages: Sequence[Message]) -> OpenRequest | None:
 
     The messages from its `place` on belong together and must stay in the window, because the answer refers to them.
     """
+    if not any(message.role is Role.APPROVAL for message in messages):
+        return None
     answered = {message.approval_request_id for message in messages if message.approval_request_id}
     returned = {item.tool_call_id for message in messages for item in message.tool_returns}
     for place in range(len(messages) - 1, -1, -1):

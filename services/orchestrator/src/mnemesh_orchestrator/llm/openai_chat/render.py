@@ -95,9 +95,20 @@ def _messages(told: Sequence[Turn], cache: RenderCache, dialect: Dialect) -> Ite
 
 
 def _shown(turn: Turn, cache: RenderCache, dialect: Dialect) -> list[dict[str, Any]]:
+    if isinstance(turn, SystemTurn):
+        return [{"role": "system", "content": turn.text}]
+    shown = turn.rendered.get(dialect.type)
+    if shown is None:
+        shown = _rendered(turn, cache, dialect)
+        if not (isinstance(turn, UserTurn) and turn.images):  # The cache bounds the memory of images.
+            turn.rendered[dialect.type] = shown
+    return shown
+
+
+def _rendered(
+    turn: UserTurn | AssistantTurn | ReturnsTurn, cache: RenderCache, dialect: Dialect
+) -> list[dict[str, Any]]:
     match turn:
-        case SystemTurn():
-            return [{"role": "system", "content": turn.text}]
         case UserTurn():
             return [{"role": "user", "content": _user_content(turn, cache)}]
         case AssistantTurn():
