@@ -98,14 +98,14 @@ async def test_a_bounded_search_covers_the_newest_points_and_those_in_also(
     def at(number: int) -> datetime:
         return NOON + timedelta(minutes=number)
 
-    asked = SearchQuery(
+    query = SearchQuery(
         SearchMode.DENSE, vector=unit(1, 0, 0, 0), filter=Match("tenant", "t1"), limit=900, newest=300, also=(pid(3),)
     )
     counted = []
     for first, last in ((1, 1_001), (1_001, 5_001)):
         points = [point(n, vector=(1, n, 0, 0), at=at(n), tenant="t1") for n in range(first, last)]
         await plants.write("plants", points)
-        hits = {hit.id.int for hit in await plants.search("plants", asked)}
+        hits = {hit.id.int for hit in await plants.search("plants", query)}
         assert hits >= {3, *range(last - 300, last)}
         assert hits <= {3, *range(last - 300 - 64, last)}
         counted.append((searches[-1].points, searches[-1].segments))
@@ -113,10 +113,10 @@ async def test_a_bounded_search_covers_the_newest_points_and_those_in_also(
         assert searches[-1].segments <= 300 // 64 + 3
     assert abs(counted[0][0] - counted[1][0]) <= 64
     # The filter applies to the points in `also`, too.
-    early = replace(asked, filter=all_of(asked.filter, TimeRange("created_at", gte=at(4_990))))
+    early = replace(query, filter=all_of(query.filter, TimeRange("created_at", gte=at(4_990))))
     assert {hit.id.int for hit in await plants.search("plants", early)} == set(range(4_990, 5_001))
     # With an upper bound in time, the newest points before it are covered.
-    late = replace(asked, filter=all_of(asked.filter, TimeRange("created_at", lt=at(500))))
+    late = replace(query, filter=all_of(query.filter, TimeRange("created_at", lt=at(500))))
     assert {hit.id.int for hit in await plants.search("plants", late)} >= {3, *range(300, 500)}
 
 
@@ -135,10 +135,10 @@ async def test_similarity_is_exact_to_two_thousandths(tmp_path: Path) -> None:
     await index.ensure_collection(Collection("wide", dimension=256))
     vectors = chance.standard_normal((400, 256), dtype=np.float32)
     await index.write("wide", [Point(pid(n), vectors[n], "") for n in range(400)])
-    asked = vectors[7] + chance.standard_normal(256, dtype=np.float32)
-    hits = await index.search("wide", SearchQuery(SearchMode.DENSE, vector=asked, limit=400))
-    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(asked)
-    exact = (vectors @ asked) / lengths
+    query = vectors[7] + chance.standard_normal(256, dtype=np.float32)
+    hits = await index.search("wide", SearchQuery(SearchMode.DENSE, vector=query, limit=400))
+    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
+    exact = (vectors @ query) / lengths
     assert max(abs(hit.score - exact[hit.id.int]) for hit in hits) < 0.002
     assert len(hits) == 400
     assert hits[0].id == pid(7)

@@ -50,16 +50,16 @@ async def test_an_answer_is_found_by_the_words_of_its_question(archival: Archiva
     archive = await archival.archive()
     await archival.insert(archive, *turns("How was your week?", "Quiet, and yours?"))
     later = MAY + timedelta(days=3)
-    asked = "Did you buy that used motorcycle?"
-    for text in turns(asked, "I picked it up this morning!", "Enjoy.", at=later):
+    question = "Did you buy that used motorcycle?"
+    for text in turns(question, "I picked it up this morning!", "Enjoy.", at=later):
         await archival.insert(archive, text)
     for mode in (PASSAGE_SEARCH_MODE_TEXT, PASSAGE_SEARCH_MODE_HYBRID):
         found = await archival.passages.SearchPassages(
             SearchPassagesRequest(query="When did she buy the motorcycle?", mode=mode)
         )
-        assert [hit.passage.text for hit in found.hits][:3] == [asked, "I picked it up this morning!", "Enjoy."]
+        assert [hit.passage.text for hit in found.hits][:3] == [question, "I picked it up this morning!", "Enjoy."]
         assert [hit.text_rank for hit in found.hits][:3] == [1, 2, 3]
-    assert await by_words(archival, "motorcycle") == [asked, "I picked it up this morning!", "Enjoy."]
+    assert await by_words(archival, "motorcycle") == [question, "I picked it up this morning!", "Enjoy."]
 
 
 async def test_neighbours_share_archive_file_writer_and_time(archival: ArchivalServer, agent: str) -> None:
@@ -161,22 +161,22 @@ async def test_concurrent_inserts_get_unique_positions(archival: ArchivalServer)
 async def test_a_search_of_many_archives_runs_as_many_sql_statements_as_one_of_a_single_archive(
     archival: ArchivalServer,
 ) -> None:
-    asked: list[str] = []
+    statements: list[str] = []
 
     def note(_conn: object, _cursor: object, statement: str, *_rest: object) -> None:
-        asked.append(statement)
+        statements.append(statement)
 
     await archival.insert(await archival.archive(), *turns("an oak", "that tree"))
     sa.event.listen(sa.Engine, "before_cursor_execute", note)
     try:
         assert await by_words(archival, "oak") == ["an oak", "that tree"]
-        of_one = len(asked)
+        of_one = len(statements)
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
         for n in range(8):
             await archival.insert(await archival.archive(), *turns(f"oak {n}", f"tree {n}"))
         sa.event.listen(sa.Engine, "before_cursor_execute", note)
-        asked.clear()
+        statements.clear()
         assert len(await by_words(archival, "oak")) == 18
-        assert len(asked) == of_one
+        assert len(statements) == of_one
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", note)

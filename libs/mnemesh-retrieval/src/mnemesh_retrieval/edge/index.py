@@ -17,7 +17,8 @@ from uuid import UUID
 from mnemesh_retrieval.edge.bm25 import Bm25Encoder
 from mnemesh_retrieval.edge.page_cache import MAX_MAPPED_BYTES, mapped_bytes, release_pages
 from mnemesh_retrieval.edge.rewrite import DROPPED, RewriteReport, recover, rewrite
-from mnemesh_retrieval.edge.shard import Shard, engine_config, stored_dimension
+from mnemesh_retrieval.edge.schema import engine_config, stored_dimension
+from mnemesh_retrieval.edge.shard import Shard
 from mnemesh_retrieval.errors import CollectionMissing, IndexClosed, RetrievalError, VectorIndexError
 from mnemesh_retrieval.filters import Filter
 from mnemesh_retrieval.index import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,14 @@ from mnemesh_retrieval.edge.bm25 import Bm25Encoder
 from mnemesh_retrieval.edge.filters import engine_filter
 from mnemesh_retrieval.edge.page_cache import release_pages, write_back
 from mnemesh_retrieval.edge.rewrite import BUILDING
-from mnemesh_retrieval.errors import CollectionMismatch
+from mnemesh_retrieval.edge.schema import (
+    DENSE,
+    TEXT,
+    add_missing_indexes,
+    engine_config,
+    require_dimension,
+    stored_dimension,
+)
 from mnemesh_retrieval.filters import Filter
 from mnemesh_retrieval.index import (
     Candidates,
@@ -46,8 +52,6 @@ from mnemesh_retrieval.ranking import (
     word_match,
 )
 
-DENSE = "dense"
-TEXT = "text"
 MODES = {
     WriteMode.UPSERT: qe.UpdateMode.Upsert,
     WriteMode.INSERT_ABSENT: qe.UpdateMode.InsertOnly,
@@ -74,20 +78,20 @@ class Shard:
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir(parents=True)
             created = qe.EdgeShard.create(str(building), engine_config(collection.dimension))
-            _add_missing_indexes(created, collection)
+            add_missing_indexes(created, collection)
             created.flush()
             created.close()
             building.rename(path)
-        _require_dimension(collection, stored_dimension(path))
+        require_dimension(collection, stored_dimension(path))
         engine = qe.EdgeShard.load(str(path), engine_config(collection.dimension))
-        _add_missing_indexes(engine, collection)
+        add_missing_indexes(engine, collection)
         release_pages(path)
         return cls(engine, path, collection.dimension, words)
 
     def adopt(self, collection: Collection) -> None:
         """Checks the dimension of the open shard and adds missing payload indexes. Raises CollectionMismatch."""
-        _require_dimension(collection, self._dimension)
-        _add_missing_indexes(self.engine, collection)
+        require_dimension(collection, self._dimension)
+        add_missing_indexes(self.engine, collection)
 
     def write(self, points: Sequence[Point], mode: WriteMode) -> None:
         """See VectorIndex.write."""
@@ -243,48 +247,6 @@ class Shard:
             ids.extend(found)
             if len(found) < page:
                 return ids
-
-
-def stored_dimension(path: Path) -> int:
-    """Returns the vector length of the shard at `path`."""
-    config = json.loads((path / "edge_config.json").read_text())
-    return int(config["vectors"][DENSE]["size"])
-
-
-def _require_dimension(collection: Collection, stored: int) -> None:
-    if stored != collection.dimension:
-        raise CollectionMismatch(
-            f"collection {collection.name!r} has vectors of {stored} numbers, not of {collection.dimension}"
-        )
-
-
-def engine_config(dimension: int) -> qe.EdgeConfig:
-    """Returns the configuration with which every shard is created and loaded."""
-    return qe.EdgeConfig(
-        vectors={DENSE: qe.EdgeVectorParams(size=dimension, distance=qe.Distance.Cosine)},
-        sparse_vectors={TEXT: qe.EdgeSparseVectorParams(modifier=qe.Modifier.Idf)},
-        max_search_threads=1,
-        wal_enabled=True,
-    )
-
-
-def _add_missing_indexes(engine: qe.EdgeShard, collection: Collection) -> None:
-    present = engine.info().payload_schema
-    for name in collection.keyword_fields:
-        if name not in present:
-            tenant = name == collection.tenant_field
-            engine.update(qe.UpdateOperation.create_field_index(name, qe.KeywordIndexParams(is_tenant=tenant)))
-    for name in collection.uuid_fields:
-        if name not in present:
-            tenant = name == collection.tenant_field
-            engine.update(qe.UpdateOperation.create_field_index(name, qe.UuidIndexParams(is_tenant=tenant)))
-    for name in collection.datetime_fields:
-        if name not in present:
-            engine.update(qe.UpdateOperation.create_field_index(name, qe.DatetimeIndexParams()))
-    for name in collection.text_fields:
-        if name not in present:
-            folded = qe.TextIndexParams(tokenizer=qe.TokenizerType.Word, lowercase=True, ascii_folding=True)
-            engine.update(qe.UpdateOperation.create_field_index(name, folded))
 
 
 def _stored(record: qe.Record) -> StoredPoint:

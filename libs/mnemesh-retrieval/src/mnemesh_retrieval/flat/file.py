@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from mnemesh_retrieval.flat.filters import SegmentFilter
 from mnemesh_retrieval.flat.segment import Entry, Segment, SegmentBatch
 
+T = TypeVar("T")
 NAME: Final = "vectors.db"
 VERSION: Final = 2
 """The version of the tables. A file of an unknown version is replaced by an empty one."""
@@ -242,3 +243,16 @@ def _segment_by_id(conn: sqlite3.Connection, collection: int, ids: Iterable[byte
         )
         found.update(rows)
     return found
+
+
+def in_transaction(conn: sqlite3.Connection, begin: str, act: Callable[[sqlite3.Connection], T]) -> T:
+    """Runs `act` in a transaction that `begin` starts; rolls it back if `act` raises."""
+    conn.execute(begin)
+    try:
+        result = act(conn)
+        conn.execute("COMMIT")
+    except BaseException:
+        if conn.in_transaction:
+            conn.execute("ROLLBACK")
+        raise
+    return result

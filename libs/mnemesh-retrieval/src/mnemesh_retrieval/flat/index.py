@@ -265,11 +265,11 @@ class FlatIndex:
         return opened
 
     async def _read(self, act: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._on(self._reading, lambda conn: _in_transaction(conn, "BEGIN", act))
+        return await self._on(self._reading, lambda conn: file.in_transaction(conn, "BEGIN", act))
 
     async def _write(self, act: Callable[[sqlite3.Connection], T]) -> T:
         self._dirty = True
-        return await self._on(self._writing, lambda conn: _in_transaction(conn, "BEGIN IMMEDIATE", act))
+        return await self._on(self._writing, lambda conn: file.in_transaction(conn, "BEGIN IMMEDIATE", act))
 
     async def _on(self, threads: ThreadPoolExecutor, act: Callable[[sqlite3.Connection], T]) -> T:
         self._usable()
@@ -302,15 +302,3 @@ class FlatIndex:
                 await self.flush()
             except VectorIndexError:
                 _log.exception("vector_index_flush_failed", extra={"retry_seconds": interval})
-
-
-def _in_transaction(conn: sqlite3.Connection, begin: str, act: Callable[[sqlite3.Connection], T]) -> T:
-    conn.execute(begin)
-    try:
-        result = act(conn)
-        conn.execute("COMMIT")
-    except BaseException:
-        if conn.in_transaction:
-            conn.execute("ROLLBACK")
-        raise
-    return result

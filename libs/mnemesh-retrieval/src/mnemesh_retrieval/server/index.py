@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-import grpc
-import httpx
-import numpy as np
 from qdrant_client import AsyncQdrantClient, models
-from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
 from mnemesh_retrieval.edge.bm25 import Bm25Encoder
-from mnemesh_retrieval.errors import CollectionMissing, IndexClosed, IndexUnavailable, RetrievalError, VectorIndexError
+from mnemesh_retrieval.errors import CollectionMissing, IndexClosed, VectorIndexError
 from mnemesh_retrieval.filters import Filter
 from mnemesh_retrieval.index import (
     Candidates,
@@ -45,6 +39,7 @@ from mnemesh_retrieval.ranking import (
     stored_vector,
     word_match,
 )
+from mnemesh_retrieval.server.calls import ServerSettings, answered, position_of, stored_point
 from mnemesh_retrieval.server.filters import server_filter
 from mnemesh_retrieval.server.schema import DENSE, TEXT, ensure, own_name, server_name
 
@@ -56,20 +51,6 @@ MODES: Final = {
 MIN_VERSION: Final = (1, 20)
 """The first version of the server that supports all writes and conditions used here."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_UNAVAILABLE: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
-    """The address of a server and the prefix of our collections."""
-
-    url: str
-    """`http://host:6333` or `https://…`; calls use the gRPC port."""
-    api_key: str = field(default="", repr=False)
-    grpc_port: int = 6334
-    prefix: str = "mnemesh"
-    """Prefix of the names of our collections. Others are ignored."""
-    timeout_seconds: int = 10
 
 
 class ServerIndex:
@@ -102,7 +83,7 @@ class ServerIndex:
         )
         index = cls(client, settings.prefix)
         try:
-            async with _answered("version"):
+            async with answered("version"):
                 version = (await client.info()).version
             if tuple(int(number) for number in version.split("-")[0].split(".")[:2]) < MIN_VERSION:
                 raise VectorIndexError(f"the Qdrant server has version {version}; it must be 1.20 or newer")
@@ -114,14 +95,14 @@ class ServerIndex:
     async def ensure_collection(self, collection: Collection) -> None:
         """See VectorIndex.ensure_collection."""
         self._usable()
-        async with _answered(collection.name):
+        async with answered(collection.name):
             await ensure(self._client, server_name(self._prefix, collection.name), collection)
         self._known[collection.name] = collection
 
     async def collections(self) -> tuple[str, ...]:
         """See VectorIndex.collections."""
         self._usable()
-        async with _answered("collections"):
+        async with answered("collections"):
             found = (await self._client.get_collections()).collections
         names = (own_name(self._prefix, each.name) for each in found)
         return tuple(sorted(name for name in names if name is not None))
@@ -130,7 +111,7 @@ class ServerIndex:
         """See VectorIndex.drop_collection."""
         self._usable()
         self._known.pop(name, None)
-        async with _answered(name):
+        async with answered(name):
             await self._client.delete_collection(server_name(self._prefix, name))
 
     async def write(self, collection: str, points: Sequence[Point], mode: WriteMode = WriteMode.UPSERT) -> None:
@@ -138,14 +119,14 @@ class ServerIndex:
         name, known = self._named(collection)
         whole = list({point.id: self._struct(point, known.dimension) for point in points}.values())
         if whole:
-            async with _answered(collection):
+            async with answered(collection):
                 await self._client.upsert(name, whole, wait=True, update_mode=MODES[mode])
 
     async def set_payload(self, collection: str, ids: Sequence[UUID], fields: Payload) -> None:
         """See VectorIndex.set_payload."""
         name, _ = self._named(collection)
         present = models.Filter(must=[models.HasIdCondition(has_id=[str(id_) for id_ in ids])])
-        async with _answered(collection):
+        async with answered(collection):
             # Selected by filter, because unknown ids would be an error.
             await self._client.set_payload(name, dict(fields), models.FilterSelector(filter=present), wait=True)
 
@@ -156,23 +137,23 @@ class ServerIndex:
             return []
         wanted: bool | list[str] = [DENSE] if with_vectors else False
         unique = [str(id_) for id_ in dict.fromkeys(ids)]
-        async with _answered(collection):
+        async with answered(collection):
             records = await self._client.retrieve(name, unique, with_payload=True, with_vectors=wanted)
-        found = {UUID(str(record.id)): _stored(record) for record in records}
+        found = {UUID(str(record.id)): stored_point(record) for record in records}
         return [found[id_] for id_ in ids if id_ in found]
 
     async def delete(self, collection: str, ids: Sequence[UUID]) -> None:
         """See VectorIndex.delete."""
         name, _ = self._named(collection)
         if ids:
-            async with _answered(collection):
+            async with answered(collection):
                 selected = models.PointIdsList(points=[str(id_) for id_ in ids])
                 await self._client.delete(name, selected, wait=True)
 
     async def delete_where(self, collection: str, condition: Filter) -> None:
         """See VectorIndex.delete_where."""
         name, _ = self._named(collection)
-        async with _answered(collection):
+        async with answered(collection):
             await self._client.delete(name, models.FilterSelector(filter=server_filter(condition)), wait=True)
 
     async def search(self, collection: str, query: SearchQuery) -> list[Hit]:
@@ -231,7 +212,7 @@ class ServerIndex:
     ) -> list[UUID]:
         """See VectorIndex.scan."""
         name, _ = self._named(collection)
-        async with _answered(collection):
+        async with answered(collection):
             records, _ = await self._client.scroll(
                 name,
                 server_filter(condition),
@@ -245,13 +226,13 @@ class ServerIndex:
     async def count(self, collection: str, condition: Filter) -> int:
         """See VectorIndex.count."""
         name, _ = self._named(collection)
-        async with _answered(collection):
+        async with answered(collection):
             return (await self._client.count(name, server_filter(condition), exact=True)).count
 
     async def facets(self, collection: str, field: str, condition: Filter, *, limit: int = 1000) -> dict[str, int]:
         """See VectorIndex.facets."""
         name, _ = self._named(collection)
-        async with _answered(collection):
+        async with answered(collection):
             found = await self._client.facet(name, field, server_filter(condition), limit=limit, exact=True)
         return {str(hit.value): hit.count for hit in found.hits}
 
@@ -312,7 +293,7 @@ class ServerIndex:
     ) -> list[models.ScoredPoint]:
         if target is None:
             return []
-        async with _answered(collection):
+        async with answered(collection):
             response = await self._client.query_points(
                 name,
                 query=target,
@@ -329,7 +310,7 @@ class ServerIndex:
             return [Position(EPOCH, id_) for id_ in await self._all_ids(collection, request.condition)]
         direction = models.Direction.DESC if query.descending else models.Direction.ASC
         name, _ = self._named(collection)
-        async with _answered(collection):
+        async with answered(collection):
             records, _ = await self._client.scroll(
                 name,
                 server_filter(request.condition),
@@ -337,7 +318,7 @@ class ServerIndex:
                 order_by=models.OrderBy(key=query.order_by, direction=direction),
                 with_payload=[query.order_by],
             )
-        return [_position(record, query.order_by) for record in records]
+        return [position_of(record, query.order_by) for record in records]
 
     async def _all_ids(self, collection: str, condition: Filter, page: int = 10_000) -> list[UUID]:
         ids: list[UUID] = []
@@ -346,34 +327,3 @@ class ServerIndex:
             ids.extend(found)
             if len(found) < page:
                 return ids
-
-
-@asynccontextmanager
-async def _answered(subject: str) -> AsyncIterator[None]:
-    """Raises the library's errors in place of the client's."""
-    try:
-        yield
-    except RetrievalError:
-        raise
-    except grpc.aio.AioRpcError as error:
-        if error.code() is grpc.StatusCode.NOT_FOUND:
-            raise CollectionMissing(f"{subject}: the collection was deleted on the server") from error
-        kind = IndexUnavailable if error.code() in _UNAVAILABLE else VectorIndexError
-        raise kind(f"{subject}: the Qdrant server answered {error.code().name}: {error.details()}") from error
-    except (ResponseHandlingException, httpx.HTTPError, OSError) as error:
-        raise IndexUnavailable(f"{subject}: the Qdrant server cannot be reached") from error
-    except (UnexpectedResponse, ValueError) as error:
-        raise VectorIndexError(f"{subject}: unexpected response of the Qdrant server: {error}") from error
-
-
-def _position(record: models.Record, field_name: str) -> Position:
-    return Position(datetime.fromisoformat((record.payload or {})[field_name]), UUID(str(record.id)))
-
-
-def _stored(record: models.Record) -> StoredPoint:
-    vector = record.vector.get(DENSE) if isinstance(record.vector, dict) else None
-    return StoredPoint(
-        id=UUID(str(record.id)),
-        payload=dict(record.payload or {}),
-        vector=np.asarray(vector, dtype=np.float32) if vector is not None else None,
-    )

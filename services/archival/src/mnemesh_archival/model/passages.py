@@ -70,7 +70,7 @@ class Passage:
     created_at: datetime
     updated_at: datetime
     embedding: tuple[float, ...] = ()
-    """Empty unless the caller asked for it."""
+    """Empty unless the caller requested it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,7 @@ from mnemesh_archival.model.archives import (
     SUMMARY_TAGS,
     Archive,
     ArchiveFilter,
-    EmbedderChange,
     Summary,
-    decide_embedder_change,
 )
 from mnemesh_archival.model.operations import DeletePoints, Operation
 from mnemesh_archival.store.base.archives import ArchiveRef, ErasedAgent
@@ -100,7 +98,7 @@ class SqlArchiveStore:
                     values["name_folded"] = archive.name.casefold()
                 values["updated_at"] = now = self._clock.now()
                 if "embedder" in values:
-                    values.update(_embedder_values(conn, organization_id, current, archive, now))
+                    values.update(reembedding_rows.change_embedder(conn, organization_id, current, archive, now))
                 values["last_updated_by_id"] = archive.provenance.last_updated_by_id
                 conn.execute(archives.update().where(rows.is_archive(organization_id, archive.id)).values(**values))
                 return [archive.id]
@@ -278,27 +276,3 @@ def _tags(conn: sa.Connection, organization_id: str, archive_ids: Sequence[str])
         archive_tags.c.organization_id == organization_id, archive_tags.c.archive_id.in_(archive_ids)
     )
     return tuple(sorted(set(conn.execute(query).scalars()))[:SUMMARY_TAGS])
-
-
-def _embedder_values(
-    conn: sa.Connection, organization_id: str, current: sa.Row[Any], wanted: Archive, now: datetime
-) -> dict[str, Any]:
-    """Returns the columns to set now. If there are passages, they are unchanged and a change of embedder starts."""
-    existing = sa.select(passages.c.id).where(
-        passages.c.organization_id == organization_id,
-        passages.c.archive_id == current.id,
-        passages.c.state != "deleted",
-    )
-    change = decide_embedder_change(
-        current.embedder,
-        reembedding_rows.target(conn, organization_id, current.id),
-        wanted.embedder,
-        has_passages=conn.execute(existing.limit(1)).first() is not None,
-        drop_scheduled=reembedding_rows.is_drop_scheduled(conn, organization_id, current.id, wanted.embedder),
-    )
-    if change in {EmbedderChange.CANCEL, EmbedderChange.SET}:
-        reembedding_rows.cancel(conn, organization_id, current.id, now)
-    if change is EmbedderChange.START:
-        reembedding_rows.start(conn, organization_id, current.id, wanted.embedder, wanted.dimension, now)
-    serving = wanted if change is EmbedderChange.SET else current
-    return {"embedder": serving.embedder, "dimension": serving.dimension}

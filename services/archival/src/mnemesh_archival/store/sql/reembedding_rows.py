@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
 
 from mnemesh_archival.errors import ArchiveReembedding
-from mnemesh_archival.model.archives import Reembedding
+from mnemesh_archival.model.archives import Archive, EmbedderChange, Reembedding, decide_embedder_change
 from mnemesh_archival.model.operations import DropArchive
 from mnemesh_archival.store.sql import operation_rows
 from mnemesh_archival.store.sql.tables import archives, passages, reembeddings
@@ -111,3 +112,27 @@ def progress(conn: sa.Connection, organization_id: str, archive_ids: Sequence[st
 
 def _drop_id(archive_id: str, embedder: str) -> str:
     return f"vacate-{archive_id}/{embedder}"
+
+
+def change_embedder(
+    conn: sa.Connection, organization_id: str, current: sa.Row[Any], wanted: Archive, now: datetime
+) -> dict[str, Any]:
+    """Sets the embedder of an archive at once, or starts or cancels a change. Returns the columns to set at once."""
+    existing = sa.select(passages.c.id).where(
+        passages.c.organization_id == organization_id,
+        passages.c.archive_id == current.id,
+        passages.c.state != "deleted",
+    )
+    change = decide_embedder_change(
+        current.embedder,
+        target(conn, organization_id, current.id),
+        wanted.embedder,
+        has_passages=conn.execute(existing.limit(1)).first() is not None,
+        drop_scheduled=is_drop_scheduled(conn, organization_id, current.id, wanted.embedder),
+    )
+    if change in {EmbedderChange.CANCEL, EmbedderChange.SET}:
+        cancel(conn, organization_id, current.id, now)
+    if change is EmbedderChange.START:
+        start(conn, organization_id, current.id, wanted.embedder, wanted.dimension, now)
+    serving = wanted if change is EmbedderChange.SET else current
+    return {"embedder": serving.embedder, "dimension": serving.dimension}
