@@ -23,7 +23,7 @@ export UV_PYTHON_DOWNLOADS := never
 .DELETE_ON_ERROR:
 
 help: ## Show the targets
-	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
 
 run: $(VENV)/.runtime ## Start the whole mesh and chat with a first agent
 	@exec $(BIN)/mnemesh up --chat
