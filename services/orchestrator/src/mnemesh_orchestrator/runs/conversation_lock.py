@@ -1,4 +1,4 @@
-"""Turn slots for work that is no run: a reset, a compaction, a fork. No run goes on in the conversation meanwhile."""
+"""The lock of a conversation for work that is no run: a reset, a compaction, a fork. No run executes meanwhile."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -22,55 +22,61 @@ T = TypeVar("T", bound=Lease | None)
 
 _log = structlog.get_logger("mnemesh.runs")
 
-PAUSE_SECONDS: Final = 0.2
-"""Between two questions whether it is one's turn; each keeps the place in the queue."""
-PATIENCE_SECONDS: Final = 600.0
-"""Nobody waits longer for a turn."""
+POLL_SECONDS: Final = 0.2
+"""The time between two requests for the lock. Each request keeps the position in the queue."""
+MAX_WAIT_SECONDS: Final = 600.0
+"""The longest wait for the lock."""
 RESERVE_SECONDS: Final = 1.0
-"""What is left of the caller's time, but no more than a tenth of it, to say that the turn did not come."""
+"""The part of the caller's time that is kept for the answer that the lock was not free; at most a tenth of it."""
 
 
 class ConversationLock:
-    """Gives the turn slots of conversations, in the order in which they and runs were asked for."""
+    """Grants the leases of conversations to work that is no run, in the order in which runs and work were requested."""
 
     def __init__(
-        self, store: LeaseStore, keeper: LeaseRenewer, start_next: Callable[[str], Awaitable[None]], ids: IdSource
+        self, store: LeaseStore, renewer: LeaseRenewer, start_next: Callable[[str], Awaitable[None]], ids: IdSource
     ) -> None:
-        """`start_next` begins the next run of a conversation, if one waits."""
+        """Creates the lock of every conversation.
+
+        Args:
+            store: the leases.
+            renewer: renews the leases of this process.
+            start_next: starts the next run of a conversation, if one waits.
+            ids: creates the ids of queue entries.
+        """
         self._store = store
-        self._keeper = keeper
-        self._go_on = start_next
+        self._renewer = renewer
+        self._start_next = start_next
         self._ids = ids
 
     @asynccontextmanager
     async def take(
         self, organization_id: str, agent_id: str, conversation_id: str, on_busy: OnBusy = OnBusy.WAIT
     ) -> AsyncIterator[Lease]:
-        """Holds the turn slot of a conversation for the length of a block.
+        """Holds the lease of a conversation for a block of code.
 
-        Where it is taken, the block begins when those who came before are done, runs and others, on every replica; or
-        not at all, with REJECT or where the deadline of the call comes first. Runs that are sent after that wait, and
-        go on behind it. The lease has an epoch of its own: writes to recall that carry its `run_id` (which names no
-        run) and `epoch` are refused once somebody else has taken the conversation over.
+        The block begins when earlier runs and other work are done, on every replica. With REJECT, or if the deadline
+        of the call comes first, it does not begin. Later runs wait until the block ends. Writes to recall that carry
+        the lease's `run_id` (which names no run) and `epoch` are refused once another process has the conversation.
 
         Raises:
-            NotFound: the agent or conversation is not there.
-            ConversationBusy: the turn did not come in time; a run that is under way or waits is named by `run_id`.
-            LeaseLost: the slot could not be kept, and the block was cancelled.
+            NotFound: the agent or conversation does not exist.
+            ConversationBusy: the lock was not free in time. `run_id` names a run that executes or waits.
+            LeaseLost: the lease was lost, and the block was cancelled.
         """
         holder, lost = asyncio.current_task(), asyncio.Event()
 
-        def lose() -> None:
+        def on_loss() -> None:
             lost.set()
             if holder is not None:
                 holder.cancel()
 
-        place = _Place(organization_id, agent_id, conversation_id, self._ids.new("run"))
+        request = _Request(organization_id, agent_id, conversation_id, self._ids.new("run"))
         try:
-            lease = await self._turn(place, lose, on_busy)
+            lease = await self._wait(request, on_loss, on_busy)
         except BaseException as error:
-            if place.in_line or not isinstance(error, MnemeshError):
-                await shielded(self._leave(place))
+            if request.is_queued or not isinstance(error, MnemeshError):
+                await shielded(self._leave_queue(request))
             raise
         try:
             yield lease
@@ -79,64 +85,67 @@ class ConversationLock:
                 raise LeaseLost("The turn slot was lost.", conversation_id=conversation_id) from None
             raise
         finally:
-            await shielded(self._give_back(lease))
+            await shielded(self._release(lease))
 
-    async def _turn(self, place: "_Place", lose: Callable[[], None], on_busy: OnBusy) -> Lease:
+    async def _wait(self, request: "_Request", on_loss: Callable[[], None], on_busy: OnBusy) -> Lease:
         loop = asyncio.get_running_loop()
-        last = loop.time() + (_patience() if on_busy is OnBusy.WAIT else 0)
+        last = loop.time() + (_max_wait() if on_busy is OnBusy.WAIT else 0)
         while (left := last - loop.time()) > 0:
-            place.in_line = True
-            lease = await self._asked(self._store.await_slot, place, lose)
+            request.is_queued = True
+            lease = await self._attempt(self._store.await_slot, request, on_loss)
             if lease is not None:
                 return lease
-            await asyncio.sleep(min(left, PAUSE_SECONDS))
-        return await self._asked(self._store.take_slot, place, lose)
+            await asyncio.sleep(min(left, POLL_SECONDS))
+        return await self._attempt(self._store.take_slot, request, on_loss)
 
-    async def _asked(self, ask: Callable[..., Coroutine[Any, Any, T]], place: "_Place", lose: Callable[[], None]) -> T:
-        async with self._keeper.claiming(place.conversation_id):
-            asking = ask(
-                place.organization_id,
-                place.agent_id,
-                place.conversation_id,
-                place.slot_id,
-                self._keeper.owner,
-                reclaim=not self._keeper.holds(place.conversation_id),
+    async def _attempt(
+        self, acquire: Callable[..., Coroutine[Any, Any, T]], request: "_Request", on_loss: Callable[[], None]
+    ) -> T:
+        async with self._renewer.claiming(request.conversation_id):
+            lease = await shielded(
+                acquire(
+                    request.organization_id,
+                    request.agent_id,
+                    request.conversation_id,
+                    request.slot_id,
+                    self._renewer.owner,
+                    reclaim=not self._renewer.holds(request.conversation_id),
+                )
             )
-            lease = await shielded(asking)
             if lease is not None:
-                self._keeper.keep(lease, lose)
+                self._renewer.keep(lease, on_loss)
             return lease
 
-    async def _leave(self, place: "_Place") -> None:
-        """Lets those pass who are behind somebody whose turn will not come."""
+    async def _leave_queue(self, request: "_Request") -> None:
+        """Removes a request from the queue, so that those after it do not wait for it."""
         try:
-            if await self._store.leave_line(place.conversation_id, place.slot_id):
-                await self._go_on(place.conversation_id)
+            if await self._store.leave_line(request.conversation_id, request.slot_id):
+                await self._start_next(request.conversation_id)
         except MnemeshError as error:
-            _log.warning("a place in a queue lapses by itself", conversation=place.conversation_id, error=error.message)
+            _log.warning("queue_entry_not_removed", conversation_id=request.conversation_id, error=error.message)
 
-    async def _give_back(self, lease: Lease) -> None:
-        self._keeper.drop(lease)
+    async def _release(self, lease: Lease) -> None:
+        self._renewer.drop(lease)
         try:
-            waits = await self._store.release(lease)
+            has_next = await self._store.release(lease)
         except MnemeshError as error:
-            _log.warning("a turn slot lapses by itself", conversation=lease.conversation_id, error=error.message)
+            _log.warning("lease_not_released", conversation_id=lease.conversation_id, error=error.message)
             return
-        if waits:
-            await self._go_on(lease.conversation_id)
+        if has_next:
+            await self._start_next(lease.conversation_id)
 
 
 @dataclass(slots=True)
-class _Place:
-    """Whose turn it is to be."""
+class _Request:
+    """A request for the lock of a conversation."""
 
     organization_id: str
     agent_id: str
     conversation_id: str
     slot_id: str
-    in_line: bool = False
+    is_queued: bool = False
 
 
-def _patience() -> float:
+def _max_wait() -> float:
     left = remaining()
-    return PATIENCE_SECONDS if left is None else min(PATIENCE_SECONDS, left - min(RESERVE_SECONDS, left / 10))
+    return MAX_WAIT_SECONDS if left is None else min(MAX_WAIT_SECONDS, left - min(RESERVE_SECONDS, left / 10))

@@ -1,4 +1,4 @@
-"""Whose leases this process has: a name kept in the data directory, so that the next process takes them up at once."""
+"""The id of this instance, kept in the data directory, so that the next process resumes the instance's runs at once."""
 
 import fcntl
 import os
@@ -9,16 +9,20 @@ from mnemesh_kit.ids import new_id
 
 
 class Instance:
-    """The name of an instance, which one process at a time has."""
+    """The id of an instance. One process at a time uses it."""
 
     def __init__(self, path: Path, *, alone: bool) -> None:
-        """Takes the name in the file, or makes one.
+        """Reads the id from a file, or creates it.
 
-        Where another process has it already, this one gets a name of its own that is not kept: two that share a data
+        If another process uses the id, this process gets a temporary one, because two processes with one data
         directory must not take each other's runs for their own.
 
+        Args:
+            path: the file.
+            alone: this process must be the only one on its database.
+
         Raises:
-            StartupError: another process has it, and this one would have to be `alone` on its database.
+            StartupError: another process uses the id, and this one must be `alone`.
         """
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -39,7 +43,7 @@ class Instance:
             os.write(self._file, self.name.encode())
 
     async def close(self) -> None:
-        """Leaves the name to the next process."""
+        """Releases the id for the next process."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -1,4 +1,4 @@
-"""The leases that this process holds: renewed in time, and let go of before they could lapse unnoticed."""
+"""The leases that this process holds: renewed in time, and given up before they can expire."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,86 +17,97 @@ _log = structlog.get_logger("mnemesh.runs")
 
 RENEWAL_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 1.0
-PATIENCE_SECONDS: Final = 5.0
+TIMEOUT_SECONDS: Final = 5.0
 """A renewal that takes longer has failed."""
 SAFE_SECONDS: Final = 24.0
-"""So long after a renewal was asked for, its lease surely holds; whoever could not renew it since stops."""
+"""How long a lease surely holds after the request for its renewal. A holder without a renewal stops then."""
 
 
 @dataclass(slots=True)
 class _Holding:
     lease: Lease
-    lose: Callable[[], None]
+    on_loss: Callable[[], None]
     safe_until: float
 
 
 class LeaseRenewer:
-    """Keeps the leases of one owner, each with what stops its holder."""
+    """Renews the leases of one instance, and stops the holders of leases that are lost."""
 
     def __init__(self, store: LeaseStore, clock: Clock, owner: str) -> None:
+        """Creates the renewer of an instance.
+
+        Args:
+            store: the leases.
+            clock: the source of elapsed time.
+            owner: the id of this instance, which its leases name.
+        """
         self.owner = owner
         self._store = store
         self._clock = clock
         self._held: dict[str, _Holding] = {}
-        # Held between a claim and its beginning: to the store, what this process has claimed and not begun looks like
-        # something that it left behind in a crash.
+        # Held from a claim until the lease is kept here. In the store, a run that this process has claimed and not yet
+        # begun looks like one that the process left in a crash.
         self._claiming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def claiming(self, conversation_id: str) -> asyncio.Lock:
-        """Held by whoever claims anything in a conversation, until it is kept here."""
+        """Returns the lock that protects a claim in a conversation until its lease is kept."""
         lock = self._claiming.get(conversation_id)
         if lock is None:
             lock = self._claiming[conversation_id] = asyncio.Lock()
         return lock
 
-    def keep(self, lease: Lease, lose: Callable[[], None]) -> None:
-        """Renews a fresh lease from now on; `lose` is called where it is lost, or may be before long."""
-        self._held[lease.conversation_id] = _Holding(lease, lose, self._clock.monotonic() + SAFE_SECONDS)
+    def keep(self, lease: Lease, on_loss: Callable[[], None]) -> None:
+        """Renews a new lease from now on. `on_loss` is called when it is lost, or could be before long."""
+        self._held[lease.conversation_id] = _Holding(lease, on_loss, self._clock.monotonic() + SAFE_SECONDS)
 
     def drop(self, lease: Lease) -> None:
-        """Renews it no more."""
+        """Stops the renewal of a lease."""
         holding = self._held.get(lease.conversation_id)
         if holding is not None and holding.lease == lease:
             del self._held[lease.conversation_id]
 
     def holds(self, conversation_id: str) -> bool:
-        """Whether this process has the turn slot of a conversation, for a run or for anything else."""
+        """Returns whether this process holds the lease of a conversation, for a run or for other work."""
         return conversation_id in self._held
 
     @property
     def leases(self) -> tuple[Lease, ...]:
-        """What is held."""
+        """The leases that this process holds."""
         return tuple(holding.lease for holding in self._held.values())
 
     def lose(self, lease: Lease) -> None:
-        """Stops the holder of a lease that somebody else has now."""
+        """Stops the holder of a lease that another process holds now."""
         holding = self._held.get(lease.conversation_id)
         if holding is not None and holding.lease == lease:
-            _log.warning("a lease is lost", conversation=lease.conversation_id, epoch=lease.epoch)
+            _log.warning("lease_lost", conversation_id=lease.conversation_id, epoch=lease.epoch)
             self.drop(lease)
-            holding.lose()
+            holding.on_loss()
 
     async def leave_lines(self) -> None:
-        """Gives up the places in queues that this owner had before it was killed."""
+        """Removes the queue entries that this instance left in a crash."""
         await self._store.leave_lines(self.owner)
 
     async def renew(self) -> None:
-        """For ever: puts off the expiry of what is held."""
-        renewed = True
+        """Renews the leases at intervals. Does not return."""
+        is_renewed = True
         while True:
-            await asyncio.sleep(RENEWAL_SECONDS if renewed else RETRY_SECONDS)
-            renewed = await self.renew_once()
+            await asyncio.sleep(RENEWAL_SECONDS if is_renewed else RETRY_SECONDS)
+            is_renewed = await self.renew_once()
 
     async def renew_once(self) -> bool:
-        """Renews every lease, and stops the holders of those that are lost or could not be renewed for too long."""
-        holdings, began, renewed = tuple(self._held.values()), self._clock.monotonic(), False
+        """Renews every lease. Stops the holders of leases that are lost, or that could not be renewed in time.
+
+        Returns:
+            Whether the store answered.
+        """
+        holdings, began, is_renewed = tuple(self._held.values()), self._clock.monotonic(), False
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 lost = await self._store.renew([holding.lease for holding in holdings])
         except (MnemeshError, TimeoutError) as error:
-            _log.warning("renewing leases failed", error=str(error))
+            _log.warning("lease_renewal_failed", error=str(error))
         else:
-            renewed = True
+            is_renewed = True
             for holding in holdings:
                 holding.safe_until = began + SAFE_SECONDS
             for lease in lost:
@@ -104,4 +115,4 @@ class LeaseRenewer:
         for holding in holdings:
             if holding.safe_until <= self._clock.monotonic():
                 self.lose(holding.lease)
-        return renewed
+        return is_renewed

@@ -1,4 +1,4 @@
-"""What other processes on the same database did: leases taken, cancellations asked for, events stored."""
+"""Watches the database for the work of other replicas: leases taken, cancellations requested, events stored."""
 
 import asyncio
 from typing import Final
@@ -14,53 +14,53 @@ from mnemesh_orchestrator.store.base.leases import LeaseStore
 
 _log = structlog.get_logger("mnemesh.runs")
 
-PAUSE_SECONDS: Final = 0.2
-"""Between two looks: so late are cancellations and events of a run that another process carries out."""
+INTERVAL_SECONDS: Final = 0.2
+"""The time between two reads: how late this process notices cancellations and events of other replicas."""
 
 
 class ReplicaWatcher:
-    """Looks into the database for what nobody in this process can tell.
+    """Reads the state that other replicas change.
 
-    One read at each look covers every lease that is held and every run that is followed here and carried out
-    elsewhere; where there is neither, nothing is read.
+    One read covers every lease of this process and every run that is followed here and executed elsewhere. Without
+    any of them nothing is read.
     """
 
-    def __init__(self, store: LeaseStore, keeper: LeaseRenewer, conductor: RunWorker, hub: EventBroker) -> None:
+    def __init__(self, store: LeaseStore, renewer: LeaseRenewer, worker: RunWorker, broker: EventBroker) -> None:
         self._store = store
-        self._keeper = keeper
-        self._conductor = conductor
-        self._hub = hub
+        self._renewer = renewer
+        self._worker = worker
+        self._broker = broker
         self._heads: dict[str, RunHead] = {}
 
     async def look(self) -> None:
-        """For ever."""
+        """Reads at intervals. Does not return."""
         while True:
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(INTERVAL_SECONDS)
             try:
                 await self.look_once()
             except MnemeshError as error:
-                _log.warning("looking at what other processes do failed", error=error.message)
+                _log.warning("replica_watch_failed", error=error.message)
 
     async def look_once(self) -> None:
-        """Stops who lost a lease, cancels what is to be cancelled, and tells followers that something is stored."""
-        leases = self._keeper.leases
-        followed = [run_id for run_id in self._hub.followed if not self._conductor.holds(run_id)]
+        """Stops the holders of lost leases, interrupts cancelled runs, and notifies the followers of stored events."""
+        leases = self._renewer.leases
+        followed = [run_id for run_id in self._broker.followed if not self._worker.holds(run_id)]
         self._heads = {run_id: head for run_id, head in self._heads.items() if run_id in followed}
         if not (leases or followed):
             return
         seen = await self._store.watch(leases, followed)
         for lease in seen.lost:
-            self._keeper.lose(lease)
+            self._renewer.lose(lease)
         for run_id in seen.cancelled:
-            self._conductor.interrupt(run_id)
+            self._worker.interrupt(run_id)
         for run_id in followed:
-            self._tell(run_id, seen.heads.get(run_id))
+            self._notify(run_id, seen.heads.get(run_id))
 
-    def _tell(self, run_id: str, head: RunHead | None) -> None:
-        if self._conductor.holds(run_id):
-            return  # since the look
+    def _notify(self, run_id: str, head: RunHead | None) -> None:
+        if self._worker.holds(run_id):
+            return  # this process has claimed it since the read
         if head is None:
-            self._hub.end(run_id)
+            self._broker.end(run_id)
         elif head != self._heads.get(run_id):
             self._heads[run_id] = head
-            self._hub.notify(run_id, StoredEvents(head.ended))
+            self._broker.notify(run_id, StoredEvents(head.ended))

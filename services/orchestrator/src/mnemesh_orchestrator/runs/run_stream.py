@@ -1,7 +1,8 @@
-"""Following a run: its stored events behind a number, then what happens live, to its end."""
+"""Streams the events of a run: the stored ones after a sequence number, then the live ones, to the end."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import Final
 
 from mnemesh_kit.clock import Clock
 
@@ -12,22 +13,22 @@ from mnemesh_orchestrator.runs.event_broker import EventBroker, Subscription
 from mnemesh_orchestrator.store.base import RunStore
 from mnemesh_orchestrator.store.base.leases import DeltaStore
 
-_BATCH = 200
+_BATCH: Final = 200
 
 
 class RunStreamer:
     """Streams of run events."""
 
-    def __init__(self, store: RunStore, deltas: DeltaStore, log: DeltaLog, hub: EventBroker, clock: Clock) -> None:
+    def __init__(self, store: RunStore, deltas: DeltaStore, log: DeltaLog, broker: EventBroker, clock: Clock) -> None:
         self._store = store
         self._deltas = deltas
         self._log = log
-        self._hub = hub
+        self._broker = broker
         self._clock = clock
 
     def subscribe(self, run_id: str) -> Subscription:
-        """Begins to listen; before the run is begun, so that nothing is missed."""
-        return self._hub.subscribe(run_id)
+        """Returns a subscription. It is made before the run starts, so that no event is missed."""
+        return self._broker.subscribe(run_id)
 
     async def follow(
         self,
@@ -40,93 +41,91 @@ class RunStreamer:
         deltas: bool = False,
         keepalive_seconds: int = 30,
     ) -> AsyncGenerator[RunEvent, None]:
-        """The events of a run behind `after`, each once and in order, up to its usage.
+        """Yields the events of a run after a sequence number, each once and in order, up to its usage.
 
         Args:
-            run: as it was read after subscribing.
-            subscription: made before the run was read; closed here.
-            fresh: it was even made before the run could begin, so that nothing of it is stored that was not heard.
-            after: the newest number that the caller has.
+            run: the run, read after the subscription was made.
+            subscription: a subscription to the run. It is closed here.
+            fresh: the subscription was made before the run could start, so every stored event was also received.
+            after: the last sequence number that the caller has.
             replayed: the run had been started before.
-            deltas: also replays the live events that are stored, those of a background run that streams.
-            keepalive_seconds: after so long without an event comes a sign of life.
+            deltas: also replay the stored live events, which a background run with token streaming has.
+            keepalive_seconds: the time without an event after which a keepalive is sent.
         """
-        is_told_again = deltas and run.background and run.config.stream_tokens
-        place, subscription.is_stored = _Place(after, after, (0, 0) if is_told_again else None), True
+        replays_live = deltas and run.background and run.config.stream_tokens
+        position, subscription.is_stored = _Position(after, after, (0, 0) if replays_live else None), True
         try:
             accepted = RunAccepted(run.agent_id, run.conversation_id, replayed, run.last_sequence)
             yield RunEvent(run.id, self._clock.now(), accepted)
             if not fresh:
-                async for event in self._stored(run.id, place):
+                async for event in self._stored(run.id, position):
                     yield event
-                if place.is_last or run.status.ended:
+                if position.is_last or run.status.ended:
                     return
-            async for event in self._happening(run.id, subscription, place, keepalive_seconds):
+            async for event in self._live(run.id, subscription, position, keepalive_seconds):
                 yield event
         finally:
             subscription.close()
 
-    async def _happening(
-        self, run_id: str, subscription: Subscription, place: "_Place", keepalive_seconds: int
+    async def _live(
+        self, run_id: str, subscription: Subscription, position: "_Position", keepalive_seconds: int
     ) -> AsyncGenerator[RunEvent, None]:
-        """What this process or another tells of the run, until its last event."""
-        while not place.is_last:
+        """Yields the events that this process or another publishes, up to the last one."""
+        while not position.is_last:
             try:
-                heard = await subscription.next(keepalive_seconds)
+                item = await subscription.next(keepalive_seconds)
             except TimeoutError:
                 yield RunEvent(run_id, self._clock.now(), Keepalive())
                 continue
-            if isinstance(heard, RunEvent):
-                async for event in self._unseen(heard, place):
-                    yield event
+            if isinstance(item, RunEvent):
+                if not position.is_next(item):
+                    async for event in self._missed(item, position):
+                        yield event
+                if position.advance(item):
+                    yield item
                 continue
-            # Another process has stored more; or the holder let go, and what it stored last is all there is for now.
-            async for event in self._stored(run_id, place):
+            # Another process has stored events, or the holder released the run after it stored its last one.
+            async for event in self._stored(run_id, position):
                 yield event
-            if heard is None or heard.ended:
+            if item is None or item.ended:
                 return
 
-    async def _unseen(self, live: RunEvent, place: "_Place") -> AsyncGenerator[RunEvent, None]:
-        """A live event unless it was seen, behind those that it presumes.
+    async def _missed(self, live: RunEvent, position: "_Position") -> AsyncGenerator[RunEvent, None]:
+        """Yields the stored events before a live one: published before the subscription, stored after the read."""
+        if live.place is not None:
+            await self._log.flush(live.run_id)
+        async for event in self._stored(live.run_id, position, live.sequence):
+            yield event
 
-        What is missing was told before the follower came, and stored after it had looked.
-        """
-        if live.sequence is None and (live.place is None or place.live is None):
-            yield live
-            return
-        if not place.is_next(live):
-            if live.place is not None:
-                await self._log.flush(live.run_id)
-            async for event in self._stored(live.run_id, place, live.sequence):
-                yield event
-        if place.reach(live):
-            yield live
-
-    async def _stored(self, run_id: str, place: "_Place", before: int | None = None) -> AsyncGenerator[RunEvent, None]:
-        while batch := await self._batch(run_id, place):
+    async def _stored(
+        self, run_id: str, position: "_Position", before: int | None = None
+    ) -> AsyncGenerator[RunEvent, None]:
+        while batch := await self._batch(run_id, position):
             for event in batch:
-                if place.live is None and before is not None and (event.sequence or 0) >= before:
+                if position.live is None and before is not None and (event.sequence or 0) >= before:
                     return
-                if place.reach(event):
+                if position.advance(event):
                     yield event
 
-    async def _batch(self, run_id: str, place: "_Place") -> tuple[RunEvent, ...]:
-        if place.live is None:
-            return await self._store.events(run_id, place.sequence, _BATCH)
-        return await self._deltas.replay(run_id, place.sequence, place.since, place.live)
+    async def _batch(self, run_id: str, position: "_Position") -> tuple[RunEvent, ...]:
+        if position.live is None:
+            return await self._store.events(run_id, position.sequence, _BATCH)
+        return await self._deltas.replay(run_id, position.sequence, position.since, position.live)
 
 
 @dataclass(slots=True)
-class _Place:
-    """How far a follower has come; `live` is None where live events are told as they come or not at all."""
+class _Position:
+    """The position of a follower in a run's events."""
 
     since: int
+    """The sequence number that the stream began after."""
     sequence: int
     live: tuple[int, int] | None
+    """The position among the stored live events; None if live events are not replayed."""
     is_last: bool = False
 
     def is_next(self, event: RunEvent) -> bool:
-        """Whether nothing can be missing before an event."""
+        """Returns whether no event can be missing before this one."""
         if event.sequence is not None:
             return event.sequence <= self.sequence + 1
         if event.place is None or self.live is None:
@@ -134,8 +133,8 @@ class _Place:
         epoch, number = event.place
         return event.place <= self.live or (number == 1 + (self.live[1] if epoch == self.live[0] else 0))
 
-    def reach(self, event: RunEvent) -> bool:
-        """Goes on to an event; False where it was seen before."""
+    def advance(self, event: RunEvent) -> bool:
+        """Moves to an event. Returns False if the follower has seen it before."""
         self.is_last |= isinstance(event.body, UsageEvent)
         if event.sequence is not None:
             is_new = event.sequence > self.sequence

@@ -1,4 +1,4 @@
-"""How a run ends: the stop reason of each failure, and the words for each reason that needs some."""
+"""The stop reasons of runs: one for each failure, and the error texts of reasons that are no exception."""
 
 import structlog
 from mnemesh_kit.errors import MnemeshError, typed_error
@@ -34,14 +34,14 @@ _EXPLAINED = {
 
 
 def explanation(reason: StopReason) -> RunError | None:
-    """What a client is told of a turn that stopped by itself and failed; None of one that did not fail."""
+    """Returns the error of a turn that stopped without an exception; None if it did not fail."""
     return _EXPLAINED.get(reason)
 
 
 def failure(error: Exception) -> tuple[StopReason, RunError]:
-    """The stop reason of a turn that an error ended, and what a client is told of it."""
+    """Returns the stop reason of a turn that an exception ended, and the error that clients see."""
     known = typed_error(error)
     if not isinstance(error, MnemeshError):
-        _log.exception("a run failed by a defect")
+        _log.exception("run_failed_unexpectedly")
     stop = next((reason for kind, reason in _STOPS if isinstance(known, kind)), StopReason.ERROR)
     return stop, RunError(known.reason, known.message, dict(known.metadata))
