@@ -1,4 +1,4 @@
-"""A run that is cancelled stops at once, and leaves history behind that a model can go on from."""
+"""A cancelled run stops at once, and leaves a history that a model can continue."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ async def cancel(process: Process, run: Run) -> CancelOutcome:
 
 
 async def goes_on(world: World, process: Process, agent: Agent) -> None:
-    """Whether the agent takes another turn, and what it is shown is valid."""
+    """Asserts that the window is valid and that the agent takes another turn."""
     require_valid(world.window(agent).messages)
     world.model.follow(say("Here I am."))
     await process.send(agent, "Are you there?")
@@ -178,9 +178,9 @@ async def test_what_has_ended_or_never_was(world: World, process: Process) -> No
     agent = await world.agent(process)
     world.model.follow(say("Done."))
     await process.send(agent)
-    run, nobody = await process.outcome(agent), new_id("run")
-    outcomes = await process.runs.cancel(ME, ANY, [run.id, nobody])
-    assert outcomes == {run.id: CancelOutcome.ENDED_BEFORE, nobody: CancelOutcome.NOT_FOUND}
+    run, unknown = await process.outcome(agent), new_id("run")
+    outcomes = await process.runs.cancel(ME, ANY, [run.id, unknown])
+    assert outcomes == {run.id: CancelOutcome.ENDED_BEFORE, unknown: CancelOutcome.NOT_FOUND}
 
 
 async def test_a_run_that_a_crash_left_behind(world: World) -> None:

@@ -1,4 +1,4 @@
-"""What an agent is told behind its tools, where it is to be told so."""
+"""The continuation message that follows the returns of tools, for agents that have one."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -44,7 +44,7 @@ HEARTBEATS = (
 
 
 def transcript(world: World, agent: Agent) -> list[str]:
-    """What the window holds, but for the times of events."""
+    """Returns the content of the window without the times of events."""
     return [re.sub(r'"time": "[^"]*"', "", line) for line in lines(world.window(agent).messages[1:])]
 
 

@@ -127,7 +127,7 @@ async def test_a_fallback_that_is_away_too_fails_the_run(world: World, process: 
 
 
 async def test_a_fallback_that_nobody_serves_is_refused_where_it_is_named(world: World, process: Process) -> None:
-    unknown = ModelSettings(fallback_model="nobody/x")
+    unknown = ModelSettings(fallback_model="unserved/x")
     with pytest.raises(ModelUnknown):
         await process.lifecycle.create(ME, None, AgentDraft(AgentType.LETTA_V1, model_settings=unknown))
     agent = await world.agent(process)

@@ -30,7 +30,7 @@ async def talker(world: World, process: Process, *rules: ToolRule, **draft: obje
 
 
 def reasons(messages: tuple[Message, ...]) -> list[str]:
-    """What the heartbeats among these messages say, without their prefix."""
+    """Returns the texts of the heartbeats among these messages, without their prefix."""
     found = []
     for message in messages:
         if message.role is Role.USER and '"heartbeat"' in message.text:

@@ -1,4 +1,4 @@
-"""What a request holds, and when the stored system message follows memory."""
+"""The content of requests, and when the stored system message is rewritten after a change of memory."""
 
 from dataclasses import replace
 

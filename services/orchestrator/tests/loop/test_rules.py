@@ -214,7 +214,7 @@ calls = st.lists(st.tuples(names, st.sampled_from(["x", "y", "z"])), max_size=5)
 
 
 def reference(rules: list[ToolRule], called: list[tuple[str, str]], available: set[str]) -> set[str]:
-    """What may be called next, by sets, straight from the meaning of the rules."""
+    """The tools that may be called next: a second implementation of the rules, with sets."""
     last, result = called[-1] if called else (None, "")
     first = {rule.tool_name for rule in rules if isinstance(rule, RunFirst)} & available
     if first and not called:

@@ -1,4 +1,4 @@
-"""Edits that depend on what a block said: an agent never erases what it has not seen, nor stands in its own way."""
+"""Edits that depend on the content of a block: an agent never overwrites a change that it has not seen."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -100,7 +100,7 @@ async def test_what_another_wrote_meanwhile_is_shown_and_not_erased(
             "Two",
         ),
     ],
-    ids=["inserts", "append-insert", "insert-rethink", "rename", "describe", "made-anew"],
+    ids=["inserts", "append-insert", "insert-rethink", "rename", "describe", "created-again"],
 )
 async def test_calls_of_one_answer_build_on_each_other(
     world: World, process: Process, calls: tuple[LlmAnswer, ...], value: str
@@ -160,7 +160,7 @@ async def test_text_at_the_end_needs_no_sight_of_the_block(world: World, process
 
 
 async def test_a_death_at_any_point_changes_neither_what_is_done_nor_what_is_refused(tmp_path: Path) -> None:
-    """Two own inserts in one answer, and one block that somebody else writes to before the model answers."""
+    """Two own inserts in one answer, and one block that another writer changes before the model answers."""
     edits = together(
         INSERT,
         call("memory_insert", label="human", new_str="Likes rye", insert_line=2),

@@ -1,4 +1,4 @@
-"""What clients are told of a turn: every kind of message, each part under its own id, and the thoughts by kind."""
+"""The events of a turn: every kind of message, each part under its own otid, and reasoning by kind."""
 
 from dataclasses import replace
 

@@ -26,7 +26,7 @@ EAGER: Final = call("send_message", message="Hello.", request_heartbeat=True)
 
 @dataclass(frozen=True)
 class Script:
-    """What a model answers to a greeting, the agent that it answers for, and the status that the run ends with."""
+    """A model's answer to a greeting, the agent, and the status with which the run ends."""
 
     kind: AgentType
     answers: tuple[Item, ...]

@@ -1,4 +1,4 @@
-"""Each tier goes away at every call of a turn, before its effect and behind it: the run is late, and as it would be."""
+"""Each service becomes unavailable at every call of a turn, before and after its effect: the run is late, and equal."""
 
 from pathlib import Path
 from typing import Any
@@ -55,11 +55,11 @@ async def test_a_tier_that_goes_away_at_any_call_delays_the_run_and_changes_noth
             assert len(world.model.requests) == len(script), f"{where}: an answer was asked for again"
             assert len(world.recall.rows[agent.id]) == len(world.window(agent).messages), where
             if effect == "none" and name != "archival.summary":
-                assert sum(world.waits) > 180, f"{where}: minutes, and nobody gave up"
+                assert sum(world.waits) > 180, f"{where}: it retried for minutes"
 
 
 def failing_at(place: int, name: str, effect: str) -> Faults:
-    """At that call the whole tier goes away for minutes, or the call takes effect and nobody hears of it."""
+    """At that call the whole service is unavailable for minutes, or the call takes effect and its answer is lost."""
     faults = Faults()
 
     async def fail(_: str) -> None:

@@ -146,14 +146,14 @@ async def test_a_custom_tool_erases_nobody_elses_edit(world: World, process: Pro
     def rewrite(_: Mapping[str, Any], blocks: Mapping[str, str]) -> tuple[ToolResult, dict[str, str]]:
         assert agent is not None
         human = world.blocks.blocks[world.blocks.held[agent.id][0]]
-        world.blocks.put(replace(human, value="Written by somebody else meanwhile."))
+        world.blocks.put(replace(human, value="Written by another client meanwhile."))
         return ToolResult(ok=True, text="rewritten"), {"human": blocks["human"] + " Or something."}
 
     world.tools.add("rewrite", rewrite)
     agent = await world.agent(process, tool_names=("rewrite",))
     world.model.follow(call("rewrite"), say("It was changed meanwhile."))
     await process.send(agent)
-    assert world.blocks.value(agent.id, "human") == "Written by somebody else meanwhile."
+    assert world.blocks.value(agent.id, "human") == "Written by another client meanwhile."
     assert "The block human was not changed" in world.turn(agent)[2].tool_returns[0].text
 
 

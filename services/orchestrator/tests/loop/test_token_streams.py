@@ -146,7 +146,7 @@ async def test_where_something_could_wait_beside_them_words_come_at_once_and_as_
 
 
 def heard(events: list[RunEvent], attempt: int) -> str:
-    """What was said of the answer that was asked for in that attempt."""
+    """Returns the text that was streamed for the answer of that attempt."""
     attempts = [place for place, event in enumerate(events) if isinstance(event.body, StepStarted)] + [len(events)]
     told_of_it = events[attempts[attempt - 1] : attempts[attempt]]
     return "".join(piece.text for piece in deltas(told_of_it) if piece.kind == "assistant")

@@ -163,7 +163,7 @@ async def test_a_reset_takes_it_away(world: World, process: Process) -> None:
     agent, events = await asked(world, process, call("launch"))
     run = await failed(process, agent, approved(events), "blocks.get")
     await process.windows.reset(ME, None, agent.id, agent.default_conversation_id, add_default=False)
-    world.model.follow(say("I begin anew."))
+    world.model.follow(say("I begin again."))
     await retried(process, run)
     assert world.tools.executed == []
     require_valid(world.window(agent).messages)

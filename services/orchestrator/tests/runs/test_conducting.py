@@ -1,4 +1,4 @@
-"""Who carries runs out: one at a time in a conversation, in order, and on after a restart."""
+"""The execution of runs: one at a time in a conversation, in order, and resumed after a restart."""
 
 import asyncio
 

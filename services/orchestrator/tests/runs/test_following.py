@@ -1,4 +1,4 @@
-"""Following a run: replay, then live, each event once and in order, whoever comes when."""
+"""Following a run: replayed, then live events, each once and in order, whenever the follower subscribes."""
 
 import asyncio
 from contextlib import aclosing
@@ -89,7 +89,7 @@ async def test_silence_is_broken_by_signs_of_life(world: World, process: Process
 
 async def test_losing_a_stream_does_not_lose_the_run(world: World, process: Process) -> None:
     agent = await world.agent(process)
-    held = Held(say("Said to nobody."))
+    held = Held(say("Said without followers."))
     world.model.follow(held)
     message = InputMessage((TextPart("Hello"),))
     stream = process.runs.send(ME, None, agent.id, "", [message], RunConfig())

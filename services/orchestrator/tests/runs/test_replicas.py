@@ -17,7 +17,7 @@ from .test_slots import until
 
 
 async def looking(process: Process, task: asyncio.Task[list[RunEvent]]) -> list[RunEvent]:
-    """What a follower hears while its process keeps looking at the store."""
+    """Returns the events that a follower receives while its process watches the store."""
     while not task.done():
         await process.replica_watcher.look_once()
         await asyncio.sleep(0)

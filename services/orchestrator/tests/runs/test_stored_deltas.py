@@ -1,4 +1,4 @@
-"""Background runs that stream: what was live is told again as it was, to whoever comes when."""
+"""Background runs with token streaming: live events are replayed as they were, whenever a follower subscribes."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ LONG = "It is a long answer, which comes in many pieces, one after the other."
 
 
 def told(events: list[RunEvent]) -> list[object]:
-    """What was told but for the first event and signs of life, live and durable in their order."""
+    """Returns the live and durable events in order, without the first event and keepalives."""
     return [event.body for event in events[1:] if not isinstance(event.body, Keepalive)]
 
 
@@ -34,11 +34,11 @@ async def test_a_replay_equals_what_was_live(world: World, process: Process) -> 
     assert started == [(1, 1), (2, 1), (2, 2)]
     assert require_located(live)[-1] == LONG
     assert kinds(replayed) == kinds(await process.follow(run))
-    assert deltas(await process.follow(run)) == [], "whoever does not ask for them gets none"
+    assert deltas(await process.follow(run)) == [], "they are replayed on request only"
 
 
 def require_located(bodies: list[object]) -> list[str]:
-    """The words of each part; each delta continues its part, and each attempt begins it anew."""
+    """Returns the words of each part. Each delta continues its part, and each attempt begins it again."""
     parts: dict[str, str] = {}
     done: list[str] = []
     for body in bodies:

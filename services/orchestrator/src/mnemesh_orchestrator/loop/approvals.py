@@ -22,7 +22,7 @@ from mnemesh_orchestrator.model.runs import Run
 
 CANCELLED: Final = "The run was cancelled before this tool was run."
 UNASKED: Final = (
-    "Error: {name} needs a person's approval, and nobody was asked for this call. It was not run; call it again."
+    "Error: {name} needs a person's approval, which was not requested for this call. It was not run; call it again."
 )
 _DENIED: Final = "Error: request to call tool denied."
 

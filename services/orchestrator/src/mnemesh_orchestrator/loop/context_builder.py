@@ -1,4 +1,4 @@
-"""What a step is built on: window and core memory gathered from their tiers, and the request assembled from them."""
+"""Gathers the window, core memory and tools of a turn from their services, and assembles the request of each step."""
 
 import asyncio
 from collections import OrderedDict
@@ -42,7 +42,7 @@ _CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What a turn begins with; `notes` tell of tiers that are away."""
+    """The data that a turn begins with. `notes` tell the model about unavailable services."""
 
     window: ContextWindow
     core: CoreMemory
@@ -52,14 +52,14 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A request, and the new text of the system message where it changed."""
+    """A request, and the new text of the system message or None if it did not change."""
 
     request: LlmRequest
     system_text: str | None
 
 
 class ContextBuilder:
-    """Gathers and assembles. Keeps the windows and core memories that it saw last, and asks whether they still hold."""
+    """Gathers and assembles. Caches windows, core memories and summaries, and validates them by their revision."""
 
     def __init__(
         self,
@@ -79,36 +79,42 @@ class ContextBuilder:
         self._summaries: OrderedDict[str, ArchivalSummary] = OrderedDict()
 
     async def gather(self, conversation: Conversation, tool_ids: tuple[str, ...], *, whole: bool = False) -> Gathered:
-        """What a turn begins with. ContextWindow and core memory are essential; without custom tools the turn goes on.
+        """Returns the data that a turn begins with.
 
-        Not so where it is wanted `whole`: what a turn has begun with its tools is finished with them.
+        Args:
+            conversation: the conversation.
+            tool_ids: the ids of the agent's stored tools.
+            whole: the turn needs its stored tools. Otherwise it begins without them if they are unavailable.
 
         Raises:
-            Unavailable, DeadlineExceeded: an essential tier is away.
+            Unavailable, DeadlineExceeded: recall or blocks is unavailable, or tools with `whole`.
         """
-        window, core, (custom, note) = await asyncio.gather(
+        holder_id = conversation.holder_id
+        gathered = asyncio.gather(
             self.window(conversation.id),
-            self.core_memory(conversation.agent_id, conversation.holder_id),
-            self.custom_tools(tool_ids, whole=whole),
+            self.core_memory(conversation.agent_id, holder_id),
+            *((self.custom_tools(tool_ids, whole=whole),) if tool_ids else ()),
         )
+        window, core, *others = await gathered
+        custom, note = others[0] if others else ((), "")
         return Gathered(window, core, custom, (note,) if note else ())
 
     async def window(self, conversation_id: str) -> ContextWindow:
-        """The conversation's window as it stands now."""
+        """Returns the current window of a conversation."""
         known = self._windows.get(conversation_id)
         fresh = await self._recall.get_context(conversation_id, known.version if known else None)
         return self.remember(fresh or _kept(known))
 
     async def window_ids(self, conversation_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The ids of the messages in windows, by conversation, as they stand now."""
+        """Returns the ids of the messages in the current windows, by conversation."""
         return await self._recall.window_ids(conversation_ids) if conversation_ids else {}
 
     def remember(self, window: ContextWindow) -> ContextWindow:
-        """Keeps a window for the next turn of its conversation."""
+        """Caches a window for the next turn of its conversation, and returns it."""
         return _keep(self._windows, window.conversation_id, window)
 
     async def core_memory(self, agent_id: str, holder_id: str | None = None) -> CoreMemory:
-        """The agent's blocks as they stand now; as a conversation shows them that holds some for itself."""
+        """Returns the agent's current blocks. A holder id selects the view of a conversation with its own blocks."""
         known = self._memories.get(holder_id or agent_id)
         fresh = await self._core_memory.get(agent_id, known.revision if known else None, holder_id)
         return _keep(self._memories, holder_id or agent_id, fresh or _kept(known))
@@ -116,7 +122,7 @@ class ContextBuilder:
     async def custom_tools(
         self, tool_ids: tuple[str, ...], *, whole: bool = False
     ) -> tuple[tuple[CustomTool, ...], str]:
-        """Stored tools; none, and a note for the model, where the tools room is away and not wanted `whole`."""
+        """Returns stored tools. Without `whole`, returns none and a note for the model if they are unavailable."""
         if not tool_ids:
             return (), ""
         if whole:
@@ -125,7 +131,7 @@ class ContextBuilder:
         return found or (), note
 
     async def archival_summary(self, agent_id: str) -> tuple[ArchivalSummary, str]:
-        """How much the agent keeps; what was last known, and a note for the model, where archival is away."""
+        """Returns the size of the agent's archival memory. If archival is unavailable, the last known one and a note."""
         known = self._summaries.get(agent_id)
         if_revision = known.revision if known else None
         fresh, note = await self._or_without(
@@ -136,11 +142,11 @@ class ContextBuilder:
         return fresh or known or ArchivalSummary(), note
 
     async def _or_without(self, call: Callable[[], Awaitable[T]], what: str) -> tuple[T | None, str]:
-        """The result, or None and a note for the model where the tier is away."""
+        """Returns the result; None and a note for the model if the service is unavailable."""
         try:
             return await call(), ""
         except (Unavailable, DeadlineExceeded) as error:
-            _log.warning("a tier is away; the turn goes on without it", tier=what, error=error.message)
+            _log.warning("service_unavailable", missing=what, error=error.message)
             return None, f"{what} cannot be reached at the moment. Go on without, and say so where it matters."
 
     async def assemble(self, context: TurnContext, state: TurnState, notes: tuple[str, ...] = ()) -> Assembled:
@@ -184,7 +190,7 @@ class ContextBuilder:
         window: ContextWindow | None,
         summary: ArchivalSummary,
     ) -> str:
-        """A system message from its parts, dated now."""
+        """Returns a system message from its parts, dated now."""
         zone = ZoneInfo(time_zone)
         previous = window.agent_message_count - len(window.messages) if window else 0
         metadata = metadata_section(
@@ -246,20 +252,20 @@ def _memory_section(context: TurnContext, state: TurnState) -> str:
 
 
 def return_limit(prompt_limit: int) -> int:
-    """The characters that a request shows of a tool's return."""
+    """Returns the number of characters that a request contains of a tool return."""
     return max(_TOOL_RETURN_FLOOR, int(prompt_limit * _TOOL_RETURN_SHARE * _CHARACTERS_PER_TOKEN))
 
 
 def extended(
     window: ContextWindow, version: int, count: int, system_text: str | None, added: tuple[Message, ...]
 ) -> ContextWindow:
-    """The window as recall holds it after a commit that was not rebased."""
+    """Returns the window as recall holds it after a commit that was not rebased."""
     base = with_system(window, system_text)
     return replace(base, version=version, agent_message_count=count, messages=(*base.messages, *added))
 
 
 def with_system(window: ContextWindow, system_text: str | None) -> ContextWindow:
-    """The window with another text of its system message; None leaves it."""
+    """Returns the window with another text of its system message, or unchanged with None."""
     if system_text is None:
         return window
     head = replace(window.messages[0], content=(TextPart(system_text),))
@@ -278,7 +284,7 @@ def _tool_choice(context: TurnContext, state: TurnState, schemas: tuple[ToolSche
 
 def _kept(known: T | None) -> T:
     if known is None:
-        raise MnemeshError("a tier answered not_modified to a question without a revision")
+        raise MnemeshError("A service answered not_modified to a request without a revision.")
     return known
 
 

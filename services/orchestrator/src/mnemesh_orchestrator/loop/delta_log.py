@@ -1,4 +1,4 @@
-"""Live events of background runs: numbered as they are told, and stored in batches, so that they can be told again."""
+"""The live events of background runs: numbered when they are published, and stored in batches for replays."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -13,8 +13,8 @@ from mnemesh_orchestrator.store.base.leases import DeltaStore
 
 _log = structlog.get_logger("mnemesh.loop")
 
-PAUSE_SECONDS: Final = 0.25
-"""How long a live event waits at most to be stored."""
+INTERVAL_SECONDS: Final = 0.25
+"""The longest time until a live event is stored."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Open:
 
 
 class DeltaLog:
-    """The live events of the background runs that this process carries out."""
+    """The live events of the background runs that this process executes."""
 
     def __init__(self, store: DeltaStore) -> None:
         self._store = store
@@ -35,34 +35,40 @@ class DeltaLog:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, lease: Lease, after: int, event: RunEvent) -> RunEvent:
-        """The event with its place, which is stored before long; `after` is the newest durable event before it."""
+        """Returns the event with its position, and stores it before long.
+
+        Args:
+            lease: the lease of the run.
+            after: the sequence number of the last durable event before it.
+            event: the event.
+        """
         log = self._open.get(lease.run_id)
         if log is None or log.lease != lease:
             log = self._open[lease.run_id] = _Open(lease)
         log.number += 1
-        placed = replace(event, place=(lease.epoch, log.number))
-        log.waiting.append((after, placed))
+        numbered = replace(event, place=(lease.epoch, log.number))
+        log.waiting.append((after, numbered))
         if log.timer is None:
-            log.timer = asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._due, log)
-        return placed
+            log.timer = asyncio.get_running_loop().call_later(INTERVAL_SECONDS, self._due, log)
+        return numbered
 
     async def flush(self, run_id: str) -> None:
-        """Stores what waits; durable events that follow it are stored after it.
+        """Stores the waiting events of a run. Durable events that follow them are stored afterwards.
 
         Raises:
-            LeaseLost: somebody else carries the run out now.
+            LeaseLost: another process holds the run now.
         """
         log = self._open.get(run_id)
         if log is not None:
             await self._store_waiting(log)
 
     async def close(self, run_id: str) -> None:
-        """Stores what waits of a run that ends. Raises as `flush`."""
+        """Stores the waiting events of a run that ends. Raises the errors of `flush`."""
         await self.flush(run_id)
         self.drop(run_id)
 
     def drop(self, run_id: str) -> None:
-        """Forgets a run that is carried out here no more."""
+        """Forgets a run that this process does not execute any more."""
         log = self._open.pop(run_id, None)
         if log is not None and log.timer is not None:
             log.timer.cancel()
@@ -76,7 +82,7 @@ class DeltaLog:
         try:
             await self._store_waiting(log)
         except MnemeshError as error:
-            _log.warning("live events have to wait to be stored", run=log.lease.run_id, error=error.message)
+            _log.warning("live_events_not_stored", run_id=log.lease.run_id, error=error.message)
 
     async def _store_waiting(self, log: _Open) -> None:
         async with log.storing:

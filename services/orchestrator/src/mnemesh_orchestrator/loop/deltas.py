@@ -1,4 +1,4 @@
-"""Live pieces of an answer: gathered for a moment, so that a token costs no event of its own."""
+"""The live deltas of an answer, batched for a moment so that several tokens share an event."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -11,21 +11,26 @@ from mnemesh_orchestrator.llm.port import LlmEvent, ReasoningDelta, TextDelta, T
 from mnemesh_orchestrator.loop.message_events import otid
 from mnemesh_orchestrator.model.events import Delta
 
-PAUSE_SECONDS = 0.025
-"""After a piece went out, the next ones are gathered for so long."""
+BATCH_SECONDS = 0.025
+"""The time for which deltas are batched after one was sent."""
 
 
 class DeltaStream:
-    """Turns what the model is saying into deltas of the message-to-be, the first at once, then gathered.
+    """Converts the model's events to deltas of the future message. The first is sent at once, later ones in batches.
 
-    Where a tool speaks for the agent (`speaking_tool`), its argument is shown
-    as the assistant's words while its JSON is still incomplete; so is the
-    "thinking" argument of any tool as reasoning, where the loop adds one
-    (`thinks_in_arguments`). Parts get their otids in the order in which the
-    whole message will have them. A call that waits for a decision (one of the
-    tools `gated`) holds back what is said beside it. So where an answer may
-    have several calls (`several`), nothing is said before all of them are
-    known; where it has one, words come as they are written.
+    The argument of the speaking tool is sent as the assistant's words while its JSON is incomplete, and the "thinking"
+    argument as reasoning. Parts get their otids in the order of the complete message. A call that waits for a decision
+    holds back the words of the same answer, so an answer with several calls sends no words until all are known.
+
+    Args:
+        message_id: the id of the future message.
+        call_id: returns the id of the call with an ordinal.
+        publish: sends a delta.
+        speaking_tool: the name of the tool by which the agent speaks, and of its argument; None if it has none.
+        text_is_reasoning: text is reasoning, because the agent speaks by a tool.
+        thinks_in_arguments: the loop adds a "thinking" argument to every tool.
+        gated: the tools whose calls wait for a decision.
+        several: an answer may have several calls.
     """
 
     def __init__(
@@ -52,11 +57,11 @@ class DeltaStream:
         self._pending: dict[str, Delta] = {}
         self._offsets: dict[str, int] = {}
         self._calls: dict[int, tuple[str, str]] = {}
-        self._shown: dict[tuple[int, str], int] = {}
+        self._lengths: dict[tuple[int, str], int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, event: LlmEvent) -> None:
-        """Shows a piece."""
+        """Takes an event of the model."""
         match event:
             case TextDelta(text):
                 self._add(self._text_kind, self._text_kind, text)
@@ -66,8 +71,8 @@ class DeltaStream:
                 self._take_call(index, name, arguments)
             case _:
                 for index in self._calls:
-                    self._show_call(index)
-                self._say_what_was_held()
+                    self._add_call(index)
+                self._add_held_words()
                 self.flush()
 
     def _take_call(self, index: int, name: str, arguments: str) -> None:
@@ -78,44 +83,44 @@ class DeltaStream:
         if self._thinks:
             self._grow(index, "reasoning", "reasoning", partial.get(THINKING))
         if self._speaking is not None and self._speaks(name):
-            if not self._may_be_held_back():
+            if not self._may_hold_words():
                 self._grow(index, f"speech/{index}", "assistant", partial.get(self._speaking[1]))
             elif self._speaking[1] in partial:
-                self._place(f"speech/{index}")
+                self._part_index(f"speech/{index}")
         elif not self._thinks or (partial and partial.get(THINKING) != ""):
-            self._show_call(index)
-        # Otherwise nobody knows yet whether the call begins with a thought, whose part comes before it.
+            self._add_call(index)
+        # Otherwise the call may begin with a thought, whose part comes first.
 
-    def _say_what_was_held(self) -> None:
-        if self._something_waits():
+    def _add_held_words(self) -> None:
+        if self._has_gated_call():
             return
         for index, (name, text) in self._calls.items():
             if self._speaking is not None and self._speaks(name):
                 self._grow(index, f"speech/{index}", "assistant", _partial(text).get(self._speaking[1]))
 
-    def _may_be_held_back(self) -> bool:
-        return bool(self._gated) and (self._several or self._something_waits())
+    def _may_hold_words(self) -> bool:
+        return bool(self._gated) and (self._several or self._has_gated_call())
 
-    def _something_waits(self) -> bool:
+    def _has_gated_call(self) -> bool:
         return any(name in self._gated for name, _ in self._calls.values())
 
     def _speaks(self, name: str) -> bool:
         return self._speaking is not None and name == self._speaking[0]
 
-    def _show_call(self, index: int) -> None:
-        """Adds what a call has grown by since it was last shown, as it is written."""
+    def _add_call(self, index: int) -> None:
+        """Adds the text by which a call has grown since the last delta."""
         name, text = self._calls[index]
         slot = f"call/{index}"
         if not self._speaks(name) and (len(text) > self._offsets.get(slot, 0) or slot not in self._offsets):
             self._add(slot, "tool_call", text[self._offsets.get(slot, 0) :], self._call_id(index), name)
 
     def _grow(self, index: int, slot: str, kind: str, text: object) -> None:
-        """Adds what an argument has grown by since it was last seen."""
+        """Adds the text by which an argument has grown since the last delta."""
         if not isinstance(text, str):
             return
-        seen = self._shown.get((index, slot), 0)
+        seen = self._lengths.get((index, slot), 0)
         if len(text) > seen:
-            self._shown[index, slot] = len(text)
+            self._lengths[index, slot] = len(text)
             self._add(slot, kind, text[seen:])
 
     def _add(self, slot: str, kind: str, text: str, call_id: str = "", name: str = "") -> None:
@@ -123,7 +128,7 @@ class DeltaStream:
             return
         waiting = self._pending.get(slot)
         if waiting is None:
-            part = otid(self._message_id, self._place(slot))
+            part = otid(self._message_id, self._part_index(slot))
             offset = self._offsets.get(slot, 0)
             self._pending[slot] = Delta(self._message_id, part, offset, kind, text, call_id, name)
         else:
@@ -133,17 +138,17 @@ class DeltaStream:
         self._offsets[slot] = self._offsets.get(slot, 0) + len(text)
         if self._timer is None:
             self._send()
-            self._timer = asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._pause_over)
+            self._timer = asyncio.get_running_loop().call_later(BATCH_SECONDS, self._batch_over)
 
-    def _place(self, slot: str) -> int:
-        """Which part of the message the slot is."""
+    def _part_index(self, slot: str) -> int:
+        """Returns the index of the message part in a slot."""
         return self._indexes.setdefault(slot, len(self._indexes))
 
-    def _pause_over(self) -> None:
+    def _batch_over(self) -> None:
         self._timer = None
         if self._pending:
             self._send()
-            self._timer = asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._pause_over)
+            self._timer = asyncio.get_running_loop().call_later(BATCH_SECONDS, self._batch_over)
 
     def _send(self) -> None:
         pending, self._pending = self._pending, {}
@@ -151,7 +156,7 @@ class DeltaStream:
             self._publish(delta)
 
     def flush(self) -> None:
-        """Sends what is gathered, and ends."""
+        """Sends the waiting deltas, and stops the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -159,7 +164,7 @@ class DeltaStream:
 
 
 def _partial(text: str) -> dict[str, Any]:
-    """The arguments as far as they are written; nothing where that is no JSON, or not yet."""
+    """Returns the arguments as far as they are complete; an empty object if the text is no JSON object yet."""
     try:
         value = jiter.from_json(text.encode(), partial_mode="trailing-strings")
     except ValueError:

@@ -1,4 +1,4 @@
-"""What differs between the two loops: whether a tool is required, and when a turn goes on."""
+"""The policies of the two loops: whether a tool is required, and when a turn continues."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +12,7 @@ HEARTBEAT_AFTER_FAILURE = "Function call failed, returning control"
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """What became of one call: whether it succeeded, asked for a heartbeat, broke a rule, or was denied by a person."""
+    """The outcome of a call: success, a requested heartbeat, a violated rule, or a denial by a person."""
 
     name: str
     ok: bool
@@ -23,7 +23,7 @@ class CallOutcome:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """A step whose tools have run. `solver` knows its calls; `last` says that max_steps is reached."""
+    """The outcome of a step whose tools have run. `solver` includes its calls; `last` is set at max_steps."""
 
     calls: tuple[CallOutcome, ...]
     length_cut: bool
@@ -34,9 +34,9 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the turn stops, and why; or goes on, with a heartbeat where one is due.
+    """The decision after a step: a stop with its reason, or another step, with a heartbeat message if one is due.
 
-    `fault` is what a rule gives that its tool does not take: the turn fails by it.
+    `fault` describes a prefilled argument that the tool does not take. The turn fails with it.
     """
 
     stop: StopReason | None = None
@@ -45,30 +45,30 @@ class Verdict:
 
     @property
     def goes_on(self) -> bool:
-        """Another step follows."""
+        """True if another step follows."""
         return self.stop is None
 
 
 class LoopPolicy(Protocol):
-    """One kind of loop."""
+    """The policy of a loop."""
 
     requires_tool_call: bool
-    """Every step must call a tool; plain text is not an answer."""
+    """Every step must call a tool. Plain text is not an answer."""
     injects_heartbeat: bool
-    """Tools get a request_heartbeat argument."""
+    """Tools have a request_heartbeat argument."""
     compacts_late: bool
-    """The window is made smaller at the end of a turn, and before it only where a request does not fit."""
+    """The window is compacted at the end of a turn, and earlier only if a request does not fit."""
 
     def decide(self, outcome: StepOutcome) -> Verdict:
-        """Whether the turn goes on after a step."""
+        """Returns whether the turn continues after a step."""
         ...
 
 
 class HeartbeatPolicy:
-    """V2: a tool at every step; request_heartbeat or a rule makes the turn go on, with a heartbeat message.
+    """V2: every step calls a tool. The turn continues, with a heartbeat message, on request_heartbeat or by a rule.
 
-    A tool that failed always returns control, whatever the model asked for:
-    the prompts promise so, and an agent that could not speak must know.
+    A failed tool always returns control to the model: the prompts promise it, and an agent whose message failed must
+    learn of it.
     """
 
     requires_tool_call = True
@@ -105,7 +105,7 @@ class HeartbeatPolicy:
 
 
 class ToolLoopPolicy:
-    """V3: plain text ends the turn; any tool that is not terminal makes it go on."""
+    """V3: plain text ends the turn. It continues after any tool that is not terminal."""
 
     requires_tool_call = False
     injects_heartbeat = False

@@ -1,4 +1,4 @@
-"""What the tool rules of an agent allow, force and end, as a value that follows the calls of one turn."""
+"""The solver of tool rules: which tools a turn may call, must call, and ends with."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -35,12 +35,12 @@ _SHOWN_CHARACTERS: Final = 200
 
 
 class OutputUnmapped(FailedPrecondition):
-    """A conditional rule that requires it names no outcome for what its tool returned."""
+    """A conditional rule that requires an outcome for every result has none for this result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """The value of an argument, and the rule that gives it."""
+    """The value of an argument, and the rule that prefills it."""
 
     value: Any
     rule: str
@@ -48,31 +48,27 @@ class Prefilled:
 
 @dataclass(frozen=True)
 class RulesSolver:
-    """The rules of an agent, and the tools called so far in the turn.
-
-    A value: `after` gives the next one. Each call counts once. `history` are
-    the names of the tools called, `last_result` is what the last one
-    returned, before packaging.
-    """
+    """The rules of an agent, and the tools that the turn has called. Immutable: `after` returns the next solver."""
 
     rules: tuple[ToolRule, ...] = ()
     history: tuple[str, ...] = ()
+    """The names of the called tools, in order."""
     last_result: str = ""
+    """The result of the last call, before packaging."""
 
     def after(self, tool_name: str, result_text: str) -> "RulesSolver":
-        """The solver once the tool was called and returned."""
+        """Returns the solver after a call of the tool."""
         return RulesSolver(self.rules, (*self.history, tool_name), result_text)
 
     def allowed(self, available: Sequence[str]) -> tuple[str, ...]:
-        """The tools of `available`, in its order, that may be called next.
+        """Returns the tools of `available` that may be called next, in the same order.
 
-        Before the first call the tools that must run first, where one of them
-        is available. Otherwise what all rules of children, parents, outcomes
-        and counts leave together; where they leave nothing, every available
-        tool: a contradiction of rules must not silence an agent.
+        Before the first call these are the tools that must run first, if one of them is available. Otherwise they are
+        the tools that every rule about children, parents, outcomes and counts permits. If the rules contradict each
+        other, every available tool is allowed, so that the agent can still act.
 
         Raises:
-            OutputUnmapped: the last tool returned what its strict conditional rule does not name.
+            OutputUnmapped: a strict conditional rule has no outcome for the last result.
         """
         if first := [name for name in available if name in self._pending_first]:
             return tuple(first)
@@ -80,50 +76,50 @@ class RulesSolver:
         return left or tuple(available)
 
     def must_call(self) -> bool:
-        """Whether the model has to call a tool next: one has to run first, or the last one decides about the next."""
+        """Returns whether the model must call a tool next: one has to run first, or the last determines the next."""
         deciding = (ConstrainChildTools, Conditional, ParentLastTool)
         return bool(self._pending_first) or any(isinstance(rule, deciding) for rule in self._of_last)
 
     def is_terminal(self, name: str) -> bool:
-        """Whether the turn ends after the tool."""
+        """Returns whether the turn ends after the tool."""
         return name in self._names(ExitLoop)
 
     def continues(self, name: str) -> bool:
-        """Whether a rule makes the turn go on after the tool."""
+        """Returns whether a rule continues the turn after the tool."""
         return name in self._names(ContinueLoop)
 
     def has_children(self, name: str) -> bool:
-        """Whether the tool decides which one is next, so that the turn goes on after it. A bound on calls does not."""
+        """Returns whether the tool determines the next one, so that the turn continues after it."""
         return name in self._names(ConstrainChildTools) or name in self._names(Conditional)
 
     def uncalled_required(self, available: Sequence[str]) -> tuple[str, ...]:
-        """The available tools that the turn may not end without and that were not called yet, in the rules' order."""
+        """Returns the available tools that the turn still has to call before it may end, in the rules' order."""
         required = self._names(RequiredBeforeExit)
         return tuple(name for name in required if name in available and name not in self.history)
 
     def needs_approval(self, name: str) -> bool:
-        """Whether a person decides about calls of the tool."""
+        """Returns whether a rule requires a person's approval of the tool's calls."""
         return name in self._names(RequiresApproval)
 
     @property
     def permits_parallel_calls(self) -> bool:
-        """Whether a model may call several tools at once: rules of order make sense for one after the other only."""
+        """True if a model may call several tools at once. Rules about the order of tools exclude it."""
         return all(isinstance(rule, RequiresApproval) for rule in self.rules)
 
     def prefilled(self, name: str) -> Mapping[str, Prefilled]:
-        """The arguments that rules give to the tool if it is called next; the later rule wins where two give one."""
+        """Returns the arguments that rules prefill if the tool is called next. The later rule wins."""
         merged: dict[str, Prefilled] = {}
         for rule in self.rules:
             if isinstance(rule, RunFirst) and rule.tool_name == name and not self.history:
-                merged |= _given(rule.arguments, f"InitToolRule({name})")
+                merged |= _prefilled(rule.arguments, f"InitToolRule({name})")
             elif isinstance(rule, ConstrainChildTools) and rule in self._of_last:
                 for node in rule.child_arguments:
                     if node.tool_name == name:
-                        merged |= _given(node.arguments, f"ChildToolRule({rule.tool_name}->{name})")
+                        merged |= _prefilled(node.arguments, f"ChildToolRule({rule.tool_name}->{name})")
         return merged
 
     def violation_text(self, name: str, allowed: Sequence[str]) -> str:
-        """What a model is told that called a tool out of turn, with the rules that stood against it."""
+        """Returns the error text for a call that the rules forbid, with the violated rules."""
         text = f"[ToolConstraintError] Cannot call {name}, valid tools include: {list(allowed)}."
         hints = [hint for rule in self.rules if (hint := self._hint(rule, name)) is not None]
         if not hints:
@@ -131,10 +127,10 @@ class RulesSolver:
         return "\n".join((text, "** Hint: Possible rules that were violated:", *(f"\t- {hint}" for hint in hints)))
 
     def prompt(self) -> str:
-        """The rules in sentences, each in <tool_rule> tags, for <tool_usage_rules>; "" where none is told.
+        """Returns the rules as sentences in <tool_rule> tags, for <tool_usage_rules>; "" if there are none.
 
-        In this order: what makes the turn go on, what bounds the tools that
-        come next, what must come before, what ends the turn.
+        The order is: rules that continue the turn, that limit the next tools, that require earlier tools, that end the
+        turn.
         """
         groups = ((ContinueLoop,), (ConstrainChildTools, Conditional, MaxCountPerStep), (ParentLastTool,), (ExitLoop,))
         ordered = [rule for group in groups for rule in self.rules if isinstance(rule, group)]
@@ -151,7 +147,7 @@ class RulesSolver:
 
     @cached_property
     def _filters(self) -> tuple[Callable[[str], bool], ...]:
-        """One predicate per rule that takes tools away at this moment."""
+        """One predicate per rule that excludes tools now; it returns whether a tool is excluded."""
         return tuple(hides for rule in self.rules if (hides := self._filter(rule)) is not None)
 
     def _filter(self, rule: ToolRule) -> Callable[[str], bool] | None:
@@ -178,12 +174,12 @@ class RulesSolver:
         return _sentence(rule) if hides is not None and hides(name) else None
 
 
-def _given(arguments: str | None, rule: str) -> dict[str, Prefilled]:
+def _prefilled(arguments: str | None, rule: str) -> dict[str, Prefilled]:
     return {name: Prefilled(value, rule) for name, value in json.loads(arguments or "{}").items()}
 
 
 def _child(rule: Conditional, result: str) -> str | None:
-    """The tool that the result leads to; None where any may come next."""
+    """Returns the tool that the result leads to; None if any tool may follow."""
     for outcome in rule.outcomes:
         if _matches(outcome, result):
             return outcome.child
@@ -196,7 +192,7 @@ def _child(rule: Conditional, result: str) -> str | None:
 
 
 def _matches(outcome: ConditionalOutcome, result: str) -> bool:
-    """Whether the text that a tool returned says the outcome's value, read as a value of the outcome's type."""
+    """Returns whether a result equals the outcome's value, read as a value of the outcome's type."""
     expected, said = outcome.output, result.strip()
     match expected:
         case bool():

@@ -186,7 +186,7 @@ class StepState:
 
     @property
     def has_gated_calls(self) -> bool:
-        """Whether a call waits for a decision."""
+        """True if a call waits for a decision."""
         return any(item.gated for item in self.planned)
 
     def start_attempt(self) -> int:

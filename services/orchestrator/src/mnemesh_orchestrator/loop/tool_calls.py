@@ -48,7 +48,7 @@ class CallResult:
 
     @property
     def has_run(self) -> bool:
-        """Whether the tool itself was called, with success or not. Only such calls count for the rules."""
+        """True if the tool itself was called, with success or not. Only such calls count for the rules."""
         return self.planned.problem is None and not self.violation and not self.denied
 
     @property

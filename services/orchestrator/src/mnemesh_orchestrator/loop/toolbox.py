@@ -1,4 +1,4 @@
-"""The tools of one turn: what the model is offered, and what each name means."""
+"""The tools of a turn: the schemas that the model receives, and the tool behind each name."""
 
 import json
 from collections.abc import Sequence
@@ -23,24 +23,24 @@ SPOKEN: Final = "message"
 
 @dataclass(frozen=True)
 class Toolbox:
-    """Built-in tools of the agent by name, and its custom tools as the tools room has them."""
+    """The names of the agent's built-in tools, and its stored tools."""
 
     builtin: tuple[str, ...]
     custom: tuple[CustomTool, ...]
     schemas: tuple[ToolSchema, ...]
-    """As they are offered, with the arguments that the loop adds."""
+    """The schemas that the model receives, with the arguments that the loop adds."""
     plain: tuple[ToolSchema, ...]
-    """As they are executed."""
+    """The schemas of the tools themselves."""
     client: frozenset[str] = frozenset()
-    """Tools that the client runs."""
+    """The tools that the client runs."""
     gated: frozenset[str] = frozenset()
-    """Tools whose calls wait for a decision: a person's, or the client's return."""
+    """The tools whose calls wait for a person's decision or for the client's return."""
     speech_format: ResponseFormat = ResponseFormat()
-    """What the message of the speaking tool has to be."""
+    """The format of the speaking tool's message."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Every tool, in the order of the agent's."""
+        """The names of all tools, in the agent's order."""
         return tuple(schema.name for schema in self.plain)
 
     @cached_property
@@ -48,15 +48,15 @@ class Toolbox:
         return {schema.name: schema for schema in self.plain}
 
     def schema(self, name: str) -> ToolSchema | None:
-        """What the tool takes, or None where the agent has no such tool."""
+        """Returns the schema of a tool, or None if the agent has no such tool."""
         return self._plain_by_name.get(name)
 
     def custom_tool(self, name: str) -> CustomTool | None:
-        """The stored tool of that name, or None."""
+        """Returns the stored tool of that name, or None."""
         return next((tool for tool in self.custom if tool.name == name), None)
 
     def offered(self, allowed: Sequence[str]) -> tuple[ToolSchema, ...]:
-        """The schemas of the tools that the rules allow next."""
+        """Returns the schemas of the tools that the rules allow next."""
         if len(allowed) == len(self.schemas):
             return self.schemas
         return tuple(schema for schema in self.schemas if schema.name in allowed)
@@ -73,7 +73,7 @@ def make_toolbox(
     client_tools: Sequence[ClientTool] = (),
     speech_format: ResponseFormat | None = None,
 ) -> Toolbox:
-    """The toolbox of an agent; a custom tool shadows a built-in one of its name, and a client's tool shadows both."""
+    """Returns the toolbox of an agent. A stored tool hides a built-in one of its name; a client's tool hides both."""
     client = frozenset(tool.name for tool in client_tools)
     custom = tuple(tool for tool in custom if tool.name not in client)
     stored = {tool.name: tool for tool in custom}
@@ -98,7 +98,7 @@ def make_toolbox(
 
 
 def _waits(agent: Agent, solver: RulesSolver, name: str, custom: CustomTool | None) -> bool:
-    """Whether calls of a tool wait for a person: the agent's own switch, else a rule or the tool's default."""
+    """Returns whether calls of a tool wait for a person: the agent's setting, else a rule, else the tool's default."""
     attached = agent.tool(name)
     if attached is not None and attached.requires_approval is not None:
         return attached.requires_approval
