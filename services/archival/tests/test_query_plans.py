@@ -204,6 +204,6 @@ async def test_the_cost_of_calls_does_not_grow_with_other_archives(engine: Plann
 
 @pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 async def test_missing_indexes_are_found(engine: PlannedEngine, tmp_path: Path) -> None:
-    await engine.carry_out(*(f"DROP INDEX passages_by_{of}" for of in ("place", "generation", "content")))
+    await engine.execute(*(f"DROP INDEX passages_by_{of}" for of in ("place", "generation", "content")))
     few, many = await watched_twice(engine, tmp_path)
     assert grown(few, many, TABLES, engine.slack, more_than=FEW * EACH)

@@ -236,7 +236,7 @@ async def test_the_cost_of_a_call_does_not_grow_with_other_agents(serve: Serve, 
 
 @pytest.mark.parametrize("index", ["ux_messages_sequence", "ix_messages_run_id"])
 async def test_a_missing_index_is_detected(serve: Serve, engine: PlannedEngine, index: str) -> None:
-    await engine.carry_out(f"DROP INDEX {index}")
+    await engine.execute(f"DROP INDEX {index}")
     few, many = await watched_twice(serve, engine, lambda: READS)
     assert grown(few, many, BIG, engine.slack, more_than=EACH * FEW)
 
