@@ -23,7 +23,7 @@ from mnemesh_kit.ids import RandomIds, new_id
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_recall.config import Config
-from mnemesh_recall.errors import EmbedderAway
+from mnemesh_recall.errors import EmbedderUnavailable
 from mnemesh_recall.maintenance import maintain
 from mnemesh_recall.model.messages import MessageBatch
 from mnemesh_recall.store.sql.messages import SqlMessageStore
@@ -33,7 +33,7 @@ from mnemesh_recall.vectors.indexer import Indexer
 from mnemesh_recall.vectors.messages import MessageVectors
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.embedders.hashing import HashingEmbedder
-from mnemesh_retrieval.errors import EmbedderUnavailable
+from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
 from mnemesh_retrieval.flat import FlatIndex
 from mnemesh_retrieval.registry import HASHING
 from mnemesh_types.messages import Message, Role, TextPart
@@ -277,7 +277,7 @@ async def test_the_indexer_reports_its_lag(tmp_path: Path) -> None:
 
         async def embed(self, texts: Any) -> list[Vector]:
             if self.is_away:
-                raise EmbedderUnavailable("away")
+                raise EmbedderUnreachable("away")
             return await super().embed(texts)
 
     clock = FrozenClock(datetime(2026, 1, 1, tzinfo=UTC))
@@ -296,7 +296,7 @@ async def test_the_indexer_reports_its_lag(tmp_path: Path) -> None:
         DEFAULT_PRINCIPAL.organization_id, MessageBatch(agent_id=agent, conversation_id=None, messages=(row,)), None
     )
     clock.advance(42)
-    with pytest.raises(EmbedderAway):
+    with pytest.raises(EmbedderUnavailable):
         await indexer.catch_up()
     assert indexer.lag_seconds() == 42
     embedder.is_away = False

@@ -11,7 +11,7 @@ from mnemesh_kit.clock import FrozenClock
 from mnemesh_kit.ids import SequentialIds, new_id
 from mnemesh_kit.principal import Principal
 from mnemesh_kit.sql import Database
-from mnemesh_recall.errors import EmbedderAway
+from mnemesh_recall.errors import EmbedderUnavailable
 from mnemesh_recall.model.episode_operations import FactFilter, MemorySearch, NewFact
 from mnemesh_recall.model.episodes import Fact, Scope, ScopeKind
 from mnemesh_recall.model.search import SearchMode
@@ -20,7 +20,7 @@ from mnemesh_recall.usecases.episode_search import MemoryFinder
 from mnemesh_recall.vectors.memories import MemoryIndexer, MemoryVectors
 from mnemesh_retrieval.embedder import Vector
 from mnemesh_retrieval.embedders.hashing import HashingEmbedder
-from mnemesh_retrieval.errors import EmbedderUnavailable
+from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
 from mnemesh_retrieval.flat import FlatIndex
 
 ORG = new_id("org")
@@ -35,7 +35,7 @@ class Leaving(HashingEmbedder):
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         if self.is_away:
-            raise EmbedderUnavailable("unreachable")
+            raise EmbedderUnreachable("unreachable")
         return await super().embed(texts)
 
 
@@ -60,9 +60,9 @@ async def test_a_search_without_the_embedder_uses_full_text_and_is_degraded(
     await indexer.open()
     fact, _ = await store.create_fact(ORG, TEAM, NewFact(text="Keeps a tortoise"), None)
     embedder.is_away = True
-    with pytest.raises(EmbedderAway):
+    with pytest.raises(EmbedderUnavailable):
         await indexer.update([fact.id])
-    with pytest.raises(EmbedderAway):
+    with pytest.raises(EmbedderUnavailable):
         await finder.search(CALLER, asked(SearchMode.VECTOR))
     hybrid = await finder.search(CALLER, asked(SearchMode.HYBRID))
     assert ([found.id for found, _ in hybrid.hits], hybrid.degraded) == ([fact.id], True)

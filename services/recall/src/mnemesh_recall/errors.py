@@ -59,7 +59,7 @@ class FactClosed(FailedPrecondition):
         super().__init__(f"The fact {fact_id} is closed.", resource_id=fact_id, fact_id=fact_id, **successor)
 
 
-class EmbedderAway(Unavailable):
+class EmbedderUnavailable(Unavailable):
     """The embedder cannot be reached, and the search uses nothing else."""
 
     reason = "EMBEDDER_UNAVAILABLE"

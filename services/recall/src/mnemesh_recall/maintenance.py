@@ -16,7 +16,7 @@ from mnemesh_retrieval.index import NearestIndex
 from mnemesh_retrieval.startup import embedder_from_config
 
 from mnemesh_recall.config import Config
-from mnemesh_recall.errors import EmbedderAway
+from mnemesh_recall.errors import EmbedderUnavailable
 from mnemesh_recall.store.sql.messages import SqlMessageStore
 from mnemesh_recall.store.sql.tables import metadata
 from mnemesh_recall.usecases.fulltext import fill_fulltext_index
@@ -93,7 +93,7 @@ async def _purge(config: Config, database: Database, index: NearestIndex, clock:
         yield f"committed steps whose ids were forgotten: {steps}"
         try:
             yield f"changes brought into the vector index: {await indexer.catch_up()}"
-        except EmbedderAway as error:
+        except EmbedderUnavailable as error:
             # Deletions need no embedder. They are applied when it is reachable again.
             yield f"the vector index still lags: {error.message}"
 

@@ -10,7 +10,7 @@ import structlog
 from mnemesh_kit.principal import Principal
 from mnemesh_retrieval.fusion import fuse
 
-from mnemesh_recall.errors import EmbedderAway
+from mnemesh_recall.errors import EmbedderUnavailable
 from mnemesh_recall.language.words import terms
 from mnemesh_recall.model.episode_operations import EpisodeFilter, MemoryHits, MemorySearch
 from mnemesh_recall.model.search import SearchMode
@@ -35,7 +35,7 @@ class MemoryFinder:
         """Returns the best hits, best first; for a blank query the newest memories.
 
         Raises:
-            EmbedderAway: the mode is VECTOR, and the embedder cannot be reached. HYBRID then uses full text alone.
+            EmbedderUnavailable: the mode is VECTOR, and the embedder cannot be reached. HYBRID uses full text alone.
         """
         organization_id = caller.organization_id
         if not search.query.strip():
@@ -50,7 +50,7 @@ class MemoryFinder:
         if search.mode is not SearchMode.TEXT:
             try:
                 by_vector = await self._by_vector(organization_id, search, by_text)
-            except EmbedderAway as error:
+            except EmbedderUnavailable as error:
                 if search.mode is SearchMode.VECTOR:
                     raise
                 _log.warning("vector_search_skipped", error=str(error))

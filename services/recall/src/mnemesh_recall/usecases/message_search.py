@@ -14,7 +14,7 @@ from mnemesh_retrieval.index import SearchMode as IndexMode
 from mnemesh_retrieval.index import SearchQuery
 from mnemesh_types.messages import Message
 
-from mnemesh_recall.errors import EmbedderAway
+from mnemesh_recall.errors import EmbedderUnavailable
 from mnemesh_recall.language.words import terms
 from mnemesh_recall.model.search import MessageHit, MessageSearch, SearchMode, SearchScope
 from mnemesh_recall.model.searchable_text import searchable_text
@@ -43,7 +43,7 @@ class MessageFinder:
         """Returns the best hits, best first; for a blank query the newest messages.
 
         Raises:
-            EmbedderAway: the mode is VECTOR, and the embedder cannot be reached. HYBRID then uses full text alone.
+            EmbedderUnavailable: the mode is VECTOR, and the embedder cannot be reached. HYBRID uses full text alone.
         """
         scope = search.scope
         if not search.query.strip():
@@ -77,7 +77,7 @@ class MessageFinder:
         """Returns None if the embedder cannot be reached."""
         try:
             return await self._by_vector(caller, search, depth, include)
-        except EmbedderAway as error:
+        except EmbedderUnavailable as error:
             _log.warning("vector_search_skipped", error=str(error))
             return None
 

@@ -8,11 +8,12 @@ from uuid import UUID
 
 import structlog
 from mnemesh_retrieval.embedder import Embedder, Vector
-from mnemesh_retrieval.errors import EmbedderError, EmbedderUnavailable
+from mnemesh_retrieval.errors import EmbedderError
+from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
 from mnemesh_retrieval.filters import Filter, Match, MatchAny, all_of
 from mnemesh_retrieval.index import Collection, NearestIndex, Point, SearchMode, SearchQuery
 
-from mnemesh_recall.errors import EmbedderAway
+from mnemesh_recall.errors import EmbedderUnavailable
 from mnemesh_recall.model.episode_operations import MemoryText
 from mnemesh_recall.model.episodes import Scope
 from mnemesh_recall.store.base import EpisodeStore
@@ -71,7 +72,7 @@ class MemoryVectors:
             include: memories that are compared in any case.
 
         Raises:
-            EmbedderAway: the embedder cannot be reached.
+            EmbedderUnavailable: the embedder cannot be reached.
         """
         (vector,) = await self._embed([text])
         if not vector.any():
@@ -108,8 +109,8 @@ class MemoryVectors:
     async def _embed(self, texts: Sequence[str]) -> list[Vector]:
         try:
             return await self.embedder.embed(texts)
-        except EmbedderUnavailable as error:
-            raise EmbedderAway(self.embedder.handle) from error
+        except EmbedderUnreachable as error:
+            raise EmbedderUnavailable(self.embedder.handle) from error
 
 
 class MemoryIndexer:

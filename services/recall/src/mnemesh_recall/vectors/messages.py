@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from mnemesh_retrieval.embedder import Embedder, Vector
-from mnemesh_retrieval.errors import EmbedderUnavailable
+from mnemesh_retrieval.errors import EmbedderUnavailable as EmbedderUnreachable
 from mnemesh_retrieval.index import NearestIndex, Point
 from mnemesh_types.messages import Message
 
-from mnemesh_recall.errors import EmbedderAway
+from mnemesh_recall.errors import EmbedderUnavailable
 from mnemesh_recall.model.searchable_text import searchable_text
 from mnemesh_recall.vectors.vector_points import collection, of_agent, payload, uuid_of
 
@@ -39,11 +39,11 @@ class MessageVectors:
         await self.index.ensure_collection(self._definition)
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
-        """Returns the vectors of texts. Raises EmbedderAway if the embedder cannot be reached."""
+        """Returns the vectors of texts. Raises EmbedderUnavailable if the embedder cannot be reached."""
         try:
             return await self.embedder.embed(texts)
-        except EmbedderUnavailable as error:
-            raise EmbedderAway(self.embedder.handle) from error
+        except EmbedderUnreachable as error:
+            raise EmbedderUnavailable(self.embedder.handle) from error
 
     async def put(self, messages: Sequence[tuple[str, Message]]) -> None:
         """Writes messages, each with its organization. A message with an empty vector is removed."""

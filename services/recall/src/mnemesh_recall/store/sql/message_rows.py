@@ -12,7 +12,7 @@ from mnemesh_recall.errors import message_exists
 from mnemesh_recall.model.messages import has_same_content
 from mnemesh_recall.store.sql import agents, message_filters, outbox, turns
 from mnemesh_recall.store.sql.fulltext.documents import COLUMNS as SOURCE_COLUMNS
-from mnemesh_recall.store.sql.fulltext.documents import Source, index_new, reindex_around, sources_from_rows
+from mnemesh_recall.store.sql.fulltext.documents import SearchableMessage, index_new, reindex_around, sources_from_rows
 from mnemesh_recall.store.sql.rows import COLUMNS, Row, content_columns, message_from_row, message_to_row
 from mnemesh_recall.store.sql.tables import context_entries, messages, tool_call_rows, trace_lines
 from mnemesh_recall.store.sql.transaction import Deferred, Transaction
@@ -113,7 +113,7 @@ def _known_sequence_ids(tx: Transaction, batch: Sequence[Message]) -> dict[str, 
 def _insert(tx: Transaction, rows: list[Row], deferred: Deferred) -> None:
     row_ids: dict[str, int] = {row.id: row.row_id for row in tx.conn.execute(_INSERT, rows)}
     sources = [
-        Source(
+        SearchableMessage(
             row_id=row_ids[row["id"]],
             organization_id=row["organization_id"],
             agent_id=row["agent_id"],

@@ -29,7 +29,7 @@ _DIALOGUE_ROLES: Final = frozenset({"user", "assistant"})
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SearchableMessage:
     """The fields of a searchable message that its document is built from."""
 
     row_id: int
@@ -47,7 +47,7 @@ class Source:
 class Document:
     """One entry of the full-text index. Its texts are analysed."""
 
-    source: Source
+    source: SearchableMessage
     body: str
     beside: str = ""
     """The words of the adjacent messages in the dialogue."""
@@ -172,10 +172,10 @@ _NEIGHBOURS: Final = {
 }
 
 
-def index_new(conn: sa.Connection, index: FulltextIndex, sources: Sequence[Source]) -> None:
+def index_new(conn: sa.Connection, index: FulltextIndex, sources: Sequence[SearchableMessage]) -> None:
     """Indexes messages that were just stored, and updates the context of the messages before them."""
     documents = [Document(source, indexed(source.text)) for source in sources if source.role not in _DIALOGUE_ROLES]
-    dialogues: dict[tuple[str, str | None], list[Source]] = {}
+    dialogues: dict[tuple[str, str | None], list[SearchableMessage]] = {}
     for source in sources:
         if source.role in _DIALOGUE_ROLES:
             dialogues.setdefault((source.agent_id, source.conversation_id), []).append(source)
@@ -197,7 +197,7 @@ def index_all(conn: sa.Connection, index: FulltextIndex) -> int:
     return count
 
 
-def reindex_around(conn: sa.Connection, index: FulltextIndex, at: Source, *, exists: bool) -> None:
+def reindex_around(conn: sa.Connection, index: FulltextIndex, at: SearchableMessage, *, exists: bool) -> None:
     """Updates the documents around a message that changed (`exists`) or was deleted."""
     if at.role not in _DIALOGUE_ROLES:
         if exists and at.text:
@@ -211,7 +211,7 @@ def reindex_around(conn: sa.Connection, index: FulltextIndex, at: Source, *, exi
         index.put(conn, nearby)
 
 
-def _neighbours(conn: sa.Connection, at: Source, *, before: bool) -> list[Source]:
+def _neighbours(conn: sa.Connection, at: SearchableMessage, *, before: bool) -> list[SearchableMessage]:
     statement = _NEIGHBOURS[before, at.conversation_id is not None]
     found = conn.execute(
         statement, {"agent": at.agent_id, "conversation": at.conversation_id, "sequence_id": at.sequence_id}
@@ -219,12 +219,12 @@ def _neighbours(conn: sa.Connection, at: Source, *, before: bool) -> list[Source
     return sources_from_rows(reversed(found) if before else found)
 
 
-def sources_from_rows(rows: Iterable[sa.Row[*tuple[Any, ...]]]) -> list[Source]:
+def sources_from_rows(rows: Iterable[sa.Row[*tuple[Any, ...]]]) -> list[SearchableMessage]:
     """Returns the sources of rows that select COLUMNS."""
-    return [Source(*row) for row in rows]
+    return [SearchableMessage(*row) for row in rows]
 
 
-def _with_context(dialogue: Sequence[Source], start: int) -> Iterator[Document]:
+def _with_context(dialogue: Sequence[SearchableMessage], start: int) -> Iterator[Document]:
     nearby = [indexed(source.text, NEIGHBOUR_CHARACTERS) for source in dialogue]
     for position in range(start, len(dialogue)):
         source = dialogue[position]
