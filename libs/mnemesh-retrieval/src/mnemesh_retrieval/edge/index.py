@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote, unquote
 from uuid import UUID
+
+import structlog
 
 from mnemesh_retrieval.edge.bm25 import Bm25Encoder
 from mnemesh_retrieval.edge.page_cache import MAX_MAPPED_BYTES, mapped_bytes, release_pages
@@ -36,7 +37,7 @@ from mnemesh_retrieval.lock import DirectoryLock
 
 T = TypeVar("T")
 SHARD = ".shard"
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger("mnemesh.retrieval")
 
 
 class EdgeIndex:
@@ -235,7 +236,7 @@ class EdgeIndex:
                 await self.flush()
                 await self._run(self._release_pages)
             except VectorIndexError:
-                _log.exception("vector_index_flush_failed", extra={"retry_seconds": interval})
+                _log.exception("vector_index_flush_failed", retry_seconds=interval)
 
 
 def _lock(directory: Path) -> DirectoryLock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sqlite3
 import threading
@@ -15,6 +14,7 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 import numpy as np
+import structlog
 
 from mnemesh_retrieval.errors import (
     CollectionMismatch,
@@ -33,7 +33,7 @@ from mnemesh_retrieval.ranking import query_vector, stored_vector
 
 T = TypeVar("T")
 READER_THREADS: Final = 2
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger("mnemesh.retrieval")
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,4 +301,4 @@ class FlatIndex:
             try:
                 await self.flush()
             except VectorIndexError:
-                _log.exception("vector_index_flush_failed", extra={"retry_seconds": interval})
+                _log.exception("vector_index_flush_failed", retry_seconds=interval)
