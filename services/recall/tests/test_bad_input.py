@@ -133,3 +133,9 @@ async def test_bad_input_is_refused_by_field_and_leaves_nothing(serve: Any) -> N
             assert isinstance(error, InvalidArgument), (method, field, error)
             assert error.field == field
         assert not (await recall.ListMessages(rpc.ListMessagesRequest())).messages
+
+
+@pytest.mark.parametrize("date", ["2026-01-01", "2026-01-01 10:00", "2026-01-01T10:00:59.5+01:00", "9999-12-31"])
+async def test_dates_of_all_forms_are_accepted(recall: Any, date: str) -> None:
+    search = rpc.SearchMessagesRequest(query="x", start_date=date, end_date=date, time_zone="Europe/Rome")
+    assert not (await recall.SearchMessages(search)).hits
