@@ -62,7 +62,7 @@ async def test_what_another_wrote_meanwhile_is_shown_and_not_erased(
 
     refused, done = returns(world, agent)
     assert refused.status == "error"
-    assert "somebody else changed" in refused.text
+    assert "another author changed" in refused.text
     assert long in refused.text
     assert long in world.model.requests[1].messages[0].text, "the next step shows the fresh block"
     assert done.status == "success", done.text

@@ -131,7 +131,7 @@ class ContextBuilder:
         return found or (), note
 
     async def archival_summary(self, agent_id: str) -> tuple[ArchivalSummary, str]:
-        """Returns the size of the agent's archival memory. If archival is unavailable, the last known one and a note."""
+        """Returns the size of the agent's archival memory; the last known one and a note if it is unavailable."""
         known = self._summaries.get(agent_id)
         if_revision = known.revision if known else None
         fresh, note = await self._or_without(
