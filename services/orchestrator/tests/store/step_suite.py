@@ -10,7 +10,7 @@ from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.claims import Claim
 from mnemesh_orchestrator.model.runs import Run, RunError
-from mnemesh_orchestrator.model.steps import Step, StepFilter, StepTrace
+from mnemesh_orchestrator.model.steps import Step, StepFilter, StepTrace, shared_request
 from mnemesh_orchestrator.store.base import AgentStore, RunStore, StepStore
 from mnemesh_types.usage import Usage
 
@@ -122,3 +122,31 @@ class StepStoreSuite:
         with pytest.raises(NotFound):
             await recorded.trace(ORG, second.id)
         assert await recorded.purge_traces(clock.now()) == 0
+
+    async def test_trace_stored_as_a_difference_is_read_whole_also_after_the_earlier_one_is_purged(
+        self, runs: RunStore, recorded: StepStore, agent: Agent, clock: FrozenClock
+    ) -> None:
+        claim = await self.begun(runs, agent, clock)
+        first, second, third = (a_step(claim.run, number, clock) for number in (1, 2, 3))
+        window = ", ".join(f'"Nachricht {number} für dich"' for number in range(50))
+        whole = a_trace(first, clock, request=f'{{"messages":[{window}],"tools":["é"]}}')
+        await runs.write(claim.lease, steps=[first], traces=[whole])
+        clock.advance(60)
+        began = clock.now()
+        traces = [whole]
+        for step, added in ((second, ', "zwei"'), (third, ', "zwei", "drei"')):
+            request = f'{{"messages":[{window}{added}],"tools":["é"]}}'
+            shared = shared_request(whole, request)
+            assert shared is not None
+            traces.append(a_trace(step, clock, request=request, shared=shared))
+        await runs.finish(claim.lease, an_end(claim.run, clock), (), [second, third], traces[1:])
+        for trace in traces:
+            assert await recorded.trace(ORG, trace.step_id) == trace
+        assert await recorded.purge_traces(began) == 1
+        with pytest.raises(NotFound, match="trace"):
+            await recorded.trace(ORG, first.id)
+        for trace in traces[1:]:
+            assert await recorded.trace(ORG, trace.step_id) == trace
+        await runs.delete(ORG, claim.run.id)
+        with pytest.raises(NotFound):
+            await recorded.trace(ORG, third.id)

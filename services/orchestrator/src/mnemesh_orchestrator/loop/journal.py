@@ -14,7 +14,7 @@ from mnemesh_orchestrator.model.events import Delta, DurableBody, RunEvent, Step
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.runs import Run
-from mnemesh_orchestrator.model.steps import Step, StepTrace
+from mnemesh_orchestrator.model.steps import Step, StepTrace, shared_request
 from mnemesh_orchestrator.store.base import RunStore
 
 T = TypeVar("T")
@@ -62,6 +62,7 @@ class JournalWriter:
         self._sequence = run.last_sequence
         self._steps: list[Step] = []
         self._traces: list[StepTrace] = []
+        self._whole_trace: StepTrace | None = None
         # Events that were published when their step was committed, and that are stored with the end of the run.
         self._unstored: list[RunEvent] = []
         self._writing = asyncio.Lock()
@@ -100,7 +101,12 @@ class JournalWriter:
         A later trace of the same step replaces an earlier one.
         """
         if self._journals.keeps_traces:
-            trace = StepTrace(step_id, request, response, model_ms, self._journals.clock.now())
+            whole, shared = self._whole_trace, None
+            if whole is not None and whole.step_id != step_id:
+                shared = shared_request(whole, request)
+            trace = StepTrace(step_id, request, response, model_ms, self._journals.clock.now(), shared)
+            if shared is None:
+                self._whole_trace = trace
             self._traces = [known for known in self._traces if known.step_id != step_id]
             self._traces.append(trace)
 

@@ -1,6 +1,6 @@
 """Steps: the calls of the model within a run, with their traces."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -56,6 +56,41 @@ class StepTrace:
     response: str
     model_ms: int
     created_at: datetime
+    shared: "SharedRequest | None" = field(default=None, compare=False)
+    """The parts of the request that a store does not have to store again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRequest:
+    """The characters at the start and at the end that a request has in common with one of an earlier step of its run.
+
+    The earlier request is stored whole.
+    """
+
+    step_id: str
+    start: int
+    end: int
+
+
+def shared_request(earlier: StepTrace, request: str) -> SharedRequest | None:
+    """Returns what a request shares with an earlier one; None if that is less than half of it."""
+    known = earlier.request
+    start = _common_length(known, request)
+    rest = min(len(known), len(request)) - start
+    end = _common_length(known[len(known) - rest :][::-1], request[len(request) - rest :][::-1])
+    return SharedRequest(earlier.step_id, start, end) if 2 * (start + end) >= len(request) else None
+
+
+def _common_length(one: str, other: str) -> int:
+    """Returns the length of the common prefix of two texts, by bisection."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 @dataclass(frozen=True, slots=True)

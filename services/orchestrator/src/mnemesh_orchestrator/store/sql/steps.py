@@ -14,7 +14,15 @@ from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.model.steps import Step, StepFilter, StepTrace
 from mnemesh_orchestrator.store.sql import statements as sql
-from mnemesh_orchestrator.store.sql.step_rows import decode_step, decode_trace, encode_step, step_row, trace_row
+from mnemesh_orchestrator.store.sql.step_rows import (
+    compressed,
+    decode_step,
+    decode_trace,
+    earlier_step,
+    encode_step,
+    step_row,
+    trace_row,
+)
 from mnemesh_orchestrator.store.sql.tables import request_ledger, step_tags, step_traces, steps
 
 
@@ -42,16 +50,15 @@ class SqlStepStore:
 
     async def trace(self, organization_id: str, step_id: str) -> StepTrace:
         """See StepStore."""
-        query = sa.select(step_traces).where(step_traces.c.step_id == step_id)
 
-        def read(conn: sa.Connection) -> Any:
+        def read(conn: sa.Connection) -> StepTrace | None:
             _step(conn, organization_id, step_id)
-            return conn.execute(query).first()
+            return _trace(conn, _trace_row(conn, step_id))
 
-        row = await self._database.read(read)
-        if row is None:
+        trace = await self._database.read(read)
+        if trace is None:
             raise NotFound(f"No trace of step {step_id} is kept.", resource_id=step_id)
-        return decode_trace(row)
+        return trace
 
     async def judge(
         self, key: RequestKey | None, organization_id: str, step_id: str, feedback: str | None, tags: Sequence[str]
@@ -75,8 +82,19 @@ class SqlStepStore:
 
     async def purge_traces(self, before: datetime) -> int:
         """See StepStore."""
-        old = step_traces.delete().where(step_traces.c.created_at < before)
-        return await self._database.write(lambda conn: conn.execute(old).rowcount)
+        is_old = step_traces.c.created_at < before
+        runs = sa.select(step_traces.c.run_id).where(is_old)
+        kept = sa.select(step_traces).where(~is_old, step_traces.c.run_id.in_(runs))
+
+        def write(conn: sa.Connection) -> int:
+            # Traces that stay are stored whole if they need the request of one that goes.
+            for row in conn.execute(kept).all():
+                if earlier_step(row) is not None and (trace := _trace(conn, row)) is not None:
+                    whole = step_traces.update().where(step_traces.c.step_id == row.step_id)
+                    conn.execute(whole.values(request=compressed(trace.request)))
+            return conn.execute(step_traces.delete().where(is_old)).rowcount
+
+        return await self._database.write(write)
 
 
 def record_steps(conn: sa.Connection, new_steps: Sequence[Step], traces: Sequence[StepTrace], run_id: str) -> None:
@@ -87,6 +105,19 @@ def record_steps(conn: sa.Connection, new_steps: Sequence[Step], traces: Sequenc
     if traces:
         conn.execute(sql.DELETE_TRACE, [{"its_id": trace.step_id} for trace in traces])
         conn.execute(sql.INSERT_TRACE, [trace_row(run_id, trace) for trace in traces])
+
+
+def _trace_row(conn: sa.Connection, step_id: str) -> Any:
+    return conn.execute(sa.select(step_traces).where(step_traces.c.step_id == step_id)).first()
+
+
+def _trace(conn: sa.Connection, row: Any) -> StepTrace | None:
+    """Returns the trace of a row; None without a row, or if the request that it needs is not kept."""
+    if row is None:
+        return None
+    step_id = earlier_step(row)
+    earlier = _trace_row(conn, step_id) if step_id is not None else None
+    return None if step_id is not None and earlier is None else decode_trace(row, earlier)
 
 
 def _step(conn: sa.Connection, organization_id: str, step_id: str) -> Step:
