@@ -66,9 +66,9 @@ def seconds(value: float) -> str:
             [Config().provider_retry_seconds, Config().provider_total_seconds],
         ),
         ("interrupted answer", model_call.MAX_INTERRUPTED_CALLS, "none", []),
-        ("overlong request", MAX_COMPACTIONS + 1, "none", [compactor.WHOLE_SECONDS]),
+        ("overlong request", MAX_COMPACTIONS + 1, "none", [compactor.TOTAL_SECONDS]),
         ("answer format", model_call.MAX_FORMAT_CALLS, "none", []),
-        ("memory extraction", episodic._TRIES, "none", [summarizers.CALL_SECONDS, compactor.WHOLE_SECONDS]),
+        ("memory extraction", episodic._MAX_ATTEMPTS, "none", [summarizers.CALL_SECONDS, compactor.TOTAL_SECONDS]),
         (
             "embedder over HTTP",
             EMBEDDER["attempts"],

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mnemesh_orchestrator.builtin.arguments import Arguments, ParseFailure, check, parse, storable
+from mnemesh_orchestrator.builtin.arguments import Arguments, ParseFailure, check, parse, storable_arguments
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS, with_heartbeat, with_thinking
 from mnemesh_orchestrator.model.models import ToolSchema
 
@@ -32,7 +32,7 @@ SEARCH = BUILTIN_SCHEMAS["conversation_search"]
 def test_texts_with_one_meaning_are_understood(text: str, values: dict[str, Any]) -> None:
     parsed = parse(text, REPLACE)
     assert parsed == Arguments(values)
-    assert list(values) == list(json.loads(storable(text)))
+    assert list(values) == list(json.loads(storable_arguments(text)))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_anything_else_is_told_and_can_still_be_stored(text: str) -> None:
     parsed = parse(text, REPLACE)
     assert isinstance(parsed, ParseFailure)
     assert parsed.text.startswith("Error: the arguments are")
-    kept = storable(text)
+    kept = storable_arguments(text)
     assert kept.encode()
     assert json.loads(kept) == {"unreadable_arguments": text[:2000]}
 
@@ -69,7 +69,7 @@ def test_anything_else_is_told_and_can_still_be_stored(text: str) -> None:
 @given(st.text())
 def test_no_text_breaks_the_parser_and_every_text_can_be_stored(text: str) -> None:
     assert isinstance(parse(text, REPLACE), Arguments | ParseFailure)
-    assert isinstance(json.loads(storable(text)), dict)
+    assert isinstance(json.loads(storable_arguments(text)), dict)
 
 
 json_values = st.recursive(

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from mnemesh_orchestrator.compaction.chunked_summary import MOST_PARTS
+from mnemesh_orchestrator.compaction.chunked_summary import MAX_PARTS
 from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
@@ -38,7 +38,7 @@ async def test_ten_thousand_messages_in_one_window_are_made_to_fit(
     require_valid(after)
     assert roles(after)[:2] == ["system", "summary"]
     assert len(after) < 200
-    assert len(speaker.summaries) == MOST_PARTS
+    assert len(speaker.summaries) == MAX_PARTS
     assert TOLD in speaker.summaries[0].messages[-1].text
     for request in speaker.summaries:
         assert len(request.messages[-1].text) < 6_000 * 4

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from mnemesh_orchestrator.compaction.extraction import Material, commits_of, problem_of
-from mnemesh_orchestrator.compaction.planner import Sizes, turns
+from mnemesh_orchestrator.compaction.extraction import Material, answer_problem, parse_commits
+from mnemesh_orchestrator.compaction.planner import Sizes, plan_whole_turns
 from mnemesh_orchestrator.compaction.snapshot import snapshot, with_commits
 from mnemesh_orchestrator.model.episodes import (
     Change,
@@ -139,8 +139,8 @@ def answer(facts: list[Any] | None = None, **changed: Any) -> str:
 
 
 def test_labels_become_messages_turns_and_times() -> None:
-    assert problem_of(answer(), MATERIAL) is None
-    (commit,) = commits_of(answer(), MATERIAL, "scripted/one")
+    assert answer_problem(answer(), MATERIAL) is None
+    (commit,) = parse_commits(answer(), MATERIAL, "scripted/one")
     assert commit == EpisodeCommit(
         SCOPE,
         "conv-1",
@@ -159,12 +159,12 @@ def test_labels_become_messages_turns_and_times() -> None:
 
 
 def test_what_contradicts_holds_from_when_it_was_said() -> None:
-    found = commits_of(answer([{**FACT, "relation": "contradicts", "known_fact": "f1"}]), MATERIAL, "m")[0].changes
+    found = parse_commits(answer([{**FACT, "relation": "contradicts", "known_fact": "f1"}]), MATERIAL, "m")[0].changes
     assert [(c.change, c.fact_id, c.told_at) for c in found] == [
         (Change.SUPERSEDE, "fact-4", NOW + timedelta(minutes=3))
     ]
     later = [replace(MATERIAL.facts[0], valid_from=NOW + timedelta(days=1))]
-    found = commits_of(
+    found = parse_commits(
         answer([{**FACT, "relation": "contradicts", "known_fact": "f1"}]), replace(MATERIAL, facts=later), "m"
     )[0].changes
     assert found[0].told_at > NOW + timedelta(days=1), "no fact ends before it began"
@@ -186,10 +186,10 @@ BAD_FACTS: dict[str, tuple[dict[str, Any], str]] = {
 def test_an_answer_is_checked(case: str) -> None:
     changed, named = BAD_FACTS[case]
     text = answer([{**FACT, **changed}, {**FACT, "text": "The rest stands."}])
-    problem = problem_of(text, MATERIAL)
+    problem = answer_problem(text, MATERIAL)
     assert problem is not None
     assert named in problem
-    (commit,) = commits_of(text, MATERIAL, "m")
+    (commit,) = parse_commits(text, MATERIAL, "m")
     assert "The rest stands." in [change.text for change in commit.changes]
     known = {message.id for message in MATERIAL.messages}
     assert all(change.message_ids and set(change.message_ids) <= known for change in commit.changes)
@@ -207,13 +207,13 @@ def test_an_answer_is_checked(case: str) -> None:
 )
 def test_json_that_is_wrapped_or_broken_is_read_all_the_same(spoiled: str) -> None:
     text = spoiled.replace("{}", answer())
-    assert problem_of(text, MATERIAL) is not None
-    assert commits_of(text, MATERIAL, "m") == commits_of(answer(), MATERIAL, "m")
+    assert answer_problem(text, MATERIAL) is not None
+    assert parse_commits(text, MATERIAL, "m") == parse_commits(answer(), MATERIAL, "m")
 
 
 def test_an_answer_that_was_cut_off_gives_what_it_has() -> None:
     whole = answer([FACT, {**FACT, "text": "Second."}])
-    (commit,) = commits_of(whole[: whole.index("Second")], MATERIAL, "m")
+    (commit,) = parse_commits(whole[: whole.index("Second")], MATERIAL, "m")
     assert [change.text for change in commit.changes] == ["The boat is blue."]
 
 
@@ -221,8 +221,8 @@ def test_an_answer_that_was_cut_off_gives_what_it_has() -> None:
     "text", ["[" * 100_000, '{"a":' * 100_000, '{"episodes": [' + '"a" b "' * 100_000, '{"a": [],' * 100_000]
 )
 def test_hostile_answers_take_no_time_and_are_no_memory(text: str) -> None:
-    assert problem_of(text, MATERIAL) is not None
-    assert commits_of(text, MATERIAL, "m") == ()
+    assert answer_problem(text, MATERIAL) is not None
+    assert parse_commits(text, MATERIAL, "m") == ()
 
 
 @pytest.mark.parametrize(
@@ -240,8 +240,8 @@ def test_values_that_json_lets_pass_are_read_or_left_out(value: str, place: str)
         "known": answer([{**FACT, "relation": "contradicts", "known_fact": "MARK"}]),
     }
     text = marks[place].replace('"MARK"', value)
-    problem_of(text, MATERIAL)
-    for commit in commits_of(text, MATERIAL, "m"):
+    answer_problem(text, MATERIAL)
+    for commit in parse_commits(text, MATERIAL, "m"):
         for words in (commit.episode.summary, *commit.episode.tags, *(change.text for change in commit.changes)):
             assert "\0" not in words.encode("utf-8").decode()
         assert 0 <= commit.episode.salience <= 1
@@ -249,19 +249,19 @@ def test_values_that_json_lets_pass_are_read_or_left_out(value: str, place: str)
 
 @pytest.mark.parametrize("text", ["", "no", "[]", "{}", '{"episodes": 3}', '{"episodes": [{}]}', '{"facts": []}'])
 def test_no_episode_is_no_memory(text: str) -> None:
-    assert problem_of(text, MATERIAL) is not None
-    assert commits_of(text, MATERIAL, "m") == ()
+    assert answer_problem(text, MATERIAL) is not None
+    assert parse_commits(text, MATERIAL, "m") == ()
 
 
 def test_the_same_fact_is_superseded_once() -> None:
     other = {**FACT, "relation": "contradicts", "known_fact": "f1"}
-    found = commits_of(answer([other, {**other, "text": "The boat is green."}]), MATERIAL, "m")
+    found = parse_commits(answer([other, {**other, "text": "The boat is green."}]), MATERIAL, "m")
     assert [change.text for change in found[0].changes] == ["The boat is blue."]
 
 
 def test_the_material_keeps_whole_lines_with_their_labels() -> None:
     messages = [said(n, text=f"{n}: {'words ' * 100}") for n in range(200)]
-    shown = replace(MATERIAL, messages=messages).shown(5_000, "They met.")
+    shown = replace(MATERIAL, messages=messages).render(5_000, "They met.")
     assert len(shown) < 6_000
     assert shown.startswith("Known facts:\n[f1] The boat is red.\n")
     assert "Earlier notes:\nThey met.\n" in shown
@@ -299,7 +299,7 @@ def talk(count: int) -> list[Message]:
 def test_whole_turns_leave_and_four_stay_before_the_current_one_where_they_fit(each: int, kept: int) -> None:
     window = talk(9)
     start = 1 + 8 * 5
-    plan = turns(window, start, sizes(len(window), each, 600), 0.3)
+    plan = plan_whole_turns(window, start, sizes(len(window), each, 600), 0.3)
     assert plan is not None
     assert plan.end == 1 + (8 - kept) * 5
     assert plan.kept[0].text == "Look."
@@ -307,6 +307,6 @@ def test_whole_turns_leave_and_four_stay_before_the_current_one_where_they_fit(e
 
 def test_nothing_leaves_while_there_are_four_turns_or_fewer() -> None:
     window = talk(5)
-    assert turns(window, 1 + 4 * 5, sizes(len(window), 1, 600), 0.3) is None
+    assert plan_whole_turns(window, 1 + 4 * 5, sizes(len(window), 1, 600), 0.3) is None
     folded = [window[0], said(1, Role.SUMMARY, "[MEMORY:EPISODIC]"), *window[1:]]
-    assert turns(folded, 2 + 4 * 5, sizes(len(folded), 1, 600), 0.3) is None
+    assert plan_whole_turns(folded, 2 + 4 * 5, sizes(len(folded), 1, 600), 0.3) is None

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh_orchestrator.compaction.planner import (
-    Plan,
+    Cut,
     Planner,
     Sizes,
     cuts,
     is_crowded,
-    sliding,
+    plan_all,
+    plan_sliding,
+    plan_within_turn,
     turn_start,
-    whole,
-    within_turn,
 )
 from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
 
@@ -77,7 +77,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Message], int]:
     return window, start
 
 
-def require_valid(window: Sequence[Message], plan: Plan, start: int) -> None:
+def require_valid(window: Sequence[Message], plan: Cut, start: int) -> None:
     """Nothing lost, order kept, pairs whole on each side, pending calls kept."""
     ids = [item.id for item in window[1:]]
     evicted, kept = [item.id for item in plan.evicted], [item.id for item in plan.kept]
@@ -94,7 +94,7 @@ def require_valid(window: Sequence[Message], plan: Plan, start: int) -> None:
     assert not plan.evicted or plan.end <= len(window)
 
 
-@given(histories(), st.sampled_from([sliding, whole]), st.floats(0.01, 1), st.integers(1, 500))
+@given(histories(), st.sampled_from([plan_sliding, plan_all]), st.floats(0.01, 1), st.integers(1, 500))
 def test_a_cut_leaves_a_valid_window_with_all_of_the_current_turn(
     history: tuple[list[Message], int], planner: Planner, share: float, trigger: int
 ) -> None:
@@ -117,7 +117,7 @@ def test_a_turn_that_alone_is_too_long_keeps_its_input_and_its_newest_call(
     given_sizes = sizes(window, limit=limit)
     if not is_crowded(start, given_sizes):
         return
-    plan = within_turn(window, start, given_sizes)
+    plan = plan_within_turn(window, start, given_sizes)
     if plan is None:
         return
     require_valid(window, plan, start)
@@ -132,7 +132,7 @@ def test_a_turn_that_alone_is_too_long_keeps_its_input_and_its_newest_call(
 @pytest.mark.parametrize(("share", "leaves"), [(0.2, 2), (0.3, 3), (0.5, 5), (1.0, 10), (0.01, 1)])
 def test_the_share_is_what_the_first_try_evicts(share: float, leaves: int) -> None:
     window = plain(10)
-    plan = sliding(window, len(window), sizes(window), share)
+    plan = plan_sliding(window, len(window), sizes(window), share)
     assert plan is not None
     assert [m.id for m in plan.evicted] == [f"message-{n}" for n in range(1, leaves + 1)]
 
@@ -140,33 +140,33 @@ def test_the_share_is_what_the_first_try_evicts(share: float, leaves: int) -> No
 def test_each_further_try_evicts_a_tenth_more() -> None:
     window = plain(10)
     for trigger, leaves in ((160, 3), (110, 4), (100, 4), (90, 5), (75, 6)):
-        plan = sliding(window, len(window), sizes(window, trigger=trigger), 0.3)
+        plan = plan_sliding(window, len(window), sizes(window, trigger=trigger), 0.3)
         assert plan is not None
         assert len(plan.evicted) == leaves, trigger
 
 
 def test_where_no_try_suffices_all_before_the_turn_goes() -> None:
     window = [*plain(10), message(11, Role.USER, "now")]
-    plan = sliding(window, 11, sizes(window, trigger=5), 0.3)
+    plan = plan_sliding(window, 11, sizes(window, trigger=5), 0.3)
     assert plan is not None
     assert [m.id for m in plan.kept] == ["message-11"]
 
 
 def test_a_pending_request_is_never_evicted() -> None:
     window = [*plain(4), message(5, Role.ASSISTANT, calls=2), message(6, Role.APPROVAL)]
-    plan = whole(window, len(window), sizes(window), 0.3)
+    plan = plan_all(window, len(window), sizes(window), 0.3)
     assert plan is not None
     assert [m.id for m in plan.kept] == ["message-5", "message-6"]
 
 
 def test_a_summary_alone_is_not_summarised_again() -> None:
     window = [message(0, Role.SYSTEM), message(1, Role.SUMMARY), message(2, Role.USER, "now")]
-    assert whole(window, 2, sizes(window), 0.3) is None
-    assert sliding(window, 2, sizes(window), 0.3) is None
+    assert plan_all(window, 2, sizes(window), 0.3) is None
+    assert plan_sliding(window, 2, sizes(window), 0.3) is None
 
 
 def test_a_call_that_recall_has_not_mended_does_not_hold_the_window_for_ever() -> None:
     window = [*plain(2), message(3, Role.ASSISTANT, calls=1), message(4, Role.USER), message(5, Role.ASSISTANT)]
-    plan = whole(window, len(window), sizes(window), 0.3)
+    plan = plan_all(window, len(window), sizes(window), 0.3)
     assert plan is not None
     assert len(plan.evicted) == 5

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh_kit.clock import FrozenClock
-from mnemesh_orchestrator.compaction.chunked_summary import MIN_CAPACITY, MOST_PARTS, ChunkedReader
+from mnemesh_orchestrator.compaction.chunked_summary import MAX_PARTS, MIN_CAPACITY, ChunkedReader
 from mnemesh_orchestrator.compaction.port import SummaryFailed
 from mnemesh_orchestrator.llm.errors import ContextOverflow, ProviderUnavailable
 from mnemesh_orchestrator.llm.port import LlmRequest
@@ -73,7 +73,7 @@ async def test_what_was_said_in_the_middle_reaches_the_summary(
     before = world.window(agent).messages
     assert codes(await compact(process, agent)) == list(range(TURNS))
     asked = speaker.summaries
-    assert 3 < len(asked) <= MOST_PARTS
+    assert 3 < len(asked) <= MAX_PARTS
     assert {request.model.handle for request in asked} == {"anthropic/small"}
     for number, request in enumerate(asked):
         assert len(request.messages[-1].text) < READABLE
@@ -147,7 +147,7 @@ async def test_a_model_that_goes_away_between_parts_leaves_it_all_to_the_next(
     assert speaker.summaries[2].messages[-1].text.startswith("user: The code of item 0")
 
 
-@pytest.mark.parametrize(("seconds", "most"), [(100, 2), (1, MOST_PARTS)])
+@pytest.mark.parametrize(("seconds", "most"), [(100, 2), (1, MAX_PARTS)])
 async def test_parts_are_read_while_there_is_time(
     world: World, process: Process, speaker: Speaker, seconds: int, most: int
 ) -> None:
@@ -174,7 +174,7 @@ async def test_a_conversation_of_any_length_takes_a_bounded_number_of_calls(
     speaker.summary = keeps_codes
     await process.send(agent, "The code of item 7 is 4707.")
     assert codes(await compact(process, agent)) == [7]
-    assert 4 < len(speaker.summaries) <= MOST_PARTS
+    assert 4 < len(speaker.summaries) <= MAX_PARTS
     for request in speaker.summaries:
         assert len(request.messages[-1].text) < READABLE
 
@@ -222,7 +222,7 @@ async def test_memories_are_drawn_from_parts_of_whole_turns(world: World, proces
     before = world.window(agent).messages
     summary = await compact(process, agent)
     asked = speaker.summaries
-    assert 3 < len(asked) <= MOST_PARTS
+    assert 3 < len(asked) <= MAX_PARTS
     for request in asked:
         shown = request.messages[-1].text
         assert re.search(r"^\[(m\d+)[^\]]*\] (\w+): ", shown, re.MULTILINE).groups() == ("m1", "user")  # type: ignore[union-attr]
@@ -309,5 +309,5 @@ def test_parts_follow_on_each_other_and_their_number_is_bounded(
     else:
         assert read == list(range(len(sizes)))
     assert read == list(range(len(read)))
-    assert len(asked) <= MOST_PARTS + 1 + 2 + 1
+    assert len(asked) <= MAX_PARTS + 1 + 2 + 1
     assert (len(asked) == 1) or sum(sizes) > room or len(script) > 0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_orchestrator.llm.formats import demand, schema_problem
+from mnemesh_orchestrator.llm.formats import format_instruction, schema_problem
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.events import MessageEvent, StepStarted
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
@@ -161,7 +161,7 @@ async def test_a_message_may_hold_its_json_as_text(world: World, process: Proces
 def test_what_an_api_does_not_hold_a_model_to_is_said_in_words(
     api: str, vendor: str, wanted: ResponseFormat, told: str | None
 ) -> None:
-    words = demand(wanted, ModelInfo(f"{vendor}/m", vendor, "m", api, ModelSettings()))
+    words = format_instruction(wanted, ModelInfo(f"{vendor}/m", vendor, "m", api, ModelSettings()))
     assert (words is None) if told is None else (told in (words or ""))
 
 

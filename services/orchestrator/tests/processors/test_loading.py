@@ -34,7 +34,7 @@ def test_they_come_by_their_order_whatever_the_setting_says(shop: ModuleType) ->
         ("gone", "which cannot be created: AttributeError"),
         (
             "shout",
-            "which no installed package brings in mnemesh.input_processors (known: blocking, broken, empty, gate",
+            "which no installed package provides in mnemesh.input_processors (known: blocking, broken, empty, gate",
         ),
     ],
 )
@@ -53,5 +53,5 @@ def test_nothing_is_switched_on_twice(shop: ModuleType) -> None:
 
 def test_a_name_that_two_packages_bring_is_refused(shop: ModuleType, tmp_path: Path) -> None:
     install(tmp_path / "site", "other_shop", SOURCE, GROUPS)
-    with pytest.raises(ConfigError, match=r"which several packages bring: .*(acme|other)_shop:Redact"):
+    with pytest.raises(ConfigError, match=r"which several packages provide: .*(acme|other)_shop:Redact"):
         load(INPUT_GROUP, ("redact",), SETTING)

@@ -20,7 +20,7 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 
 _INT32: Final = 2**31 - 1
-_QUOTED_CHARACTERS: Final = 2000
+_MAX_QUOTED_CHARACTERS: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def parse(text: str, schema: ToolSchema) -> Arguments | ParseFailure:
             itself.
     """
     try:
-        values = _object(text)
+        values = _parse_object(text)
     except RecursionError:
         return ParseFailure("Error: the arguments are nested too deeply.")
     except ValueError as problem:
@@ -88,26 +88,26 @@ def check(values: Mapping[str, Any], schema: ToolSchema) -> Mapping[str, Any] | 
     return checked
 
 
-def storable(text: str) -> str:
+def storable_arguments(text: str) -> str:
     """Returns the arguments of a call as a message can store them: a JSON object as text.
 
     Arguments that `parse` can read are written again in full. Of other text the beginning is quoted, so that the model
     sees what it wrote.
     """
     try:
-        return json.dumps(_object(text), ensure_ascii=False)
+        return json.dumps(_parse_object(text), ensure_ascii=False)
     except (ValueError, RecursionError):
-        quoted = text[:_QUOTED_CHARACTERS].encode(errors="replace").decode()
+        quoted = text[:_MAX_QUOTED_CHARACTERS].encode(errors="replace").decode()
         return json.dumps({"unreadable_arguments": quoted}, ensure_ascii=False)
 
 
-def _object(text: str) -> dict[str, Any]:
+def _parse_object(text: str) -> dict[str, Any]:
     value = _first_value(text)
     if isinstance(value, str):
         value = _first_value(value)
     if not isinstance(value, dict):
         raise ValueError(f"they are {_kind(value)}")
-    _require_sound(value)
+    _require_encodable(value)
     return value
 
 
@@ -123,7 +123,7 @@ def _first_value(text: str) -> Any:
     return value
 
 
-def _no_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
 
 
@@ -134,10 +134,10 @@ def _float(text: str) -> float:
     return value
 
 
-_DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_no_constant, parse_float=_float)
+_DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_refuse_constant, parse_float=_float)
 
 
-def _require_sound(value: dict[str, Any]) -> None:
+def _require_encodable(value: dict[str, Any]) -> None:
     """Refuses lone surrogates, which can be neither stored nor sent."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
@@ -184,17 +184,17 @@ def _fields_mismatch(value: Mapping[str, Any], schema: Mapping[str, Any], name: 
     if missing := [field for field in schema.get("required", ()) if field not in value]:
         return f"{name} has no {missing[0]}"
     fields = schema.get("properties", {})
-    problems = (_mismatch(given, fields[field], f"{name}.{field}") for field, given in value.items() if field in fields)
+    problems = (_mismatch(item, fields[field], f"{name}.{field}") for field, item in value.items() if field in fields)
     return next((problem for problem in problems if problem is not None), None)
 
 
 def _out_of_bounds(value: float, schema: Mapping[str, Any]) -> str | None:
     # An integer must fit the contracts between services, which use 32 bits, whatever the schema says.
     bound = _INT32 if schema.get("type") == "integer" else math.inf
-    least, most = schema.get("minimum", -bound), schema.get("maximum", bound)
-    if value < least:
-        return f"at least {least}"
-    return f"at most {most}" if value > most else None
+    minimum, maximum = schema.get("minimum", -bound), schema.get("maximum", bound)
+    if value < minimum:
+        return f"at least {minimum}"
+    return f"at most {maximum}" if value > maximum else None
 
 
 def _is_of(value: Any, kind: str) -> bool:

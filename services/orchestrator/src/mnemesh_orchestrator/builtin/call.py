@@ -14,10 +14,10 @@ class BuiltinCall:
     """A call of a built-in tool.
 
     `effect_prefix` is "{step_id}/{call ordinal}". It is the same after a restart, so that an effect is not repeated and
-    its first result is returned again. `time_zone` (IANA) is the agent's. `run_id` and `sight` (the revisions that the
-    agent has seen of its blocks, which the call's own edits advance) are None outside of a turn. `conversation` is the
-    conversation of the call, if any, and `heard` the last user message in it. `memory_scope` is the scope of memories
-    that the agent shares with others, in addition to its own.
+    its first result is returned again. `time_zone` (IANA) is the agent's. `run_id` and `seen_revisions` are None
+    outside of a turn. `seen_revisions` holds the revisions of blocks that the agent has seen, its own edits included.
+    `conversation` is the conversation of the call, if any, and `last_user_text` the last user message in it.
+    `memory_scope` is the scope of memories that the agent shares with others, in addition to its own.
     """
 
     name: str
@@ -28,8 +28,8 @@ class BuiltinCall:
     run_id: str | None
     effect_prefix: str
     conversation: Conversation | None = None
-    sight: SeenRevisions | None = None
-    heard: str = ""
+    seen_revisions: SeenRevisions | None = None
+    last_user_text: str = ""
     memory_scope: str | None = None
 
     @property
@@ -48,12 +48,12 @@ class BuiltinCall:
 
     def base_revision(self, label: str) -> int | None:
         """Returns the revision of a block that the agent has seen; None outside of a turn, where no prompt shows it."""
-        return None if self.sight is None else self.sight.of(label)
+        return None if self.seen_revisions is None else self.seen_revisions.of(label)
 
-    def has_edited(self, label: str, revision: int, before: str | None = None) -> None:
+    def record_edit(self, label: str, revision: int, before: str | None = None) -> None:
         """Records the revision that the call created of the block under `label`, which was called `before`."""
-        if self.sight is not None:
-            self.sight.edited(label, revision, before)
+        if self.seen_revisions is not None:
+            self.seen_revisions.edited(label, revision, before)
 
     def effect(self, ordinal: int) -> str:
         """Returns the request id of the call's effect with this number."""

@@ -19,51 +19,51 @@ from mnemesh_orchestrator.model.core_memory import (
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 
 END_OF_BLOCK = -1
-_MOVED_ON = (
+_BLOCK_CHANGED = (
     "Nothing was edited: another author changed the memory block with label `{label}` after it was shown to you. It "
     "now reads:\n\n{value}\n\nRepeat the edit on this text if you still want it."
 )
 
 
-async def append(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> None:
+async def append(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> None:
     """Runs core_memory_append."""
-    await _edit(blocks, call, given["label"], Append(given["content"]))
+    await _edit(blocks, call, arguments["label"], Append(arguments["content"]))
 
 
-async def replace_all(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> None:
+async def replace_all(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> None:
     """Runs core_memory_replace."""
-    await _edit(blocks, call, given["label"], ReplaceAll(given["old_content"], given["new_content"]))
+    await _edit(blocks, call, arguments["label"], ReplaceAll(arguments["old_content"], arguments["new_content"]))
 
 
-async def replace(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+async def replace(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs memory_replace."""
-    return await edited(blocks, call, given["label"], ReplaceUnique(given["old_str"], given["new_str"]))
+    return await apply_edit(blocks, call, arguments["label"], ReplaceUnique(arguments["old_str"], arguments["new_str"]))
 
 
-async def insert(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+async def insert(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs memory_insert."""
-    label = given["label"]
-    return await edited(blocks, call, label, insertion(call, label, given["new_str"], given))
+    label = arguments["label"]
+    return await apply_edit(blocks, call, label, insert_edit(call, label, arguments["new_str"], arguments))
 
 
-async def rethink(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+async def rethink(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs memory_rethink."""
-    label = given["label"]
-    return await edited(blocks, call, label, Rethink(given["new_memory"], call.base_revision(label)))
+    label = arguments["label"]
+    return await apply_edit(blocks, call, label, Rethink(arguments["new_memory"], call.base_revision(label)))
 
 
-async def apply_patch(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+async def apply_patch(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs memory_apply_patch."""
-    return await edited(blocks, call, given["label"], Patch(given["patch"]))
+    return await apply_edit(blocks, call, arguments["label"], Patch(arguments["patch"]))
 
 
-def insertion(call: BuiltinCall, label: str, text: str, given: Mapping[str, Any]) -> InsertLine:
+def insert_edit(call: BuiltinCall, label: str, text: str, arguments: Mapping[str, Any]) -> InsertLine:
     """Returns an edit that inserts text after a line that the agent has seen, or appends it if no line is given."""
-    line = given.get("insert_line", END_OF_BLOCK)
+    line = arguments.get("insert_line", END_OF_BLOCK)
     return InsertLine(line, text, None if line == END_OF_BLOCK else call.base_revision(label))
 
 
-async def edited(blocks: CoreMemoryPort, call: BuiltinCall, label: str, edit: BlockEdit) -> str:
+async def apply_edit(blocks: CoreMemoryPort, call: BuiltinCall, label: str, edit: BlockEdit) -> str:
     """Makes the edit as the first effect of the call and returns the text for the model.
 
     Raises:
@@ -76,7 +76,7 @@ async def edited(blocks: CoreMemoryPort, call: BuiltinCall, label: str, edit: Bl
             raise
         # The error carries as much of the value as fits into trailers.
         now = (await core_memory(blocks, call)).block(label)
-        raise Refused(_MOVED_ON.format(label=label, value=now.value if now is not None else "")) from error
+        raise Refused(_BLOCK_CHANGED.format(label=label, value=now.value if now is not None else "")) from error
     return (
         f"The core memory block with label `{label}` has been edited. Review the changes and make sure they are as "
         "expected (correct indentation, no duplicate lines, etc). Edit the memory block again if necessary."
@@ -90,4 +90,4 @@ async def core_memory(blocks: CoreMemoryPort, call: BuiltinCall) -> CoreMemory:
 
 async def _edit(blocks: CoreMemoryPort, call: BuiltinCall, label: str, edit: BlockEdit) -> None:
     block = await blocks.edit(call.effect(0), call.author, label, edit)
-    call.has_edited(label, block.revision)
+    call.record_edit(label, block.revision)

@@ -11,7 +11,7 @@ from mnemesh_orchestrator.builtin import core_memory, episodic, search, voice
 from mnemesh_orchestrator.builtin.arguments import ParseFailure, check
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
 from mnemesh_orchestrator.builtin.memory_commands import run_command
-from mnemesh_orchestrator.builtin.refusals import is_told, refusal
+from mnemesh_orchestrator.builtin.refusals import is_for_model, refusal_text
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
 from mnemesh_orchestrator.model.custom_tools import ToolResult
 from mnemesh_orchestrator.model.models import ToolSchema
@@ -22,7 +22,7 @@ from mnemesh_orchestrator.ports.recall import RecallPort
 
 __all__ = ["BuiltinCall", "BuiltinTools"]
 
-_MOST_ERROR_CHARACTERS: Final = 1000
+_MAX_ERROR_CHARACTERS: Final = 1000
 
 _Tool = Callable[[BuiltinCall, Mapping[str, Any]], Awaitable[str | None]]
 
@@ -74,32 +74,32 @@ class BuiltinTools:
         model.
 
         Raises:
-            MnemeshError: a service could not be reached, was too slow or failed. Whether the effect took place is
-                unknown. The same call may be made again.
+            MnemeshError: a service could not be reached, exceeded its deadline or failed. The effect may have taken
+                place. The same call may be repeated.
         """
-        given = check(call.arguments, self.schema(call.name))
-        if isinstance(given, ParseFailure):
-            return _failed(call, "ARGUMENTS_INVALID", given.text)
+        arguments = check(call.arguments, self.schema(call.name))
+        if isinstance(arguments, ParseFailure):
+            return _failed(call, "ARGUMENTS_INVALID", arguments.text)
         try:
-            text = await self._tools[call.name](call, given)
+            text = await self._tools[call.name](call, arguments)
         except Refused as refused:
             return _failed(call, "REFUSED", str(refused))
         except MnemeshError as error:
-            if not is_told(error):
+            if not is_for_model(error):
                 raise
-            return _failed(call, error.reason, refusal(error, call))
+            return _failed(call, error.reason, refusal_text(error, call))
         return ToolResult(ok=True, text=str(text))
 
 
-async def _send_message(_call: BuiltinCall, _given: Mapping[str, Any]) -> str:
+async def _send_message(_call: BuiltinCall, _arguments: Mapping[str, Any]) -> str:
     """Does nothing: the user reads the message in the arguments of the call."""
     return "Sent message successfully."
 
 
-async def _finish_edits(_call: BuiltinCall, _given: Mapping[str, Any]) -> None:
+async def _finish_edits(_call: BuiltinCall, _arguments: Mapping[str, Any]) -> None:
     """Does nothing: tool rules end the turn after it."""
 
 
 def _failed(call: BuiltinCall, reason: str, text: str) -> ToolResult:
     trace = f"Error executing function {call.name}: {reason}: {text}"
-    return ToolResult(ok=False, text=text, stderr=(trace[:_MOST_ERROR_CHARACTERS],))
+    return ToolResult(ok=False, text=text, stderr=(trace[:_MAX_ERROR_CHARACTERS],))

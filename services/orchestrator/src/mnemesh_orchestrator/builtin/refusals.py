@@ -23,10 +23,10 @@ _CODES: Final = frozenset(
     }
 )
 
-# The service has tried what it can. Waiting would mean waiting for a third party, so the model is told.
+# The service has exhausted its retries of a third party, so the error goes to the model.
 _REASONS: Final = frozenset({"EMBEDDER_UNAVAILABLE"})
 
-# The names that the tools use for the fields of requests.
+# The names of the tools' arguments for the fields of requests.
 _REPLACE: Final = {"old_text": "old_str", "new_text": "new_str"}
 _ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
     "core_memory_append": {"text": "content"},
@@ -40,15 +40,15 @@ _ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-def is_told(error: MnemeshError) -> bool:
+def is_for_model(error: MnemeshError) -> bool:
     """Returns whether the error is an answer for the model, and not a failure of the mesh."""
     return error.code in _CODES or error.reason in _REASONS
 
 
-def refusal(error: MnemeshError, call: BuiltinCall) -> str:
+def refusal_text(error: MnemeshError, call: BuiltinCall) -> str:
     """Returns the error text for the model."""
-    words = _WORDS.get(error.reason)
-    return words(error, call) if words is not None else error.message
+    render = _TEXTS.get(error.reason)
+    return render(error, call) if render is not None else error.message
 
 
 def _field(error: MnemeshError, call: BuiltinCall) -> str:
@@ -57,7 +57,7 @@ def _field(error: MnemeshError, call: BuiltinCall) -> str:
     return _ARGUMENTS.get(call.name, {}).get(field, field)
 
 
-def _given(call: BuiltinCall, field: str) -> str:
+def _argument(call: BuiltinCall, field: str) -> str:
     name = _ARGUMENTS.get(call.name, {}).get(field, field)
     return str(call.arguments.get(name, ""))
 
@@ -75,7 +75,7 @@ def _line_number_prefix(error: MnemeshError, call: BuiltinCall) -> str:
 
 
 def _text_not_found(error: MnemeshError, call: BuiltinCall) -> str:
-    old, label = _given(call, "old_text"), _label(error)
+    old, label = _argument(call, "old_text"), _label(error)
     if call.name == "core_memory_replace":
         return f"Old content '{old}' not found in memory block '{label}'"
     return (
@@ -86,7 +86,7 @@ def _text_not_found(error: MnemeshError, call: BuiltinCall) -> str:
 def _text_ambiguous(error: MnemeshError, call: BuiltinCall) -> str:
     lines = ", ".join(line.strip() for line in error.metadata.get("lines", "").split(","))
     return (
-        f"No replacement was performed. Multiple occurrences of old_str `{_given(call, 'old_text')}` in lines "
+        f"No replacement was performed. Multiple occurrences of old_str `{_argument(call, 'old_text')}` in lines "
         f"[{lines}]. Please ensure it is unique."
     )
 
@@ -120,12 +120,12 @@ def _embedder_unavailable(_error: MnemeshError, call: BuiltinCall) -> str:
 def _invalid_argument(error: MnemeshError, call: BuiltinCall) -> str:
     name = _field(error, call)
     if name in ("start_date", "end_date", "start_datetime", "end_datetime"):
-        given = call.arguments.get(name, "")
-        return f"Invalid {name} format: {given}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
+        value = call.arguments.get(name, "")
+        return f"Invalid {name} format: {value}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
     return f"{name}: {error.message}" if name in call.arguments else error.message
 
 
-_WORDS: Final[Mapping[str, Callable[[MnemeshError, BuiltinCall], str]]] = {
+_TEXTS: Final[Mapping[str, Callable[[MnemeshError, BuiltinCall], str]]] = {
     "BLOCK_READ_ONLY": lambda _error, _call: READ_ONLY_TEXT,
     "BLOCK_LABEL_TAKEN": lambda error, _: f"There is already a memory block with label `{_label(error)}`.",
     "BLOCK_LINE_NUMBER_PREFIX": _line_number_prefix,

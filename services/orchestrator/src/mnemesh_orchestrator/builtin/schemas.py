@@ -71,7 +71,7 @@ def _label() -> dict[str, Any]:
     return {name: _text(description)}
 
 
-_SPEAKING: Final = (
+_SPEECH_TOOLS: Final = (
     _tool(
         "send_message",
         "Sends a message to the user. Nothing else that you do is visible to them.",
@@ -79,7 +79,7 @@ _SPEAKING: Final = (
     ),
 )
 
-_SEARCHING: Final = (
+_SEARCH_TOOLS: Final = (
     _tool(
         "conversation_search",
         "Searches everything that was ever said between you and the user, by words and by meaning, also what you no "
@@ -129,7 +129,7 @@ _SEARCHING: Final = (
     ),
 )
 
-_EDITING: Final = (
+_EDIT_TOOLS: Final = (
     _tool(
         "core_memory_append",
         "Adds a line at the end of a memory block.",
@@ -200,7 +200,7 @@ _EDITING: Final = (
     ),
 )
 
-_VOICE: Final = (
+_VOICE_TOOLS: Final = (
     _tool(
         "search_memory",
         "Searches what you know and what was said before. What the user just said is searched for by itself; it takes "
@@ -235,6 +235,6 @@ _VOICE: Final = (
 )
 
 BUILTIN_SCHEMAS: Final[Mapping[str, ToolSchema]] = {
-    schema.name: schema for schema in (*_SPEAKING, *_SEARCHING, *_EDITING, *_VOICE)
+    schema.name: schema for schema in (*_SPEECH_TOOLS, *_SEARCH_TOOLS, *_EDIT_TOOLS, *_VOICE_TOOLS)
 }
 """Every built-in tool by its name, without the arguments that mnemesh adds."""

@@ -19,44 +19,44 @@ _CONVERSATION_LIMIT: Final = 5
 _ARCHIVAL_LIMIT: Final = 10
 
 
-async def conversation_search(recall: RecallPort, clock: Clock, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+async def conversation_search(recall: RecallPort, clock: Clock, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs conversation_search."""
     hits = await recall.search(
         call.agent_id,
-        given["query"],
-        roles=given.get("roles", ()),
-        limit=given.get("limit", _CONVERSATION_LIMIT),
-        start_date=given.get("start_date"),
-        end_date=given.get("end_date"),
+        arguments["query"],
+        roles=arguments.get("roles", ()),
+        limit=arguments.get("limit", _CONVERSATION_LIMIT),
+        start_date=arguments.get("start_date"),
+        end_date=arguments.get("end_date"),
         time_zone=call.time_zone,
     )
     zone = ZoneInfo(call.time_zone)
-    results = [shown_message(hit, zone, clock.now()) for hit in hits]
+    results = [message_result(hit, zone, clock.now()) for hit in hits]
     message = f"Showing {len(results)} results:" if results else "No results found."
     return json.dumps({"message": message, "results": results}, ensure_ascii=False)
 
 
-async def archival_search(archival: ArchivalPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+async def archival_search(archival: ArchivalPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs archival_memory_search. A blank query finds nothing; the service would list the latest passages."""
-    if not given["query"].strip():
+    if not arguments["query"].strip():
         return "[]"
     hits = await archival.search(
         call.agent_id,
-        given["query"],
-        tags=given.get("tags", ()),
-        match_all_tags=given.get("tag_match_mode") == "all",
-        limit=given.get("top_k", _ARCHIVAL_LIMIT),
-        start_date=given.get("start_datetime"),
-        end_date=given.get("end_datetime"),
+        arguments["query"],
+        tags=arguments.get("tags", ()),
+        match_all_tags=arguments.get("tag_match_mode") == "all",
+        limit=arguments.get("top_k", _ARCHIVAL_LIMIT),
+        start_date=arguments.get("start_datetime"),
+        end_date=arguments.get("end_datetime"),
         time_zone=call.time_zone,
     )
     zone = ZoneInfo(call.time_zone)
-    return json.dumps([shown_passage(hit, zone) for hit in hits], ensure_ascii=False)
+    return json.dumps([passage_result(hit, zone) for hit in hits], ensure_ascii=False)
 
 
-async def archival_insert(archival: ArchivalPort, call: BuiltinCall, given: Mapping[str, Any]) -> None:
+async def archival_insert(archival: ArchivalPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> None:
     """Runs archival_memory_insert."""
-    await archival.insert(call.effect(0), call.agent_id, given["content"], given.get("tags", ()))
+    await archival.insert(call.effect(0), call.agent_id, arguments["content"], arguments.get("tags", ()))
 
 
 def time_ago(moment: datetime, now: datetime) -> str:
@@ -68,7 +68,7 @@ def time_ago(moment: datetime, now: datetime) -> str:
     return f"{seconds}s ago"
 
 
-def shown_message(hit: MessageHit, zone: ZoneInfo, now: datetime) -> dict[str, Any]:
+def message_result(hit: MessageHit, zone: ZoneInfo, now: datetime) -> dict[str, Any]:
     """Returns a found message as the model reads it."""
     created_at = hit.message.created_at
     thinking = "\n".join(part.text for part in hit.message.content if isinstance(part, ReasoningPart))
@@ -82,7 +82,7 @@ def shown_message(hit: MessageHit, zone: ZoneInfo, now: datetime) -> dict[str, A
     }
 
 
-def shown_passage(hit: PassageHit, zone: ZoneInfo) -> dict[str, Any]:
+def passage_result(hit: PassageHit, zone: ZoneInfo) -> dict[str, Any]:
     """Returns a found passage as the model reads it."""
     return {
         "timestamp": hit.created_at.astimezone(zone).isoformat(timespec="seconds"),

@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 from mnemesh_kit.clock import Clock
 
 from mnemesh_orchestrator.builtin.call import BuiltinCall, Refused
-from mnemesh_orchestrator.builtin.core_memory import edited
-from mnemesh_orchestrator.builtin.search import shown_message, shown_passage
+from mnemesh_orchestrator.builtin.core_memory import apply_edit
+from mnemesh_orchestrator.builtin.search import message_result, passage_result
 from mnemesh_orchestrator.model.archival import PassageHit
 from mnemesh_orchestrator.model.core_memory import Rethink
 from mnemesh_orchestrator.ports.archival import ArchivalPort
@@ -20,83 +20,82 @@ from mnemesh_orchestrator.ports.recall import RecallPort
 
 USER_BLOCK: Final = "human"
 _LIMIT: Final = 5
-_MARK: Final = r"(?:\((?:Older|Newer)\)\s*)?"
+_AGE_MARK: Final = r"(?:\((?:Older|Newer)\)\s*)?"
 _HEADING: Final = re.compile(r"^\s*\((?:Older|Newer)\)")
-_LINE: Final = re.compile(rf"^\s*{_MARK}(\d{{1,9}})[.:)]\s*{_MARK}(.*)$")
+_LINE: Final = re.compile(rf"^\s*{_AGE_MARK}(\d{{1,9}})[.:)]\s*{_AGE_MARK}(.*)$")
 
 
 async def search_memory(
-    recall: RecallPort, archival: ArchivalPort, clock: Clock, call: BuiltinCall, given: Mapping[str, Any]
+    recall: RecallPort, archival: ArchivalPort, clock: Clock, call: BuiltinCall, arguments: Mapping[str, Any]
 ) -> str:
     """Runs search_memory: searches the archive for the last user message, and the conversation for each query."""
     now, zone = clock.now(), ZoneInfo(call.time_zone)
-    oldest, newest = given.get("start_minutes_ago"), given.get("end_minutes_ago")
+    oldest, newest = arguments.get("start_minutes_ago"), arguments.get("end_minutes_ago")
     if oldest is not None and newest is not None and newest > oldest:
         raise Refused("end_minutes_ago must not be longer ago than start_minutes_ago.")
     start, end = _moment(now, oldest), _moment(now, newest)
     passages: tuple[PassageHit, ...] = ()
-    if call.heard.strip():
+    if call.last_user_text.strip():
         passages = await archival.search(
-            call.agent_id, call.heard, limit=_LIMIT, start_date=start, end_date=end, time_zone=call.time_zone
+            call.agent_id, call.last_user_text, limit=_LIMIT, start_date=start, end_date=end, time_zone=call.time_zone
         )
-    said = {}
-    for query in dict.fromkeys(given.get("convo_keyword_queries", ())):
+    messages_by_query = {}
+    for query in dict.fromkeys(arguments.get("convo_keyword_queries", ())):
         hits = await recall.search(
             call.agent_id, query, limit=_LIMIT, start_date=start, end_date=end, time_zone=call.time_zone
         )
-        said[query] = [shown_message(hit, zone, now) for hit in hits]
-    found = {
-        "archival_search_results": [shown_passage(hit, zone) for hit in passages],
-        "convo_keyword_search_results": said,
+        messages_by_query[query] = [message_result(hit, zone, now) for hit in hits]
+    results = {
+        "archival_search_results": [passage_result(hit, zone) for hit in passages],
+        "convo_keyword_search_results": messages_by_query,
     }
-    return json.dumps(found, ensure_ascii=False)
+    return json.dumps(results, ensure_ascii=False)
 
 
-async def store_memories(archival: ArchivalPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+async def store_memories(archival: ArchivalPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs store_memories: stores chunks of the agent's transcript as passages, with the reason why each matters."""
-    lines = transcript(call.heard)
-    texts = [_memory(lines, chunk, place) for place, chunk in enumerate(given["chunks"])]
-    for place, text in enumerate(texts):
-        await archival.insert(call.effect(place), call.agent_id, text)
+    lines = transcript(call.last_user_text)
+    texts = [_memory(lines, chunk, index) for index, chunk in enumerate(arguments["chunks"])]
+    for index, text in enumerate(texts):
+        await archival.insert(call.effect(index), call.agent_id, text)
     return f"Stored {len(texts)} {'memory' if len(texts) == 1 else 'memories'}."
 
 
-async def rethink_user_memory(blocks: CoreMemoryPort, call: BuiltinCall, given: Mapping[str, Any]) -> str:
+async def rethink_user_memory(blocks: CoreMemoryPort, call: BuiltinCall, arguments: Mapping[str, Any]) -> str:
     """Runs rethink_user_memory: replaces the block about the user."""
-    return await edited(blocks, call, USER_BLOCK, Rethink(given["new_memory"], call.base_revision(USER_BLOCK)))
+    return await apply_edit(blocks, call, USER_BLOCK, Rethink(arguments["new_memory"], call.base_revision(USER_BLOCK)))
 
 
 def transcript(text: str) -> Mapping[int, str]:
-    """Returns the lines of a transcript by their index: `0.
+    """Returns the lines of a transcript by their index.
 
-    user: …`, marked (Older) or (Newer), or listed under such a mark.
-
-    A line without an index continues the line before it.
+    A line looks like `0. user: …`. It is marked (Older) or (Newer), or listed under such a heading. A line without an
+    index continues the line before it.
     """
     lines: dict[int, str] = {}
-    last: int | None = None
+    last_index: int | None = None
     for line in text.splitlines():
-        if (found := _LINE.match(line)) is not None:
-            last = int(found[1])
-            lines[last] = found[2]
+        if (match := _LINE.match(line)) is not None:
+            last_index = int(match[1])
+            lines[last_index] = match[2]
         elif _HEADING.match(line):
-            last = None
-        elif last is not None and line.strip():
-            lines[last] += f"\n{line}"
+            last_index = None
+        elif last_index is not None and line.strip():
+            lines[last_index] += f"\n{line}"
     return lines
 
 
-def _memory(lines: Mapping[int, str], chunk: Mapping[str, Any], place: int) -> str:
+def _memory(lines: Mapping[int, str], chunk: Mapping[str, Any], index: int) -> str:
     first, last = chunk["start_index"], chunk["end_index"]
     if not lines:
-        raise Refused("You were given no transcript with numbered lines, so that there is nothing to store.")
+        raise Refused("The last message has no transcript with numbered lines, so there is nothing to store.")
     if first > last or first not in lines or last not in lines:
         raise Refused(
-            f"chunks[{place}] goes from line {first} to line {last}; the transcript has the lines {min(lines)} to "
+            f"chunks[{index}] goes from line {first} to line {last}; the transcript has the lines {min(lines)} to "
             f"{max(lines)}. Nothing was stored."
         )
-    said = "\n".join(text for index, text in lines.items() if first <= index <= last)
-    return f"{chunk['context']}\n\n{said}"
+    text = "\n".join(text for index, text in lines.items() if first <= index <= last)
+    return f"{chunk['context']}\n\n{text}"
 
 
 def _moment(now: datetime, minutes_ago: int | None) -> str | None:

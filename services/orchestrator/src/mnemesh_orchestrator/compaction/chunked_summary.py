@@ -12,12 +12,12 @@ from mnemesh_orchestrator.llm.errors import ContextOverflow
 
 _log = structlog.get_logger("mnemesh.compaction")
 
-MOST_PARTS: Final = 8
+MAX_PARTS: Final = 8
 MIN_CAPACITY: Final = 2_000
 """The number of characters that any summary model is assumed to accept."""
-_HALVINGS: Final = 3
+_MAX_HALVINGS: Final = 3
 
-Ask = Callable[[int, int, int], Awaitable[None]]
+ReadPart = Callable[[int, int, int], Awaitable[None]]
 """Reads one part: the items from one index to another, in at most so many characters."""
 
 
@@ -28,7 +28,7 @@ class ChunkedReader:
     clock: Clock
     call_seconds: float
 
-    async def read(self, sizes: Sequence[int], capacity: int, ask: Ask) -> None:
+    async def read(self, sizes: Sequence[int], capacity: int, read_part: ReadPart) -> None:
         """Reads items of these sizes (in characters) in order, all at once if they fit into `capacity`.
 
         Each part is requested once. If the provider finds it too long, it and the rest are cut smaller. If a part
@@ -38,17 +38,17 @@ class ChunkedReader:
             SummaryFailed: the last part returned nothing, the provider accepts no part however short, or the model is
                 down.
         """
-        began, slowest = self.clock.monotonic(), 0.0
+        started_at, slowest = self.clock.monotonic(), 0.0
         done = parts = overflows = 0
         is_hurried = False
         while done < len(sizes):
             end = len(sizes) if is_hurried else _end(sizes, done, capacity)
-            asked = self.clock.monotonic()
+            part_started_at = self.clock.monotonic()
             try:
-                await ask(done, end, capacity)
+                await read_part(done, end, capacity)
             except ContextOverflow as error:
                 overflows += 1
-                if overflows == _HALVINGS:
+                if overflows == _MAX_HALVINGS:
                     raise SummaryFailed("the provider accepts no transcript, however short") from error
                 capacity = max(MIN_CAPACITY, min(capacity, sum(sizes[done:end])) // 2)
                 continue
@@ -59,9 +59,9 @@ class ChunkedReader:
                 is_hurried = True
                 continue
             now = self.clock.monotonic()
-            done, parts, slowest = end, parts + 1, max(slowest, now - asked)
-            is_late = now - began + 2 * slowest > 2 * self.call_seconds
-            is_hurried = is_hurried or is_late or parts == MOST_PARTS - 1
+            done, parts, slowest = end, parts + 1, max(slowest, now - part_started_at)
+            is_late = now - started_at + 2 * slowest > 2 * self.call_seconds
+            is_hurried = is_hurried or is_late or parts == MAX_PARTS - 1
 
 
 def part_capacity(capacity: int) -> int:
@@ -77,9 +77,9 @@ def _end(sizes: Sequence[int], start: int, capacity: int) -> int:
     part = part_capacity(capacity)
     if sum(sizes[start:]) <= (part if start else capacity):
         return len(sizes)
-    part = max(part, sum(sizes) // MOST_PARTS + 1)
-    end, taken = start + 1, sizes[start]
-    while end < len(sizes) and taken + sizes[end] <= part:
-        taken += sizes[end]
+    part = max(part, sum(sizes) // MAX_PARTS + 1)
+    end, size = start + 1, sizes[start]
+    while end < len(sizes) and size + sizes[end] <= part:
+        size += sizes[end]
         end += 1
     return end

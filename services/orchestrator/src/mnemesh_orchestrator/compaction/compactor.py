@@ -2,15 +2,15 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import structlog
 from mnemesh_kit.clock import Clock
 
 from mnemesh_orchestrator.compaction.episodic import EpisodicSummarizer
-from mnemesh_orchestrator.compaction.modes import DEFAULT_CLIP_CHARS, DEFAULT_SHARE, Mode, chain, mode_of
-from mnemesh_orchestrator.compaction.planner import Plan, is_crowded, within_turn
+from mnemesh_orchestrator.compaction.modes import DEFAULT_CLIP_CHARS, DEFAULT_SHARE, Mode, fallback_chain, mode_of
+from mnemesh_orchestrator.compaction.planner import Cut, is_crowded, plan_within_turn
 from mnemesh_orchestrator.compaction.port import (
     CompactionPlan,
     CompactionRequest,
@@ -27,92 +27,54 @@ from mnemesh_orchestrator.ports.recall import RecallPort
 
 _log = structlog.get_logger("mnemesh.compaction")
 
-WHOLE_SECONDS: Final = 300.0
+TOTAL_SECONDS: Final = 300.0
 _NOTE_TOKENS: Final = 80
 """The tokens that the summary message costs in addition to its text."""
-LEAST_GAIN: Final = 2 * _NOTE_TOKENS
+MIN_GAIN: Final = 2 * _NOTE_TOKENS
 """Fewer tokens than this are not worth a summary, which costs some itself."""
 _DIGEST: Final = "digest"
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    plan: Plan
-    tokens: int
-    """The size limits of a summary."""
-
-
 class ModelCompactor:
-    """A Compactor that calls models within a time limit, and finally uses excerpts.
+    """A Compactor that calls models within a time limit, and falls back to excerpts.
 
-    It raises no errors of its own: if every model of the chain fails, the summary consists of excerpts.
+    It never raises because of a model: if every model of the chain fails, the summary consists of excerpts.
     """
 
-    def __init__(self, writers: Mapping[str, Summarizer], *, whole_seconds: float = WHOLE_SECONDS) -> None:
+    def __init__(self, summarizers: Mapping[str, Summarizer], *, total_seconds: float = TOTAL_SECONDS) -> None:
         """Takes the summarizers by the names that the table of modes uses."""
-        self._writers = writers
-        self._whole_seconds = whole_seconds
+        self._summarizers = summarizers
+        self._total_seconds = total_seconds
 
-    async def compact(self, occasion: CompactionRequest) -> CompactionPlan | None:
+    async def compact(self, request: CompactionRequest) -> CompactionPlan | None:
         """See Compactor."""
-        mode = mode_of(occasion.settings)
-        chosen = self._choose(occasion, mode)
-        if chosen is None:
+        mode = mode_of(request.settings)
+        cut = _choose_cut(request, mode)
+        if cut is None:
             return None
         try:
-            async with asyncio.timeout(self._whole_seconds):
-                found = await self._by_models(occasion, mode, chosen)
+            async with asyncio.timeout(self._total_seconds):
+                plan = await self._summarize(request, mode, cut)
         except TimeoutError:
-            _log.warning("summary_timed_out", seconds=self._whole_seconds)
-            found = None
-        return found or self._digest(occasion, chosen)
+            _log.warning("summary_timed_out", seconds=self._total_seconds)
+            plan = None
+        return plan or _with_digest(request, cut)
 
-    async def _by_models(self, occasion: CompactionRequest, mode: Mode, chosen: _Chosen) -> CompactionPlan | None:
+    async def _summarize(self, request: CompactionRequest, first: Mode, cut: Cut) -> CompactionPlan | None:
+        """Returns the plan with the summary of the first mode that succeeds. A fallback evicts by its own planner."""
         down: set[str] = set()
-        for each in chain(mode):
-            # A fallback mode evicts by its own plan, if it has one.
-            ours = chosen if each is mode else self._choose(occasion, each) or chosen
+        for mode in fallback_chain(first):
+            mode_cut = cut if mode is first else _choose_cut(request, mode) or cut
+            limit = _summary_limit(request, mode_cut)
             try:
-                written = await self._writers[each.writer].write(
-                    SummaryRequest(occasion, ours.plan, each.name, ours.tokens), down
+                summary = await self._summarizers[mode.summarizer].summarize(
+                    SummaryRequest(request, mode_cut, mode.name, limit), down
                 )
             except SummaryFailed as error:
-                _log.warning("summary_failed", mode=each.name, why=str(error))
+                _log.warning("summary_failed", mode=mode.name, error=str(error))
                 continue
-            return CompactionPlan(ours.plan, self._fitted(occasion, written, ours), each.name)
+            return CompactionPlan(mode_cut, _shortened(request, summary, limit), mode.name)
         return None
-
-    def _digest(self, occasion: CompactionRequest, chosen: _Chosen) -> CompactionPlan:
-        limit = min(_clip_chars(occasion), max(chosen.tokens, 1) * 4)
-        summary = digest(chosen.plan.evicted, limit)
-        written = Summary(SUMMARY_NOTE + summary, summary)
-        return CompactionPlan(chosen.plan, self._fitted(occasion, written, chosen), _DIGEST)
-
-    def _choose(self, occasion: CompactionRequest, mode: Mode) -> _Chosen | None:
-        sizes, messages, start = occasion.sizes, occasion.messages, occasion.current
-        plan = within_turn(messages, start, sizes) if is_crowded(start, sizes) else None
-        if plan is None:
-            share = occasion.settings.sliding_window_percentage
-            plan = mode.plan(messages, start, sizes, DEFAULT_SHARE if share is None else share)
-        if plan is None or not _is_worth_it(occasion, plan):
-            return None
-        if occasion.least_gain is None:
-            return _Chosen(plan, sizes.summary)
-        return _Chosen(plan, min(sizes.summary, plan.evicted_tokens - _NOTE_TOKENS))
-
-    def _fitted(self, occasion: CompactionRequest, written: Summary, chosen: _Chosen) -> Summary:
-        """Returns the summary, cut if it is longer than the limit."""
-        summary = clipped(written.summary, _clip_chars(occasion))
-        while (tokens := occasion.tokens(summary)) > chosen.tokens:
-            bare = summary.removesuffix(CLIPPED)
-            shorter = min(len(bare) - 1, int(len(bare) * chosen.tokens / tokens))
-            if shorter <= 0:
-                summary = ""
-                break
-            summary = clipped(bare, shorter)
-        if summary == written.summary:
-            return written
-        return replace(written, text=written.text.replace(written.summary, summary), summary=summary)
 
 
 def model_compactor(
@@ -122,15 +84,15 @@ def model_compactor(
     clock: Clock,
     *,
     call_seconds: float = CALL_SECONDS,
-    whole_seconds: float = WHOLE_SECONDS,
+    total_seconds: float = TOTAL_SECONDS,
 ) -> ModelCompactor:
     """Returns the compactor with the summarizers of every mode."""
-    writers: dict[str, Summarizer] = {
+    summarizers: dict[str, Summarizer] = {
         "transcript": TranscriptSummarizer(models, clock, call_seconds),
         "self": SelfSummarizer(models, call_seconds),
         "episodic": EpisodicSummarizer(models, episodes, recall, clock, call_seconds),
     }
-    return ModelCompactor(writers, whole_seconds=whole_seconds)
+    return ModelCompactor(summarizers, total_seconds=total_seconds)
 
 
 def summary_tokens(clip_chars: int | None, limit: int) -> int:
@@ -139,12 +101,49 @@ def summary_tokens(clip_chars: int | None, limit: int) -> int:
     return max(_NOTE_TOKENS, min(characters // 3, limit // 8))
 
 
-def _clip_chars(occasion: CompactionRequest) -> int:
-    given = occasion.settings.clip_chars
-    return DEFAULT_CLIP_CHARS if given is None else given
+def _choose_cut(request: CompactionRequest, mode: Mode) -> Cut | None:
+    sizes, messages, start = request.sizes, request.messages, request.turn_start
+    cut = plan_within_turn(messages, start, sizes) if is_crowded(start, sizes) else None
+    if cut is None:
+        share = request.settings.sliding_window_percentage
+        cut = mode.planner(messages, start, sizes, DEFAULT_SHARE if share is None else share)
+    return cut if cut is not None and _is_worthwhile(request, cut) else None
 
 
-def _is_worth_it(occasion: CompactionRequest, plan: Plan) -> bool:
-    if occasion.least_gain is None:
-        return len(plan.evicted) > 1 or plan.evicted_tokens > LEAST_GAIN
-    return plan.evicted_tokens >= max(LEAST_GAIN, occasion.least_gain)
+def _summary_limit(request: CompactionRequest, cut: Cut) -> int:
+    """Returns the token limit of a summary, which leaves a gain if one is required."""
+    if request.min_gain is None:
+        return request.sizes.summary
+    return min(request.sizes.summary, cut.evicted_tokens - _NOTE_TOKENS)
+
+
+def _with_digest(request: CompactionRequest, cut: Cut) -> CompactionPlan:
+    limit = _summary_limit(request, cut)
+    text = digest(cut.evicted, min(_clip_chars(request), max(limit, 1) * 4))
+    return CompactionPlan(cut, _shortened(request, Summary(SUMMARY_NOTE + text, text), limit), _DIGEST)
+
+
+def _shortened(request: CompactionRequest, summary: Summary, limit: int) -> Summary:
+    """Returns the summary, cut if it is longer than the limits in tokens and characters."""
+    text = clipped(summary.text, _clip_chars(request))
+    while (tokens := request.text_tokens(text)) > limit:
+        bare = text.removesuffix(CLIPPED)
+        shorter = min(len(bare) - 1, int(len(bare) * limit / tokens))
+        if shorter <= 0:
+            text = ""
+            break
+        text = clipped(bare, shorter)
+    if text == summary.text:
+        return summary
+    return replace(summary, window_text=summary.window_text.replace(summary.text, text), text=text)
+
+
+def _clip_chars(request: CompactionRequest) -> int:
+    configured = request.settings.clip_chars
+    return DEFAULT_CLIP_CHARS if configured is None else configured
+
+
+def _is_worthwhile(request: CompactionRequest, cut: Cut) -> bool:
+    if request.min_gain is None:
+        return len(cut.evicted) > 1 or cut.evicted_tokens > MIN_GAIN
+    return cut.evicted_tokens >= max(MIN_GAIN, request.min_gain)

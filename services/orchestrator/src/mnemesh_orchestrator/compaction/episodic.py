@@ -9,23 +9,23 @@ from mnemesh_kit.errors import MnemeshError
 from mnemesh_types.messages import Role
 
 from mnemesh_orchestrator.compaction.chunked_summary import MIN_CAPACITY, ChunkedReader
-from mnemesh_orchestrator.compaction.extraction import FORMAT, Material, commits_of, length_of, problem_of
-from mnemesh_orchestrator.compaction.merge import folded
-from mnemesh_orchestrator.compaction.planner import turns_in, whole_turns
+from mnemesh_orchestrator.compaction.extraction import FORMAT, Material, answer_problem, parse_commits, rendered_length
+from mnemesh_orchestrator.compaction.merge import merge_commits
+from mnemesh_orchestrator.compaction.planner import count_turns, split_turns
 from mnemesh_orchestrator.compaction.port import ModelCatalog, Summary, SummaryFailed, SummaryRequest
 from mnemesh_orchestrator.compaction.snapshot import EPISODES, EPISODIC_HEADING, snapshot, with_commits
 from mnemesh_orchestrator.compaction.summarizers import (
     CALL_SECONDS,
     SummaryModel,
-    aside,
-    said,
+    complete_text,
+    instruction_message,
     summary_model_request,
     summary_models,
     transcript_capacity,
 )
-from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, halved, notes
+from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, summary_text, without_middle
 from mnemesh_orchestrator.llm.errors import ContextOverflow
-from mnemesh_orchestrator.llm.formats import demand
+from mnemesh_orchestrator.llm.formats import format_instruction
 from mnemesh_orchestrator.model.episodes import EpisodeCommit, MemoryBundle, MemoryScope
 from mnemesh_orchestrator.ports.episodes import EpisodesPort
 from mnemesh_orchestrator.ports.recall import RecallPort
@@ -34,10 +34,10 @@ _log = structlog.get_logger("mnemesh.compaction")
 
 _KNOWN_FACTS: Final = 100
 """The number of most salient facts that the model sees, and may contradict or confirm."""
-_TRIES: Final = 3
-_ANSWER: Final = 4
+_MAX_ATTEMPTS: Final = 3
+_QUOTED_CHARACTERS_PER_TOKEN: Final = 4
 """The characters of an unusable answer that are shown to the model, per token of its summaries."""
-_AGAIN: Final = (
+_RETRY_INSTRUCTION: Final = (
     "That answer cannot be used: {problem}\n"
     "Answer again with the whole JSON object, and nothing else. Labels are those of the material: m1, f1."
 )
@@ -56,114 +56,117 @@ class EpisodicSummarizer:
     clock: Clock
     call_seconds: float = CALL_SECONDS
 
-    async def write(self, task: SummaryRequest, down: set[str]) -> Summary:
+    async def summarize(self, request: SummaryRequest, down: set[str]) -> Summary:
         """See Summarizer."""
-        bundle, material = await self._material(task)
-        why = "no model can draw memories"
-        for summary_model in await summary_models(self.models, task):
+        bundle, material = await self._material(request)
+        problem = "no model can extract memories"
+        for summary_model in await summary_models(self.models, request):
             handle = summary_model.info.handle
             if handle in down:
-                why = f"{handle} does not answer"
+                problem = f"{handle} does not answer"
                 continue
             try:
-                commits = await self._extract(task, summary_model, bundle, material)
+                commits = await self._extract(request, summary_model, bundle, material)
             except SummaryFailed as error:
-                why = str(error)
+                problem = str(error)
                 if error.is_down:
                     down.add(handle)
                 continue
-            return _written(task, bundle, commits)
-        raise SummaryFailed(why)
+            return _summary(request, bundle, commits)
+        raise SummaryFailed(problem)
 
-    async def _material(self, task: SummaryRequest) -> tuple[MemoryBundle, Material]:
-        occasion = task.occasion
-        messages = tuple(message for message in task.plan.evicted if message.role is not Role.SUMMARY)
+    async def _material(self, request: SummaryRequest) -> tuple[MemoryBundle, Material]:
+        compaction = request.compaction
+        messages = tuple(message for message in request.cut.evicted if message.role is not Role.SUMMARY)
         if not messages:
             raise SummaryFailed("no turn leaves the window")
-        scope = MemoryScope(occasion.agent_id, occasion.settings.memory_scope)
+        scope = MemoryScope(compaction.agent_id, compaction.settings.memory_scope)
         try:
             bundle = await self.episodes.bundle(scope, EPISODES, _KNOWN_FACTS)
-            stored = await self.recall.get_context(occasion.conversation_id)
+            stored = await self.recall.get_context(compaction.conversation_id)
         except MnemeshError as error:
             raise SummaryFailed(error.message) from error
         known = (*messages, *(stored.messages if stored is not None else ()))
         turns = {message.id: message.turn_id for message in known if message.turn_id is not None}
-        return bundle, Material(scope, occasion.conversation_id, messages, bundle.facts, turns)
+        return bundle, Material(scope, compaction.conversation_id, messages, bundle.facts, turns)
 
     async def _extract(
-        self, task: SummaryRequest, summary_model: SummaryModel, bundle: MemoryBundle, material: Material
+        self, request: SummaryRequest, summary_model: SummaryModel, bundle: MemoryBundle, material: Material
     ) -> tuple[EpisodeCommit, ...]:
         """Returns the memories that a model extracts from all turns, in several calls if they do not fit into one.
 
         Later calls know the facts of earlier ones.
         """
-        turns = whole_turns(material.messages)
+        turns = split_turns(material.messages)
         commits: tuple[EpisodeCommit, ...] = ()
 
-        async def ask(start: int, end: int, limit: int) -> None:
+        async def read_part(start: int, end: int, limit: int) -> None:
             nonlocal commits
             messages = tuple(message for turn in turns[start:end] for message in turn)
             part = replace(material, messages=messages, facts=with_commits(bundle, commits).facts)
-            text = part.shown(limit, _earlier(task) if start == 0 else "")
-            commits = folded(commits, await self._extract_with(task, summary_model, part, text))
+            text = part.render(limit, _earlier_notes(request) if start == 0 else "")
+            commits = merge_commits(commits, await self._extract_with(request, summary_model, part, text))
 
-        sizes = [length_of(turn) for turn in turns]
-        everything = material.shown(sum(sizes), _earlier(task))
+        sizes = [rendered_length(turn) for turn in turns]
+        everything = material.render(sum(sizes), _earlier_notes(request))
         # Facts and notes are shown with the turns.
         capacity = max(
-            MIN_CAPACITY, transcript_capacity(task, summary_model, everything) - (len(everything) - sum(sizes))
+            MIN_CAPACITY, transcript_capacity(request, summary_model, everything) - (len(everything) - sum(sizes))
         )
-        await ChunkedReader(self.clock, self.call_seconds).read(sizes, capacity, ask)
+        await ChunkedReader(self.clock, self.call_seconds).read(sizes, capacity, read_part)
         return commits
 
     async def _extract_with(
-        self, task: SummaryRequest, summary_model: SummaryModel, material: Material, shown: str
+        self, request: SummaryRequest, summary_model: SummaryModel, material: Material, text: str
     ) -> tuple[EpisodeCommit, ...]:
         """Extracts memories with one model.
 
-        It is told what is wrong with an answer. Of the last one, the usable part is used.
+        An unusable answer is returned to the model with the problem. Of the last answer, the usable part is used.
         """
-        request = summary_model_request(task, summary_model, shown)
-        told = demand(FORMAT, summary_model.info)
-        if told is not None:
-            prompt = request.messages[0]
-            more = aside(Role.SYSTEM, f"{prompt.text}\n\n{told}", task)
-            request = replace(request, messages=(more, *request.messages[1:]))
-        request = replace(request, response_format=FORMAT)
-        asked = request.messages
-        text = await said(summary_model.client, request, self.call_seconds)
-        for _ in range(_TRIES - 1):
-            problem = problem_of(text, material)
+        llm_request = summary_model_request(request, summary_model, text)
+        instruction = format_instruction(FORMAT, summary_model.info)
+        if instruction is not None:
+            prompt = llm_request.messages[0]
+            system = instruction_message(Role.SYSTEM, f"{prompt.text}\n\n{instruction}", request)
+            llm_request = replace(llm_request, messages=(system, *llm_request.messages[1:]))
+        llm_request = replace(llm_request, response_format=FORMAT)
+        first_messages = llm_request.messages
+        answer = await complete_text(summary_model.client, llm_request, self.call_seconds)
+        for _ in range(_MAX_ATTEMPTS - 1):
+            problem = answer_problem(answer, material)
             if problem is None:
                 break
             _log.warning("memory_extraction_unusable", model=summary_model.info.handle, problem=problem)
-            # An answer that runs on does not fit with the material, and neither do two answers.
-            shown = halved(text, max(MIN_CAPACITY, task.tokens * _ANSWER))
-            words = (aside(Role.ASSISTANT, shown, task), aside(Role.USER, _AGAIN.format(problem=problem), task))
-            request = replace(request, messages=(*asked, *words))
+            # A very long answer would not fit with the material, and neither would two answers.
+            quoted = without_middle(answer, max(MIN_CAPACITY, request.tokens * _QUOTED_CHARACTERS_PER_TOKEN))
+            retry = (
+                instruction_message(Role.ASSISTANT, quoted, request),
+                instruction_message(Role.USER, _RETRY_INSTRUCTION.format(problem=problem), request),
+            )
+            llm_request = replace(llm_request, messages=(*first_messages, *retry))
             try:
-                text = await said(summary_model.client, request, self.call_seconds)
+                answer = await complete_text(summary_model.client, llm_request, self.call_seconds)
             except (SummaryFailed, ContextOverflow):
                 break
-        commits = commits_of(text, material, summary_model.info.handle)
+        commits = parse_commits(answer, material, summary_model.info.handle)
         if not commits:
             raise SummaryFailed(f"{summary_model.info.handle} returned no usable memories")
         return commits
 
 
-def _earlier(task: SummaryRequest) -> str:
+def _earlier_notes(request: SummaryRequest) -> str:
     """Returns the summary at the head of the window, unless it is memory that recall holds already."""
-    found = [notes(message) for message in task.plan.evicted if message.role is Role.SUMMARY]
-    return "" if not found or found[-1].startswith(EPISODIC_HEADING) else found[-1]
+    notes = [summary_text(message) for message in request.cut.evicted if message.role is Role.SUMMARY]
+    return "" if not notes or notes[-1].startswith(EPISODIC_HEADING) else notes[-1]
 
 
-def _written(task: SummaryRequest, bundle: MemoryBundle, commits: tuple[EpisodeCommit, ...]) -> Summary:
-    occasion = task.occasion
-    clip = occasion.settings.clip_chars
-    kept = occasion.messages[task.plan.end : occasion.current]
+def _summary(request: SummaryRequest, bundle: MemoryBundle, commits: tuple[EpisodeCommit, ...]) -> Summary:
+    compaction = request.compaction
+    clip = compaction.settings.clip_chars
+    remaining = compaction.messages[request.cut.end : compaction.turn_start]
 
     def fits(text: str) -> bool:
-        return occasion.tokens(text) <= task.tokens and (clip is None or len(text) <= clip)
+        return compaction.text_tokens(text) <= request.tokens and (clip is None or len(text) <= clip)
 
-    text = snapshot(with_commits(bundle, commits), turns_in(kept), fits)
+    text = snapshot(with_commits(bundle, commits), count_turns(remaining), fits)
     return Summary(SUMMARY_NOTE + text, text, commits)

@@ -9,39 +9,40 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from mnemesh_kit.text import storable
 from mnemesh_types.messages import Message, Role
 
-from mnemesh_orchestrator.compaction.lenient_json import object_in
+from mnemesh_orchestrator.compaction.lenient_json import parse_object
 from mnemesh_orchestrator.compaction.transcript import transcript
 from mnemesh_orchestrator.llm.formats import text_problem, value_problem
 from mnemesh_orchestrator.model.episodes import Change, EpisodeCommit, Fact, FactChange, MemoryScope, NewEpisode
 from mnemesh_orchestrator.model.models import ResponseFormat
 
-LONGEST_SUMMARY: Final = 20_000
-_LONGEST_FACT: Final = 1_000
-_LONGEST_TAG: Final = 100
-_LONGEST_SHOWN: Final = 20_000
-_MOST_EPISODES: Final = 10
-_MOST_FACTS: Final = 100
-_MOST_TAGS: Final = 20
+MAX_SUMMARY_CHARACTERS: Final = 20_000
+_MAX_FACT_CHARACTERS: Final = 1_000
+_MAX_TAG_CHARACTERS: Final = 100
+_MAX_MESSAGE_CHARACTERS: Final = 20_000
+_MAX_EPISODES: Final = 10
+_MAX_FACTS: Final = 100
+_MAX_TAGS: Final = 20
 _CHANGES: Final = {"new": Change.ADD, "contradicts": Change.SUPERSEDE, "confirms": Change.CONFIRM}
 
 _SHARE: Final = {"type": "number", "description": "from 0 to 1"}
 _TAGS: Final = {"type": "array", "items": {"type": "string"}}
 
 
-def _closed(**properties: Any) -> dict[str, Any]:
+def _object_schema(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-_EPISODE: Final = _closed(
+_EPISODE: Final = _object_schema(
     summary={"type": "string"},
     tags=_TAGS,
     salience=_SHARE,
     first_message={"type": "string", "description": "label of the first message that it covers, as m1"},
     last_message={"type": "string", "description": "label of the last message that it covers"},
 )
-_FACT: Final = _closed(
+_FACT: Final = _object_schema(
     text={"type": "string", "description": "one statement that is understood by itself"},
     tags=_TAGS,
     confidence=_SHARE,
@@ -50,7 +51,7 @@ _FACT: Final = _closed(
     relation={"type": "string", "enum": list(_CHANGES)},
     known_fact={"type": ["string", "null"], "description": "label of the known fact that it contradicts or confirms"},
 )
-SCHEMA: Final = _closed(episodes={"type": "array", "items": _EPISODE}, facts={"type": "array", "items": _FACT})
+SCHEMA: Final = _object_schema(episodes={"type": "array", "items": _EPISODE}, facts={"type": "array", "items": _FACT})
 FORMAT: Final = ResponseFormat("json_schema", "memories", json.dumps(SCHEMA, separators=(",", ":")), strict=True)
 _ITEMS: Final = {
     "episodes": replace(FORMAT, schema=json.dumps(_EPISODE)),
@@ -71,116 +72,116 @@ class Material:
     facts: Sequence[Fact]
     turns: Mapping[str, str]
 
-    def shown(self, limit: int, earlier: str = "") -> str:
+    def render(self, limit: int, earlier_notes: str = "") -> str:
         """Returns the material as the model reads it, the conversation in at most about `limit` characters."""
-        facts = "\n".join(f"[f{place}] {' '.join(fact.text.split())}" for place, fact in enumerate(self.facts, 1))
+        facts = "\n".join(f"[f{index}] {' '.join(fact.text.split())}" for index, fact in enumerate(self.facts, 1))
         parts = [
             f"Known facts:\n{facts}" if facts else "",
-            f"Earlier notes:\n{earlier}" if earlier else "",
+            f"Earlier notes:\n{earlier_notes}" if earlier_notes else "",
             f"Conversation:\n{_conversation(self.messages, limit)}",
         ]
         return "\n\n".join(filter(None, parts))
 
 
-def length_of(messages: Sequence[Message]) -> int:
+def rendered_length(messages: Sequence[Message]) -> int:
     """Returns the approximate number of characters of messages in the material."""
-    return sum(len(_labelled(9_999, message, _LONGEST_SHOWN)) + 1 for message in messages)
+    return sum(len(_labelled(9_999, message, _MAX_MESSAGE_CHARACTERS)) + 1 for message in messages)
 
 
-def problem_of(text: str, material: Material) -> str | None:
+def answer_problem(text: str, material: Material) -> str | None:
     """Returns why an answer cannot be used, or None."""
     problem = text_problem(text, FORMAT)
-    return problem or _Reading(material).problem(json.loads(text))
+    return problem or _AnswerReader(material).problem(json.loads(text))
 
 
-def commits_of(text: str, material: Material, model: str) -> tuple[EpisodeCommit, ...]:
+def parse_commits(text: str, material: Material, model: str) -> tuple[EpisodeCommit, ...]:
     """Returns one commit for each episode of an answer, the facts with the last.
 
-    Items that do not match the schema and labels that name nothing are left out. Empty if no episode is left.
+    Items that do not match the schema, and unknown labels, are left out. Empty if no episode is left.
     """
-    return _Reading(material).commits(object_in(text), model)
+    return _AnswerReader(material).commits(parse_object(text), model)
 
 
-class _Reading:
+class _AnswerReader:
     """An answer and the material that it was extracted from."""
 
     def __init__(self, material: Material) -> None:
         self._material = material
-        self._places = {f"m{place}": place - 1 for place in range(1, len(material.messages) + 1)}
-        self._facts = {f"f{place}": fact for place, fact in enumerate(material.facts, 1)}
+        self._indexes = {f"m{index}": index - 1 for index in range(1, len(material.messages) + 1)}
+        self._facts = {f"f{index}": fact for index, fact in enumerate(material.facts, 1)}
 
     def problem(self, value: Mapping[str, Any]) -> str | None:
         """Returns what is wrong with an answer that matches the schema, or None."""
         if not any(item["summary"].strip() for item in value["episodes"]):
             return "episodes: there must be at least one, with a summary"
-        for place, item in enumerate(value["episodes"]):
+        for index, item in enumerate(value["episodes"]):
             for name in ("first_message", "last_message"):
-                if item[name] not in self._places:
-                    return f"episodes[{place}].{name}: there is no message {item[name]!r}"
-            if len(item["summary"]) > LONGEST_SUMMARY:
-                return f"episodes[{place}].summary: it is longer than {LONGEST_SUMMARY} characters"
+                if item[name] not in self._indexes:
+                    return f"episodes[{index}].{name}: there is no message {item[name]!r}"
+            if len(item["summary"]) > MAX_SUMMARY_CHARACTERS:
+                return f"episodes[{index}].summary: it is longer than {MAX_SUMMARY_CHARACTERS} characters"
         return next(filter(None, (self._fact_problem(*numbered) for numbered in enumerate(value["facts"]))), None)
 
     def commits(self, value: Mapping[str, Any], model: str) -> tuple[EpisodeCommit, ...]:
         """See `commits_of`."""
-        episodes = [self._episode(item) for item in _usable(value, "episodes")[:_MOST_EPISODES]]
-        changes = [self._change(item) for item in _usable(value, "facts")[:_MOST_FACTS]]
-        kept = [episode for episode in episodes if episode.summary]
-        given = _once(change for change in changes if change is not None)
+        episodes = [self._episode(item) for item in _usable(value, "episodes")[:_MAX_EPISODES]]
+        changes = [self._change(item) for item in _usable(value, "facts")[:_MAX_FACTS]]
+        episodes = [episode for episode in episodes if episode.summary]
+        own_changes = _deduplicated(change for change in changes if change is not None)
         scope, conversation_id = self._material.scope, self._material.conversation_id
         return tuple(
-            EpisodeCommit(scope, conversation_id, episode, given if episode is kept[-1] else (), model)
-            for episode in kept
+            EpisodeCommit(scope, conversation_id, episode, own_changes if episode is episodes[-1] else (), model)
+            for episode in episodes
         )
 
-    def _fact_problem(self, place: int, item: Mapping[str, Any]) -> str | None:
-        unknown = [label for label in item["messages"] if label not in self._places]
+    def _fact_problem(self, index: int, item: Mapping[str, Any]) -> str | None:
+        unknown = [label for label in item["messages"] if label not in self._indexes]
         if unknown:
-            return f"facts[{place}].messages: there is no message {unknown[0]!r}"
+            return f"facts[{index}].messages: there is no message {unknown[0]!r}"
         if not item["messages"]:
-            return f"facts[{place}].messages: name the messages that it comes from"
-        if not item["text"].strip() or len(item["text"]) > _LONGEST_FACT:
-            return f"facts[{place}].text: it must have between 1 and {_LONGEST_FACT} characters"
+            return f"facts[{index}].messages: name the messages that it comes from"
+        if not item["text"].strip() or len(item["text"]) > _MAX_FACT_CHARACTERS:
+            return f"facts[{index}].text: it must have between 1 and {_MAX_FACT_CHARACTERS} characters"
         if item["relation"] != "new" and item["known_fact"] not in self._facts:
-            return f"facts[{place}].known_fact: there is no known fact {item['known_fact']!r}"
+            return f"facts[{index}].known_fact: there is no known fact {item['known_fact']!r}"
         return None
 
     def _episode(self, item: Mapping[str, Any]) -> NewEpisode:
         messages = self._material.messages
-        first = self._places.get(item["first_message"], 0)
-        last = self._places.get(item["last_message"], len(messages) - 1)
+        first = self._indexes.get(item["first_message"], 0)
+        last = self._indexes.get(item["last_message"], len(messages) - 1)
         covered = messages[first : last + 1] if first <= last else messages
         turns = self._material.turns
         return NewEpisode(
-            summary=_plain(item["summary"])[:LONGEST_SUMMARY],
+            summary=_plain(item["summary"])[:MAX_SUMMARY_CHARACTERS],
             message_ids=tuple(message.id for message in covered),
             turn_ids=tuple(dict.fromkeys(turns[message.id] for message in covered if message.id in turns)),
             tags=_tags(item["tags"]),
-            salience=_share(item["salience"]),
+            salience=_clamped(item["salience"]),
         )
 
     def _change(self, item: Mapping[str, Any]) -> FactChange | None:
         text = " ".join(_plain(item["text"]).split())
-        places = sorted({self._places[label] for label in item["messages"] if label in self._places})
-        if not text or len(text) > _LONGEST_FACT or not places:
+        indexes = sorted({self._indexes[label] for label in item["messages"] if label in self._indexes})
+        if not text or len(text) > _MAX_FACT_CHARACTERS or not indexes:
             return None
         messages = self._material.messages
         known = self._facts.get(item["known_fact"] or "")
         change = Change.ADD if known is None else _CHANGES[item["relation"]]
         if known is None and item["relation"] == "confirms":
             return None
-        # A fact is valid from when it was first told; a contradiction from when it was said.
-        told = messages[places[-1 if change is Change.SUPERSEDE else 0]].created_at
+        # A fact is valid from its first message, a contradiction from its last.
+        told_at = messages[indexes[-1 if change is Change.SUPERSEDE else 0]].created_at
         if change is Change.SUPERSEDE and known is not None and known.valid_from is not None:
-            told = max(told, known.valid_from + timedelta(microseconds=1))
+            told_at = max(told_at, known.valid_from + timedelta(microseconds=1))
         return FactChange(
             change=change,
             text=text,
-            message_ids=tuple(messages[place].id for place in places),
-            told_at=told,
+            message_ids=tuple(messages[index].id for index in indexes),
+            told_at=told_at,
             tags=_tags(item["tags"]),
-            confidence=_share(item["confidence"]),
-            salience=_share(item["salience"]),
+            confidence=_clamped(item["confidence"]),
+            salience=_clamped(item["salience"]),
             fact_id=None if change is Change.ADD or known is None else known.id,
         )
 
@@ -192,22 +193,22 @@ def _usable(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     return [item for item in items if isinstance(item, dict) and value_problem(item, _ITEMS[name]) is None]
 
 
-def _once(changes: Iterable[FactChange]) -> tuple[FactChange, ...]:
+def _deduplicated(changes: Iterable[FactChange]) -> tuple[FactChange, ...]:
     """Leaves out a second change of the same fact, which recall would refuse, and a repeated text."""
-    kept: list[FactChange] = []
+    result: list[FactChange] = []
     for change in changes:
-        is_again = any(change.fact_id is not None and change.fact_id == other.fact_id for other in kept)
-        if not is_again and all(change.text.casefold() != other.text.casefold() for other in kept):
-            kept.append(change)
-    return tuple(kept)
+        is_repeated = any(change.fact_id is not None and change.fact_id == other.fact_id for other in result)
+        if not is_repeated and all(change.text.casefold() != other.text.casefold() for other in result):
+            result.append(change)
+    return tuple(result)
 
 
 def _conversation(messages: Sequence[Message], limit: int) -> str:
-    most = max(200, limit // max(1, min(len(messages), 20)))
-    whole = [_labelled(place, message, limit) for place, message in enumerate(messages, 1)]
-    if sum(map(len, whole)) <= limit:
-        return "\n".join(filter(None, whole))
-    lines = [_labelled(place, message, most) for place, message in enumerate(messages, 1)]
+    message_limit = max(200, limit // max(1, min(len(messages), 20)))
+    lines = [_labelled(index, message, limit) for index, message in enumerate(messages, 1)]
+    if sum(map(len, lines)) <= limit:
+        return "\n".join(filter(None, lines))
+    lines = [_labelled(index, message, message_limit) for index, message in enumerate(messages, 1)]
     return _without_middle([line for line in lines if line], limit)
 
 
@@ -215,39 +216,39 @@ def _without_middle(lines: list[str], limit: int) -> str:
     """Returns the beginning and the end. Whole lines are left out, so that no label is cut."""
     head: list[str] = []
     tail: list[str] = []
-    taken_head = taken_tail = 0
+    head_size = tail_size = 0
     while len(head) + len(tail) < len(lines):
-        takes_head = taken_head * 2 <= taken_tail
+        takes_head = head_size * 2 <= tail_size
         line = lines[len(head)] if takes_head else lines[-1 - len(tail)]
-        if taken_head + taken_tail + len(line) + 1 > limit:
+        if head_size + tail_size + len(line) + 1 > limit:
             break
         if takes_head:
             head.append(line)
-            taken_head += len(line) + 1
+            head_size += len(line) + 1
         else:
             tail.append(line)
-            taken_tail += len(line) + 1
+            tail_size += len(line) + 1
     missing = len(lines) - len(head) - len(tail)
     gap = [f"[... {missing} messages are left out here ...]"] if missing else []
     return "\n".join((*head, *gap, *reversed(tail)))
 
 
-def _labelled(place: int, message: Message, limit: int) -> str:
+def _labelled(index: int, message: Message, limit: int) -> str:
     text = transcript((message,), limit)
     if not text:
         return ""
     when = f" {message.created_at:%Y-%m-%d %H:%M}" if message.role is Role.USER else ""
-    return f"[m{place}{when}] {text}"
+    return f"[m{index}{when}] {text}"
 
 
 def _plain(text: str) -> str:
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").strip()
+    return storable(text).strip()
 
 
 def _tags(tags: Sequence[str]) -> tuple[str, ...]:
-    plain = (" ".join(_plain(tag).split())[:_LONGEST_TAG] for tag in tags)
-    return tuple(dict.fromkeys(filter(None, plain)))[:_MOST_TAGS]
+    plain = (" ".join(_plain(tag).split())[:_MAX_TAG_CHARACTERS] for tag in tags)
+    return tuple(dict.fromkeys(filter(None, plain)))[:_MAX_TAGS]
 
 
-def _share(value: float) -> float:
+def _clamped(value: float) -> float:
     return min(1.0, max(0.0, float(value)))

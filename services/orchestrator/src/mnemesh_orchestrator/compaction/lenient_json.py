@@ -5,21 +5,21 @@ from typing import Any, Final
 
 _DECODER: Final = json.JSONDecoder(strict=False)
 _CLOSING: Final = {"{": "}", "[": "]"}
-_DEEPEST: Final = 100
+_MAX_DEPTH: Final = 100
 """The maximum depth. Deeper answers are not copied at every bracket."""
 
 
-def object_in(text: str) -> dict[str, Any]:
+def parse_object(text: str) -> dict[str, Any]:
     """Returns the object that starts at the first brace; of a truncated one its complete part. Empty if there is none.
 
     Takes time in proportion to the text.
     """
-    begin = text.find("{")
-    if begin < 0:
+    start = text.find("{")
+    if start < 0:
         return {}
-    for candidate in (text, _closed(text, begin)):
+    for candidate in (text, _completed(text, start)):
         try:
-            value = _encodable(_DECODER.raw_decode(candidate, begin)[0])
+            value = _encodable(_DECODER.raw_decode(candidate, start)[0])
         except (ValueError, RecursionError):
             continue
         return value if isinstance(value, dict) else {}
@@ -31,22 +31,22 @@ def _encodable(value: Any) -> Any:
     return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
-def _closed(text: str, begin: int) -> str:
+def _completed(text: str, start: int) -> str:
     """Returns the text up to the last complete inner value, followed by the brackets that close the outer ones."""
-    still_open: list[str] = []
-    whole, rest = begin, ""
+    open_brackets: list[str] = []
+    complete_end, closing = start, ""
     is_string = is_escaped = False
-    for place in range(begin, len(text)):
-        character = text[place]
+    for index in range(start, len(text)):
+        character = text[index]
         if is_string:
             is_string = is_escaped or character != '"'
             is_escaped = character == "\\" and not is_escaped
         elif character == '"':
             is_string = True
         elif character in _CLOSING:
-            still_open.append(_CLOSING[character])
-        elif still_open and character == still_open[-1]:
-            still_open.pop()
-            if len(still_open) < _DEEPEST:
-                whole, rest = place + 1, "".join(reversed(still_open))
-    return text[:whole] + rest
+            open_brackets.append(_CLOSING[character])
+        elif open_brackets and character == open_brackets[-1]:
+            open_brackets.pop()
+            if len(open_brackets) < _MAX_DEPTH:
+                complete_end, closing = index + 1, "".join(reversed(open_brackets))
+    return text[:complete_end] + closing

@@ -1,4 +1,4 @@
-"""Merges memories that were extracted in parts: what a later part says about a fact of an earlier one."""
+"""Merges memories that were extracted in parts: a later part may confirm or contradict a fact of an earlier one."""
 
 import re
 from collections.abc import Sequence
@@ -9,27 +9,28 @@ from mnemesh_orchestrator.model.episodes import Change, EpisodeCommit, FactChang
 _PENDING = re.compile(r"new-(\d+)-(\d+)")
 
 
-def folded(commits: Sequence[EpisodeCommit], more: Sequence[EpisodeCommit]) -> tuple[EpisodeCommit, ...]:
+def merge_commits(commits: Sequence[EpisodeCommit], later: Sequence[EpisodeCommit]) -> tuple[EpisodeCommit, ...]:
     """Returns the commits of the earlier parts, then those of a later one.
 
     Facts that are not stored yet have the ids of the snapshot. A contradicted fact is closed, and its contradiction is
     new. A confirmed fact gets more messages as evidence.
     """
     changes = [list(commit.changes) for commit in commits]
-    for commit in more:
-        own: list[FactChange] = []
+    for commit in later:
+        own_changes: list[FactChange] = []
         for change in commit.changes:
-            found = _PENDING.fullmatch(change.fact_id or "")
-            if found is None:
-                own.append(change)
+            pending = _PENDING.fullmatch(change.fact_id or "")
+            if pending is None:
+                own_changes.append(change)
                 continue
-            place, number = map(int, found.groups())
-            earlier = changes[place][number]
+            commit_index, change_index = map(int, pending.groups())
+            earlier = changes[commit_index][change_index]
             if change.change is Change.CONFIRM:
                 sources = dict.fromkeys((*earlier.message_ids, *change.message_ids))
-                changes[place][number] = replace(earlier, message_ids=tuple(sources))
+                changes[commit_index][change_index] = replace(earlier, message_ids=tuple(sources))
             else:
-                changes[place][number] = replace(earlier, ended_at=change.told_at)
-                own.append(replace(change, change=Change.ADD, fact_id=None))
-        changes.append(own)
-    return tuple(replace(commit, changes=tuple(own)) for commit, own in zip((*commits, *more), changes, strict=True))
+                changes[commit_index][change_index] = replace(earlier, ended_at=change.told_at)
+                own_changes.append(replace(change, change=Change.ADD, fact_id=None))
+        changes.append(own_changes)
+    all_commits = zip((*commits, *later), changes, strict=True)
+    return tuple(replace(commit, changes=tuple(own_changes)) for commit, own_changes in all_commits)

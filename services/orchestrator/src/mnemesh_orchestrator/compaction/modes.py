@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from math import ceil
 from typing import Final
 
-from mnemesh_orchestrator.compaction.planner import Planner, sliding, turns, whole
+from mnemesh_orchestrator.compaction.planner import Planner, plan_all, plan_sliding, plan_whole_turns
 from mnemesh_orchestrator.model.compaction import CompactionSettings
 
 DEFAULT_SHARE: Final = 0.3
@@ -14,27 +14,26 @@ DEFAULT_CLIP_CHARS: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A row of the table. `writer` names the summarizer; `falls_back_to` the mode that is tried next.
-
-    `lends_plan` means that the next mode evicts the same messages.
+    """A row of the table. `planner` chooses the cut. `summarizer` is a key of the compactor's summarizers. `fallback`
+    is the mode that is tried next; with `fallback_keeps_cut` it evicts the same messages.
     """
 
     name: str
-    plan: Planner
-    writer: str
-    falls_back_to: str | None
+    planner: Planner
+    summarizer: str
+    fallback: str | None
     trigger_ratio: float = 0.9
-    lends_plan: bool = False
+    fallback_keeps_cut: bool = False
 
 
 MODES: Final[Mapping[str, Mode]] = {
     mode.name: mode
     for mode in (
-        Mode("sliding_window", sliding, "transcript", "all"),
-        Mode("all", whole, "transcript", None),
-        Mode("self_compact_sliding_window", sliding, "self", "sliding_window"),
-        Mode("self_compact_all", whole, "self", "all"),
-        Mode("episodic", turns, "episodic", "sliding_window", trigger_ratio=0.8, lends_plan=True),
+        Mode("sliding_window", plan_sliding, "transcript", "all"),
+        Mode("all", plan_all, "transcript", None),
+        Mode("self_compact_sliding_window", plan_sliding, "self", "sliding_window"),
+        Mode("self_compact_all", plan_all, "self", "all"),
+        Mode("episodic", plan_whole_turns, "episodic", "sliding_window", trigger_ratio=0.8, fallback_keeps_cut=True),
     )
 }
 
@@ -44,12 +43,14 @@ def mode_of(settings: CompactionSettings | None) -> Mode:
     return MODES.get(settings.mode if settings else "sliding_window", MODES["sliding_window"])
 
 
-def chain(mode: Mode) -> tuple[Mode, ...]:
+def fallback_chain(mode: Mode) -> tuple[Mode, ...]:
     """Returns a mode and its fallbacks in order. After the last, the digest needs no model."""
     modes = [mode]
-    while (following := modes[-1].falls_back_to) is not None:
-        stand_in = MODES[following]
-        modes.append(replace(stand_in, plan=modes[-1].plan) if modes[-1].lends_plan else stand_in)
+    while (name := modes[-1].fallback) is not None:
+        fallback_mode = MODES[name]
+        modes.append(
+            replace(fallback_mode, planner=modes[-1].planner) if modes[-1].fallback_keeps_cut else fallback_mode
+        )
     return tuple(modes)
 
 
@@ -68,10 +69,10 @@ def trigger_tokens(ratio: float, budget: int) -> int:
     return ceil(round(ratio * max(0, budget), 6))
 
 
-def effective(agent: CompactionSettings | None, given: CompactionSettings | None) -> CompactionSettings:
+def effective_settings(settings: CompactionSettings | None, overrides: CompactionSettings | None) -> CompactionSettings:
     """Returns an agent's settings, overridden by those of one request. An empty mode overrides nothing."""
-    settings = agent or CompactionSettings()
-    if given is None:
+    settings = settings or CompactionSettings()
+    if overrides is None:
         return settings
-    own = {f.name: value for f in fields(given) if (value := getattr(given, f.name)) not in (None, "")}
-    return replace(settings, **own)
+    values = {f.name: value for f in fields(overrides) if (value := getattr(overrides, f.name)) not in (None, "")}
+    return replace(settings, **values)

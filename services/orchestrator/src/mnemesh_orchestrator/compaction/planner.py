@@ -10,12 +10,12 @@ from mnemesh_types.messages import Message, Role
 from mnemesh_orchestrator.model.approvals import open_request
 from mnemesh_orchestrator.prompt.packaging import event_type
 
-STEP: Final = 0.1
+SHARE_STEP: Final = 0.1
 """The additional share of the messages that each further attempt evicts."""
-_MOST_AIMED_AT: Final = 0.5
+_MAX_TARGET_SHARE: Final = 0.5
 TAIL_TURNS: Final = 4
 """The number of turns that stay before the current one if whole turns are evicted."""
-_NEAR: Final = 0.9
+_NEAR_TRIGGER: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Cut:
     """The messages that leave, in order, and those that stay after the system message and the summary.
 
     `end` is the index after the last message that leaves. The history up to it is complete.
@@ -48,17 +48,15 @@ class Plan:
     end: int
 
 
-Planner = Callable[[Sequence[Message], int, Sizes, float], Plan | None]
-"""Chooses the cut of a window from its messages, the start of the current turn, the sizes, and the share to evict
-first.
-
-Returns None if nothing may leave. The cut is one of `cuts`.
+Planner = Callable[[Sequence[Message], int, Sizes, float], Cut | None]
+"""Returns the cut of a window for its messages, the start of the current turn, the sizes, and the share to evict first;
+None if nothing may leave. The index is one of `cuts`.
 """
 
 
-def turn_start(messages: Sequence[Message], runs: Collection[str]) -> int:
+def turn_start(messages: Sequence[Message], run_ids: Collection[str]) -> int:
     """Returns the index of the first message of the turn of these runs; the length of the window if it has none."""
-    return next((place for place, message in enumerate(messages) if place and message.run_id in runs), len(messages))
+    return next((index for index, message in enumerate(messages) if index and message.run_id in run_ids), len(messages))
 
 
 def cuts(messages: Sequence[Message], end: int) -> list[int]:
@@ -69,92 +67,92 @@ def cuts(messages: Sequence[Message], end: int) -> list[int]:
     """
     returned = {item.tool_call_id for message in messages for item in message.tool_returns}
     request = open_request(messages)
-    waiting = min(_waiting(messages, returned), len(messages) if request is None else request.place)
+    waiting = min(_first_waiting(messages, returned), len(messages) if request is None else request.place)
     found: list[int] = []
     unanswered: set[str] = set()
-    for place in range(1, min(end, waiting, len(messages)) + 1):
-        if place > 1 and not unanswered:
-            found.append(place)
-        if place < len(messages):
-            message = messages[place]
+    for index in range(1, min(end, waiting, len(messages)) + 1):
+        if index > 1 and not unanswered:
+            found.append(index)
+        if index < len(messages):
+            message = messages[index]
             unanswered.difference_update(item.tool_call_id for item in message.tool_returns)
-            unanswered.update(made.id for made in message.tool_calls if made.id in returned)
+            unanswered.update(call.id for call in message.tool_calls if call.id in returned)
     return found
 
 
-def _waiting(messages: Sequence[Message], returned: set[str]) -> int:
+def _first_waiting(messages: Sequence[Message], returned: set[str]) -> int:
     waiting = len(messages)
-    for place in range(len(messages) - 1, 0, -1):
-        message = messages[place]
-        if any(made.id not in returned for made in message.tool_calls):
-            waiting = place
+    for index in range(len(messages) - 1, 0, -1):
+        message = messages[index]
+        if any(call.id not in returned for call in message.tool_calls):
+            waiting = index
         elif message.role not in (Role.TOOL, Role.APPROVAL):
             break
     return waiting
 
 
-def sliding(messages: Sequence[Message], start: int, sizes: Sizes, share: float) -> Plan | None:
+def plan_sliding(messages: Sequence[Message], start: int, sizes: Sizes, share: float) -> Cut | None:
     """Evicts the oldest share, and a tenth more at each further attempt until the rest is small enough.
 
     The rest is small enough at `1 - share` of the trigger (at least half of it). If no attempt reaches that, the goal
     is halfway between it and the trigger, then any size below the trigger, and finally all before the current turn is
     evicted.
     """
-    places = _foldable(messages, cuts(messages, start))
-    if not places:
+    indexes = _useful_cuts(messages, cuts(messages, start))
+    if not indexes:
         return None
-    aim = (1 - min(share, _MOST_AIMED_AT)) * sizes.trigger
-    tries = [_at_least(places, 1 + round(part * (len(messages) - 1))) for part in _shares(share)]
-    for goal in (aim, (aim + sizes.trigger) / 2, float(sizes.trigger - 1)):
-        for place in tries:
-            if _rest(sizes, place) <= goal:
-                return _cut_at(messages, place, sizes)
-    return _cut_at(messages, places[-1], sizes)
+    target = (1 - min(share, _MAX_TARGET_SHARE)) * sizes.trigger
+    candidates = [_first_from(indexes, 1 + round(part * (len(messages) - 1))) for part in _shares(share)]
+    for goal in (target, (target + sizes.trigger) / 2, float(sizes.trigger - 1)):
+        for index in candidates:
+            if _remaining_tokens(sizes, index) <= goal:
+                return _cut_at(messages, index, sizes)
+    return _cut_at(messages, indexes[-1], sizes)
 
 
-def whole(messages: Sequence[Message], start: int, sizes: Sizes, share: float) -> Plan | None:
+def plan_all(messages: Sequence[Message], start: int, sizes: Sizes, share: float) -> Cut | None:
     """Evicts everything before the current turn."""
     del share
-    places = _foldable(messages, cuts(messages, start))
-    return _cut_at(messages, places[-1], sizes) if places else None
+    indexes = _useful_cuts(messages, cuts(messages, start))
+    return _cut_at(messages, indexes[-1], sizes) if indexes else None
 
 
-def turns(messages: Sequence[Message], start: int, sizes: Sizes, share: float) -> Plan | None:
+def plan_whole_turns(messages: Sequence[Message], start: int, sizes: Sizes, share: float) -> Cut | None:
     """Evicts whole turns: all but the last four before the current one, or fewer than four if those are too many.
 
     They are too many if the rest would reach the trigger, or come so close that the next turn compacts again.
     """
     del share
     is_small = sizes.fixed + sum(sizes.messages) < sizes.trigger
-    begun = _turn_places(messages, start)
-    if is_small and len(begun) <= TAIL_TURNS:
+    turn_starts = _turn_starts(messages, start)
+    if is_small and len(turn_starts) <= TAIL_TURNS:
         return None
-    allowed = set(_foldable(messages, cuts(messages, start)))
-    tails = [place for place in (*begun[-TAIL_TURNS:], start) if place in allowed]
+    allowed = set(_useful_cuts(messages, cuts(messages, start)))
+    tails = [index for index in (*turn_starts[-TAIL_TURNS:], start) if index in allowed]
     if not tails:
         return None
-    for goal in (_NEAR * sizes.trigger, float(sizes.trigger - 1)):
-        for place in tails:
-            if _rest(sizes, place) <= goal:
-                return _cut_at(messages, place, sizes)
+    for goal in (_NEAR_TRIGGER * sizes.trigger, float(sizes.trigger - 1)):
+        for index in tails:
+            if _remaining_tokens(sizes, index) <= goal:
+                return _cut_at(messages, index, sizes)
     return _cut_at(messages, tails[-1], sizes)
 
 
-def turns_in(messages: Sequence[Message]) -> int:
+def count_turns(messages: Sequence[Message]) -> int:
     """Returns how many turns start in a range of messages."""
-    return len(_turn_places(messages, len(messages)))
+    return len(_turn_starts(messages, len(messages)))
 
 
-def whole_turns(messages: Sequence[Message]) -> list[tuple[Message, ...]]:
+def split_turns(messages: Sequence[Message]) -> list[tuple[Message, ...]]:
     """Returns the messages by turn. Messages before the first turn belong to it."""
-    starts = [0, *_turn_places(messages, len(messages))[1:], len(messages)]
+    starts = [0, *_turn_starts(messages, len(messages))[1:], len(messages)]
     return [tuple(messages[start:end]) for start, end in pairwise(starts) if start < end]
 
 
-def _turn_places(messages: Sequence[Message], end: int) -> list[int]:
+def _turn_starts(messages: Sequence[Message], end: int) -> list[int]:
     """Returns the indexes at which turns start: user messages that are not events."""
     return [
-        place for place in range(end) if messages[place].role is Role.USER and event_type(messages[place].text) is None
+        index for index in range(end) if messages[index].role is Role.USER and event_type(messages[index].text) is None
     ]
 
 
@@ -163,49 +161,52 @@ def is_crowded(start: int, sizes: Sizes) -> bool:
     return sizes.messages[0] + sizes.fixed + sizes.summary + sum(sizes.clipped[start:]) > sizes.limit
 
 
-def within_turn(messages: Sequence[Message], start: int, sizes: Sizes) -> Plan | None:
+def plan_within_turn(messages: Sequence[Message], start: int, sizes: Sizes) -> Cut | None:
     """Evicts everything before a turn that does not fit alone, and its oldest calls with their returns.
 
     The start of the turn stays, and its latest call with its returns.
     """
     body = next(
-        (p for p in range(start, len(messages)) if messages[p].role not in (Role.USER, Role.SYSTEM)), len(messages)
+        (index for index in range(start, len(messages)) if messages[index].role not in (Role.USER, Role.SYSTEM)),
+        len(messages),
     )
     head = next(reversed(cuts(messages, start)), 1)
-    inside = [place for place in cuts(messages, len(messages)) if body < place < len(messages)]
+    inside = [index for index in cuts(messages, len(messages)) if body < index < len(messages)]
     # A heartbeat alone is not a call.
-    inside = [p for p in inside if any(message.role is Role.ASSISTANT for message in messages[p:])]
+    inside = [index for index in inside if any(message.role is Role.ASSISTANT for message in messages[index:])]
     fixed = sizes.messages[0] + sizes.fixed + sizes.summary + sum(sizes.clipped[head:body])
-    end = next((p for p in inside if fixed + sum(sizes.clipped[p:]) <= sizes.limit), inside[-1] if inside else body)
+    end = next(
+        (index for index in inside if fixed + sum(sizes.clipped[index:]) <= sizes.limit), inside[-1] if inside else body
+    )
     evicted = (*messages[1:head], *messages[body:end])
     if all(message.role is Role.SUMMARY for message in evicted):
         return None
     tokens = sum(sizes.messages[1:head]) + sum(sizes.messages[body:end])
-    return Plan(evicted, (*messages[head:body], *messages[end:]), tokens, end if end > body else head)
+    return Cut(evicted, (*messages[head:body], *messages[end:]), tokens, end if end > body else head)
 
 
-def _foldable(messages: Sequence[Message], places: list[int]) -> list[int]:
+def _useful_cuts(messages: Sequence[Message], indexes: list[int]) -> list[int]:
     """Leaves out the indexes that would evict an earlier summary and nothing else."""
     least = 3 if len(messages) > 1 and messages[1].role is Role.SUMMARY else 2
-    return [place for place in places if place >= least]
+    return [index for index in indexes if index >= least]
 
 
 def _shares(first: float) -> Iterator[float]:
     share = first
     while share < 1:
         yield share
-        share = round(share + STEP, 6)
+        share = round(share + SHARE_STEP, 6)
     yield 1.0
 
 
-def _at_least(places: list[int], wanted: int) -> int:
-    return next((place for place in places if place >= wanted), places[-1])
+def _first_from(indexes: list[int], least: int) -> int:
+    return next((index for index in indexes if index >= least), indexes[-1])
 
 
-def _rest(sizes: Sizes, place: int) -> int:
+def _remaining_tokens(sizes: Sizes, index: int) -> int:
     # Few summaries use their limit. A longer one costs another attempt.
-    return sizes.messages[0] + sizes.fixed + sizes.summary // 3 + sum(sizes.messages[place:])
+    return sizes.messages[0] + sizes.fixed + sizes.summary // 3 + sum(sizes.messages[index:])
 
 
-def _cut_at(messages: Sequence[Message], place: int, sizes: Sizes) -> Plan:
-    return Plan(tuple(messages[1:place]), tuple(messages[place:]), sum(sizes.messages[1:place]), place)
+def _cut_at(messages: Sequence[Message], index: int, sizes: Sizes) -> Cut:
+    return Cut(tuple(messages[1:index]), tuple(messages[index:]), sum(sizes.messages[1:index]), index)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from mnemesh_types.messages import Message
 
-from mnemesh_orchestrator.compaction.planner import Plan, Sizes
+from mnemesh_orchestrator.compaction.planner import Cut, Sizes
 from mnemesh_orchestrator.llm.port import LlmClient, LlmRequest
 from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.episodes import EpisodeCommit
@@ -17,61 +17,62 @@ from mnemesh_orchestrator.model.models import ModelInfo
 class CompactionRequest:
     """A window that must become smaller.
 
-    `request` is the next request to the model, complete, with the window's messages at its head. `messages` are those,
-    system message first. `current` is the index where the current turn starts. `sizes` holds the trigger and the limit.
-    The messages that leave must have at least `least_gain` tokens; None accepts any gain, for a compaction on demand or
-    after the provider refused a request that the estimate allowed. `tokens` estimates a text, `measure` a request.
+    `llm_request` is the next request to the model, complete, with the window's messages at its head. `messages` are
+    those, system message first. `turn_start` is the index where the current turn starts. `sizes` holds the trigger and
+    the limit. The messages that leave must have at least `min_gain` tokens; None accepts any gain, for a compaction on
+    demand or after the provider refused a request that the estimate allowed. `text_tokens` estimates a text,
+    `request_tokens` a request.
     `organization_id` decides which summary models may be used.
     """
 
     organization_id: str
     settings: CompactionSettings
-    request: LlmRequest
+    llm_request: LlmRequest
     messages: Sequence[Message]
-    current: int
+    turn_start: int
     sizes: Sizes
     client: LlmClient
-    tokens: Callable[[str], int]
-    measure: Callable[[LlmRequest], int]
+    text_tokens: Callable[[str], int]
+    request_tokens: Callable[[LlmRequest], int]
     agent_id: str
     conversation_id: str
-    least_gain: int | None = None
+    min_gain: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryRequest:
-    """A request to summarize the messages that leave by `plan`, by `mode`, in at most `tokens` tokens."""
+    """A request to summarize the messages that leave at `cut`, by `mode`, in at most `tokens` tokens."""
 
-    occasion: CompactionRequest
-    plan: Plan
+    compaction: CompactionRequest
+    cut: Cut
     mode: str
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A summary: `text` is for the head of the window, `summary` for display.
+    """A summary: `window_text` is for the head of the window, `text` for display.
 
     `commits` are memories to store before the window is replaced.
     """
 
+    window_text: str
     text: str
-    summary: str
     commits: tuple[EpisodeCommit, ...] = ()
 
 
 class SummaryFailed(Exception):
     """A summarizer failed. `is_down` is true if its model does not answer at all."""
 
-    def __init__(self, why: str, *, is_down: bool = False) -> None:
-        super().__init__(why)
+    def __init__(self, message: str, *, is_down: bool = False) -> None:
+        super().__init__(message)
         self.is_down = is_down
 
 
 class Summarizer(Protocol):
     """One way to summarize the messages that leave a window. Has no effect."""
 
-    async def write(self, task: SummaryRequest, down: set[str]) -> Summary:
+    async def summarize(self, request: SummaryRequest, down: set[str]) -> Summary:
         """Returns a summary of any length.
 
         `down` holds the handles of models that did not answer a moment ago and must not be called.
@@ -102,16 +103,16 @@ class OrganizationModels(Protocol):
 class CompactionPlan:
     """The result of a compaction request: the messages that leave, and the summary that replaces them."""
 
-    plan: Plan
-    written: Summary
-    by: str
+    cut: Cut
+    summary: Summary
+    mode: str
     """The mode that wrote the summary, or "digest"."""
 
 
 class Compactor(Protocol):
     """Makes windows smaller. Stores nothing."""
 
-    async def compact(self, occasion: CompactionRequest) -> CompactionPlan | None:
+    async def compact(self, request: CompactionRequest) -> CompactionPlan | None:
         """Returns the messages that leave and their summary; None if nothing can leave.
 
         Never fails because of a model.

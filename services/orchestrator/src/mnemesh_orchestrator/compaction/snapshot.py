@@ -12,7 +12,7 @@ from mnemesh_orchestrator.model.episodes import Change, Episode, EpisodeCommit, 
 
 EPISODES: Final = 3
 FACTS: Final = 20
-_LONGEST_ITEM: Final = 2_000
+_MAX_LINE_CHARACTERS: Final = 2_000
 EPISODIC_HEADING: Final = "[MEMORY:EPISODIC]"
 _SEMANTIC_HEADING: Final = "[MEMORY:SEMANTIC]"
 _RECENT_HEADING: Final = "[RECENT TURNS]"
@@ -20,7 +20,7 @@ _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _Lines:
     """The lines of a snapshot: episodes, oldest first, and facts, most important first."""
 
     episodes: tuple[str, ...]
@@ -28,7 +28,7 @@ class _Shown:
     turns: int
 
     def text(self) -> str:
-        episodes = (f"{place}) {line}" for place, line in enumerate(self.episodes, 1))
+        episodes = (f"{index}) {line}" for index, line in enumerate(self.episodes, 1))
         sections = [
             "\n".join((EPISODIC_HEADING, *episodes)) if self.episodes else "",
             "\n".join((_SEMANTIC_HEADING, *(f"- {line}" for line in self.facts))) if self.facts else "",
@@ -43,25 +43,25 @@ def snapshot(bundle: MemoryBundle, turns: int, fits: Callable[[str], bool]) -> s
 
     `turns` is the number of whole turns that stay in the window after it.
     """
-    shown = _Shown(
+    lines = _Lines(
         tuple(_line(episode.summary) for episode in bundle.episodes[-EPISODES:]),
-        tuple(_line(fact.text) for fact in ranked(bundle.facts)[:FACTS]),
+        tuple(_line(fact.text) for fact in rank_facts(bundle.facts)[:FACTS]),
         turns,
     )
-    while not fits(text := shown.text()):
-        if len(shown.episodes) > 1:
-            shown = replace(shown, episodes=shown.episodes[1:])
-        elif shown.facts:
-            shown = replace(shown, facts=shown.facts[:-1])
-        elif shown.episodes and len(shown.episodes[0]) > 1:
-            line = shown.episodes[0].removesuffix("…")
-            shown = replace(shown, episodes=(line[: len(line) // 2] + "…",))
+    while not fits(text := lines.text()):
+        if len(lines.episodes) > 1:
+            lines = replace(lines, episodes=lines.episodes[1:])
+        elif lines.facts:
+            lines = replace(lines, facts=lines.facts[:-1])
+        elif lines.episodes and len(lines.episodes[0]) > 1:
+            line = lines.episodes[0].removesuffix("…")
+            lines = replace(lines, episodes=(line[: len(line) // 2] + "…",))
         else:
             break
     return text
 
 
-def ranked(facts: Sequence[Fact]) -> list[Fact]:
+def rank_facts(facts: Sequence[Fact]) -> list[Fact]:
     """Returns facts by salience, then newest first, then by id."""
     by_id = sorted(facts, key=lambda fact: fact.id)
     return sorted(by_id, key=lambda fact: (fact.salience, fact.created_at), reverse=True)
@@ -72,22 +72,22 @@ def with_commits(bundle: MemoryBundle, commits: Sequence[EpisodeCommit]) -> Memo
     known = [*(episode.created_at for episode in bundle.episodes), *(fact.created_at for fact in bundle.facts)]
     now = max(known, default=_EARLIEST) + timedelta(microseconds=1)
     episodes, facts = list(bundle.episodes), {fact.id: fact for fact in bundle.facts}
-    held = {_key(fact.text) for fact in bundle.facts}
-    for place, commit in enumerate(commits):
-        made = commit.episode
-        episodes.append(Episode(f"new-{place:04d}", made.summary, now, made.tags, made.salience))
+    known_texts = {_key(fact.text) for fact in bundle.facts}
+    for index, commit in enumerate(commits):
+        episode = commit.episode
+        episodes.append(Episode(f"new-{index:04d}", episode.summary, now, episode.tags, episode.salience))
         for number, change in enumerate(commit.changes):
-            if change.change is Change.CONFIRM or (change.change is Change.ADD and _key(change.text) in held):
+            if change.change is Change.CONFIRM or (change.change is Change.ADD and _key(change.text) in known_texts):
                 continue
             replaced = None if change.fact_id is None else facts.pop(change.fact_id, None)
             if replaced is not None:
-                held.discard(_key(replaced.text))
+                known_texts.discard(_key(replaced.text))
             tags = change.tags or (replaced.tags if replaced else ())
             if change.ended_at is not None:
                 continue
-            held.add(_key(change.text))
+            known_texts.add(_key(change.text))
             # Items without an id follow in the order in which they were named.
-            id_ = f"new-{place:04d}-{number:04d}"
+            id_ = f"new-{index:04d}-{number:04d}"
             facts[id_] = Fact(id_, change.text, now, tags, change.salience, change.told_at)
     return MemoryBundle(tuple(episodes), tuple(facts.values()))
 
@@ -99,4 +99,4 @@ def _key(text: str) -> str:
 
 def _line(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_ITEM else f"{line[:_LONGEST_ITEM]}…"
+    return line if len(line) <= _MAX_LINE_CHARACTERS else f"{line[:_MAX_LINE_CHARACTERS]}…"

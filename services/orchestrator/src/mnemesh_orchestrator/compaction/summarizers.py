@@ -10,9 +10,10 @@ import structlog
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import MnemeshError
 from mnemesh_kit.ids import derive_id
+from mnemesh_kit.text import storable
 from mnemesh_types.messages import Message, Role, TextPart
 
-from mnemesh_orchestrator.compaction.chunked_summary import MIN_CAPACITY, MOST_PARTS, ChunkedReader, part_capacity
+from mnemesh_orchestrator.compaction.chunked_summary import MAX_PARTS, MIN_CAPACITY, ChunkedReader, part_capacity
 from mnemesh_orchestrator.compaction.port import (
     ModelCatalog,
     OrganizationModels,
@@ -21,7 +22,7 @@ from mnemesh_orchestrator.compaction.port import (
     SummaryRequest,
 )
 from mnemesh_orchestrator.compaction.prompts import summary_prompt
-from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, pieces, transcript, with_notes
+from mnemesh_orchestrator.compaction.transcript import SUMMARY_NOTE, transcript, transcript_lines, with_notes
 from mnemesh_orchestrator.llm.errors import (
     ContextOverflow,
     ModelUnknown,
@@ -46,12 +47,14 @@ PROVIDER_DEFAULTS: Final = {
 _OWN_SERVICES: Final = (".anthropic.com", ".openai.com", ".googleapis.com")
 
 CALL_SECONDS: Final = 120.0
-_ROOM: Final = 0.8
+_USABLE_SHARE: Final = 0.8
 _CHARACTERS_PER_TOKEN: Final = 3
 """The ratio for notes, which may be in any language."""
-_SPEECH: Final = "send_message"
-_PLAINLY: Final = "call no tool; answer with the notes as plain text."
-_BY_TOOL: Final = f"give the notes to {_SPEECH}, as plain text, and call no other tool. Nobody else will read them."
+_SEND_MESSAGE: Final = "send_message"
+_ANSWER_AS_TEXT: Final = "call no tool; answer with the notes as plain text."
+_ANSWER_BY_TOOL: Final = (
+    f"give the notes to {_SEND_MESSAGE}, as plain text, and call no other tool. The user does not see them."
+)
 _ACKNOWLEDGEMENT: Final = "Understood. I will answer with the notes alone."
 
 
@@ -72,44 +75,46 @@ class TranscriptSummarizer:
     clock: Clock
     call_seconds: float = CALL_SECONDS
 
-    async def write(self, task: SummaryRequest, down: set[str]) -> Summary:
+    async def summarize(self, request: SummaryRequest, down: set[str]) -> Summary:
         """See Summarizer."""
-        why = "no model can summarise"
-        for summary_model in await summary_models(self.models, task):
+        problem = "no model can write a summary"
+        for summary_model in await summary_models(self.models, request):
             handle = summary_model.info.handle
             if handle in down:
-                why = f"{handle} does not answer"
+                problem = f"{handle} does not answer"
                 continue
             try:
-                return _written(await self._ask(task, summary_model))
+                return _summary(await self._summarize_with(request, summary_model))
             except SummaryFailed as error:
-                why = str(error)
+                problem = str(error)
                 if error.is_down:
                     down.add(handle)
-        raise SummaryFailed(why)
+        raise SummaryFailed(problem)
 
-    async def _ask(self, task: SummaryRequest, summary_model: SummaryModel) -> str:
+    async def _summarize_with(self, request: SummaryRequest, summary_model: SummaryModel) -> str:
         """Returns notes on all messages that leave.
 
         If they exceed one request, the notes on a part go into the next one.
         """
-        capacity = transcript_capacity(task, summary_model, transcript(task.plan.evicted))
-        lines = pieces(task.plan.evicted, max(MIN_CAPACITY, capacity // 4), MOST_PARTS * part_capacity(capacity))
-        found = ""
+        capacity = transcript_capacity(request, summary_model, transcript(request.cut.evicted))
+        lines = transcript_lines(
+            request.cut.evicted, max(MIN_CAPACITY, capacity // 4), MAX_PARTS * part_capacity(capacity)
+        )
+        notes = ""
 
-        async def ask(start: int, end: int, limit: int) -> None:
-            nonlocal found
+        async def read_part(start: int, end: int, limit: int) -> None:
+            nonlocal notes
             is_whole = (start, end) == (0, len(lines))
             # The notes must fit with the next part.
-            asked = task if is_whole else replace(task, tokens=min(task.tokens, limit // 3 // _CHARACTERS_PER_TOKEN))
-            text = with_notes(found, "\n".join(lines[start:end]), limit)
-            request = summary_model_request(asked, summary_model, text)
-            found = await said(summary_model.client, request, self.call_seconds)
+            tokens = request.tokens if is_whole else min(request.tokens, limit // 3 // _CHARACTERS_PER_TOKEN)
+            text = with_notes(notes, "\n".join(lines[start:end]), limit)
+            llm_request = summary_model_request(replace(request, tokens=tokens), summary_model, text)
+            notes = await complete_text(summary_model.client, llm_request, self.call_seconds)
 
         if not lines:
             raise SummaryFailed("the messages that leave contain no text")
-        await ChunkedReader(self.clock, self.call_seconds).read([len(line) + 1 for line in lines], capacity, ask)
-        return found
+        await ChunkedReader(self.clock, self.call_seconds).read([len(line) + 1 for line in lines], capacity, read_part)
+        return notes
 
 
 @dataclass(slots=True)
@@ -124,22 +129,22 @@ class SelfSummarizer:
     models: ModelCatalog
     call_seconds: float = CALL_SECONDS
 
-    async def write(self, task: SummaryRequest, down: set[str]) -> Summary:
+    async def summarize(self, request: SummaryRequest, down: set[str]) -> Summary:
         """See Summarizer."""
-        occasion = task.occasion
-        info, client = occasion.request.model, occasion.client
-        if occasion.settings.model is not None and occasion.settings.model != info.handle:
+        compaction = request.compaction
+        info, client = compaction.llm_request.model, compaction.client
+        if compaction.settings.model is not None and compaction.settings.model != info.handle:
             try:
-                info, client = await self.models.resolve(occasion.organization_id, occasion.settings.model)
+                info, client = await self.models.resolve(compaction.organization_id, compaction.settings.model)
             except ModelUnknown as error:
                 raise SummaryFailed(error.message) from error
         if info.handle in down or info.api == "rehearsal":
             raise SummaryFailed(f"{info.handle} cannot be called")
-        request = self._request(task, info)
-        if info == occasion.request.model and occasion.measure(request) > occasion.sizes.limit:
+        llm_request = self._llm_request(request, info)
+        if info == compaction.llm_request.model and compaction.request_tokens(llm_request) > compaction.sizes.limit:
             raise SummaryFailed(f"{info.handle} does not accept the agent's context")
         try:
-            return _written(await said(client, request, self.call_seconds))
+            return _summary(await complete_text(client, llm_request, self.call_seconds))
         except ContextOverflow as error:
             raise SummaryFailed(error.message) from error
         except SummaryFailed as error:
@@ -147,84 +152,85 @@ class SelfSummarizer:
                 down.add(info.handle)
             raise
 
-    def _request(self, task: SummaryRequest, info: ModelInfo) -> LlmRequest:
-        occasion = task.occasion
-        settings = occasion.request.settings
-        if occasion.settings.model_settings is not None:
-            settings = occasion.settings.model_settings.over(settings)
-        history, choice = occasion.request.messages[: task.plan.end], _choice(occasion.request)
+    def _llm_request(self, request: SummaryRequest, info: ModelInfo) -> LlmRequest:
+        compaction = request.compaction
+        settings = compaction.llm_request.settings
+        if compaction.settings.model_settings is not None:
+            settings = compaction.settings.model_settings.over(settings)
+        history, choice = compaction.llm_request.messages[: request.cut.end], _tool_choice(compaction.llm_request)
         return replace(
-            occasion.request,
+            compaction.llm_request,
             model=info,
             settings=settings,
-            messages=(*history, aside(Role.SYSTEM, _told(task, choice), task)),
+            messages=(*history, instruction_message(Role.SYSTEM, _instruction(request, choice), request)),
             tool_choice=choice,
             response_format=ResponseFormat(),
         )
 
 
-def _choice(request: LlmRequest) -> ToolChoice:
+def _tool_choice(request: LlmRequest) -> ToolChoice:
     """Returns the tool choice of the agent's own requests if notes can be written with it, otherwise no tool."""
     choice = request.tool_choice
-    can_speak = any(tool.name == _SPEECH for tool in request.tools)
-    return choice if can_speak and choice.name in (None, _SPEECH) else ToolChoice()
+    can_speak = any(tool.name == _SEND_MESSAGE for tool in request.tools)
+    return choice if can_speak and choice.name in (None, _SEND_MESSAGE) else ToolChoice()
 
 
-def _told(task: SummaryRequest, choice: ToolChoice) -> str:
+def _instruction(request: SummaryRequest, choice: ToolChoice) -> str:
     """Returns the instruction, with the tool to answer with if one is required."""
-    told = prompt_of(task)
+    instruction = prompt_for(request)
     if choice.kind is ToolChoiceKind.AUTO:
-        return told.replace("{ANSWER}", _PLAINLY)
-    if task.occasion.settings.prompt:
-        return f"{told}\n\nTo answer, {_BY_TOOL}"
-    return told.replace("{ANSWER}", _BY_TOOL)
+        return instruction.replace("{ANSWER}", _ANSWER_AS_TEXT)
+    if request.compaction.settings.prompt:
+        return f"{instruction}\n\nTo answer, {_ANSWER_BY_TOOL}"
+    return instruction.replace("{ANSWER}", _ANSWER_BY_TOOL)
 
 
-def require_summary_model(offer: OrganizationModels, settings: CompactionSettings | None) -> None:
+def require_summary_model(models: OrganizationModels, settings: CompactionSettings | None) -> None:
     """Raises ModelUnknown if settings name a summary model that no provider serves."""
     if settings is not None and settings.model is not None:
-        offer.resolve(settings.model)
+        models.resolve(settings.model)
 
 
-async def summary_models(models: ModelCatalog, task: SummaryRequest) -> tuple[SummaryModel, ...]:
+async def summary_models(models: ModelCatalog, request: SummaryRequest) -> tuple[SummaryModel, ...]:
     """Returns the models that may be called: the configured one or the provider's default, then the agent's own."""
-    request, given = task.occasion.request, task.occasion.settings.model_settings or ModelSettings()
-    own = request.model
-    handle = task.occasion.settings.model or _default_for(own)
+    compaction = request.compaction
+    overrides = compaction.settings.model_settings or ModelSettings()
+    own = compaction.llm_request.model
+    handle = compaction.settings.model or _default_for(own)
     found: list[SummaryModel] = []
     if handle is not None and handle != own.handle:
         try:
-            info, client = await models.resolve(task.occasion.organization_id, handle)
+            info, client = await models.resolve(compaction.organization_id, handle)
         except ModelUnknown:
             _log.warning("summary_model_unknown", model=handle)
         else:
-            found.append(SummaryModel(info, given.over(info.defaults), client))
+            found.append(SummaryModel(info, overrides.over(info.defaults), client))
     if own.api != "rehearsal":
         # The model is called as the agent calls it: its window may be known to the agent only.
-        found.append(SummaryModel(own, given.over(request.settings), task.occasion.client))
+        found.append(SummaryModel(own, overrides.over(compaction.llm_request.settings), compaction.client))
     return tuple(found)
 
 
-def transcript_capacity(task: SummaryRequest, summary_model: SummaryModel, text: str) -> int:
+def transcript_capacity(request: SummaryRequest, summary_model: SummaryModel, text: str) -> int:
     """Returns the maximum characters of a text for a summary model, from the estimated tokens of the text.
 
-    A fifth of the space besides prompt and answer is reserved for errors of the estimate.
+    A fifth of the window that prompt and answer leave is reserved for errors of the estimate.
     """
     window = summary_model.settings.context_window or summary_model.info.context_window
-    left = window - min(task.tokens, window // 2) - task.occasion.tokens(prompt_of(task))
-    return max(MIN_CAPACITY, int(_ROOM * left * len(text) / max(1, task.occasion.tokens(text))))
+    left = window - min(request.tokens, window // 2) - request.compaction.text_tokens(prompt_for(request))
+    return max(MIN_CAPACITY, int(_USABLE_SHARE * left * len(text) / max(1, request.compaction.text_tokens(text))))
 
 
-def summary_model_request(task: SummaryRequest, summary_model: SummaryModel, text: str) -> LlmRequest:
+def summary_model_request(request: SummaryRequest, summary_model: SummaryModel, text: str) -> LlmRequest:
     """Returns the request to a summary model: the prompt, and a text to read."""
-    words = [aside(Role.USER, text, task)]
-    if task.occasion.settings.prompt_acknowledgement:
-        words.insert(0, aside(Role.ASSISTANT, _ACKNOWLEDGEMENT, task))
+    messages = [instruction_message(Role.USER, text, request)]
+    if request.compaction.settings.prompt_acknowledgement:
+        messages.insert(0, instruction_message(Role.ASSISTANT, _ACKNOWLEDGEMENT, request))
     return LlmRequest(
         model=summary_model.info,
         settings=summary_model.settings,
-        messages=(aside(Role.SYSTEM, prompt_of(task), task), *words),
-        time_zone=task.occasion.request.time_zone,
+        messages=(instruction_message(Role.SYSTEM, prompt_for(request), request), *messages),
+        time_zone=request.compaction.llm_request.time_zone,
         is_verbatim=True,
     )
 
@@ -235,13 +241,13 @@ def _default_for(own: ModelInfo) -> str | None:
     return PROVIDER_DEFAULTS.get(own.provider) if is_own_service else None
 
 
-def prompt_of(task: SummaryRequest) -> str:
+def prompt_for(request: SummaryRequest) -> str:
     """Returns the prompt of the summary: the agent's own, or the mode's."""
-    prompt = task.occasion.settings.prompt
-    return prompt if prompt else summary_prompt(task.mode).replace("{WORDS}", str(max(40, task.tokens * 3 // 5)))
+    prompt = request.compaction.settings.prompt
+    return prompt if prompt else summary_prompt(request.mode).replace("{WORDS}", str(max(40, request.tokens * 3 // 5)))
 
 
-async def said(client: LlmClient, request: LlmRequest, seconds: float) -> str:
+async def complete_text(client: LlmClient, request: LlmRequest, seconds: float) -> str:
     """Returns the text that a model answers within a time limit.
 
     Raises:
@@ -260,31 +266,31 @@ async def said(client: LlmClient, request: LlmRequest, seconds: float) -> str:
         raise SummaryFailed(error.message) from error
     except (ProviderError, MnemeshError) as error:
         raise SummaryFailed(error.message, is_down=True) from error
-    text = "\n".join(_words(answer) for answer in answers).replace("\0", "�").strip()
+    text = storable("\n".join(_answer_text(answer) for answer in answers)).strip()
     if not text:
         raise SummaryFailed(f"{handle} returned no text")
     return text
 
 
-def _words(answer: LlmAnswer) -> str:
-    spoken = "\n".join(filter(None, map(_spoken, answer.tool_calls)))
-    # If a tool speaks, plain text is a thought.
-    return spoken or "\n".join(part.text for part in answer.content if isinstance(part, TextPart))
+def _answer_text(answer: LlmAnswer) -> str:
+    sent = "\n".join(filter(None, map(_sent_message, answer.tool_calls)))
+    # If the answer uses the tool, its plain text is a thought.
+    return sent or "\n".join(part.text for part in answer.content if isinstance(part, TextPart))
 
 
-def _spoken(call: AnsweredCall) -> str:
+def _sent_message(call: AnsweredCall) -> str:
     arguments = arguments_object(call.arguments)
-    words = arguments.get("message") if call.name == _SPEECH else None
-    return words if isinstance(words, str) else ""
+    text = arguments.get("message") if call.name == _SEND_MESSAGE else None
+    return text if isinstance(text, str) else ""
 
 
-def _written(summary: str) -> Summary:
-    return Summary(SUMMARY_NOTE + summary, summary)
+def _summary(text: str) -> Summary:
+    return Summary(SUMMARY_NOTE + text, text)
 
 
-def aside(role: Role, text: str, task: SummaryRequest) -> Message:
-    """Returns a message to a summary model. It is not stored."""
-    newest = task.plan.evicted[-1]
+def instruction_message(role: Role, text: str, request: SummaryRequest) -> Message:
+    """Returns a message of a request for a summary. It is not stored."""
+    newest = request.cut.evicted[-1]
     return Message(
         id=derive_id("message", newest.id, "summarise", role.value, text),
         role=role,

@@ -22,15 +22,15 @@ from mnemesh_orchestrator.ports.recall import RecallPort
 
 _log = structlog.get_logger("mnemesh.compaction")
 
-_PLACE: Final = re.compile(r"memories\[(\d+)\]")
-_MOST_MEMORIES: Final = 100
+_MEMORY_INDEX: Final = re.compile(r"memories\[(\d+)\]")
+_MAX_MEMORIES: Final = 100
 """The maximum number of memories per window."""
 
 Memories = tuple[EpisodeCommit, ...]
 
 
 class WindowReplacement:
-    """Applies a compaction: window and memories in one transaction of recall.
+    """Applies compactions: stores the window and its memories in one transaction of recall.
 
     A repeat has no further effect, even after a crash, because the window has a new version by then.
     """
@@ -38,7 +38,7 @@ class WindowReplacement:
     def __init__(self, recall: RecallPort) -> None:
         self._recall = recall
 
-    async def put(
+    async def apply(
         self, request_id: str, agent_id: str, conversation_id: str, compaction: Compaction, run_id: str, epoch: int
     ) -> ContextWindow:
         """Returns the new window.
@@ -49,7 +49,7 @@ class WindowReplacement:
             WindowMoved, LeaseLost: as ReplaceContext of recall. No memory is stored.
             Unavailable, DeadlineExceeded: recall cannot be reached.
         """
-        memories = compaction.commits[:_MOST_MEMORIES]
+        memories = compaction.commits[:_MAX_MEMORIES]
         while True:
             try:
                 return await self._recall.replace_context(
@@ -69,10 +69,10 @@ class WindowReplacement:
             except MnemeshError as error:
                 if not memories:
                     raise
-                memories = _acceptable(memories, error)
+                memories = _without_refused(memories, error)
 
 
-def _acceptable(memories: Memories, error: MnemeshError) -> Memories:
+def _without_refused(memories: Memories, error: MnemeshError) -> Memories:
     """Returns the memories without those that recall refuses, or with less in them."""
     if isinstance(error, FailedPrecondition | NotFound):
         # Another author closed or erased a fact since the model saw it.
@@ -80,7 +80,7 @@ def _acceptable(memories: Memories, error: MnemeshError) -> Memories:
         smaller = tuple(memory.without(fact_id) for memory in memories)
         if smaller != memories:
             return smaller
-    found = _PLACE.match(error.field or "")
-    place = int(found[1]) if found else None
-    _log.warning("episodes_refused", count=len(memories) if place is None else 1, error=error.message)
-    return () if place is None else (*memories[:place], *memories[place + 1 :])
+    match = _MEMORY_INDEX.match(error.field or "")
+    index = int(match[1]) if match else None
+    _log.warning("episodes_refused", count=len(memories) if index is None else 1, error=error.message)
+    return () if index is None else (*memories[:index], *memories[index + 1 :])

@@ -12,12 +12,12 @@ from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat, ToolSch
 if TYPE_CHECKING:
     from jsonschema_rs import Validator
 
-_LONGEST_PROBLEM: Final = 300
+_MAX_PROBLEM_CHARACTERS: Final = 300
 
 
-def is_structured(wanted: ResponseFormat | None) -> bool:
+def is_structured(response_format: ResponseFormat | None) -> bool:
     """Returns whether an answer must be JSON."""
-    return wanted is not None and wanted.kind != "text"
+    return response_format is not None and response_format.kind != "text"
 
 
 def schema_problem(schema: Mapping[str, Any]) -> str | None:
@@ -29,64 +29,66 @@ def schema_problem(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
-def text_problem(text: str, wanted: ResponseFormat) -> str | None:
+def text_problem(text: str, response_format: ResponseFormat) -> str | None:
     """Returns why a text does not match the format, or None."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         return f"it is not JSON: {error}"
-    return value_problem(value, wanted)
+    return value_problem(value, response_format)
 
 
-def value_problem(value: Any, wanted: ResponseFormat) -> str | None:
+def value_problem(value: Any, response_format: ResponseFormat) -> str | None:
     """Returns why a JSON value does not match the format, or None."""
-    if wanted.kind == "json_object":
+    if response_format.kind == "json_object":
         return None if isinstance(value, dict) else "it is no JSON object"
     try:
-        error = next(iter(_validator(wanted.schema or "{}").iter_errors(value)), None)
+        error = next(iter(_validator(response_format.schema or "{}").iter_errors(value)), None)
     except UnicodeEncodeError:
         return "a text in it holds half of a surrogate pair"
     if error is None:
         return None
-    place = "".join(f"[{step!r}]" for step in error.instance_path)
-    return _short(f"{place + ': ' if place else ''}{error.message}")
+    path = "".join(f"[{step!r}]" for step in error.instance_path)
+    return _short(f"{path + ': ' if path else ''}{error.message}")
 
 
-def demand(wanted: ResponseFormat, model: ModelInfo) -> str | None:
+def format_instruction(response_format: ResponseFormat, model: ModelInfo) -> str | None:
     """Returns the instruction for the model if its API does not enforce the format.
 
     Plain JSON always needs one: OpenAI requires the word in the prompt, and other APIs have no field for it.
     """
-    has_schema = wanted.kind == "json_schema"
+    has_schema = response_format.kind == "json_schema"
     if has_schema and dialect_of(model).json_schema and model.api != Api.REHEARSAL:
         return None
-    fitting = f" that fits this JSON schema: {wanted.schema}" if has_schema else ""
-    return f"When you answer in plain text, answer with one JSON object and nothing else{fitting or '.'}"
+    suffix = f" that fits this JSON schema: {response_format.schema}" if has_schema else ""
+    return f"When you answer in plain text, answer with one JSON object and nothing else{suffix or '.'}"
 
 
-def speaking_in(schema: ToolSchema, wanted: ResponseFormat, argument: str) -> ToolSchema:
-    """Returns the speaking tool with its message in the required format."""
+def with_message_format(schema: ToolSchema, response_format: ResponseFormat, argument: str) -> ToolSchema:
+    """Returns the tool that speaks to the user, with its message argument in the required format."""
     properties = dict(schema.parameters.get("properties") or {})
-    said = properties.get(argument)
-    if said is None:
+    message = properties.get(argument)
+    if message is None:
         return schema
-    shape = json.loads(wanted.schema or "{}") if wanted.kind == "json_schema" else {"type": "object"}
-    properties[argument] = {"description": said.get("description", ""), **shape}
+    message_schema = (
+        json.loads(response_format.schema or "{}") if response_format.kind == "json_schema" else {"type": "object"}
+    )
+    properties[argument] = {"description": message.get("description", ""), **message_schema}
     return replace(schema, parameters={**schema.parameters, "properties": properties})
 
 
 def _short(problem: object) -> str:
     line = str(problem).partition("\n")[0]
-    return line if len(line) <= _LONGEST_PROBLEM else f"{line[:_LONGEST_PROBLEM]}…"
+    return line if len(line) <= _MAX_PROBLEM_CHARACTERS else f"{line[:_MAX_PROBLEM_CHARACTERS]}…"
 
 
 @lru_cache(maxsize=64)
 def _validator(schema: str) -> "Validator":
     import jsonschema_rs
 
-    return jsonschema_rs.validator_for(json.loads(schema), retriever=_nowhere)
+    return jsonschema_rs.validator_for(json.loads(schema), retriever=_refuse_reference)
 
 
-def _nowhere(uri: str) -> Any:
+def _refuse_reference(uri: str) -> Any:
     """Refuses references to other documents: the server fetches no schema."""
     raise ValueError(f"it refers to {uri}")

@@ -6,7 +6,7 @@ from typing import Final
 import structlog
 from mnemesh_types.messages import Message
 
-from mnemesh_orchestrator.compaction.compactor import LEAST_GAIN
+from mnemesh_orchestrator.compaction.compactor import MIN_GAIN
 from mnemesh_orchestrator.compaction.modes import trigger_ratio, trigger_tokens
 from mnemesh_orchestrator.compaction.planner import turn_start
 from mnemesh_orchestrator.compaction.token_estimator import Measured, TokenEstimator
@@ -124,7 +124,7 @@ def least_gain(state: TurnState, *, fits: bool) -> int | None:
     """Returns the tokens that a compaction before a request has to remove; None if any gain will do."""
     if state.tokens.ceiling is not None:
         return None
-    return gain_worth_it(state) if fits else LEAST_GAIN
+    return gain_worth_it(state) if fits else MIN_GAIN
 
 
 def gain_worth_it(state: TurnState) -> int:

@@ -18,7 +18,7 @@ from mnemesh_types.messages import (
 )
 from msgspec import structs
 
-from mnemesh_orchestrator.builtin.arguments import storable
+from mnemesh_orchestrator.builtin.arguments import storable_arguments
 from mnemesh_orchestrator.llm.port import LlmAnswer
 from mnemesh_orchestrator.model.approvals import PlannedCall
 from mnemesh_orchestrator.model.context_window import ContextWindow
@@ -133,7 +133,7 @@ def stored_answer(
     calls = []
     for item in planned:
         if item.problem is not None:
-            calls.append(structs.replace(item.call, arguments=storable(item.call.arguments)))
+            calls.append(structs.replace(item.call, arguments=storable_arguments(item.call.arguments)))
             continue
         decided = {"request_heartbeat": heartbeat} if takes_heartbeat(item.call.name) else {}
         calls.append(

@@ -182,8 +182,8 @@ class ToolExecution:
             run_id=context.run.id,
             effect_prefix=f"{calls.step_id}/{item.ordinal}",
             conversation=context.conversation,
-            sight=calls.seen,
-            heard=calls.last_user_text,
+            seen_revisions=calls.seen,
+            last_user_text=calls.last_user_text,
             memory_scope=context.agent.memory_scope,
         )
         result = await self._retry.call(lambda: self._builtin.execute(call))
@@ -191,7 +191,7 @@ class ToolExecution:
 
     async def _processed(self, calls: _Calls, item: PlannedCall, result: ToolResult) -> ToolResult:
         """Returns a result as the operator's processors leave it."""
-        if not self._processors.takes_results:
+        if not self._processors.has_result_processors:
             return result
         run = calls.context.run
         facts = ToolResultFacts(
@@ -206,7 +206,7 @@ class ToolExecution:
             arguments=deepcopy(dict(item.arguments)),
             ok=result.ok,
         )
-        return await self._processors.result(result, facts)
+        return await self._processors.process_result(result, facts)
 
     async def _execute_custom(self, calls: _Calls, item: PlannedCall, tool: CustomTool) -> ToolResult:
         context, seen = calls.context, calls.seen

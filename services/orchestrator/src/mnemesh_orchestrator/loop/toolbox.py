@@ -10,7 +10,7 @@ import msgspec
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.builtin.schemas import with_heartbeat, with_thinking
-from mnemesh_orchestrator.llm.formats import speaking_in
+from mnemesh_orchestrator.llm.formats import with_message_format
 from mnemesh_orchestrator.loop.rules import RulesSolver
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.custom_tools import CustomTool
@@ -89,7 +89,7 @@ def make_toolbox(
     offered = []
     for schema in plain:
         if speech_format is not None and schema.name == SPEAKING:
-            schema = speaking_in(schema, speech_format, SPOKEN)  # noqa: PLW2901
+            schema = with_message_format(schema, speech_format, SPOKEN)  # noqa: PLW2901
         shown = with_heartbeat(schema) if heartbeat and not solver.is_terminal(schema.name) else schema
         offered.append(with_thinking(shown) if thinking else shown)
     names = tuple(schema.name for schema in plain if schema.name not in stored and schema.name not in client)

@@ -8,7 +8,7 @@ from mnemesh_kit.ids import derive_id
 from mnemesh_types.messages import Message, Role, TextPart
 
 from mnemesh_orchestrator.compaction.compactor import summary_tokens
-from mnemesh_orchestrator.compaction.modes import effective
+from mnemesh_orchestrator.compaction.modes import effective_settings
 from mnemesh_orchestrator.compaction.planner import Sizes
 from mnemesh_orchestrator.compaction.port import CompactionPlan, CompactionRequest, Compactor
 from mnemesh_orchestrator.compaction.token_estimator import Measured, TokenEstimator
@@ -86,15 +86,15 @@ class WindowCompactor:
         settings: CompactionSettings | None,
     ) -> CompactionRequest:
         agent, handle = context.agent, state.model.info.handle
-        settings = effective(agent.compaction_settings, settings)
+        settings = effective_settings(agent.compaction_settings, settings)
         start, count = start_of_turn(context, state), len(window.messages)
         short = self._estimator.messages(agent, handle, window.messages[start:], SHORT_RETURN)
         return CompactionRequest(
             organization_id=agent.organization_id,
             settings=settings,
-            request=assembled.request,
+            llm_request=assembled.request,
             messages=window.messages,
-            current=start,
+            turn_start=start,
             sizes=Sizes(
                 messages=measured.messages[:count],
                 clipped=[*measured.messages[:start], *short],
@@ -104,11 +104,11 @@ class WindowCompactor:
                 limit=limit(state),
             ),
             client=state.model.client,
-            tokens=lambda text: self._estimator.text(agent, handle, text),
-            measure=lambda other: self._estimator.request(agent, other).total,
+            text_tokens=lambda text: self._estimator.text(agent, handle, text),
+            request_tokens=lambda other: self._estimator.request(agent, other).total,
             agent_id=agent.id,
             conversation_id=window.conversation_id,
-            least_gain=least_gain,
+            min_gain=least_gain,
         )
 
     async def _composed(
@@ -123,20 +123,20 @@ class WindowCompactor:
             id=derive_id("message", window.conversation_id, "summary", str(window.version)),
             role=Role.SUMMARY,
             created_at=self._clock.now(),
-            content=(TextPart(plan.written.text),),
+            content=(TextPart(plan.summary.window_text),),
             conversation_id=window.conversation_id,
         )
         smaller = replace(
             window,
-            messages=(window.messages[0], summary, *plan.plan.kept),
+            messages=(window.messages[0], summary, *plan.cut.kept),
             agent_message_count=window.agent_message_count + 1,  # the summary is one of the agent's messages
         )
         system_text = await self._context.new_system_text(context, state, smaller)
         head = with_system(smaller, system_text).messages[:2]
         head_tokens = sum(self._estimator.messages(context.agent, state.model.info.handle, head))
-        after = measured.total - measured.messages[0] - plan.plan.evicted_tokens + head_tokens
+        after = measured.total - measured.messages[0] - plan.cut.evicted_tokens + head_tokens
         _log.info(
-            "window_compacted", run_id=context.run.id, mode=plan.by, tokens_before=measured.total, tokens_after=after
+            "window_compacted", run_id=context.run.id, mode=plan.mode, tokens_before=measured.total, tokens_after=after
         )
         return Compaction(
             base_version=window.version,
@@ -144,14 +144,14 @@ class WindowCompactor:
             summary=summary,
             system_text=system_text,
             result=CompactionResult(
-                summary=plan.written.summary,
+                summary=plan.summary.text,
                 summary_message_id=summary.id,
                 messages_before=len(window.messages),
                 messages_after=len(smaller.messages),
                 tokens_before=measured.total,
                 tokens_after=after,
             ),
-            commits=plan.written.commits,
+            commits=plan.summary.commits,
         )
 
     async def journal_and_apply(self, context: TurnContext, step_id: str, compaction: Compaction) -> ContextWindow:
@@ -177,7 +177,7 @@ class WindowCompactor:
         lease, conversation_id = context.lease, context.run.conversation_id
         try:
             window = await self._retry.call(
-                lambda: self._replacement.put(
+                lambda: self._replacement.apply(
                     f"{context.run.id}/{lease.epoch}/compaction/{compaction.base_version}",
                     context.agent.id,
                     conversation_id,

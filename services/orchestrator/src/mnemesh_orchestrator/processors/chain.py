@@ -22,11 +22,11 @@ from mnemesh_orchestrator.processors.port import (
 
 _log = structlog.get_logger("mnemesh.processors")
 
-_LONGEST_TEXT: Final = 1_000_000
+_MAX_TEXT_CHARACTERS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedProcessor:
     """A processor and the name that it is installed under."""
 
     name: str
@@ -36,35 +36,37 @@ class Named:
 class Processors:
     """The processors that the operator has enabled. Without any, processing costs nothing."""
 
-    def __init__(self, inputs: tuple[Named, ...] = (), results: tuple[Named, ...] = (), seconds: float = 5.0) -> None:
+    def __init__(
+        self, inputs: tuple[NamedProcessor, ...] = (), results: tuple[NamedProcessor, ...] = (), seconds: float = 5.0
+    ) -> None:
         """Takes the processors in their order. `seconds` is the time limit of one processor for one text."""
         self._inputs = inputs
         self._results = results
         self._seconds = seconds
-        self._left: set[asyncio.Task[str]] = set()
+        self._abandoned: set[asyncio.Task[str]] = set()
 
     @property
-    def takes_inputs(self) -> bool:
+    def has_input_processors(self) -> bool:
         """True if any processor handles inputs."""
         return bool(self._inputs)
 
     @property
-    def takes_results(self) -> bool:
+    def has_result_processors(self) -> bool:
         """True if any processor handles tool results."""
         return bool(self._results)
 
-    async def input_of(self, run: Run) -> tuple[InputMessage, ...]:
+    async def process_input(self, run: Run) -> tuple[InputMessage, ...]:
         """Returns the input of a new run as it is stored.
 
         Raises:
             InputRefused: a processor refuses it.
             ProcessorFailed: a processor raised an error, exceeded its time limit, or returned no text.
         """
-        return tuple([await self._message(run, place, message) for place, message in enumerate(run.input)])
+        return tuple([await self._process_message(run, index, message) for index, message in enumerate(run.input)])
 
-    async def _message(self, run: Run, place: int, message: InputMessage) -> InputMessage:
+    async def _process_message(self, run: Run, index: int, message: InputMessage) -> InputMessage:
         content = list(message.content)
-        for number, part in enumerate(content):
+        for part_index, part in enumerate(content):
             if isinstance(part, TextPart):
                 facts = InputFacts(
                     organization_id=run.organization_id,
@@ -72,21 +74,21 @@ class Processors:
                     agent_id=run.agent_id,
                     conversation_id=run.conversation_id,
                     run_id=run.id,
-                    message=place,
-                    part=number,
+                    message=index,
+                    part=part_index,
                     role=cast("Any", message.role.value),
                     name=message.name,
                 )
-                content[number] = TextPart(await self._text(part.text, facts), part.signature)
+                content[part_index] = TextPart(await self._process_text(part.text, facts), part.signature)
         return replace(message, content=tuple(content))
 
-    async def _text(self, text: str, facts: InputFacts) -> str:
+    async def _process_text(self, text: str, facts: InputFacts) -> str:
         for named in self._inputs:
             processor: InputProcessor = named.processor
             try:
-                text = await self._asked(processor.process(text, facts))
+                text = await self._call(processor.process(text, facts))
                 if not text:
-                    raise _Unusable("gave an empty text")
+                    raise _Unusable("returned an empty text")
             except Refused as refused:
                 raise InputRefused(str(refused) or "The input was refused.", processor=named.name) from refused
             except Exception as error:
@@ -97,12 +99,12 @@ class Processors:
                 ) from error
         return text
 
-    async def result(self, result: ToolResult, facts: ToolResultFacts) -> ToolResult:
+    async def process_result(self, result: ToolResult, facts: ToolResultFacts) -> ToolResult:
         """Returns the result of a tool as it is stored. A processor that fails is logged and changes nothing."""
         for named in self._results:
             processor: ToolResultProcessor = named.processor
             try:
-                result = replace(result, text=await self._asked(processor.process(result.text, facts)))
+                result = replace(result, text=await self._call(processor.process(result.text, facts)))
             except Exception:
                 _log.exception(
                     "tool_result_processor_failed",
@@ -112,34 +114,34 @@ class Processors:
                 )
         return result
 
-    async def _asked(self, asked: Coroutine[Any, Any, str]) -> str:
+    async def _call(self, coroutine: Coroutine[Any, Any, str]) -> str:
         """Returns the text of a processor within its time limit.
 
         A processor that ignores its cancellation is abandoned.
         """
-        task = asyncio.ensure_future(asked)
+        task = asyncio.ensure_future(coroutine)
         try:
             done, _ = await asyncio.wait({task}, timeout=self._seconds)
         except BaseException:
-            self._leave(task)
+            self._abandon(task)
             raise
         if not done:
-            self._leave(task)
+            self._abandon(task)
             raise _Unusable(f"took longer than {self._seconds:g} seconds")
         if task.cancelled():
             raise _Unusable("was cancelled")
         text = task.result()
-        if not isinstance(text, str) or "\0" in text or len(text) > _LONGEST_TEXT:
-            raise _Unusable("gave no text without NUL of at most 1 MB")
+        if not isinstance(text, str) or "\0" in text or len(text) > _MAX_TEXT_CHARACTERS:
+            raise _Unusable("must return a text without NUL characters of at most 1 MB")
         return text
 
-    def _leave(self, task: asyncio.Task[str]) -> None:
+    def _abandon(self, task: asyncio.Task[str]) -> None:
         task.cancel()
-        self._left.add(task)
+        self._abandoned.add(task)
         task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[str]) -> None:
-        self._left.discard(task)
+        self._abandoned.discard(task)
         if not task.cancelled():
             task.exception()
 

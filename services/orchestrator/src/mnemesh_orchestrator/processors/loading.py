@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from mnemesh_kit.config import ConfigError
 
-from mnemesh_orchestrator.processors.chain import Named
+from mnemesh_orchestrator.processors.chain import NamedProcessor
 from mnemesh_orchestrator.processors.port import MEMORY_ORDER
 
 INPUT_GROUP: Final = "mnemesh.input_processors"
 TOOL_RESULT_GROUP: Final = "mnemesh.tool_result_processors"
 
 
-def load(group: str, names: Sequence[str], setting: str) -> tuple[Named, ...]:
+def load(group: str, names: Sequence[str], setting: str) -> tuple[NamedProcessor, ...]:
     """Returns the named processors of a group by their order; those of equal order in the order of the setting.
 
     Raises:
@@ -24,36 +24,38 @@ def load(group: str, names: Sequence[str], setting: str) -> tuple[Named, ...]:
     if not names:
         return ()
     installed: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=group):
-        installed.setdefault(point.name, []).append(point)
-    found = []
+    for entry_point in entry_points(group=group):
+        installed.setdefault(entry_point.name, []).append(entry_point)
+    processors = []
     for name in names:
-        where = f"{setting} names {name!r}"
+        subject = f"{setting} names {name!r}"
         if names.count(name) > 1:
-            raise ConfigError(f"{where} twice.")
-        points = installed.get(name, [])
-        if len({point.value for point in points}) > 1:
-            raise ConfigError(f"{where}, which several packages bring: {', '.join(point.value for point in points)}.")
-        if not points:
+            raise ConfigError(f"{subject} twice.")
+        candidates = installed.get(name, [])
+        if len({item.value for item in candidates}) > 1:
+            raise ConfigError(
+                f"{subject}, which several packages provide: {', '.join(item.value for item in candidates)}."
+            )
+        if not candidates:
             known = ", ".join(sorted(installed)) or "none"
-            raise ConfigError(f"{where}, which no installed package brings in {group} (known: {known}).")
-        found.append(Named(name, _made(points[0], where)))
-    return tuple(sorted(found, key=lambda named: named.processor.order))
+            raise ConfigError(f"{subject}, which no installed package provides in {group} (known: {known}).")
+        processors.append(NamedProcessor(name, _create(candidates[0], subject)))
+    return tuple(sorted(processors, key=lambda named: named.processor.order))
 
 
-def _made(point: EntryPoint, where: str) -> Any:
+def _create(entry_point: EntryPoint, subject: str) -> Any:
     try:
-        made = point.load()()
+        processor = entry_point.load()()
     except Exception as error:
-        raise ConfigError(f"{where}, which cannot be created: {type(error).__name__}: {error}.") from error
-    order = getattr(made, "order", None)
+        raise ConfigError(f"{subject}, which cannot be created: {type(error).__name__}: {error}.") from error
+    order = getattr(processor, "order", None)
     if isinstance(order, bool) or not isinstance(order, int):
-        raise ConfigError(f"{where}, which has no order: a whole number below {MEMORY_ORDER}.")
+        raise ConfigError(f"{subject}, which has no order: a whole number below {MEMORY_ORDER}.")
     if order >= MEMORY_ORDER:
         raise ConfigError(
-            f"{where}, whose order is {order}. It must be below {MEMORY_ORDER}, the order of memory: nothing may "
+            f"{subject}, whose order is {order}. It must be below {MEMORY_ORDER}, the order of memory: nothing may "
             "change a text after it is stored."
         )
-    if not inspect.iscoroutinefunction(getattr(made, "process", None)):
-        raise ConfigError(f"{where}, which has no awaitable process().")
-    return made
+    if not inspect.iscoroutinefunction(getattr(processor, "process", None)):
+        raise ConfigError(f"{subject}, which has no awaitable process().")
+    return processor

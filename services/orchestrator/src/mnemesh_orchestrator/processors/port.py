@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 MEMORY_ORDER: Final = 900
-"""The position of memory in the order of processors. The text after them is stored and shown to the model."""
+"""The position of memory in the order of processors. The text after them is stored and sent to the model."""
 
 
 class Refused(Exception):
@@ -68,7 +68,7 @@ class InputProcessor(Protocol):
 class ToolResultProcessor(Protocol):
     """Changes the result of a tool before it is stored and before rules and the model see it.
 
-    It is called once for each result, and again only if the process died before the result was stored.
+    It is called once for each result, and again only if the process crashed before the result was stored.
     """
 
     order: int

@@ -8,7 +8,7 @@ from mnemesh_types.messages import Message, Role
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.llm.errors import ModelUnknown
-from mnemesh_orchestrator.llm.formats import demand, is_structured
+from mnemesh_orchestrator.llm.formats import format_instruction, is_structured
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.approvals import closing_messages
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder, Gathered
@@ -222,7 +222,7 @@ def _format_notes(format_: ResponseFormat | None, policy: LoopPolicy, model: Mod
     """Returns the note about the response format. If the agent speaks by a tool, the tool's schema contains it."""
     if format_ is None or not is_structured(format_) or policy.requires_tool_call:
         return ()
-    note = demand(format_, model)
+    note = format_instruction(format_, model)
     return () if note is None else (note,)
 
 

@@ -27,7 +27,7 @@ class CompactionService:
         self,
         agents: AgentStore,
         slots: ConversationLock,
-        swap: WindowReplacement,
+        replacement: WindowReplacement,
         models: ModelCatalog,
         previews: PreviewService,
         context: ContextBuilder,
@@ -35,7 +35,7 @@ class CompactionService:
     ) -> None:
         self._agents = agents
         self._slots = slots
-        self._swap = swap
+        self._replacement = replacement
         self._models = models
         self._previews = previews
         self._context = context
@@ -94,7 +94,9 @@ class CompactionService:
     ) -> None:
         request_id = new_id("request") if key is None else derive_id("request", key.method, key.request_id)
         try:
-            window = await self._swap.put(request_id, agent_id, conversation_id, compaction, lease.run_id, lease.epoch)
+            window = await self._replacement.apply(
+                request_id, agent_id, conversation_id, compaction, lease.run_id, lease.epoch
+            )
         except RequestIdReused:
             # The first try got through, under another epoch.
             return

@@ -141,9 +141,11 @@ class RunService:
         if run.config.override_model is not None:
             await self._models.resolve(run.organization_id, run.config.override_model)
         # What a run takes up was processed when it was first sent, as was what a request repeats.
-        is_new = self._processors.takes_inputs and not run.takes_up and await self._store.repeated(key, run) is None
+        is_new = (
+            self._processors.has_input_processors and not run.takes_up and await self._store.repeated(key, run) is None
+        )
         if is_new:
-            run = replace(run, input=await self._processors.input_of(run))
+            run = replace(run, input=await self._processors.process_input(run))
         return await self._worker.start(key, run, reject_busy=run.config.on_busy is OnBusy.REJECT, answer=answer)
 
     async def follow(

@@ -31,7 +31,7 @@ def attachment(tool: CustomTool) -> AttachedTool:
 
 def with_episodic_search(names: tuple[str, ...], settings: CompactionSettings | None) -> tuple[str, ...]:
     """The tools that a type begins with; an agent that searches its record and keeps episodes searches those too."""
-    if mode_of(settings).writer != "episodic" or RECORD_SEARCH not in names:
+    if mode_of(settings).summarizer != "episodic" or RECORD_SEARCH not in names:
         return names
     place = names.index(RECORD_SEARCH) + 1
     return (*names[:place], EPISODIC_SEARCH, *names[place:])
