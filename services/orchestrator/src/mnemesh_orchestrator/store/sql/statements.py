@@ -89,11 +89,14 @@ INSERT_RUN: Final = runs.insert()
 INSERT_OTID: Final = run_otids.insert()
 INSERT_ENTRY: Final = journal.insert()
 INSERT_EVENT: Final = events.insert()
-INSERT_STEP: Final = steps.insert().values(
-    organization_id=sa.select(runs.c.organization_id).where(runs.c.id == _RUN).scalar_subquery()
+# SQLite replaces existing rows by itself; PostgreSQL needs DELETE_STEP and DELETE_TRACE before.
+INSERT_STEP: Final = (
+    steps.insert()
+    .prefix_with("OR REPLACE", dialect="sqlite")
+    .values(organization_id=sa.select(runs.c.organization_id).where(runs.c.id == _RUN).scalar_subquery())
 )
 DELETE_STEP: Final = steps.delete().where(steps.c.id == _ID)
-INSERT_TRACE: Final = step_traces.insert()
+INSERT_TRACE: Final = step_traces.insert().prefix_with("OR REPLACE", dialect="sqlite")
 DELETE_TRACE: Final = step_traces.delete().where(step_traces.c.step_id == _ID)
 
 ADVANCE_QUEUE: Final = (

@@ -98,12 +98,15 @@ class SqlStepStore:
 
 
 def record_steps(conn: sa.Connection, new_steps: Sequence[Step], traces: Sequence[StepTrace], run_id: str) -> None:
-    """Writes concluded steps and what was asked at them; what is there already is written anew."""
+    """Writes concluded steps and traces. A step or trace that exists is replaced."""
+    replaces = conn.dialect.name == "sqlite"
     if new_steps:
-        conn.execute(sql.DELETE_STEP, [{"its_id": step.id} for step in new_steps])
+        if not replaces:
+            conn.execute(sql.DELETE_STEP, [{"its_id": step.id} for step in new_steps])
         conn.execute(sql.INSERT_STEP, [step_row(step) for step in new_steps])
     if traces:
-        conn.execute(sql.DELETE_TRACE, [{"its_id": trace.step_id} for trace in traces])
+        if not replaces:
+            conn.execute(sql.DELETE_TRACE, [{"its_id": trace.step_id} for trace in traces])
         conn.execute(sql.INSERT_TRACE, [trace_row(run_id, trace) for trace in traces])
 
 
