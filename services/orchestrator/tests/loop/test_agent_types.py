@@ -1,4 +1,4 @@
-"""The table of agent types: what an agent begins with."""
+"""The table of agent types: prompt, tools and rules of a new agent."""
 
 import pytest
 from mnemesh_orchestrator.builtin.schemas import BUILTIN_SCHEMAS
@@ -19,7 +19,7 @@ def test_every_type_has_a_row() -> None:
     assert set(AGENT_TYPES) == set(AgentType)
 
 
-def test_the_chat_types_reach_every_tier() -> None:
+def test_chat_types_have_tools_of_every_memory_tier() -> None:
     tiers = {
         "conversation_search",
         "archival_memory_insert",
@@ -61,7 +61,7 @@ def test_whether_base_rules_are_added_depends_on_the_model(model: str, expected:
     assert base_rules_by_default(AgentType.SLEEPTIME, model)
 
 
-def test_base_rules_end_on_speech_and_go_on_after_memory() -> None:
+def test_base_rules_end_after_speaking_and_continue_after_memory_edits() -> None:
     rules = base_rules(["send_message", "memory_insert", "my_own_tool", "memory_finish_edits"])
     assert rules == (ExitLoop("send_message"), ContinueLoop("memory_insert"), ExitLoop("memory_finish_edits"))
 

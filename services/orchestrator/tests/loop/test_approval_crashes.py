@@ -1,4 +1,4 @@
-"""Death of the process at every point between a question and the end of its answer: nothing lost, nothing doubled."""
+"""A crash at every point between an approval request and the end of its answer: nothing is lost or repeated."""
 
 import re
 from collections.abc import Callable
@@ -60,7 +60,7 @@ HEARTBEATS = (
 
 
 def in_order(*answers: LlmAnswer) -> Callable[[LlmRequest], LlmAnswer]:
-    """The same answer at the same place behind the task, however often it is asked for."""
+    """Returns the same answer at the same position after the task, however often the model is called."""
 
     def choose(request: LlmRequest) -> LlmAnswer:
         begin = [message.text for message in request.messages].index("Do it all.")
@@ -70,7 +70,7 @@ def in_order(*answers: LlmAnswer) -> Callable[[LlmRequest], LlmAnswer]:
 
 
 def decide(calls: tuple[ToolCall, ...]) -> list[ApprovalDecision]:
-    """Approves what keeps "one", denies what keeps "never", and answers for the client."""
+    """Approves calls with "one", denies calls with "never", and returns results for the client."""
     made: list[ApprovalDecision] = []
     for item in calls:
         if item.name == "open_file":
@@ -83,7 +83,7 @@ def decide(calls: tuple[ToolCall, ...]) -> list[ApprovalDecision]:
 
 
 async def whole(process: Process, agent: Agent) -> None:
-    """Sends, and answers what is asked for; may be begun again by the next life."""
+    """Sends a message and answers the approval request. The next process may repeat it."""
     key = RequestKey(ME.organization_id, "SendMessage", agent.id, "f")
     await said(process, agent, key)
     await answered(process, agent)
@@ -96,7 +96,7 @@ async def said(process: Process, agent: Agent, key: RequestKey) -> list[RunEvent
 
 
 async def answered(process: Process, agent: Agent) -> None:
-    """Answers what is pending, or what was pending before, under one request id."""
+    """Answers the approval request that is or was pending, under one request id."""
     runs = (await process.runs.list(ME, RunFilter(agent_ids=(agent.id,)), ALL)).items
     shown = [event.body for event in await process.follow(runs[0]) if isinstance(event.body, MessageEvent)]
     asked = next(body for body in shown if body.kind == "approval_request")
@@ -109,7 +109,7 @@ def transcript(world: World, agent: Agent) -> list[str]:
 
 
 async def live(world: World, agent: Agent, point: int | None) -> None:
-    """A life that dies at a point."""
+    """Runs a process that crashes at a point."""
     world.faults = Faults()
     world.faults.dies_at = point
     process = world.process()
@@ -129,7 +129,7 @@ def require_effects(world: World, agent: Agent) -> None:
     [(AgentType.LETTA_V1, PLAIN), (AgentType.MEMGPT_V2, HEARTBEATS)],
     ids=["plain", "heartbeats"],
 )
-async def test_a_question_and_its_answer_survive_a_death_at_every_point(
+async def test_approval_and_its_answer_survive_a_crash_at_every_point(
     tmp_path: Path, kind: AgentType, script: tuple[Any, ...]
 ) -> None:
     async with opened(tmp_path) as world:
@@ -169,7 +169,7 @@ async def test_a_question_and_its_answer_survive_a_death_at_every_point(
             await second.worker.stop()
 
 
-async def test_a_custom_tool_that_was_approved_and_begun_is_not_run_again(world: World) -> None:
+async def test_approved_and_started_custom_tool_does_not_run_again(world: World) -> None:
     world.tools.add("launch", "launched", requires_approval=True)
     first = world.process()
     agent = await world.agent(first, tool_names=("launch",))
@@ -186,7 +186,7 @@ async def test_a_custom_tool_that_was_approved_and_begun_is_not_run_again(world:
     require_valid(world.window(agent).messages)
 
 
-async def test_a_cancellation_goes_on_after_a_crash(world: World) -> None:
+async def test_cancellation_continues_after_a_crash(world: World) -> None:
     for place in ("runs.start", "recall.commit_step", "runs.finish"):
         world.faults = Faults()
         first = world.process()
@@ -210,7 +210,7 @@ async def _approve_all(process: Process, agent: Agent) -> None:
 
 
 async def die_at(world: World, process: Process, name: str, act: Callable[[], Any]) -> None:
-    """Has the process die once the first call of a name took effect."""
+    """Crashes the process after the first call of a name took effect."""
     faults = world.faults = process.faults
 
     async def last(made: str) -> None:
@@ -224,7 +224,7 @@ async def die_at(world: World, process: Process, name: str, act: Callable[[], An
     await dead(process)
 
 
-async def test_a_reset_of_what_waits_survives_a_death_at_every_point(tmp_path: Path) -> None:
+async def test_reset_of_a_waiting_conversation_survives_a_crash_at_every_point(tmp_path: Path) -> None:
     async with opened(tmp_path) as world:
         world.model.script = by_place(call("archival_memory_insert", content="one"), say("Hello."))
         points: int | None = None

@@ -1,4 +1,4 @@
-"""Calls that wait for a person: asked for, approved, denied, held, raced for, withdrawn and timed out."""
+"""Calls that need approval: requested, approved, denied, held, decided concurrently, withdrawn and timed out."""
 
 import asyncio
 from dataclasses import replace
@@ -26,14 +26,14 @@ DENIED = "Error: request to call tool denied. User reason: not now"
 
 
 def shown(events: list[RunEvent], kind: str) -> MessageEvent:
-    """The only event of a kind."""
+    """Returns the only event of a kind."""
     found = [body for body in told(events) if isinstance(body, MessageEvent) and body.kind == kind]
     assert len(found) == 1, kinds(events)
     return found[0]
 
 
 def asked(events: list[RunEvent]) -> tuple[str, ...]:
-    """The ids of the calls that an event asks for."""
+    """Returns the ids of the calls in an approval request event."""
     return tuple(call.id for call in shown(events, "approval_request").tool_calls)
 
 
@@ -112,7 +112,7 @@ async def test_a_denial_is_an_error_return_with_its_reason(world: World, process
     require_valid(world.window(agent).messages)
 
 
-async def test_a_denial_gives_control_back_with_a_heartbeat(world: World, process: Process) -> None:
+async def test_denial_returns_control_with_a_heartbeat(world: World, process: Process) -> None:
     agent = await gated(world, process, AgentType.MEMGPT_V2)
     world.model.follow(call("archival_memory_insert", content="one"), call("send_message", message="As you like."))
     since = len(world.window(agent).messages)
@@ -143,7 +143,7 @@ async def test_an_approved_call_chains_as_the_model_asked(world: World, process:
     assert world.turn(agent, since)[4].tool_returns[0].status is ToolStatus.SUCCESS
 
 
-async def test_safe_calls_are_held_and_run_in_their_place(world: World, process: Process) -> None:
+async def test_ungated_calls_wait_and_run_in_order(world: World, process: Process) -> None:
     agent = await gated(world, process)
     script = together(
         call("memory_replace", label="human", old_str="Nothing yet.", new_str="Ada"),
@@ -246,7 +246,7 @@ async def test_the_same_request_again_is_the_same_run(world: World, process: Pro
     assert told(await process.answer(agent, *approve(*asked(first)), key=key)) == told(events)
 
 
-async def test_of_many_who_decide_one_wins(world: World, process: Process) -> None:
+async def test_one_of_many_concurrent_decisions_wins(world: World, process: Process) -> None:
     agent = await gated(world, process)
     world.model.follow(call("archival_memory_insert", content="one"), say("So be it."))
     ids = asked(await process.send(agent, "Keep one."))
@@ -260,7 +260,7 @@ async def test_of_many_who_decide_one_wins(world: World, process: Process) -> No
     assert len(world.archival.texts(agent.id)) <= 1
 
 
-async def test_further_messages_are_said_behind_the_tools(world: World, process: Process) -> None:
+async def test_further_messages_follow_the_tool_returns(world: World, process: Process) -> None:
     agent = await gated(world, process, AgentType.MEMGPT_V2)
     world.model.follow(call("archival_memory_insert", content="one"), call("send_message", message="Both."))
     since = len(world.window(agent).messages)
@@ -272,7 +272,7 @@ async def test_further_messages_are_said_behind_the_tools(world: World, process:
     assert turn[6].tool_calls[0].name == "send_message"
 
 
-async def test_who_waits_in_the_queue_waits_for_the_approval_too(world: World, process: Process) -> None:
+async def test_queued_runs_wait_for_the_approval(world: World, process: Process) -> None:
     agent = await gated(world, process)
     held = Held(call("archival_memory_insert", content="one"))
     world.model.follow(held, say("Kept."), say("Second."))
@@ -294,7 +294,7 @@ async def test_who_waits_in_the_queue_waits_for_the_approval_too(world: World, p
     ]
 
 
-async def test_the_agents_switch_overrides_rules_and_defaults(world: World, process: Process) -> None:
+async def test_setting_of_the_agent_overrides_rules_and_defaults(world: World, process: Process) -> None:
     world.tools.add("launch", "launched", requires_approval=True)
     agent = await gated(world, process, tool_names=("launch",))
     world.model.follow(
@@ -315,7 +315,7 @@ async def test_the_agents_switch_overrides_rules_and_defaults(world: World, proc
         await process.agents.set_tool_approval(ME, None, agent.id, "nothing", requires=True)
 
 
-async def test_what_a_rule_forbids_or_cannot_be_run_is_refused_without_asking(world: World, process: Process) -> None:
+async def test_forbidden_or_invalid_call_is_refused_without_an_approval_request(world: World, process: Process) -> None:
     rules = (KEEP, RunFirst("conversation_search"))
     agent = await gated(world, process, tool_rules=rules)
     world.model.follow(
@@ -328,7 +328,7 @@ async def test_what_a_rule_forbids_or_cannot_be_run_is_refused_without_asking(wo
     assert "approval_request" not in kinds(await process.send(agent, "Keep it."))
 
 
-async def test_the_rules_of_the_turn_go_on_behind_the_approval(world: World, process: Process) -> None:
+async def test_rules_of_the_turn_continue_after_the_approval(world: World, process: Process) -> None:
     rules = (KEEP, ConstrainChildTools("archival_memory_insert", ("conversation_search",)))
     agent = await gated(world, process, tool_rules=rules)
     world.model.follow(
@@ -340,7 +340,7 @@ async def test_the_rules_of_the_turn_go_on_behind_the_approval(world: World, pro
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 
-async def test_approvals_alone_leave_the_model_its_parallel_calls(world: World, process: Process) -> None:
+async def test_approval_rules_do_not_disable_parallel_calls(world: World, process: Process) -> None:
     world.settings = replace(world.settings, parallel_tool_calls=True)
     fresh = world.process()
     agent = await gated(world, fresh)
@@ -349,7 +349,7 @@ async def test_approvals_alone_leave_the_model_its_parallel_calls(world: World, 
     assert world.model.last.parallel_tool_calls
 
 
-async def test_words_that_wait_are_shown_once_they_are_approved(world: World, process: Process) -> None:
+async def test_words_of_an_approved_call_are_shown(world: World, process: Process) -> None:
     agent = await gated(world, process, AgentType.MEMGPT_V2, tool_rules=(RequiresApproval("send_message"),))
     world.model.follow(call("send_message", message="A secret."))
     first = await process.send(agent, "Tell me.", stream_tokens=True)
@@ -359,7 +359,7 @@ async def test_words_that_wait_are_shown_once_they_are_approved(world: World, pr
     assert "A secret." in str(shown(events, "assistant").content)
 
 
-async def test_a_turn_may_ask_twice(world: World, process: Process) -> None:
+async def test_turn_may_request_approval_twice(world: World, process: Process) -> None:
     agent = await gated(world, process)
     world.model.follow(
         call("archival_memory_insert", content="one"), call("archival_memory_insert", content="two"), say("Both.")
@@ -373,7 +373,7 @@ async def test_a_turn_may_ask_twice(world: World, process: Process) -> None:
 
 
 @pytest.mark.parametrize("target", ["run", "conversation", "agent"])
-async def test_cancelling_withdraws_what_waits(world: World, process: Process, target: str) -> None:
+async def test_cancellation_withdraws_the_approval_request(world: World, process: Process, target: str) -> None:
     agent = await gated(world, process)
     world.model.follow(
         together(call("memory_insert", label="human", new_str="x"), call("archival_memory_insert", content="one")),
@@ -401,7 +401,7 @@ async def test_cancelling_withdraws_what_waits(world: World, process: Process, t
     require_valid(world.model.last.messages)
 
 
-async def test_a_reset_withdraws_what_waits(world: World, process: Process) -> None:
+async def test_reset_withdraws_the_approval_request(world: World, process: Process) -> None:
     agent = await gated(world, process)
     world.model.follow(call("archival_memory_insert", content="one"), say("Hello."))
     first = await process.send(agent, "Keep one.")
@@ -412,7 +412,7 @@ async def test_a_reset_withdraws_what_waits(world: World, process: Process) -> N
     assert lines(world.turn(agent)) == ["user text: Hello?", "assistant text: Hello."]
 
 
-async def test_a_conversation_and_an_agent_are_deleted_with_what_waits(world: World, process: Process) -> None:
+async def test_conversation_and_agent_are_deleted_with_their_approval_requests(world: World, process: Process) -> None:
     agent = await gated(world, process)
     thread = await process.conversations.create(ME, None, ConversationDraft(agent.id))
     world.model.follow(call("archival_memory_insert", content="one"), call("archival_memory_insert", content="two"))
@@ -426,7 +426,7 @@ async def test_a_conversation_and_an_agent_are_deleted_with_what_waits(world: Wo
     assert await process.approvals._store.pending(ApprovalFilter()) == ()
 
 
-async def test_a_fork_of_what_waits_can_be_talked_to(world: World, process: Process) -> None:
+async def test_fork_of_a_waiting_conversation_accepts_messages(world: World, process: Process) -> None:
     agent = await gated(world, process)
     world.model.follow(call("archival_memory_insert", content="one"), say("In the fork."), say("Kept."))
     first = await process.send(agent, "Keep one.")
@@ -439,7 +439,7 @@ async def test_a_fork_of_what_waits_can_be_talked_to(world: World, process: Proc
     assert world.archival.texts(agent.id) == ["one"]
 
 
-async def test_what_nobody_answers_in_time_is_denied(world: World) -> None:
+async def test_unanswered_approval_is_denied_after_its_timeout(world: World) -> None:
     world.approval_timeout = 60
     process = world.process()
     agent = await gated(world, process)
@@ -490,7 +490,7 @@ async def test_cancelling_the_answering_run_leaves_a_return_for_each_call(world:
     require_valid(world.model.last.messages)
 
 
-async def test_a_tier_that_is_away_delays_the_answer(world: World, process: Process) -> None:
+async def test_unavailable_service_delays_the_answer(world: World, process: Process) -> None:
     agent = await gated(world, process)
     world.model.follow(call("archival_memory_insert", content="one"), say("Kept."))
     first = await process.send(agent, "Keep one.")
@@ -500,7 +500,7 @@ async def test_a_tier_that_is_away_delays_the_answer(world: World, process: Proc
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 
-async def test_a_tool_that_is_gone_by_the_time_it_is_approved(world: World, process: Process) -> None:
+async def test_approved_tool_that_was_deleted_meanwhile(world: World, process: Process) -> None:
     world.tools.add("launch", "launched", requires_approval=True)
     agent = await gated(world, process, tool_names=("launch",))
     world.model.follow(call("launch"), say("It is gone."))
@@ -511,7 +511,7 @@ async def test_a_tool_that_is_gone_by_the_time_it_is_approved(world: World, proc
     assert "no tool launch any more" in world.turn(agent)[4].tool_returns[0].text
 
 
-async def test_a_window_that_is_emptied_for_each_turn_keeps_what_waits(world: World, process: Process) -> None:
+async def test_autoclear_keeps_an_approval_request(world: World, process: Process) -> None:
     agent = await gated(world, process, message_buffer_autoclear=True)
     world.model.follow(say("Hi."), call("archival_memory_insert", content="one"), say("Kept."), say("Anew."))
     await process.send(agent, "Hello")
@@ -524,7 +524,7 @@ async def test_a_window_that_is_emptied_for_each_turn_keeps_what_waits(world: Wo
     assert lines(world.turn(agent)) == ["user text: Again", "assistant text: Anew."]
 
 
-async def test_the_answer_keeps_the_config_of_the_question(world: World, process: Process) -> None:
+async def test_answering_run_keeps_the_config_of_the_requesting_run(world: World, process: Process) -> None:
     agent = await gated(world, process)
     world.model.follow(call("archival_memory_insert", content="one"), say("Kept."), say("no"))
     first = await process.send(agent, "Keep one.", override_model="anthropic/other", max_steps=3)
@@ -538,7 +538,7 @@ async def test_the_answer_keeps_the_config_of_the_question(world: World, process
     assert (run.config.override_model, run.config.max_steps) == (None, 7)
 
 
-async def test_a_reset_takes_an_approval_back_that_others_wait_behind(world: World, process: Process) -> None:
+async def test_reset_withdraws_an_approval_that_other_runs_wait_for(world: World, process: Process) -> None:
     agent = await gated(world, process)
     held = Held(call("archival_memory_insert", content="one"))
     world.model.follow(held)

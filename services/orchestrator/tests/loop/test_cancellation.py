@@ -28,7 +28,7 @@ async def goes_on(world: World, process: Process, agent: Agent) -> None:
 
 
 class Gate:
-    """Stops the first call of a name, before or behind its effect, until it is opened."""
+    """Holds the first call of a name, before or after its effect, until it is opened."""
 
     def __init__(self, world: World, name: str, *, behind: bool = False) -> None:
         self.reached, self.opened = asyncio.Event(), asyncio.Event()
@@ -44,7 +44,7 @@ class Gate:
             await self.opened.wait()
 
 
-async def test_while_the_model_is_asked(world: World, process: Process) -> None:
+async def test_cancel_during_the_model_call(world: World, process: Process) -> None:
     agent = await world.agent(process)
     before = world.window(agent)
     held = Held(say("Too late."))
@@ -59,7 +59,7 @@ async def test_while_the_model_is_asked(world: World, process: Process) -> None:
     await goes_on(world, process, agent)
 
 
-async def test_while_a_tool_runs(world: World, process: Process) -> None:
+async def test_cancel_while_a_tool_runs(world: World, process: Process) -> None:
     agent = await world.agent(process)
     gate = Gate(world, "archival.insert")
     world.model.follow(
@@ -78,7 +78,7 @@ async def test_while_a_tool_runs(world: World, process: Process) -> None:
 
 @pytest.mark.parametrize("name", ["runs.write", "recall.commit_step", "blocks.get", "recall.get_context"])
 @pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
-async def test_while_something_is_written_or_read(world: World, process: Process, name: str, *, behind: bool) -> None:
+async def test_cancel_during_a_write_or_read(world: World, process: Process, name: str, *, behind: bool) -> None:
     agent = await world.agent(process)
     gate = Gate(world, name, behind=behind)
     world.model.follow(call("archival_memory_insert", content="tea"), say("Kept."))
@@ -95,7 +95,7 @@ async def test_while_something_is_written_or_read(world: World, process: Process
     await goes_on(world, process, agent)
 
 
-async def test_a_commit_of_words_whose_answer_is_lost_is_told_if_it_is_kept(world: World, process: Process) -> None:
+async def test_interrupted_commit_publishes_its_events_if_it_took_effect(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("Said and kept."))
     world.faults.lost = {"recall.commit_step": 1}
@@ -113,7 +113,7 @@ async def test_a_commit_of_words_whose_answer_is_lost_is_told_if_it_is_kept(worl
     assert kinds(await process.follow(run)) == ["assistant", "StopEvent", "UsageEvent"]
 
 
-async def test_twice_at_once(world: World, process: Process) -> None:
+async def test_concurrent_cancellations(world: World, process: Process) -> None:
     agent = await world.agent(process)
     gate = Gate(world, "archival.insert")
     world.model.follow(call("archival_memory_insert", content="tea"))
@@ -123,7 +123,7 @@ async def test_twice_at_once(world: World, process: Process) -> None:
     assert (await process.outcome(agent)).status is RunStatus.CANCELLED
 
 
-async def test_while_the_end_is_recorded_it_is_too_late(world: World, process: Process) -> None:
+async def test_cancel_while_the_end_is_stored_is_too_late(world: World, process: Process) -> None:
     agent = await world.agent(process)
     gate = Gate(world, "runs.finish")
     world.model.follow(say("Done."))
@@ -136,7 +136,7 @@ async def test_while_the_end_is_recorded_it_is_too_late(world: World, process: P
     assert (await process.outcome(agent)).status is RunStatus.COMPLETED
 
 
-async def test_before_it_took_its_first_step(world: World, process: Process) -> None:
+async def test_cancel_before_the_first_step(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("Never asked."))
     run = await process.start(agent)
@@ -147,7 +147,7 @@ async def test_before_it_took_its_first_step(world: World, process: Process) -> 
     await goes_on(world, process, agent)
 
 
-async def test_a_run_that_waits_ends_without_having_begun(world: World, process: Process) -> None:
+async def test_queued_run_is_cancelled_without_starting(world: World, process: Process) -> None:
     agent = await world.agent(process)
     held = Held(say("One."))
     world.model.follow(held)
@@ -162,7 +162,7 @@ async def test_a_run_that_waits_ends_without_having_begun(world: World, process:
     assert lines(world.turn(agent)) == ["user text: First", "assistant text: One."]
 
 
-async def test_everything_of_a_conversation(world: World, process: Process) -> None:
+async def test_cancel_every_run_of_a_conversation(world: World, process: Process) -> None:
     agent, other = await world.agent(process), await world.agent(process)
     held = Held(say("One."))
     world.model.follow(held)
@@ -174,7 +174,7 @@ async def test_everything_of_a_conversation(world: World, process: Process) -> N
     assert await process.runs.cancel(ME, RunFilter(agent_ids=(other.id,)), []) == {}
 
 
-async def test_what_has_ended_or_never_was(world: World, process: Process) -> None:
+async def test_cancel_of_an_ended_or_unknown_run(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("Done."))
     await process.send(agent)
@@ -183,7 +183,7 @@ async def test_what_has_ended_or_never_was(world: World, process: Process) -> No
     assert outcomes == {run.id: CancelOutcome.ENDED_BEFORE, unknown: CancelOutcome.NOT_FOUND}
 
 
-async def test_a_run_that_a_crash_left_behind(world: World) -> None:
+async def test_cancel_of_a_run_left_by_a_crash(world: World) -> None:
     first = world.process()
     agent = await world.agent(first)
     world.model.script = by_place(call("archival_memory_insert", content="tea"), say("Never."))
@@ -205,7 +205,7 @@ async def test_a_run_that_a_crash_left_behind(world: World) -> None:
 
 
 def dies_at(faults: Faults, name: str) -> Callable[[str], Awaitable[None]]:
-    """Has the process die before the first call of that name."""
+    """Crashes the process before the first call of that name."""
 
     async def die(made: str) -> None:
         if made == name:

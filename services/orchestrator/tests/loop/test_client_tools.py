@@ -1,4 +1,4 @@
-"""Tools that the client runs: offered for a run, waited for, and answered with their return."""
+"""Tools that the client runs: sent to the model, waited for, and answered with their return."""
 
 import json
 from typing import Any
@@ -39,7 +39,7 @@ async def test_a_client_tool_is_offered_waited_for_and_answered(world: World, pr
     require_valid(world.window(agent).messages)
 
 
-async def test_it_is_kept_for_the_answer_and_gone_with_the_next_run(world: World, process: Process) -> None:
+async def test_client_tool_is_kept_for_the_answer_and_not_for_the_next_run(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(call("open_file", path="a"), call("open_file", path="b"), say("Both."), say("Hi."))
     first = await process.send(agent, "Read both.", client_tools=(OPEN,))
@@ -52,7 +52,7 @@ async def test_it_is_kept_for_the_answer_and_gone_with_the_next_run(world: World
 
 
 @pytest.mark.parametrize("name", ["launch", "archival_memory_insert"])
-async def test_it_shadows_a_tool_of_the_server(world: World, process: Process, name: str) -> None:
+async def test_client_tool_hides_a_server_tool_of_its_name(world: World, process: Process, name: str) -> None:
     world.tools.add("launch", "launched")
     agent = await world.agent(process, tool_names=("launch",))
     world.model.follow(call(name, path="x"), say("Done."))
@@ -65,7 +65,7 @@ async def test_it_shadows_a_tool_of_the_server(world: World, process: Process, n
     assert world.turn(agent)[4].tool_returns[0].text == "by me"
 
 
-async def test_its_error_and_its_denial_are_errors_to_the_model(world: World, process: Process) -> None:
+async def test_error_and_denial_of_a_client_tool_are_error_returns(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(together(call("open_file", path="a"), call("open_file", path="b")), say("No luck."))
     one, two = asked(await process.send(agent, "Read both.", client_tools=(OPEN,)))
@@ -74,7 +74,7 @@ async def test_its_error_and_its_denial_are_errors_to_the_model(world: World, pr
     assert lines(world.turn(agent))[-1] == "assistant text: No luck."
 
 
-async def test_it_cannot_be_approved(world: World, process: Process) -> None:
+async def test_client_tool_cannot_be_approved(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(call("open_file", path="a"), say("A."))
     (id_,) = asked(await process.send(agent, "Read it.", client_tools=(OPEN,)))
@@ -95,7 +95,7 @@ async def test_a_long_return_is_clipped(world: World, process: Process) -> None:
     assert len(back.stdout[0]) < 50_100
 
 
-async def test_a_server_tool_that_waits_may_be_answered_by_the_client(world: World, process: Process) -> None:
+async def test_client_may_answer_a_waiting_server_tool(world: World, process: Process) -> None:
     world.tools.add("launch", "launched", requires_approval=True, return_char_limit=4)
     agent = await world.agent(process, tool_names=("launch",))
     world.model.follow(call("launch"), say("Done."))

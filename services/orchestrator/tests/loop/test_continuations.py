@@ -25,11 +25,11 @@ SCRIPT = (
 
 
 def shape(world: World, agent: Agent) -> list[str]:
-    """The window behind the system message, as roles, with events by their kind."""
+    """Returns the roles of the window after the system message, with events by their kind."""
     return [event_type(message.text) or message.role.value for message in world.turn(agent)]
 
 
-async def test_it_stands_behind_the_returns_of_each_step_that_another_follows(world: World, process: Process) -> None:
+async def test_continuation_follows_the_returns_of_each_step_but_the_last(world: World, process: Process) -> None:
     agent = await world.agent(process, continuation_message=TEXT)
     world.model.follow(*SCRIPT)
     calls = len(world.faults.calls)
@@ -50,7 +50,7 @@ async def test_it_stands_behind_the_returns_of_each_step_that_another_follows(wo
     assert world.faults.calls[calls:].count("recall.commit_step") == 3, "with the commit of its step"
 
 
-async def test_nothing_is_said_without_the_setting(world: World, process: Process) -> None:
+async def test_no_continuation_without_the_setting(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(*SCRIPT)
     await process.send(agent)
@@ -62,7 +62,7 @@ async def test_nothing_is_said_without_the_setting(world: World, process: Proces
     [((ExitLoop("archival_memory_insert"),), {}, StopReason.TOOL_RULE), ((), {"max_steps": 1}, StopReason.MAX_STEPS)],
     ids=["terminal tool", "last step"],
 )
-async def test_nothing_is_said_behind_what_ends_the_turn(
+async def test_no_continuation_after_the_last_step(
     world: World, process: Process, rules: tuple[ExitLoop, ...], config: dict[str, int], stop: StopReason
 ) -> None:
     agent = await world.agent(process, continuation_message=TEXT, tool_rules=rules, include_base_tool_rules=False)
@@ -73,7 +73,7 @@ async def test_nothing_is_said_behind_what_ends_the_turn(
 
 
 @pytest.mark.parametrize("decision", [Approve(""), Deny("", "not now")])
-async def test_what_waits_for_a_person_is_followed_by_it_once_that_is_decided(
+async def test_continuation_follows_a_decided_approval(
     world: World, process: Process, decision: Approve | Deny
 ) -> None:
     agent = await world.agent(process, continuation_message=TEXT)
@@ -87,7 +87,7 @@ async def test_what_waits_for_a_person_is_followed_by_it_once_that_is_decided(
     require_valid(world.window(agent).messages)
 
 
-async def test_types_that_have_heartbeats_are_refused_it(world: World, process: Process) -> None:
+async def test_agent_types_with_heartbeats_refuse_a_continuation(world: World, process: Process) -> None:
     with pytest.raises(InvalidArgument) as refused:
         await world.agent(process, AgentType.MEMGPT_V2, continuation_message=TEXT)
     assert refused.value.field == "agent.continuation_message"
@@ -97,7 +97,7 @@ async def test_types_that_have_heartbeats_are_refused_it(world: World, process: 
     assert (await process.agents.get(ME, agent.id)).continuation_message is None
 
 
-async def test_a_turn_with_it_survives_a_death_at_every_point(tmp_path: Path) -> None:
+async def test_turn_with_a_continuation_survives_a_crash_at_every_point(tmp_path: Path) -> None:
     async with opened(tmp_path) as world:
         world.model.script = by_place(*SCRIPT)
         whole, point = 1, 0

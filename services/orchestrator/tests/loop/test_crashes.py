@@ -1,4 +1,4 @@
-"""Death of the process at every point of a turn: the next life completes it, and nothing is lost or doubled."""
+"""A crash at every point of a turn: the next process completes it, and nothing is lost or repeated."""
 
 import asyncio
 import re
@@ -49,7 +49,7 @@ def transcript(world: World, agent: Agent) -> list[str]:
 
 
 async def live_and_die(world: World, agent: Agent, point: int | None) -> tuple[Process, bool]:
-    """A life that sends and dies at a point; whether it had stored the run."""
+    """Runs a process that sends a message and crashes at a point. Returns whether it stored the run."""
     world.faults = Faults()
     world.faults.dies_at = point
     process = world.process()
@@ -63,7 +63,7 @@ async def live_and_die(world: World, agent: Agent, point: int | None) -> tuple[P
 
 
 async def next_life(world: World) -> Process:
-    """The same instance again: it holds the leases that its last life left behind."""
+    """Starts the same instance again. It holds the leases of its crashed process."""
     world.faults = Faults()
     process = world.process()
     await process.recover()
@@ -77,7 +77,7 @@ def require_each_effect_once(world: World, agent: Agent) -> None:
 
 
 async def points_of(directory: Path, kind: AgentType, script: tuple[Any, ...]) -> tuple[int, list[str]]:
-    """How many points an undisturbed turn has, and its transcript."""
+    """Returns the number of points of an undisturbed turn, and its transcript."""
     directory.mkdir()
     async with opened(directory) as world:
         agent = await world.agent(world.process(), kind, include_base_tool_rules=False)
@@ -92,7 +92,7 @@ async def points_of(directory: Path, kind: AgentType, script: tuple[Any, ...]) -
     [(AgentType.LETTA_V1, FIVE_TOOLS), (AgentType.MEMGPT_V2, HEARTBEATS)],
     ids=["plain", "heartbeats"],
 )
-async def test_a_turn_survives_a_death_at_every_point(tmp_path: Path, kind: AgentType, script: tuple[Any, ...]) -> None:
+async def test_turn_survives_a_crash_at_every_point(tmp_path: Path, kind: AgentType, script: tuple[Any, ...]) -> None:
     points, whole = await points_of(tmp_path / "whole", kind, script)
     assert points > 60
     async with opened(tmp_path) as world:
@@ -131,7 +131,7 @@ async def survives(world: World, kind: AgentType, script: tuple[Any, ...], point
 
 
 async def asked_before(process: Process, agent: Agent, world: World) -> int:
-    """How many answers the dead process had journalled."""
+    """Returns the number of answers that the crashed process had journalled."""
     world.faults = Faults()
     reader = world.process()
     runs = (await reader.runs.list(ME, RunFilter(agent_ids=(agent.id,)), ONE)).items
@@ -141,7 +141,7 @@ async def asked_before(process: Process, agent: Agent, world: World) -> int:
     return len({entry.step_id for entry in entries if entry.kind == "answer"})
 
 
-async def test_a_custom_tool_that_was_begun_is_not_run_again(world: World) -> None:
+async def test_started_custom_tool_does_not_run_again(world: World) -> None:
     world.tools.add("launch", "launched")
     first = world.process()
     agent = await world.agent(first, tool_names=("launch",))
@@ -156,7 +156,7 @@ async def test_a_custom_tool_that_was_begun_is_not_run_again(world: World) -> No
     assert (await second.outcome(agent)).status is RunStatus.COMPLETED
 
 
-async def test_an_idempotent_tool_is_run_again(world: World) -> None:
+async def test_idempotent_tool_runs_again(world: World) -> None:
     world.tools.add("measure", "42", idempotent=True)
     first = world.process()
     agent = await world.agent(first, tool_names=("measure",))
@@ -167,7 +167,7 @@ async def test_an_idempotent_tool_is_run_again(world: World) -> None:
     assert lines(world.turn(agent))[2] == "tool success of measure: 42"
 
 
-async def test_a_custom_tool_that_was_not_begun_is_run(world: World) -> None:
+async def test_custom_tool_that_was_not_started_runs(world: World) -> None:
     world.tools.add("launch", "launched")
     first = world.process()
     agent = await world.agent(first, tool_names=("launch",))
@@ -179,7 +179,7 @@ async def test_a_custom_tool_that_was_not_begun_is_run(world: World) -> None:
     assert lines(world.turn(agent))[2] == "tool success of launch: launched"
 
 
-async def test_a_turn_that_was_begun_waits_for_its_tools(world: World) -> None:
+async def test_resumed_turn_waits_for_the_tools_service(world: World) -> None:
     world.tools.add("launch", "launched")
     first = world.process()
     agent = await world.agent(first, tool_names=("launch",))
@@ -193,7 +193,7 @@ async def test_a_turn_that_was_begun_waits_for_its_tools(world: World) -> None:
     assert lines(world.turn(agent))[2] == "tool success of launch: launched"
 
 
-async def test_a_window_that_was_cleared_for_a_turn_is_not_cleared_of_it(world: World) -> None:
+async def test_resumed_turn_does_not_clear_its_own_messages(world: World) -> None:
     first = world.process()
     agent = await world.agent(first, message_buffer_autoclear=True)
     world.model.script = by_place(say("One."))
@@ -206,7 +206,7 @@ async def test_a_window_that_was_cleared_for_a_turn_is_not_cleared_of_it(world: 
         assert len(world.recall.rows[agent.id]) == before + 2
 
 
-async def test_an_answer_cut_at_its_limit_is_still_one_after_a_crash(world: World) -> None:
+async def test_answer_cut_at_the_limit_stays_so_after_a_crash(world: World) -> None:
     first = world.process()
     agent = await world.agent(first)
     world.model.script = by_place(say("Once upon a", finish=FinishReason.LENGTH))
@@ -216,7 +216,7 @@ async def test_an_answer_cut_at_its_limit_is_still_one_after_a_crash(world: Worl
     assert len(world.model.requests) == 1
 
 
-async def test_a_run_whose_model_is_gone_after_a_crash_ends_and_frees_its_conversation(world: World) -> None:
+async def test_run_whose_model_disappeared_in_a_crash_ends_and_frees_its_conversation(world: World) -> None:
     first = world.process()
     agent = await world.agent(first)
     world.model.script = by_place(call("archival_memory_insert", content="one"), say("Done."))
@@ -290,7 +290,7 @@ async def test_the_same_request_after_a_crash_is_the_same_run(world: World, poin
     assert len(world.turn(agent)) == 4
 
 
-async def test_what_went_to_the_model_and_came_back_survives_a_death(world: World, process: Process) -> None:
+async def test_traces_survive_a_crash(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(
         replace(call("archival_memory_insert", content="x"), request_body='{"a":1}', response_body='{"b":1}'),

@@ -1,4 +1,4 @@
-"""A model that stays away: its fallback has the rest of the turn, and every record says who answered."""
+"""An unavailable model: its fallback runs the rest of the turn, and every record names the model that answered."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -36,7 +36,7 @@ AWAY = ProviderUnavailable("scripted answered 503.", provider="scripted", status
 
 
 def while_away(failure: Item, *answers: LlmAnswer) -> Any:
-    """The main model always fails; the other one answers by place."""
+    """The main model always fails; the other one answers by position."""
     spare = by_place(*answers)
 
     def choose(request: LlmRequest) -> Item:
@@ -60,9 +60,7 @@ async def steps(process: Process, agent: Agent) -> list[tuple[str, str, int]]:
         ProviderTimeout("Too slow.", provider="scripted"),
     ],
 )
-async def test_the_fallback_goes_on_and_the_records_say_so(
-    world: World, process: Process, failure: ProviderError
-) -> None:
+async def test_fallback_continues_and_is_recorded(world: World, process: Process, failure: ProviderError) -> None:
     agent = await world.agent(process, model_settings=SETTINGS)
     world.model.script = while_away(failure, call("archival_memory_insert", content="x"), say("Done."))
     events = await process.send(agent)
@@ -78,7 +76,7 @@ async def test_the_fallback_goes_on_and_the_records_say_so(
     assert world.model.last.model.handle == HANDLE, "the next turn tries the model itself again"
 
 
-async def test_an_answer_that_always_breaks_off_is_left_to_the_fallback(world: World, process: Process) -> None:
+async def test_fallback_replaces_a_model_whose_answers_always_break_off(world: World, process: Process) -> None:
     agent = await world.agent(process, model_settings=SETTINGS)
     world.model.script = while_away(Cut(say("Hello, wor")), say("Hello."))
     events = await process.send(agent)
@@ -87,7 +85,7 @@ async def test_an_answer_that_always_breaks_off_is_left_to_the_fallback(world: W
     assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: Hello."]
 
 
-async def test_options_in_one_vendors_words_stay_with_it(world: World, process: Process) -> None:
+async def test_provider_options_are_not_sent_to_another_provider(world: World, process: Process) -> None:
     agent = await world.agent(process, model_settings=replace(SETTINGS, context_window=30_000, temperature=0.5))
     world.model.script = while_away(AWAY, say("Done."))
     await process.send(agent)
@@ -105,7 +103,7 @@ async def test_options_in_one_vendors_words_stay_with_it(world: World, process: 
         ContextOverflow("Too long.", provider="scripted", status=400),
     ],
 )
-async def test_what_somebody_has_to_mend_is_not_covered_up(
+async def test_errors_that_need_action_do_not_use_the_fallback(
     world: World, process: Process, failure: ProviderError
 ) -> None:
     agent = await world.agent(process, model_settings=SETTINGS)
@@ -117,7 +115,7 @@ async def test_what_somebody_has_to_mend_is_not_covered_up(
     assert SPARE not in {request.model.handle for request in world.model.requests}
 
 
-async def test_a_fallback_that_is_away_too_fails_the_run(world: World, process: Process) -> None:
+async def test_unavailable_fallback_fails_the_run(world: World, process: Process) -> None:
     agent = await world.agent(process, model_settings=SETTINGS)
     world.model.script = lambda _: AWAY
     await process.send(agent)
@@ -126,7 +124,7 @@ async def test_a_fallback_that_is_away_too_fails_the_run(world: World, process: 
     assert len(world.turn(agent)) == 0
 
 
-async def test_a_fallback_that_nobody_serves_is_refused_where_it_is_named(world: World, process: Process) -> None:
+async def test_unknown_fallback_is_refused_in_settings(world: World, process: Process) -> None:
     unknown = ModelSettings(fallback_model="unserved/x")
     with pytest.raises(ModelUnknown):
         await process.lifecycle.create(ME, None, AgentDraft(AgentType.LETTA_V1, model_settings=unknown))

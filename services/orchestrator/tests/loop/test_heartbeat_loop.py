@@ -1,4 +1,4 @@
-"""V2: a tool at every step, send_message to speak, and heartbeats to go on."""
+"""V2: a tool at every step, send_message to speak, and heartbeats to continue."""
 
 import json
 
@@ -24,7 +24,7 @@ PREFIX = "[This is an automated system message hidden from the user] "
 
 
 async def talker(world: World, process: Process, *rules: ToolRule, **draft: object) -> Agent:
-    """An agent of the heartbeat loop, whose window begins with the system message and four first ones."""
+    """Creates an agent of the heartbeat loop. Its window begins with the system message and four first messages."""
     draft.setdefault("tool_rules", (ExitLoop("send_message"), *rules))
     return await world.agent(process, AgentType.MEMGPT_V2, include_base_tool_rules=False, **draft)
 
@@ -97,7 +97,7 @@ async def test_without_a_heartbeat_the_turn_ends(world: World, process: Process)
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 
-async def test_a_rule_that_continues_is_stronger_than_a_heartbeat_not_asked_for(world: World, process: Process) -> None:
+async def test_continue_rule_overrides_a_missing_heartbeat(world: World, process: Process) -> None:
     agent = await talker(world, process, ContinueLoop("archival_memory_insert"))
     world.model.follow(
         call("archival_memory_insert", content="tea", request_heartbeat=False), call("send_message", message="Kept.")
@@ -170,7 +170,7 @@ async def test_a_tool_that_failed_returns_control_whatever_was_asked(world: Worl
     assert reasons(world.turn(agent, 4)) == ["Function call failed, returning control"]
 
 
-async def test_speaking_without_words_is_tried_again_and_shown_for_what_it_is(world: World, process: Process) -> None:
+async def test_empty_speech_is_retried_and_shown_as_a_call(world: World, process: Process) -> None:
     agent = await talker(world, process)
     world.model.follow(call("send_message", text="Hello"), call("send_message", message="Hello yourself."))
     events = await process.send(agent)
@@ -181,7 +181,7 @@ async def test_speaking_without_words_is_tried_again_and_shown_for_what_it_is(wo
     assert kinds(events) == ["tool_call", "tool_return", "assistant", "StopEvent", "UsageEvent"]
 
 
-async def test_words_that_could_not_be_said_are_not_shown_as_said(world: World, process: Process) -> None:
+async def test_failed_speech_is_not_shown_as_words(world: World, process: Process) -> None:
     agent = await talker(world, process)
     world.model.follow(call("send_message", message="Hello.", mood="merry"), call("send_message", message="Hello."))
     events = await process.send(agent)
@@ -201,7 +201,7 @@ async def test_no_call_at_all_fails_the_run_and_nothing_is_kept(world: World, pr
     assert world.window(agent) == before
 
 
-async def test_words_beside_a_call_are_thoughts(world: World, process: Process) -> None:
+async def test_text_next_to_a_call_is_reasoning(world: World, process: Process) -> None:
     agent = await talker(world, process)
     world.model.follow(together(call("send_message", message="Hello."), text="I greet back."))
     events = await process.send(agent)
@@ -241,7 +241,7 @@ async def test_the_last_step_that_wants_to_go_on_stops_at_max_steps(world: World
     assert turn[-1].role is Role.TOOL
 
 
-async def test_a_call_cut_in_the_middle_goes_back_to_the_model(world: World, process: Process) -> None:
+async def test_truncated_call_is_an_error_for_the_model(world: World, process: Process) -> None:
     agent = await talker(world, process)
     world.model.follow(raw_call("send_message", '{"message": "Hel'), call("send_message", message="Hello."))
     events = await process.send(agent)
@@ -256,7 +256,7 @@ async def test_a_client_may_see_speaking_as_a_tool_call(world: World, process: P
     assert kinds(events) == ["tool_call", "tool_return", "StopEvent", "UsageEvent"]
 
 
-async def test_another_tool_and_argument_may_speak_for_the_agent(world: World, process: Process) -> None:
+async def test_speaking_tool_and_argument_are_configurable(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.MEMGPT_V2)
     noted = call("archival_memory_insert", content="It is noted.", request_heartbeat=True)
     world.model.follow(noted, call("send_message", message="Hidden."))
@@ -276,7 +276,7 @@ async def test_another_tool_and_argument_may_speak_for_the_agent(world: World, p
     assert world.archival.texts(agent.id) == ["It is noted."], "it is run as well"
 
 
-async def test_every_request_wants_a_tool(world: World, process: Process) -> None:
+async def test_every_request_requires_a_tool(world: World, process: Process) -> None:
     agent = await talker(world, process)
     world.model.follow(call("send_message", message="Hello."))
     await process.send(agent)

@@ -36,7 +36,7 @@ def shown(events: list[RunEvent]) -> list[MessageEvent]:
     ],
     ids=["native", "signed", "summarised", "without a summary", "redacted", "omitted"],
 )
-async def test_thoughts_are_told_by_their_kind_and_kept_as_they_came(
+async def test_reasoning_is_shown_by_kind_and_stored_unchanged(
     world: World, process: Process, part: ContentPart, kind: str
 ) -> None:
     agent = await world.agent(process)
@@ -52,7 +52,7 @@ async def test_thoughts_are_told_by_their_kind_and_kept_as_they_came(
     assert proto.message.hidden_reasoning.redacted == isinstance(part, RedactedReasoningPart)
 
 
-async def test_every_kind_of_message_is_told_once(world: World, process: Process) -> None:
+async def test_every_kind_of_message_has_one_event(world: World, process: Process) -> None:
     agent = await world.agent(process, tool_rules=(RequiresApproval("archival_memory_insert"),))
     hidden = RedactedReasoningPart("x")
     asking = together(call("conversation_search", query="x"), call("archival_memory_insert", content="one"))

@@ -1,4 +1,4 @@
-"""A model that refuses, breaks off, or answers nonsense: a precise stop reason, and nothing kept of the step."""
+"""A model that refuses, breaks off, or answers invalidly: a precise stop reason, and nothing stored of the step."""
 
 import pytest
 from mnemesh_orchestrator.llm.errors import (
@@ -56,7 +56,7 @@ async def test_each_failure_has_its_stop_reason(
     assert world.window(agent) == before
 
 
-async def test_the_input_of_a_failed_run_can_be_taken_up_again(world: World, process: Process) -> None:
+async def test_input_of_a_failed_run_can_be_retried(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(ProviderBadAnswer("No JSON.", provider="scripted"), say("Hello yourself."))
     await process.send(agent, "Hello")
@@ -81,7 +81,7 @@ async def test_what_was_committed_before_a_failure_stays(world: World, process: 
     assert lines(world.turn(agent))[-1] == "assistant text: Where were we?"
 
 
-async def test_an_answer_that_breaks_off_is_asked_for_again_and_announced(world: World, process: Process) -> None:
+async def test_interrupted_answer_is_requested_again_and_announced(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(Cut(say("Hello, wor")), say("Hello, world."))
     events = await process.send(agent, stream_tokens=True)
@@ -96,7 +96,7 @@ async def test_an_answer_that_breaks_off_is_asked_for_again_and_announced(world:
     assert (await process.outcome(agent)).usage.total_tokens == 110
 
 
-async def test_an_answer_that_always_breaks_off_fails_the_run(world: World, process: Process) -> None:
+async def test_answer_that_is_always_interrupted_fails_the_run(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(*[Cut(say("Hello"))] * 3)
     await process.send(agent)
@@ -105,16 +105,14 @@ async def test_an_answer_that_always_breaks_off_fails_the_run(world: World, proc
     assert len(world.turn(agent)) == 0
 
 
-async def test_a_refusal_is_not_asked_for_again(world: World, process: Process) -> None:
+async def test_refusal_of_the_provider_is_not_retried(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(ProviderUnavailable("scripted answered 503.", provider="scripted", status=503))
     await process.send(agent)
     assert len(world.model.requests) == 1
 
 
-async def test_a_model_that_nobody_serves_any_more_fails_the_run_and_not_the_agent(
-    world: World, process: Process
-) -> None:
+async def test_model_that_is_no_longer_served_fails_the_run_and_not_the_agent(world: World, process: Process) -> None:
     agent = await world.agent(process)
     changed = await process.stores.agents.get(ME.organization_id, agent.id)
     from dataclasses import replace

@@ -19,7 +19,7 @@ KINDS = [(AgentType.LETTA_V1, FIVE_TOOLS), (AgentType.MEMGPT_V2, HEARTBEATS)]
 
 
 async def turn_of(world: World, kind: AgentType, script: tuple[Any, ...], fault: Faults) -> tuple[Agent, list[str]]:
-    """A new agent and its turn under a fault; what the client was told."""
+    """Runs a turn of a new agent under a fault, and returns its events."""
     world.faults, world.model.requests, world.waits = Faults(), [], []
     world.blocks.effects.clear()
     agent = await world.agent(world.process(), kind, include_base_tool_rules=False)
@@ -34,7 +34,7 @@ async def turn_of(world: World, kind: AgentType, script: tuple[Any, ...], fault:
 
 @pytest.mark.parametrize(("kind", "script"), KINDS, ids=["plain", "heartbeats"])
 @pytest.mark.parametrize("effect", ["none", "lost"])
-async def test_a_tier_that_goes_away_at_any_call_delays_the_run_and_changes_nothing(
+async def test_outage_at_any_call_delays_the_run_and_changes_nothing(
     tmp_path: Path, kind: AgentType, script: tuple[Any, ...], effect: str
 ) -> None:
     async with opened(tmp_path) as world:

@@ -1,4 +1,4 @@
-"""Calls of one answer: beside each other where their tools permit it, else one by one; always told in order."""
+"""The calls of one answer run in parallel if their tools permit it, else one by one. Their events are in order."""
 
 import asyncio
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ TOGETHER = ModelSettings(parallel_tool_calls=True)
 
 
 class Watch:
-    """Notes when tools begin and end; those that are waited for end once all of them have begun."""
+    """Records when tools begin and end. The expected tools end once all of them have begun."""
 
     def __init__(self, world: World, waited_for: int) -> None:
         self.noted: list[str] = []
@@ -54,7 +54,7 @@ def counting(world: World, name: str, *, parallel: bool) -> None:
     ],
     ids=["all", "none", "two of three"],
 )
-async def test_as_many_run_at_once_as_their_tools_permit(
+async def test_tools_that_permit_it_run_in_parallel(
     world: World, process: Process, permitted: tuple[bool, ...], expected: list[str]
 ) -> None:
     names = [f"tool_{place}" for place in range(3)]
@@ -71,7 +71,7 @@ async def test_as_many_run_at_once_as_their_tools_permit(
     require_valid(world.window(agent).messages)
 
 
-async def test_rules_of_order_put_them_one_after_the_other(world: World, process: Process) -> None:
+async def test_rules_about_order_run_calls_one_after_another(world: World, process: Process) -> None:
     counting(world, "look", parallel=True)
     agent = await world.agent(process, tool_names=("look",), tool_rules=(RunFirst("look"),), model_settings=TOGETHER)
     watch = Watch(world, 1)

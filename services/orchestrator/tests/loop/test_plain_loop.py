@@ -1,4 +1,4 @@
-"""V3: plain text ends a turn, and a tool call makes it go on."""
+"""V3: plain text ends a turn, and a tool call continues it."""
 
 import pytest
 from mnemesh_kit.paging import PageQuery
@@ -29,7 +29,7 @@ async def test_words_end_the_turn(world: World, process: Process) -> None:
     assert (await process.agents.get(ME, agent.id)).last_stop_reason == "end_turn"
 
 
-async def test_a_turn_goes_on_after_every_tool_until_it_has_words(world: World, process: Process) -> None:
+async def test_turn_continues_after_every_tool_until_plain_text(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(
         call("archival_memory_insert", content="Ada likes tea."),
@@ -99,7 +99,7 @@ async def test_calls_of_one_answer_are_one_message_and_their_returns_another_in_
     assert kinds(events).count("tool_return") == 3
 
 
-async def test_arguments_that_are_no_json_go_back_to_the_model_and_nothing_runs(world: World, process: Process) -> None:
+async def test_arguments_without_json_are_an_error_and_nothing_runs(world: World, process: Process) -> None:
     world.tools.add("probe")
     agent = await world.agent(process, tool_names=("probe",))
     world.model.follow(raw_call("probe", '{"n": 1'), say("I give up."))
@@ -120,7 +120,7 @@ async def test_a_tool_that_is_not_there_is_an_error_for_the_model(world: World, 
     )
 
 
-async def test_an_empty_answer_is_a_broken_one_and_nothing_is_kept(world: World, process: Process) -> None:
+async def test_empty_answer_fails_the_run_and_nothing_is_stored(world: World, process: Process) -> None:
     agent = await world.agent(process)
     before = world.window(agent)
     world.model.follow(say(""), say("Yes."))
@@ -144,7 +144,7 @@ async def test_an_empty_answer_after_tools_ends_the_turn_without_a_word(world: W
     require_valid(world.window(agent).messages)
 
 
-async def test_words_cut_at_the_output_limit_fail_the_run_and_are_kept(world: World, process: Process) -> None:
+async def test_text_cut_at_the_output_limit_fails_the_run_and_is_stored(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("Once upon a", finish=FinishReason.LENGTH))
     await process.send(agent)

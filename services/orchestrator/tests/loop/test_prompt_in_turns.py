@@ -19,7 +19,7 @@ def owner_writes(world: World, agent_id: str, value: str) -> None:
     world.blocks.put(replace(block, value=value))
 
 
-async def test_the_system_message_stays_the_same_while_memory_does(world: World, process: Process) -> None:
+async def test_system_message_is_stable_while_memory_is(world: World, process: Process) -> None:
     agent = await world.agent(process)
     before = world.window(agent).messages[0]
     world.model.follow(say("One."), say("Two."))
@@ -49,7 +49,7 @@ async def test_an_edited_block_rewrites_the_same_system_message(world: World, pr
     assert world.window(agent).messages[0].id == before.id
 
 
-async def test_the_figures_of_the_other_tiers_follow_a_rewriting(world: World, process: Process) -> None:
+async def test_memory_metadata_is_updated_with_a_rewrite(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(
         call("archival_memory_insert", content="x", tags=["tea"]),
@@ -99,7 +99,7 @@ async def test_another_system_prompt_for_one_run_is_not_kept(world: World, proce
 
 
 @pytest.mark.parametrize("kind", ["tools", "archival"])
-async def test_what_is_away_is_told_in_the_request_alone(world: World, process: Process, kind: str) -> None:
+async def test_unavailable_services_are_noted_in_the_request_only(world: World, process: Process, kind: str) -> None:
     world.tools.add("probe")
     agent = await world.agent(process, tool_names=("probe",))
     owner_writes(world, agent.id, "changed")
@@ -117,7 +117,7 @@ async def test_what_is_away_is_told_in_the_request_alone(world: World, process: 
     assert world.model.last.messages[-1].text == "Hello"
 
 
-async def test_a_window_that_would_overflow_stops_the_run_and_stays(world: World, process: Process) -> None:
+async def test_overflow_stops_the_run_and_keeps_the_window(world: World, process: Process) -> None:
     agent = await world.agent(process, model_settings=ModelSettings(context_window=6_000))
     world.model.follow(say("One."))
     await process.send(agent)
@@ -133,7 +133,7 @@ async def test_a_window_that_would_overflow_stops_the_run_and_stays(world: World
     assert events[-1].sequence == 3
 
 
-async def test_a_system_prompt_that_is_too_long_is_said_to_be(world: World, process: Process) -> None:
+async def test_too_long_system_prompt_has_its_own_stop_reason(world: World, process: Process) -> None:
     agent = await world.agent(process, model_settings=ModelSettings(context_window=6_000))
     owner_writes(world, agent.id, "long " * 6_000)
     before = world.window(agent)
@@ -162,7 +162,7 @@ async def test_small_windows_still_show_five_thousand_characters(world: World, p
     assert world.model.last.tool_return_char_limit == 5_000
 
 
-async def test_what_a_client_sends_is_kept_as_it_was_sent(world: World, process: Process) -> None:
+async def test_input_is_stored_as_sent(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("Hello, Ada."))
     sent = InputMessage((TextPart("It is {me}."),), name="Ada", otid="o-1", sender_id="identity-1")
@@ -184,7 +184,7 @@ async def test_a_response_format_is_for_agents_that_speak_plainly(world: World, 
     assert [request.response_format.kind for request in world.model.requests] == ["json_object", "text"]
 
 
-async def test_each_section_stands_once_after_many_turns(world: World, process: Process) -> None:
+async def test_each_section_occurs_once_after_many_turns(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.MEMGPT_V2)
     world.model.script = lambda _: call("send_message", message="Yes.")
     for number in range(20):

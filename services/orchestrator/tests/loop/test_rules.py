@@ -1,4 +1,4 @@
-"""The rules solver: each rule by itself, and all of them against a model that is written down from their meaning."""
+"""The rules solver: each rule alone, and all of them compared with a reference implementation."""
 
 import pytest
 from hypothesis import given
@@ -47,7 +47,7 @@ def test_run_first_holds_for_the_first_call_only() -> None:
     assert later.prefilled("b") == {}
 
 
-def test_run_first_of_a_tool_that_is_not_attached_is_passed_over() -> None:
+def test_run_first_rule_of_a_missing_tool_is_ignored() -> None:
     assert solver(RunFirst("z"), RunFirst("c")).allowed(ALL) == ("c",)
     assert solver(RunFirst("z")).allowed(ALL) == ALL
 
@@ -98,7 +98,7 @@ def test_a_limit_permits_exactly_that_many_calls(limit: int) -> None:
         ('{"message": "x"}', "f"),
     ],
 )
-def test_what_a_tool_returns_decides_by_the_type_of_the_outcome(returned: str, next_tool: str) -> None:
+def test_conditional_outcomes_match_by_type(returned: str, next_tool: str) -> None:
     outcomes = ((True, "b"), (5, "c"), (1.5, "d"), ("x", "e"))
     rule = Conditional("a", tuple(ConditionalOutcome(output, child) for output, child in outcomes), default_child="f")
     tools = ("a", "b", "c", "d", "e", "f")
@@ -116,13 +116,13 @@ def test_an_unmapped_return_leaves_all_tools_or_is_an_error() -> None:
         strict.allowed(ALL)
 
 
-def test_rules_that_leave_nothing_leave_everything() -> None:
+def test_contradicting_rules_allow_every_tool() -> None:
     contradiction = solver(ConstrainChildTools("a", ("b",)), ConstrainChildTools("a", ("c",))).after("a", "")
     assert contradiction.allowed(ALL) == ALL
     assert solver(ConstrainChildTools("a", ("unattached",))).after("a", "").allowed(ALL) == ALL
 
 
-def test_what_ends_continues_is_required_and_waits() -> None:
+def test_terminal_continue_required_and_approval_rules() -> None:
     rules = solver(ExitLoop("a"), ContinueLoop("b"), RequiredBeforeExit("c"), RequiredBeforeExit("z"))
     assert rules.is_terminal("a")
     assert not rules.is_terminal("b")
@@ -143,7 +143,7 @@ def test_a_solver_is_a_value() -> None:
     assert after == RulesSolver(before.rules, ("a",), "r")
 
 
-def test_a_violation_names_the_tools_and_the_rules_that_stood_against_it() -> None:
+def test_violation_names_the_allowed_tools_and_the_violated_rules() -> None:
     rules = solver(ConstrainChildTools("a", ("b",)), MaxCountPerStep("c", 1), ExitLoop("c")).after("c", "")
     rules = rules.after("a", "")
     assert rules.violation_text("c", rules.allowed(ALL)) == (
@@ -183,7 +183,7 @@ def test_equal_rules_are_kept_once() -> None:
         Conditional("a", (ConditionalOutcome("x", "b"), ConditionalOutcome("x", "c"))),
     ],
 )
-def test_a_broken_rule_is_refused_by_its_place(rule: ToolRule) -> None:
+def test_invalid_rule_is_refused_by_its_index(rule: ToolRule) -> None:
     with pytest.raises(InvalidArgument) as refused:
         checked_rules([ExitLoop("ok"), rule])
     assert refused.value.field == "tool_rules[1]"

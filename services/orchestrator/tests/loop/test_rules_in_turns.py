@@ -1,4 +1,4 @@
-"""Tool rules as a turn obeys them: what is offered, forced, prefilled and refused."""
+"""Tool rules in turns: allowed, forced, prefilled and refused calls."""
 
 import json
 
@@ -24,7 +24,7 @@ from ..support.world import Process, World, lines, require_valid
 
 
 async def with_tools(world: World, process: Process, *rules: ToolRule, **results: str) -> Agent:
-    """An agent of the plain loop whose custom tools return what is given."""
+    """Creates an agent of the plain loop whose custom tools return the given texts."""
     for name, result in results.items():
         world.tools.add(name, result)
     return await world.agent(
@@ -55,7 +55,7 @@ async def test_of_several_first_tools_one_is_required(world: World, process: Pro
     assert world.model.requests[0].tool_choice.kind is ToolChoiceKind.REQUIRED
 
 
-async def test_a_first_tool_whose_arguments_could_not_be_read_is_still_first(world: World, process: Process) -> None:
+async def test_first_tool_with_unreadable_arguments_must_still_run_first(world: World, process: Process) -> None:
     agent = await world.agent(process, tool_rules=(RunFirst("archival_memory_insert"),))
     world.model.follow(call("archival_memory_insert"), call("archival_memory_insert", content="x"), say("Done."))
     await process.send(agent)
@@ -63,14 +63,14 @@ async def test_a_first_tool_whose_arguments_could_not_be_read_is_still_first(wor
     assert world.archival.texts(agent.id) == ["x"]
 
 
-async def test_a_name_that_no_tool_has_does_not_free_from_a_parent(world: World, process: Process) -> None:
+async def test_call_of_an_unknown_tool_does_not_lift_a_parent_rule(world: World, process: Process) -> None:
     agent = await with_tools(world, process, ConstrainChildTools("look", ("act",)), look="seen", act="done", rest="")
     world.model.follow(call("look"), call("dream"), call("act"), say("Done."))
     await process.send(agent)
     assert offered(world.model.requests[2]) == ["act"]
 
 
-async def test_arguments_given_by_a_rule_override_the_models(world: World, process: Process) -> None:
+async def test_prefilled_arguments_override_those_of_the_model(world: World, process: Process) -> None:
     agent = await with_tools(world, process, RunFirst("look", '{"n": 7}'), look="seen")
     world.model.follow(call("look", n=1), call("look", n=1), say("Done."))
     await process.send(agent)
@@ -79,7 +79,7 @@ async def test_arguments_given_by_a_rule_override_the_models(world: World, proce
     assert stored == [{"n": 7}, {"n": 1}]
 
 
-async def test_an_argument_that_a_rule_gives_need_not_come_from_the_model(world: World, process: Process) -> None:
+async def test_prefilled_argument_may_be_missing_in_the_call(world: World, process: Process) -> None:
     agent = await world.agent(
         process, tool_rules=(RunFirst("archival_memory_insert", '{"content": "by rule", "tags": ["t"]}'),)
     )
@@ -116,7 +116,7 @@ OF_FIRST, OF_CHILD = "InitToolRule(look)", "ChildToolRule(look->act)"
         ),
     ],
 )
-async def test_a_rule_that_gives_what_its_tool_does_not_take_stops_the_run(
+async def test_invalid_prefilled_argument_stops_the_run(
     world: World, process: Process, first: str | None, child: str | None, problem: str
 ) -> None:
     rules: list[ToolRule] = [RunFirst("look", first)]
@@ -138,7 +138,7 @@ async def test_a_rule_that_gives_what_its_tool_does_not_take_stops_the_run(
 @pytest.mark.parametrize(
     ("returned", "leads_to"), [("true", "yes"), ("5", "five"), ("1.5", "half"), ("x", "text"), ("else", "other")]
 )
-async def test_what_a_tool_returns_decides_which_is_next(
+async def test_output_of_a_conditional_tool_selects_the_next_tool(
     world: World, process: Process, returned: str, leads_to: str
 ) -> None:
     outcomes = (
@@ -155,7 +155,7 @@ async def test_what_a_tool_returns_decides_which_is_next(
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 
-async def test_an_unmapped_return_of_a_strict_rule_fails_the_run_with_the_step_kept(
+async def test_unmapped_output_of_a_strict_rule_fails_the_run_and_keeps_the_step(
     world: World, process: Process
 ) -> None:
     rule = Conditional("ask", (ConditionalOutcome("x", "act"),), require_output_mapping=True)
@@ -176,7 +176,7 @@ async def test_children_of_a_last_tool_are_hidden_until_then(world: World, proce
     assert [offered(request) for request in world.model.requests] == [["look", "rest"], ["act"], ["look", "rest"]]
 
 
-async def test_a_refused_call_is_told_why_and_the_turn_goes_on(world: World, process: Process) -> None:
+async def test_refused_call_returns_the_reason_and_the_turn_continues(world: World, process: Process) -> None:
     agent = await with_tools(world, process, ConstrainChildTools("look", ("act",)), look="seen", act="", rest="")
     world.model.follow(call("look"), call("rest"), call("act"), say("Done."))
     await process.send(agent)
@@ -190,9 +190,7 @@ async def test_a_refused_call_is_told_why_and_the_turn_goes_on(world: World, pro
     )
 
 
-async def test_rules_take_parallel_calls_from_the_provider_and_order_those_that_come(
-    world: World, process: Process
-) -> None:
+async def test_rules_disable_parallel_calls_and_order_those_that_arrive(world: World, process: Process) -> None:
     for name in ("look", "act"):
         world.tools.add(name, parallel=True)
     agent = await world.agent(
@@ -210,7 +208,7 @@ async def test_rules_take_parallel_calls_from_the_provider_and_order_those_that_
 
 
 @pytest.mark.parametrize("by_rule", [True, False])
-async def test_a_tool_that_needs_approval_is_never_run_without(
+async def test_tool_that_needs_approval_does_not_run_without_it(
     world: World, process: Process, *, by_rule: bool
 ) -> None:
     world.tools.add("launch", requires_approval=not by_rule)

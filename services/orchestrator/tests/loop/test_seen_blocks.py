@@ -34,7 +34,7 @@ def returns(world: World, agent: Agent) -> list[ToolReturn]:
 
 
 def while_asked(*answers: LlmAnswer, meanwhile: Callable[[], None]) -> Callable[[LlmRequest], LlmAnswer]:
-    """The answers of a turn; `meanwhile` happens between the first request and its answer."""
+    """The answers of a turn. `meanwhile` runs between the first request and its answer."""
     choose, told = by_place(*answers), []
 
     def answer(request: LlmRequest) -> LlmAnswer:
@@ -47,7 +47,7 @@ def while_asked(*answers: LlmAnswer, meanwhile: Callable[[], None]) -> Callable[
 
 
 @pytest.mark.parametrize("edit", [RETHINK, INSERT, COMMAND], ids=["rethink", "insert", "command"])
-async def test_what_another_wrote_meanwhile_is_shown_and_not_erased(
+async def test_change_of_another_writer_is_shown_and_not_overwritten(
     world: World, process: Process, edit: LlmAnswer
 ) -> None:
     agent = await world.agent(process, tool_names=TOOLS)
@@ -118,7 +118,7 @@ async def test_calls_of_one_answer_build_on_each_other(
         assert written == value
 
 
-async def test_an_own_edit_does_not_cover_for_what_another_wrote_before_it(world: World, process: Process) -> None:
+async def test_own_edit_does_not_hide_an_earlier_change_of_another_writer(world: World, process: Process) -> None:
     agent = await world.agent(process, tool_names=TOOLS)
     append = call("core_memory_append", label="human", content="Likes tea")
     world.model.script = while_asked(
@@ -129,7 +129,7 @@ async def test_an_own_edit_does_not_cover_for_what_another_wrote_before_it(world
     assert world.blocks.value(agent.id, "human") == "Ada\nLikes tea"
 
 
-async def test_a_block_that_was_never_shown_is_not_written_over(world: World, process: Process) -> None:
+async def test_unseen_block_is_not_overwritten(world: World, process: Process) -> None:
     agent = await world.agent(process, tool_names=TOOLS)
     given = NewBlock("plan", "Ship on Friday.")
     other = await world.agent(process, blocks=(given,))
@@ -148,7 +148,7 @@ async def test_a_block_that_was_never_shown_is_not_written_over(world: World, pr
     assert world.blocks.value(agent.id, "plan") == "Ship on Friday."
 
 
-async def test_text_at_the_end_needs_no_sight_of_the_block(world: World, process: Process) -> None:
+async def test_append_does_not_need_the_seen_revision(world: World, process: Process) -> None:
     agent = await world.agent(process, tool_names=TOOLS)
     world.model.script = while_asked(
         call("memory_insert", label="human", new_str="Likes tea"),
@@ -159,7 +159,7 @@ async def test_text_at_the_end_needs_no_sight_of_the_block(world: World, process
     assert world.blocks.value(agent.id, "human") == "Ada\nLikes tea"
 
 
-async def test_a_death_at_any_point_changes_neither_what_is_done_nor_what_is_refused(tmp_path: Path) -> None:
+async def test_crash_at_any_point_changes_neither_edits_nor_refusals(tmp_path: Path) -> None:
     """Two own inserts in one answer, and one block that another writer changes before the model answers."""
     edits = together(
         INSERT,

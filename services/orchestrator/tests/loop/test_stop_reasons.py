@@ -1,4 +1,4 @@
-"""Every stop reason, the script that leads to it, and the status of the run that stopped so."""
+"""Every stop reason, with a script that leads to it and the status of the run."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -107,7 +107,9 @@ def test_every_reason_has_a_script() -> None:
         for name, script in scripts.items()
     ],
 )
-async def test_a_script_leads_to_its_reason(world: World, process: Process, reason: StopReason, script: Script) -> None:
+async def test_script_leads_to_its_stop_reason(
+    world: World, process: Process, reason: StopReason, script: Script
+) -> None:
     agent = await world.agent(process, script.kind, **script.draft)
     world.model.follow(*script.answers)
     cancelling = None

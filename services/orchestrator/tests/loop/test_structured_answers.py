@@ -1,4 +1,4 @@
-"""Agents whose answers have a form: held natively or in the speaking tool's schema, checked, asked again, refused."""
+"""Response formats: enforced by the provider or the speaking tool's schema, checked, requested again, refused."""
 
 import json
 from typing import Any
@@ -24,7 +24,9 @@ OBJECT = ResponseFormat("json_object")
 
 
 @pytest.mark.parametrize("wanted", [SCHEMA, OBJECT])
-async def test_plain_words_in_the_form_end_the_turn(world: World, process: Process, wanted: ResponseFormat) -> None:
+async def test_text_in_the_required_format_ends_the_turn(
+    world: World, process: Process, wanted: ResponseFormat
+) -> None:
     agent = await world.agent(process, response_format=wanted)
     world.model.follow(say('{"city": "Oslo"}'))
     await process.send(agent)
@@ -33,7 +35,7 @@ async def test_plain_words_in_the_form_end_the_turn(world: World, process: Proce
     assert len(world.model.requests) == 1
 
 
-async def test_words_out_of_the_form_are_asked_for_again_and_not_kept(world: World, process: Process) -> None:
+async def test_text_without_the_format_is_retried_and_not_stored(world: World, process: Process) -> None:
     agent = await world.agent(process, response_format=SCHEMA)
     world.model.follow(say("Oslo."), say('{"town": "Oslo"}'), say('{"city": "Oslo"}'))
     events = await process.send(agent)
@@ -50,7 +52,7 @@ async def test_words_out_of_the_form_are_asked_for_again_and_not_kept(world: Wor
     assert "not shown" not in json.dumps([message.text for message in world.model.last.messages])
 
 
-async def test_words_that_never_fit_fail_the_run_with_their_problem(world: World, process: Process) -> None:
+async def test_text_that_never_has_the_format_fails_the_run(world: World, process: Process) -> None:
     agent = await world.agent(process, response_format=SCHEMA)
     world.model.follow(*[say('{"city": 7}')] * 3)
     events = await process.send(agent)
@@ -64,7 +66,7 @@ async def test_words_that_never_fit_fail_the_run_with_their_problem(world: World
     assert len(world.turn(agent)) == 0
 
 
-async def test_a_run_may_want_another_form_than_its_agent(world: World, process: Process) -> None:
+async def test_run_may_override_the_format_of_its_agent(world: World, process: Process) -> None:
     agent = await world.agent(process, response_format=OBJECT)
     world.model.follow(say("{}"), say('{"city": "Oslo"}'), say("Plain."), say("{}"))
     await process.send(agent, response_format=SCHEMA)
@@ -76,9 +78,7 @@ async def test_a_run_may_want_another_form_than_its_agent(world: World, process:
     assert world.model.last.response_format == OBJECT, "it holds for the run alone"
 
 
-async def test_a_run_of_an_agent_that_speaks_by_a_tool_has_its_form_in_the_schema(
-    world: World, process: Process
-) -> None:
+async def test_format_of_a_run_is_in_the_schema_of_the_speaking_tool(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.MEMGPT_V2)
     world.model.follow(
         raw_call("send_message", '{"thinking": "hm", "message": {"city": 1}}'),
@@ -91,7 +91,7 @@ async def test_a_run_of_an_agent_that_speaks_by_a_tool_has_its_form_in_the_schem
     assert said == [(TextPart('{"city": "Oslo"}'),)]
 
 
-async def test_the_answer_to_an_approval_keeps_the_form_of_the_run_that_asked(world: World, process: Process) -> None:
+async def test_answering_run_keeps_the_format_of_the_requesting_run(world: World, process: Process) -> None:
     rules = (RequiresApproval("archival_memory_insert"),)
     agent = await world.agent(process, tool_rules=rules)
     world.model.follow(call("archival_memory_insert", content="x"), say('{"city": "Oslo"}'))
@@ -103,14 +103,14 @@ async def test_the_answer_to_an_approval_keeps_the_form_of_the_run_that_asked(wo
     assert world.model.last.response_format == SCHEMA
 
 
-async def test_calls_on_the_way_need_no_form(world: World, process: Process) -> None:
+async def test_tool_calls_need_no_format(world: World, process: Process) -> None:
     agent = await world.agent(process, response_format=SCHEMA)
     world.model.follow(call("archival_memory_insert", content="x"), say('{"city": "Oslo"}'))
     await process.send(agent)
     assert len(world.model.requests) == 2
 
 
-async def test_an_agent_that_speaks_by_a_tool_has_the_form_in_its_schema(world: World, process: Process) -> None:
+async def test_format_of_an_agent_is_in_the_schema_of_the_speaking_tool(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.MEMGPT_V2, response_format=SCHEMA)
     start = len(world.turn(agent))
     world.model.follow(raw_call("send_message", '{"thinking": "hm", "message": {"city": "Zürich"}}'))
@@ -126,7 +126,7 @@ async def test_an_agent_that_speaks_by_a_tool_has_the_form_in_its_schema(world: 
 
 
 @pytest.mark.parametrize("said", ["Oslo.", {"town": "Oslo"}, ["Oslo"], 7])
-async def test_a_message_out_of_the_form_is_the_tools_error_and_is_not_sent(
+async def test_speech_without_the_format_is_a_tool_error_and_not_sent(
     world: World, process: Process, said: Any
 ) -> None:
     agent = await world.agent(process, AgentType.MEMGPT_V2, response_format=SCHEMA)
@@ -138,7 +138,7 @@ async def test_a_message_out_of_the_form_is_the_tools_error_and_is_not_sent(
     assert "message is not what it has to be" in returned[0]
 
 
-async def test_a_message_may_hold_its_json_as_text(world: World, process: Process) -> None:
+async def test_speech_may_contain_its_json_as_text(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.MEMGPT_V2, response_format=OBJECT)
     world.model.follow(call("send_message", message='{"any": "thing"}'))
     events = await process.send(agent)
@@ -158,14 +158,14 @@ async def test_a_message_may_hold_its_json_as_text(world: World, process: Proces
         ("anthropic", "anthropic", OBJECT, "JSON"),
     ],
 )
-def test_what_an_api_does_not_hold_a_model_to_is_said_in_words(
+def test_format_that_an_api_does_not_enforce_is_described_in_words(
     api: str, vendor: str, wanted: ResponseFormat, told: str | None
 ) -> None:
     words = format_instruction(wanted, ModelInfo(f"{vendor}/m", vendor, "m", api, ModelSettings()))
     assert (words is None) if told is None else (told in (words or ""))
 
 
-async def test_plain_json_is_asked_for_in_words_with_every_request(world: World, process: Process) -> None:
+async def test_json_object_format_is_described_in_every_request(world: World, process: Process) -> None:
     agent = await world.agent(process, response_format=OBJECT)
     world.model.follow(say('{"a": 1}'))
     await process.send(agent)
@@ -174,12 +174,12 @@ async def test_plain_json_is_asked_for_in_words_with_every_request(world: World,
 
 
 @pytest.mark.parametrize("schema", ['{"type": "nonsense"}', '{"$ref": "http://127.0.0.1:1/x"}', "[]", "{oops"])
-def test_a_schema_that_can_hold_nothing_is_refused_by_its_field(schema: str) -> None:
+def test_unsatisfiable_schema_is_refused_by_its_field(schema: str) -> None:
     agent = pb.Agent(response_format=pb.ResponseFormat(json_schema=pb.JsonSchemaFormat(name="x", schema=schema)))
     with pytest.raises(InvalidArgument) as caught:
         format_from_proto(agent)
     assert caught.value.field == "agent.response_format.json_schema.schema"
 
 
-def test_a_sound_schema_is_taken() -> None:
+def test_valid_schema_is_accepted() -> None:
     assert schema_problem(CITY) is None

@@ -1,4 +1,4 @@
-"""Live pieces of an answer: in order, without a gap, and the same in the end as what is stored."""
+"""Deltas of an answer: in order, without gaps, and in the end equal to the stored message."""
 
 import json
 
@@ -15,7 +15,7 @@ from ..support.world import Process, World, deltas, told
 
 
 def joined(pieces: list[Delta]) -> dict[str, tuple[str, str]]:
-    """By otid, the kind and the whole text; offsets must be contiguous."""
+    """Returns the kind and the whole text by otid. Offsets must be contiguous."""
     texts: dict[str, tuple[str, str]] = {}
     for piece in pieces:
         kind, text = texts.get(piece.otid, (piece.kind, ""))
@@ -25,7 +25,7 @@ def joined(pieces: list[Delta]) -> dict[str, tuple[str, str]]:
 
 
 def shown(events: list[RunEvent]) -> dict[str, tuple[str, str]]:
-    """By otid, what the stored messages say of the same."""
+    """Returns the kind and the text of the stored messages by otid."""
     texts = {}
     for body in told(events):
         if isinstance(body, MessageEvent) and body.kind in ("assistant", "reasoning"):
@@ -37,7 +37,7 @@ def shown(events: list[RunEvent]) -> dict[str, tuple[str, str]]:
     return texts
 
 
-async def test_words_and_reasoning_come_in_pieces(world: World, process: Process) -> None:
+async def test_words_and_reasoning_are_streamed(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("It is a long way to Tipperary, for one who goes there on foot.", thought="How far? Far."))
     events = await process.send(agent, stream_tokens=True)
@@ -47,7 +47,7 @@ async def test_words_and_reasoning_come_in_pieces(world: World, process: Process
     assert ids == {world.turn(agent)[-1].id}
 
 
-async def test_what_is_said_by_a_tool_streams_as_words(world: World, process: Process) -> None:
+async def test_argument_of_the_speaking_tool_is_streamed_as_words(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.MEMGPT_V2)
     world.model.follow(
         call("send_message", thinking="They greet; so do I.", message='Hello "you"\nthere — how \\ are we? 😀')
@@ -58,7 +58,7 @@ async def test_what_is_said_by_a_tool_streams_as_words(world: World, process: Pr
 
 
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])
-async def test_calls_stream_as_they_are_written(world: World, process: Process, kind: AgentType) -> None:
+async def test_tool_calls_are_streamed(world: World, process: Process, kind: AgentType) -> None:
     agent = await world.agent(process, kind)
     last = say("Done.") if kind is AgentType.LETTA_V1 else call("send_message", message="Done.")
     added = {} if kind is AgentType.LETTA_V1 else {"thinking": "Keep it.", "request_heartbeat": True}
@@ -78,7 +78,7 @@ async def test_calls_stream_as_they_are_written(world: World, process: Process, 
     assert {piece.tool_call_id for piece in pieces} <= call_ids
 
 
-async def test_calls_beside_each_other_are_told_apart(world: World, process: Process) -> None:
+async def test_parallel_calls_are_distinguished(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(
         together(
@@ -94,13 +94,13 @@ async def test_calls_beside_each_other_are_told_apart(world: World, process: Pro
     assert len({piece.tool_call_id for piece in pieces}) == 2
 
 
-async def test_without_being_asked_nothing_comes_in_pieces(world: World, process: Process) -> None:
+async def test_without_stream_tokens_there_are_no_deltas(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("Hello."))
     assert deltas(await process.send(agent)) == []
 
 
-async def test_pieces_come_before_the_message_that_they_are_of(world: World, process: Process) -> None:
+async def test_deltas_precede_their_message(world: World, process: Process) -> None:
     agent = await world.agent(process)
     answer: LlmAnswer = say("Hello, world. Hello, world.")
     world.model.follow(answer)
@@ -112,9 +112,7 @@ async def test_pieces_come_before_the_message_that_they_are_of(world: World, pro
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["said first", "said last"])
-async def test_nothing_is_said_before_it_is_known_that_nothing_waits(
-    world: World, process: Process, first: bool
-) -> None:
+async def test_words_are_held_until_no_call_can_wait_for_approval(world: World, process: Process, first: bool) -> None:
     """A model that may call several tools at once."""
     rules = (RequiresApproval("archival_memory_insert"),)
     agent = await world.agent(
@@ -130,9 +128,7 @@ async def test_nothing_is_said_before_it_is_known_that_nothing_waits(
     assert "assistant" not in {body.kind for body in told(events) if isinstance(body, MessageEvent)}
 
 
-async def test_where_something_could_wait_beside_them_words_come_at_once_and_as_they_are_stored(
-    world: World, process: Process
-) -> None:
+async def test_held_words_are_sent_at_once_and_as_stored(world: World, process: Process) -> None:
     agent = await world.agent(
         process,
         tool_names=("send_message",),
@@ -152,10 +148,8 @@ def heard(events: list[RunEvent], attempt: int) -> str:
     return "".join(piece.text for piece in deltas(told_of_it) if piece.kind == "assistant")
 
 
-async def test_what_is_said_by_the_only_call_streams_although_other_tools_would_wait(
-    world: World, process: Process
-) -> None:
-    """It is heard even where the answer breaks off."""
+async def test_only_call_is_streamed_although_other_tools_need_approval(world: World, process: Process) -> None:
+    """Streamed text arrives even if the answer is interrupted."""
     rules = (RequiresApproval("archival_memory_insert"),)
     agent = await world.agent(process, AgentType.MEMGPT_V2, tool_rules=rules)
     speech = call("send_message", thinking="They greet.", message="Hello, there you are.", request_heartbeat=False)
@@ -165,10 +159,10 @@ async def test_what_is_said_by_the_only_call_streams_although_other_tools_would_
 
 
 @pytest.mark.parametrize("forbidden", [False, True])
-async def test_a_call_that_waits_holds_back_what_is_said_behind_it_and_one_that_is_refused_does_not(
+async def test_waiting_call_holds_words_back_and_refused_call_does_not(
     world: World, process: Process, forbidden: bool
 ) -> None:
-    """By a model that calls two tools although it is allowed one."""
+    """The model calls two tools although one is allowed."""
     rules = (RequiresApproval("archival_memory_insert"), *([RunFirst("send_message")] if forbidden else []))
     agent = await world.agent(process, AgentType.MEMGPT_V2, tool_rules=rules)
     both = together(call("archival_memory_insert", content="one"), call("send_message", message="It is kept."))

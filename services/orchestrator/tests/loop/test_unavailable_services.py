@@ -1,4 +1,4 @@
-"""A tier that goes away: before anything is journalled the run waits for a restart, behind that for long."""
+"""Unavailable services: before the first journal entry a run waits for a restart, afterwards much longer."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ from ..support.world import Process, World, kinds, lines, require_valid
 
 
 @pytest.mark.parametrize("tier", ["recall.", "blocks."])
-async def test_an_essential_tier_that_is_away_at_the_beginning_fails_the_run_within_seconds(
+async def test_unavailable_essential_service_fails_a_new_run_within_seconds(
     world: World, process: Process, tier: str
 ) -> None:
     agent = await world.agent(process)
@@ -32,7 +32,7 @@ async def test_an_essential_tier_that_is_away_at_the_beginning_fails_the_run_wit
 
 
 @pytest.mark.parametrize("call_that_fails", ["recall.get_context", "blocks.get", "recall.replace_context"])
-async def test_an_essential_tier_that_is_being_restarted_at_the_beginning_is_waited_for(
+async def test_new_run_waits_for_the_restart_of_an_essential_service(
     world: World, process: Process, call_that_fails: str
 ) -> None:
     agent = await world.agent(process, message_buffer_autoclear=True)
@@ -45,7 +45,7 @@ async def test_an_essential_tier_that_is_being_restarted_at_the_beginning_is_wai
 
 
 @pytest.mark.parametrize("tier", ["archival.insert", "recall.commit_step", "blocks.get"])
-async def test_a_tier_that_goes_away_in_a_step_is_waited_for(world: World, process: Process, tier: str) -> None:
+async def test_step_waits_for_an_unavailable_service(world: World, process: Process, tier: str) -> None:
     agent = await world.agent(process)
     world.model.follow(call("archival_memory_insert", content="tea"), say("Kept."))
 
@@ -64,7 +64,7 @@ async def test_a_tier_that_goes_away_in_a_step_is_waited_for(world: World, proce
 
 
 @pytest.mark.parametrize("lost", ["archival.insert", "recall.commit_step", "blocks.edit"])
-async def test_an_effect_whose_answer_is_lost_takes_place_once(world: World, process: Process, lost: str) -> None:
+async def test_effect_with_a_lost_answer_takes_place_once(world: World, process: Process, lost: str) -> None:
     agent = await world.agent(process)
     world.model.follow(
         call("archival_memory_insert", content="tea"), call("memory_insert", label="human", new_str="Ada"), say("Kept.")
@@ -79,7 +79,7 @@ async def test_an_effect_whose_answer_is_lost_takes_place_once(world: World, pro
     assert lines(world.turn(agent))[-1] == "assistant text: Kept."
 
 
-async def test_patience_ends(world: World, process: Process) -> None:
+async def test_retries_end_after_the_limit(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(call("archival_memory_insert", content="tea"))
     world.faults.away = {"archival.insert": 10_000}
@@ -90,7 +90,7 @@ async def test_patience_ends(world: World, process: Process) -> None:
     require_valid(world.window(agent).messages)
 
 
-async def test_a_window_that_moved_in_the_meantime_keeps_what_moved_it(world: World, process: Process) -> None:
+async def test_concurrent_change_of_the_window_is_kept(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(call("archival_memory_insert", content="tea"), say("Kept."))
 
@@ -109,7 +109,7 @@ async def test_a_window_that_moved_in_the_meantime_keeps_what_moved_it(world: Wo
     assert len(world.turn(agent)) == 4
 
 
-async def test_losing_the_tools_room_never_takes_speaking_away(world: World, process: Process) -> None:
+async def test_outage_of_the_tools_service_keeps_built_in_tools(world: World, process: Process) -> None:
     world.tools.add("probe")
     agent = await world.agent(process, AgentType.MEMGPT_V2, tool_names=("probe",))
     world.faults.away = {"tools.": 99, "archival.": 99}
@@ -118,7 +118,7 @@ async def test_losing_the_tools_room_never_takes_speaking_away(world: World, pro
     assert kinds(events) == ["assistant", "StopEvent", "UsageEvent"]
 
 
-async def test_a_custom_tool_whose_room_goes_away_is_not_run_twice(world: World, process: Process) -> None:
+async def test_custom_tool_does_not_run_twice_after_an_outage(world: World, process: Process) -> None:
     world.tools.add("launch", "launched")
     agent = await world.agent(process, tool_names=("launch",))
     world.faults.away = {"tools.execute": 1}
@@ -128,7 +128,7 @@ async def test_a_custom_tool_whose_room_goes_away_is_not_run_twice(world: World,
     assert "interrupted" in world.turn(agent)[2].tool_returns[0].text
 
 
-async def test_an_idempotent_tool_whose_room_goes_away_is_run_when_it_is_back(world: World, process: Process) -> None:
+async def test_idempotent_tool_runs_after_an_outage(world: World, process: Process) -> None:
     world.tools.add("measure", "42", idempotent=True)
     agent = await world.agent(process, tool_names=("measure",))
     world.faults.away = {"tools.execute": 1}
@@ -140,7 +140,7 @@ async def test_an_idempotent_tool_whose_room_goes_away_is_run_when_it_is_back(wo
     assert lines(world.turn(agent))[2] == "tool success of measure: 42"
 
 
-async def test_a_custom_tool_erases_nobody_elses_edit(world: World, process: Process) -> None:
+async def test_custom_tool_does_not_overwrite_another_edit(world: World, process: Process) -> None:
     agent = None
 
     def rewrite(_: Mapping[str, Any], blocks: Mapping[str, str]) -> tuple[ToolResult, dict[str, str]]:

@@ -21,7 +21,7 @@ FOR_EVER = 10_000
 
 
 async def asked(world: World, process: Process, *answers: Any, **draft: Any) -> tuple[Agent, list[RunEvent]]:
-    """An agent that waits for the answer to these calls."""
+    """Creates an agent that waits for the decision about these calls."""
     world.tools.add("launch", "launched")
     rules = tuple(RequiresApproval(name) for name in GATED)
     agent = await world.agent(process, include_base_tool_rules=False, tool_rules=rules, tool_names=("launch",), **draft)
@@ -35,7 +35,7 @@ def approved(events: list[RunEvent]) -> list[ApprovalDecision]:
 
 
 async def failed(process: Process, agent: Agent, decisions: list[ApprovalDecision], *away: str) -> Run:
-    """The run that answers while tiers are away for longer than it waits."""
+    """Runs an answer while services are unavailable for longer than it waits."""
     process.faults.away = dict.fromkeys(away, FOR_EVER)
     await process.answer(agent, *decisions)
     process.faults.away = {}
@@ -55,7 +55,7 @@ def returns(world: World, agent: Agent) -> list[str]:
 
 
 @pytest.mark.parametrize("away", ["archival.", "recall.get_context", "blocks.", "recall.commit_step"])
-async def test_the_next_run_carries_it_out_ahead_of_its_own_input(world: World, process: Process, away: str) -> None:
+async def test_next_run_executes_the_decision_before_its_own_input(world: World, process: Process, away: str) -> None:
     agent, events = await asked(world, process, call("launch"), call("archival_memory_insert", content="one"))
     if away in ("recall.get_context", "blocks."):
         process = world.process()  # one that has not seen the window
@@ -76,7 +76,7 @@ async def test_the_next_run_carries_it_out_ahead_of_its_own_input(world: World, 
     assert len(world.model.requests) == 2
 
 
-async def test_a_retry_carries_it_out(world: World, process: Process) -> None:
+async def test_retry_executes_the_decision(world: World, process: Process) -> None:
     agent, events = await asked(world, process, call("launch"), call("archival_memory_insert", content="one"))
     run = await failed(process, agent, approved(events), "archival.")
     world.model.follow(say("Kept."))
@@ -87,7 +87,7 @@ async def test_a_retry_carries_it_out(world: World, process: Process) -> None:
     assert lines(world.window(agent).messages)[-1] == "assistant text: Kept."
 
 
-async def test_it_may_fail_more_than_once(world: World, process: Process) -> None:
+async def test_decision_may_fail_more_than_once(world: World, process: Process) -> None:
     agent, events = await asked(world, process, call("launch"), call("archival_memory_insert", content="one"))
     await failed(process, agent, approved(events), "blocks.edit", "archival.")
     process.faults.away = {"archival.": FOR_EVER}
@@ -103,7 +103,7 @@ async def test_it_may_fail_more_than_once(world: World, process: Process) -> Non
     assert lines(world.window(agent).messages)[-2:] == ["user text: Hello?", "assistant text: Kept, and hello."]
 
 
-async def test_a_denial_is_kept_as_well(world: World, process: Process) -> None:
+async def test_denial_is_kept(world: World, process: Process) -> None:
     agent, events = await asked(world, process, call("launch"))
     denied = [Deny(item.tool_call_id, "not now") for item in approved(events)]
     await failed(process, agent, denied, "recall.commit_step")
@@ -113,7 +113,7 @@ async def test_a_denial_is_kept_as_well(world: World, process: Process) -> None:
     assert world.tools.executed == []
 
 
-async def test_what_was_begun_and_nobody_knows_the_end_of_is_not_begun_again(world: World) -> None:
+async def test_call_with_unknown_outcome_does_not_run_again(world: World) -> None:
     first = world.process()
     agent, events = await asked(world, first, call("archival_memory_insert", content="one"), call("launch"))
 
@@ -140,7 +140,7 @@ async def test_what_was_begun_and_nobody_knows_the_end_of_is_not_begun_again(wor
     require_valid(world.window(agent).messages)
 
 
-async def test_a_window_that_is_emptied_for_each_turn_is_not_emptied_of_it(world: World, process: Process) -> None:
+async def test_autoclear_keeps_an_undone_decision(world: World, process: Process) -> None:
     agent, events = await asked(world, process, call("launch"), message_buffer_autoclear=True)
     await failed(process, agent, approved(events), "recall.commit_step")
     world.model.follow(say("Done."))
@@ -149,7 +149,7 @@ async def test_a_window_that_is_emptied_for_each_turn_is_not_emptied_of_it(world
     require_valid(world.window(agent).messages)
 
 
-async def test_what_another_run_carried_out_is_not_retried(world: World, process: Process) -> None:
+async def test_decision_that_another_run_executed_is_not_retried(world: World, process: Process) -> None:
     agent, events = await asked(world, process, call("launch"))
     run = await failed(process, agent, approved(events), "recall.commit_step")
     world.model.follow(say("Done."), say("Nothing is left to do."))
@@ -159,7 +159,7 @@ async def test_what_another_run_carried_out_is_not_retried(world: World, process
     require_valid(world.window(agent).messages)
 
 
-async def test_a_reset_takes_it_away(world: World, process: Process) -> None:
+async def test_reset_withdraws_an_undone_decision(world: World, process: Process) -> None:
     agent, events = await asked(world, process, call("launch"))
     run = await failed(process, agent, approved(events), "blocks.get")
     await process.windows.reset(ME, None, agent.id, agent.default_conversation_id, add_default=False)
@@ -169,7 +169,7 @@ async def test_a_reset_takes_it_away(world: World, process: Process) -> None:
     require_valid(world.window(agent).messages)
 
 
-async def test_cancelling_who_takes_it_over_closes_it(world: World, process: Process) -> None:
+async def test_cancelling_the_run_that_takes_it_over_closes_it(world: World, process: Process) -> None:
     agent, events = await asked(world, process, call("launch"), call("archival_memory_insert", content="one"))
     await failed(process, agent, approved(events), "archival.")
     process.faults.away = {"archival.": FOR_EVER}

@@ -1,4 +1,4 @@
-"""The two voice types: one that is quick to speak and keeps a short window, one that tends what was said."""
+"""The two voice agent types: one that answers quickly in a short window, one that maintains the memory."""
 
 import json
 

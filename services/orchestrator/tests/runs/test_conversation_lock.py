@@ -1,4 +1,4 @@
-"""Turn slots: what is no run holds a conversation like one, and keeping leases at all."""
+"""The lock of a conversation for work that is no run, and the renewal of leases."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -27,7 +27,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def held_in(process: Process, call: str) -> tuple[asyncio.Event, asyncio.Event]:
-    """The next call of that name is held: set when it is reached, and to be set to let it go on."""
+    """Holds the next call of that name. Returns an event that is set when it is reached, and one that releases it."""
     reached, released = asyncio.Event(), asyncio.Event()
 
     async def hold(name: str) -> None:
@@ -55,7 +55,7 @@ CHANGES: dict[str, tuple[str, Callable[[Process, Agent], Awaitable[object]]]] = 
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_runs_wait_while_a_conversation_is_changed(world: World, process: Process, change: str) -> None:
-    """Sent while the window is being changed, by two replicas: both wait, and neither is lost."""
+    """Two replicas send while the window is being changed: both runs wait, and neither is lost."""
     other = world.process("owner-2")
     agent = await world.agent(process)
     world.model.follow(say("One."), say("Two."))
@@ -85,8 +85,8 @@ async def test_runs_wait_while_a_conversation_is_changed(world: World, process: 
     assert len(shown) == (4 if change == "reset" else 6)
 
 
-async def test_a_holder_of_a_slot_that_was_overtaken_changes_nothing(world: World) -> None:
-    """It is stopped by its own renewal where it notices, and by the epoch in recall where it does not."""
+async def test_holder_that_lost_its_lease_changes_nothing(world: World) -> None:
+    """Its renewal stops it; if that comes late, recall refuses its epoch."""
     first, second = world.process(), world.process("owner-2")
     agent = await world.agent(first)
     world.model.follow(say("One."), say("Two."))
@@ -111,7 +111,7 @@ async def test_a_holder_of_a_slot_that_was_overtaken_changes_nothing(world: Worl
     assert not first.lease_renewer.leases
 
 
-async def test_a_slot_is_given_back_whatever_happens_in_it(world: World, process: Process) -> None:
+async def test_lock_is_released_after_every_outcome(world: World, process: Process) -> None:
     agent = await world.agent(process)
     for error in (Unavailable("away"), asyncio.CancelledError()):
         with pytest.raises(type(error)):
@@ -124,7 +124,7 @@ async def test_a_slot_is_given_back_whatever_happens_in_it(world: World, process
 
 
 async def in_line(world: World, number: int) -> None:
-    """Waits until so many have a place among the runs."""
+    """Waits until the queue has this many entries."""
     count = sa.select(sa.func.count()).select_from(slot_waits)
     while await world.database.read(lambda conn: conn.execute(count).scalar_one()) != number:
         await asyncio.sleep(0)
@@ -145,7 +145,7 @@ async def held_up(world: World, process: Process) -> tuple[Agent, Run, Held]:
     return agent, run, held
 
 
-async def test_changes_and_runs_take_their_turns_in_the_order_in_which_they_came(world: World) -> None:
+async def test_lock_requests_and_runs_are_served_in_order(world: World) -> None:
     """On two replicas: a run, a reset, a run, a fork, a compaction that finds nothing to do, a run."""
     first, second = world.process(), world.process("owner-2")
     agent, run, held = await held_up(world, first)
@@ -178,9 +178,7 @@ async def test_changes_and_runs_take_their_turns_in_the_order_in_which_they_came
     await in_line(world, 0)
 
 
-async def test_a_change_whose_time_is_up_changes_nothing_and_lets_the_others_pass(
-    world: World, process: Process
-) -> None:
+async def test_expired_lock_request_does_not_block_others(world: World, process: Process) -> None:
     agent, run, held = await held_up(world, process)
     before = world.window(agent)
     set_remaining(0.3)
@@ -209,7 +207,7 @@ async def test_a_change_whose_time_is_up_changes_nothing_and_lets_the_others_pas
     assert lines(world.turn(agent))[-2:] == ["user text: Second", "assistant text: Two."]
 
 
-async def test_who_goes_away_gives_up_the_place(world: World, process: Process) -> None:
+async def test_cancelled_lock_request_leaves_the_queue(world: World, process: Process) -> None:
     agent, _, held = await held_up(world, process)
     waiting = reset(process, agent)
     await in_line(world, 1)
@@ -223,7 +221,7 @@ async def test_who_goes_away_gives_up_the_place(world: World, process: Process) 
     assert len(lines(world.turn(agent))) == 4
 
 
-async def test_a_waiting_change_whose_process_died_does_not_hold_up_the_runs_behind_it(world: World) -> None:
+async def test_queue_entry_of_a_crashed_process_does_not_block_runs(world: World) -> None:
     first, second = world.process(), world.process("owner-2")
     agent, _, held = await held_up(world, first)
     here = agent.default_conversation_id
@@ -250,8 +248,8 @@ async def test_a_waiting_change_whose_process_died_does_not_hold_up_the_runs_beh
 
 
 @pytest.mark.parametrize("ends", ["in order", "stalled"])
-async def test_a_change_waits_for_a_run_that_is_taken_over(world: World, ends: str) -> None:
-    """The replica that carried the run out is gone: the run is done first, by another."""
+async def test_lock_request_waits_for_a_resumed_run(world: World, ends: str) -> None:
+    """The replica that executed the run has crashed: another replica completes the run first."""
     first, second = world.process(), world.process("owner-2")
     agent, run, _ = await held_up(world, first)
     forking = asyncio.create_task(second.conversations.fork(ME, None, agent.default_conversation_id, None, None))
@@ -273,7 +271,7 @@ async def test_a_change_waits_for_a_run_that_is_taken_over(world: World, ends: s
     assert lines(world.recall.window(fork.id).messages[1:]) == shown
 
 
-async def test_a_change_takes_its_turn_when_the_change_ahead_of_it_is_given_up(world: World) -> None:
+async def test_lock_request_proceeds_when_the_one_before_is_withdrawn(world: World) -> None:
     first, second = world.process(), world.process("owner-2")
     agent = await world.agent(first)
     world.model.follow(say("One."))
@@ -290,7 +288,7 @@ async def test_a_change_takes_its_turn_when_the_change_ahead_of_it_is_given_up(w
     await asyncio.wait([stalled])
 
 
-async def test_a_holder_that_cannot_renew_stops_before_its_lease_lapses(world: World) -> None:
+async def test_holder_that_cannot_renew_stops_before_its_lease_expires(world: World) -> None:
     first, second = world.process(), world.process("owner-2")
     agent = await world.agent(first)
     held = Held(say("From the first."))
@@ -313,7 +311,7 @@ async def test_a_holder_that_cannot_renew_stops_before_its_lease_lapses(world: W
     assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: From the second."]
 
 
-async def test_a_holder_whose_lease_is_gone_stops_at_its_next_renewal(world: World) -> None:
+async def test_holder_of_a_lost_lease_stops_at_the_next_renewal(world: World) -> None:
     first, second = world.process(), world.process("owner-2")
     agent = await world.agent(first)
     held = Held(say("Too late."))

@@ -1,4 +1,4 @@
-"""The name under which a process holds leases."""
+"""The id under which a process holds leases."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from mnemesh_kit.config import StartupError
 from mnemesh_orchestrator.runs.instance import Instance
 
 
-async def test_the_next_process_has_the_same_name(tmp_path: Path) -> None:
+async def test_next_process_has_the_same_id(tmp_path: Path) -> None:
     path = tmp_path / "owner"
     first = Instance(path, alone=True)
     await first.close()
@@ -17,7 +17,7 @@ async def test_the_next_process_has_the_same_name(tmp_path: Path) -> None:
     await second.close()
 
 
-async def test_two_at_once_never_have_the_same_name(tmp_path: Path) -> None:
+async def test_two_concurrent_processes_have_different_ids(tmp_path: Path) -> None:
     path = tmp_path / "owner"
     first = Instance(path, alone=False)
     second = Instance(path, alone=False)

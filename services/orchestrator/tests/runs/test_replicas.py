@@ -1,4 +1,4 @@
-"""Two orchestrators on one database: each follows, cancels and takes over what the other carries out."""
+"""Two orchestrators on one database: each follows, cancels and resumes the runs of the other."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from mnemesh_types.messages import TextPart
 from ..support.faults import Faults
 from ..support.model import Held, by_place, call, say
 from ..support.world import ME, Process, World, dead, kinds, lines, require_valid, told
-from .test_slots import until
+from .test_conversation_lock import until
 
 
 async def looking(process: Process, task: asyncio.Task[list[RunEvent]]) -> list[RunEvent]:
@@ -29,9 +29,7 @@ def other(world: World) -> Process:
     return world.process("owner-2")
 
 
-async def test_a_run_is_followed_from_where_it_is_not_carried_out(
-    world: World, process: Process, other: Process
-) -> None:
+async def test_run_is_followed_from_another_replica(world: World, process: Process, other: Process) -> None:
     agent = await world.agent(process)
     held = [Held(call("archival_memory_insert", content="tea")), Held(say("Kept."))]
     world.model.follow(*held)
@@ -51,7 +49,7 @@ async def test_a_run_is_followed_from_where_it_is_not_carried_out(
     assert other.event_broker._followers == {}
 
 
-async def test_what_is_sent_here_and_carried_out_elsewhere_is_streamed_here(
+async def test_run_sent_here_and_executed_elsewhere_is_streamed_here(
     world: World, process: Process, other: Process
 ) -> None:
     agent = await world.agent(process)
@@ -66,9 +64,7 @@ async def test_what_is_sent_here_and_carried_out_elsewhere_is_streamed_here(
     assert lines(world.turn(agent))[-2:] == ["user text: Second", "assistant text: Two."]
 
 
-async def test_a_run_that_is_just_being_stored_is_not_taken_for_one_that_is_gone(
-    world: World, process: Process
-) -> None:
+async def test_run_that_is_being_stored_is_not_treated_as_deleted(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("Here."))
 
@@ -80,10 +76,10 @@ async def test_a_run_that_is_just_being_stored_is_not_taken_for_one_that_is_gone
     assert kinds(await process.send(agent)) == ["assistant", "StopEvent", "UsageEvent"]
 
 
-async def test_a_stream_goes_on_when_another_replica_takes_its_run_over(
+async def test_stream_continues_when_another_replica_resumes_the_run(
     world: World, process: Process, other: Process
 ) -> None:
-    """The holder stalls and wakes after the takeover: it changes nothing, and its client hears the rest."""
+    """The holder stalls and continues after the takeover: it changes nothing, and its client receives the rest."""
     agent = await world.agent(process)
     held = Held(say("Never said."))
     world.model.follow(call("archival_memory_insert", content="tea"), held, say("From the other."))
@@ -102,7 +98,7 @@ async def test_a_stream_goes_on_when_another_replica_takes_its_run_over(
     require_valid(world.window(agent).messages)
 
 
-async def test_fifty_that_send_through_both_are_served_in_the_order_in_which_they_were_accepted(
+async def test_fifty_messages_through_both_replicas_run_in_order(
     world: World, process: Process, other: Process
 ) -> None:
     agent = await world.agent(process)
@@ -117,7 +113,7 @@ async def test_fifty_that_send_through_both_are_served_in_the_order_in_which_the
     assert len({run.id for run in accepted}) == 50
 
 
-async def test_who_does_not_wait_is_told_which_run_another_replica_carries_out(
+async def test_rejected_message_names_the_run_of_another_replica(
     world: World, process: Process, other: Process
 ) -> None:
     agent = await world.agent(process)
@@ -131,9 +127,7 @@ async def test_who_does_not_wait_is_told_which_run_another_replica_carries_out(
     await process.follow(run)
 
 
-async def test_a_run_is_cancelled_at_once_from_where_it_is_not_carried_out(
-    world: World, process: Process, other: Process
-) -> None:
+async def test_run_is_cancelled_at_once_from_another_replica(world: World, process: Process, other: Process) -> None:
     agent = await world.agent(process)
     held = Held(say("Never said."))
     world.model.follow(held, say("Two."))
@@ -153,7 +147,7 @@ async def test_a_run_is_cancelled_at_once_from_where_it_is_not_carried_out(
     assert again == {run.id: CancelOutcome.ENDED_BEFORE}
 
 
-async def test_a_run_whose_holder_is_gone_is_cancelled_once_its_lease_has_lapsed(
+async def test_run_of_a_crashed_holder_is_cancelled_after_its_lease_expires(
     world: World, process: Process, other: Process
 ) -> None:
     agent = await world.agent(process)
@@ -200,7 +194,7 @@ async def test_the_same_message_through_another_replica_is_the_same_run(
     assert len(world.model.requests) == 1
 
 
-async def test_followers_of_an_agent_that_is_deleted_elsewhere_are_let_go(
+async def test_streams_end_when_another_replica_deletes_the_agent(
     world: World, process: Process, other: Process
 ) -> None:
     agent = await world.agent(process)

@@ -24,7 +24,7 @@ def an_event(run_id: str, number: int | None) -> RunEvent:
     return RunEvent(run_id, now, body, number)
 
 
-async def test_the_hub_tells_whoever_listens_to_a_run_and_then_that_it_is_over() -> None:
+async def test_broker_delivers_events_to_followers_and_then_the_end() -> None:
     hub = EventBroker()
     first, second, other = hub.subscribe("run-1"), hub.subscribe("run-1"), hub.subscribe("run-2")
     events = [an_event("run-1", 1), an_event("run-1", 2)]
@@ -42,7 +42,7 @@ async def test_the_hub_tells_whoever_listens_to_a_run_and_then_that_it_is_over()
         await first.next(0)
 
 
-async def test_a_follower_who_comes_late_gets_everything_once(world: World, process: Process) -> None:
+async def test_late_follower_receives_every_event_once(world: World, process: Process) -> None:
     agent = await world.agent(process)
     held = Held(say("Kept."))
     world.model.follow(call("archival_memory_insert", content="tea"), held)
@@ -70,7 +70,7 @@ async def test_an_ended_run_is_replayed_and_the_stream_ends(world: World, proces
         assert isinstance(accepted.body, RunAccepted)
 
 
-async def test_silence_is_broken_by_signs_of_life(world: World, process: Process) -> None:
+async def test_keepalives_are_sent_without_events(world: World, process: Process) -> None:
     agent = await world.agent(process)
     held = Held(say("At last."))
     world.model.follow(held)
@@ -103,7 +103,7 @@ async def test_losing_a_stream_does_not_lose_the_run(world: World, process: Proc
     assert kinds(await process.follow(run)) == ["assistant", "StopEvent", "UsageEvent"]
 
 
-async def test_the_same_message_sent_again_joins_the_run_that_it_began(world: World, process: Process) -> None:
+async def test_repeated_message_joins_its_run(world: World, process: Process) -> None:
     agent = await world.agent(process)
     held = Held(say("Once."))
     world.model.follow(held)
@@ -122,7 +122,7 @@ async def test_the_same_message_sent_again_joins_the_run_that_it_began(world: Wo
     assert len(world.turn(agent)) == 2
 
 
-async def test_anothers_run_is_not_there(world: World, process: Process) -> None:
+async def test_run_of_another_organization_is_not_found(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(say("Hello."))
     await process.send(agent)

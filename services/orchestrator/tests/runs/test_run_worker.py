@@ -16,9 +16,7 @@ from ..support.model import Held, by_place, call, say
 from ..support.world import ME, Process, World, kinds, lines, require_valid
 
 
-async def test_fifty_that_send_at_once_are_fifty_turns_in_the_order_of_their_runs(
-    world: World, process: Process
-) -> None:
+async def test_fifty_concurrent_messages_are_fifty_turns_in_order(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.script = lambda request: say(f"Answer to {request.messages[-1].text}.")
     sent = await asyncio.gather(*(process.send(agent, f"Message {number}") for number in range(50)))
@@ -29,7 +27,7 @@ async def test_fifty_that_send_at_once_are_fifty_turns_in_the_order_of_their_run
     assert all(answer.text == f"Answer to {said.text}." for said, answer in zip(turn[::2], turn[1::2], strict=True))
 
 
-async def test_runs_wait_their_turn(world: World, process: Process) -> None:
+async def test_runs_wait_in_order(world: World, process: Process) -> None:
     agent = await world.agent(process)
     held = Held(say("One."))
     world.model.follow(held, say("Two."), say("Three."))
@@ -42,7 +40,7 @@ async def test_runs_wait_their_turn(world: World, process: Process) -> None:
     assert [message.text for message in world.turn(agent)] == ["First", "One.", "Second", "Two.", "Third", "Three."]
 
 
-async def test_a_run_may_be_rejected_rather_than_wait(world: World, process: Process) -> None:
+async def test_run_may_be_rejected_instead_of_queued(world: World, process: Process) -> None:
     agent = await world.agent(process)
     held = Held(say("One."))
     world.model.follow(held)
@@ -55,7 +53,7 @@ async def test_a_run_may_be_rejected_rather_than_wait(world: World, process: Pro
     assert process.event_broker._followers == {}
 
 
-async def test_agents_run_beside_each_other(world: World, process: Process) -> None:
+async def test_agents_run_in_parallel(world: World, process: Process) -> None:
     first, second = await world.agent(process), await world.agent(process)
     held = Held(say("One."))
     world.model.follow(held, say("Two."))
@@ -66,7 +64,7 @@ async def test_agents_run_beside_each_other(world: World, process: Process) -> N
     await process.follow(run)
 
 
-async def test_a_failed_run_lets_the_next_one_go_on(world: World, process: Process) -> None:
+async def test_next_run_starts_after_a_failed_run(world: World, process: Process) -> None:
     agent = await world.agent(process)
     world.model.follow(ProviderRefused("No.", provider="scripted", status=400), say("Two."))
     first, second = await process.start(agent, "First"), await process.start(agent, "Second")
@@ -75,7 +73,7 @@ async def test_a_failed_run_lets_the_next_one_go_on(world: World, process: Proce
     assert lines(world.turn(agent)) == ["user text: Second", "assistant text: Two."]
 
 
-async def test_an_orderly_stop_leaves_runs_to_whoever_comes_first(world: World) -> None:
+async def test_stop_releases_runs_for_any_process(world: World) -> None:
     first = world.process()
     agent = await world.agent(first)
     world.model.script = by_place(call("archival_memory_insert", content="tea"), say("Kept."))
@@ -102,7 +100,7 @@ async def test_an_orderly_stop_leaves_runs_to_whoever_comes_first(world: World) 
     require_valid(world.window(agent).messages)
 
 
-async def test_another_instance_takes_over_what_lapsed_and_the_first_stops_writing(world: World) -> None:
+async def test_another_instance_resumes_an_expired_run_and_the_first_stops_writing(world: World) -> None:
     first, second = world.process(), world.process("owner-2")
     agent = await world.agent(first)
     held = Held(say("From the first."))
@@ -117,7 +115,7 @@ async def test_another_instance_takes_over_what_lapsed_and_the_first_stops_writi
     assert kinds(await second.follow(run)) == ["assistant", "StopEvent", "UsageEvent"]
 
 
-async def test_of_a_lease_that_lapsed_nothing_is_committed_twice(world: World) -> None:
+async def test_expired_lease_commits_nothing_twice(world: World) -> None:
     first, second = world.process(), world.process("owner-2")
     agent = await world.agent(first)
     held = Held(say("Kept by the first."))
@@ -133,7 +131,7 @@ async def test_of_a_lease_that_lapsed_nothing_is_committed_twice(world: World) -
     require_valid(world.window(agent).messages)
 
 
-async def test_kicks_at_once_begin_a_run_once(world: World) -> None:
+async def test_concurrent_claims_start_a_run_once(world: World) -> None:
     first = world.process()
     agent = await world.agent(first)
     held = Held(say("Never."))
@@ -149,7 +147,7 @@ async def test_kicks_at_once_begin_a_run_once(world: World) -> None:
     assert lines(world.turn(agent)) == ["user text: Hello", "assistant text: Once."]
 
 
-async def test_a_run_is_retried_once_it_failed_and_never_while_it_runs(world: World, process: Process) -> None:
+async def test_run_can_be_retried_after_a_failure_and_not_while_it_runs(world: World, process: Process) -> None:
     agent = await world.agent(process)
     held = Held(say("One."))
     world.model.follow(held)
@@ -162,7 +160,7 @@ async def test_a_run_is_retried_once_it_failed_and_never_while_it_runs(world: Wo
         await process.runs.retry(ME, None, run.id)
 
 
-async def test_a_retry_goes_on_where_the_failed_run_stopped(world: World, process: Process) -> None:
+async def test_retry_continues_where_the_failed_run_stopped(world: World, process: Process) -> None:
     agent = await world.agent(process)
     refusal = ProviderRefused("No.", provider="scripted", status=400)
     world.model.follow(call("archival_memory_insert", content="tea"), refusal, refusal, say("Kept."))
@@ -194,7 +192,7 @@ async def test_an_ended_run_can_be_deleted_and_its_messages_stay(world: World, p
     assert len(world.turn(agent)) == 2
 
 
-async def test_a_deleted_agent_takes_its_runs_with_it(world: World, process: Process) -> None:
+async def test_deleted_agent_loses_its_runs(world: World, process: Process) -> None:
     agent = await world.agent(process)
     held = Held(say("Never."))
     world.model.follow(held)
@@ -213,7 +211,7 @@ async def test_a_deleted_agent_takes_its_runs_with_it(world: World, process: Pro
     assert process.event_broker._followers == {}
 
 
-async def test_a_store_that_is_away_at_the_end_leaves_the_run_to_be_taken_up(world: World) -> None:
+async def test_run_is_resumed_if_its_end_could_not_be_stored(world: World) -> None:
     first = world.process()
     agent = await world.agent(first)
     world.model.follow(say("Hello."))

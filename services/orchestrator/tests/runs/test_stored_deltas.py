@@ -6,7 +6,7 @@ from mnemesh_orchestrator.model.events import Delta, Keepalive, RunEvent, StepSt
 
 from ..support.model import Cut, Held, call, say, together
 from ..support.world import Process, World, dead, deltas, kinds
-from .test_slots import until
+from .test_conversation_lock import until
 
 LONG = "It is a long answer, which comes in many pieces, one after the other."
 
@@ -16,8 +16,8 @@ def told(events: list[RunEvent]) -> list[object]:
     return [event.body for event in events[1:] if not isinstance(event.body, Keepalive)]
 
 
-async def test_a_replay_equals_what_was_live(world: World, process: Process) -> None:
-    """A turn with two steps, the second of which is asked again because its answer broke off."""
+async def test_replay_equals_the_live_stream(world: World, process: Process) -> None:
+    """A turn with two steps. The second is requested again because its answer was interrupted."""
     agent = await world.agent(process)
     first = Held(together(call("archival_memory_insert", content="tea"), text="I keep this in mind for long."))
     world.model.follow(first, Cut(say(LONG)), say(LONG, thought="Now what do I say to this?"))
@@ -51,9 +51,7 @@ def require_located(bodies: list[object]) -> list[str]:
     return [*done, *parts.values()]
 
 
-async def test_whoever_comes_in_the_middle_misses_nothing_and_hears_nothing_twice(
-    world: World, process: Process
-) -> None:
+async def test_follower_from_the_middle_receives_every_event_once(world: World, process: Process) -> None:
     agent = await world.agent(process)
     held = Held(say(LONG))
     world.model.follow(call("archival_memory_insert", content="tea"), held)
@@ -72,7 +70,7 @@ async def test_whoever_comes_in_the_middle_misses_nothing_and_hears_nothing_twic
     assert require_located(heard[2])[-1] == LONG
 
 
-async def test_what_is_asked_again_after_a_takeover_replaces_what_was_heard_before(world: World) -> None:
+async def test_attempt_after_a_takeover_replaces_earlier_deltas(world: World) -> None:
     first, second = world.process(), world.process("owner-2")
     agent = await world.agent(first)
 
@@ -93,7 +91,7 @@ async def test_what_is_asked_again_after_a_takeover_replaces_what_was_heard_befo
     await first.worker.stop()
 
 
-async def test_another_replica_tells_the_deltas_too(world: World, process: Process) -> None:
+async def test_another_replica_replays_the_deltas(world: World, process: Process) -> None:
     other = world.process("owner-2")
     agent = await world.agent(process)
     first, second = Held(call("archival_memory_insert", content="tea")), Held(say(LONG))
@@ -127,7 +125,7 @@ async def test_runs_in_the_foreground_store_no_deltas(world: World, process: Pro
     assert not [name for name in process.faults.calls if name == "deltas.append"], "nor those that do not stream"
 
 
-async def test_a_death_between_batches_loses_no_durable_event(world: World) -> None:
+async def test_crash_between_batches_loses_no_durable_event(world: World) -> None:
     first = world.process()
     agent = await world.agent(first)
     world.model.follow(call("archival_memory_insert", content="tea"), say(LONG), say(LONG))
