@@ -9,7 +9,7 @@ from mnemesh_kit.config import ConfigError, ServerConfig
 
 from mnemesh_orchestrator.llm.attempts import CallLimits
 from mnemesh_orchestrator.llm.dialects import DIALECTS, Api
-from mnemesh_orchestrator.llm.embedders import EmbedderPlace
+from mnemesh_orchestrator.llm.embedders import ConfiguredEmbedder
 from mnemesh_orchestrator.llm.settings import LlmSettings, ProviderSettings, configured_providers
 
 _PROVIDER_VARIABLES = {
@@ -101,9 +101,11 @@ class Config(ServerConfig):
         return configured
 
     @property
-    def default_embedder(self) -> EmbedderPlace:
+    def default_embedder(self) -> ConfiguredEmbedder:
         """What new archives get where none is named."""
-        return EmbedderPlace(handle=self.embedder, base_url=self.embedder_base_url, dimension=self.embedder_dimension)
+        return ConfiguredEmbedder(
+            handle=self.embedder, base_url=self.embedder_base_url, dimension=self.embedder_dimension
+        )
 
     @property
     def database(self) -> str:

@@ -1,6 +1,6 @@
 """The errors of the orchestrator."""
 
-from mnemesh_kit.errors import Aborted, AlreadyExists, FailedPrecondition, Internal, InvalidArgument
+from mnemesh_kit.errors import Aborted, AlreadyExists, FailedPrecondition, Internal, InvalidArgument, NotFound
 
 
 class LeaseLost(Aborted):
@@ -104,6 +104,20 @@ class ProcessorFailed(Internal):
     """A processor of the operator failed, or exceeded its time limit."""
 
     reason = "PROCESSOR_FAILED"
+
+
+class ProviderNameTaken(AlreadyExists):
+    """Another provider of the organization or the operator has the name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"There is a provider {name} already. Choose another name.", field="provider.name", name=name)
+
+
+class ProviderNotFound(NotFound):
+    """The provider does not exist, or is another organization's."""
+
+    def __init__(self, provider_id: str) -> None:
+        super().__init__(f"There is no provider {provider_id}.", field="provider_id", resource_id=provider_id)
 
 
 REMOTE = (LeaseLost, StepConflict, WindowMoved)

@@ -100,6 +100,7 @@ from mnemesh_orchestrator.usecases.previews import PreviewService
 from mnemesh_orchestrator.usecases.providers import ProviderService
 from mnemesh_orchestrator.usecases.runs import RunService
 from mnemesh_orchestrator.usecases.steps import StepService
+from mnemesh_orchestrator.usecases.system_prompts import SystemPromptService
 from mnemesh_orchestrator.usecases.tool_runs import ToolRunner
 
 PURGE_SECONDS = 3600.0
@@ -148,7 +149,7 @@ class Orchestrator:
 
     agents: AgentService
     lifecycle: AgentLifecycle
-    prompts: Prompts
+    prompts: SystemPromptService
     windows: ContextWindowService
     conversations: ConversationService
     previews: PreviewService
@@ -230,9 +231,9 @@ def build(
     streamer = RunStreamer(stores.runs, stores.deltas, deltas, broker, clock)
     runs = RunService(stores.runs, stores.leases, worker, streamer, models, clock, ids, processors)
     return Orchestrator(
-        agents=AgentService(stores.agents, services.tools, builtin, context, models, clock, stores.approvals),
+        agents=AgentService(stores.agents, services.tools, builtin, context, models, prompts, clock, stores.approvals),
         lifecycle=lifecycle,
-        prompts=prompts,
+        prompts=SystemPromptService(prompts),
         windows=windows,
         conversations=ConversationService(
             stores.conversations,

@@ -1,7 +1,5 @@
 """Compactions that an owner asks for: once, previewed without effect, refused where nothing shrinks."""
 
-from dataclasses import replace
-
 import pytest
 from mnemesh_kit.errors import NotFound, RequestIdReused
 from mnemesh_kit.idempotency import RequestKey
@@ -94,11 +92,11 @@ async def test_a_preview_has_no_effect(world: World, process: Process, speaker: 
 async def test_the_figures_are_those_of_the_window(world: World, process: Process, speaker: Speaker) -> None:
     agent = await small_agent(world, process)
     await talk(process, agent, 6)
-    place = await process.windows.place(ME, agent.id, agent.default_conversation_id)
+    place = await process.windows.resolve(ME, agent.id, agent.default_conversation_id)
     settings = process.agents.effective_settings(*place)
-    before = await process.windows.report(*place, settings)
+    before = await process.windows.report(ME, *place, settings)
     result = await compact(process, agent)
-    after = await process.windows.report(*place, settings)
+    after = await process.windows.report(ME, *place, settings)
     assert result.tokens_before == before.total_tokens
     assert result.tokens_after == after.total_tokens
     assert after.summary is not None
@@ -191,7 +189,7 @@ async def test_a_summariser_that_nobody_serves_is_refused(world: World, process:
     with pytest.raises(ModelUnknown):
         await compact(process, agent, bad)
     with pytest.raises(ModelUnknown):
-        await process.agents.update(ME, None, agent.id, lambda agent: replace(agent, compaction_settings=bad))
+        await process.agents.update(ME, None, agent.id, {"compaction_settings": bad})
     with pytest.raises(ModelUnknown):
         await small_agent(world, process, compaction_settings=bad)
     assert world.window(agent) == before

@@ -4,8 +4,6 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +188,7 @@ async def test_an_agent_goes_to_the_mode_and_from_it(world: World, process: Proc
     agent = await small_agent(world, process)
     await talk(process, agent, 6, "Hello")
     await compact(process, agent, CompactionSettings("all"))
-    agent = await process.agents.update(ME, None, agent.id, partial(replace, compaction_settings=EPISODIC))
+    agent = await process.agents.update(ME, None, agent.id, {"compaction_settings": EPISODIC})
     await talk(process, agent, 6, "Remember: the boat is red.")
     speaker.summary = memories
     text = await compact(process, agent)
@@ -201,7 +199,7 @@ async def test_an_agent_goes_to_the_mode_and_from_it(world: World, process: Proc
     await compact(process, agent)
     assert "Earlier notes" not in speaker.summaries[-1].messages[-1].text, "recall has them"
     sliding = CompactionSettings("sliding_window")
-    agent = await process.agents.update(ME, None, agent.id, partial(replace, compaction_settings=sliding))
+    agent = await process.agents.update(ME, None, agent.id, {"compaction_settings": sliding})
     speaker.summary = lambda request: say("A boat.")
     await talk(process, agent, 3, "Hello")
     assert await compact(process, agent) == "A boat."

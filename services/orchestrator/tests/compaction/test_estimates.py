@@ -68,8 +68,8 @@ def test_what_more_answers_taught_counts() -> None:
 
 
 async def report(process: Process, agent: Agent) -> ContextWindowReport:
-    place = await process.windows.place(ME, agent.id, agent.default_conversation_id)
-    return await process.windows.report(*place, process.agents.effective_settings(*place))
+    place = await process.windows.resolve(ME, agent.id, agent.default_conversation_id)
+    return await process.windows.report(ME, *place, process.agents.effective_settings(*place))
 
 
 async def test_what_the_provider_counts_corrects_what_a_window_is_reported_to_take(

@@ -126,9 +126,9 @@ async def test_what_is_estimated_starts_one_from_the_threshold_on(
     speaker.used = 0  # nothing is learnt
     agent = await small_agent(world, process)
     await talk(process, agent, 6)
-    place = await process.windows.place(ME, agent.id, agent.default_conversation_id)
+    place = await process.windows.resolve(ME, agent.id, agent.default_conversation_id)
     settings = process.agents.effective_settings(*place)
-    standing = (await process.windows.report(*place, settings)).total_tokens
+    standing = (await process.windows.report(ME, *place, settings)).total_tokens
     # A message takes 12 tokens, and one for each four bytes of what it is packed in.
     packed = len(world.window(agent).messages[1].text) - len(f"0. {LONG}")
     text = "x" * (4 * (5_292 - below - standing - 12 - 1) - packed)

@@ -1,6 +1,5 @@
 """The continuation message that follows the returns of tools, for agents that have one."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,7 +92,7 @@ async def test_agent_types_with_heartbeats_refuse_a_continuation(world: World, p
     assert refused.value.field == "agent.continuation_message"
     agent = await world.agent(process, AgentType.MEMGPT_V2)
     with pytest.raises(InvalidArgument):
-        await process.agents.update(ME, None, agent.id, lambda it: replace(it, continuation_message=TEXT))
+        await process.agents.update(ME, None, agent.id, {"continuation_message": TEXT})
     assert (await process.agents.get(ME, agent.id)).continuation_message is None
 
 

@@ -130,7 +130,7 @@ async def test_unknown_fallback_is_refused_in_settings(world: World, process: Pr
         await process.lifecycle.create(ME, None, AgentDraft(AgentType.LETTA_V1, model_settings=unknown))
     agent = await world.agent(process)
     with pytest.raises(ModelUnknown):
-        await process.agents.update(ME, None, agent.id, lambda known: replace(known, model_settings=unknown))
+        await process.agents.update(ME, None, agent.id, {"model_settings": unknown})
     # One that was served when it was named may be gone by now: the model itself goes on.
     stored = replace(agent, model_settings=unknown)
     await process.stores.agents.update(None, ME.organization_id, agent.id, lambda _: stored)

@@ -18,7 +18,7 @@ from mnemesh_orchestrator.model.rules import (
     RequiresApproval,
     RunFirst,
     ToolRule,
-    checked_rules,
+    valid_rules,
 )
 
 ALL = ("a", "b", "c", "d")
@@ -160,11 +160,11 @@ def test_violation_names_the_allowed_tools_and_the_violated_rules() -> None:
 def test_outcomes_of_equal_number_and_other_type_are_three() -> None:
     outcomes = tuple(ConditionalOutcome(output, "b") for output in (True, 1, 1.0))
     assert len(set(outcomes)) == 3
-    assert checked_rules([Conditional("a", outcomes)])
+    assert valid_rules([Conditional("a", outcomes)])
 
 
 def test_equal_rules_are_kept_once() -> None:
-    assert checked_rules([ExitLoop("a"), ContinueLoop("a"), ExitLoop("a")]) == (ExitLoop("a"), ContinueLoop("a"))
+    assert valid_rules([ExitLoop("a"), ContinueLoop("a"), ExitLoop("a")]) == (ExitLoop("a"), ContinueLoop("a"))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_equal_rules_are_kept_once() -> None:
 )
 def test_invalid_rule_is_refused_by_its_index(rule: ToolRule) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        checked_rules([ExitLoop("ok"), rule])
+        valid_rules([ExitLoop("ok"), rule])
     assert refused.value.field == "tool_rules[1]"
 
 

@@ -4,15 +4,14 @@ import json
 from typing import Any
 
 import pytest
-from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_orchestrator.llm.formats import format_instruction, schema_problem
+from mnemesh_orchestrator.llm.formats import format_instruction
 from mnemesh_orchestrator.model.agents import AgentType
 from mnemesh_orchestrator.model.events import MessageEvent, StepStarted
-from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.json_schemas import schema_problem
+from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat, require_valid_format
 from mnemesh_orchestrator.model.rules import RequiresApproval
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
-from mnemesh_orchestrator.rpc.convert.settings import format_from_proto
 from mnemesh_types.messages import Approve, TextPart
 
 from ..support.model import USAGE, call, raw_call, say
@@ -175,9 +174,8 @@ async def test_json_object_format_is_described_in_every_request(world: World, pr
 
 @pytest.mark.parametrize("schema", ['{"type": "nonsense"}', '{"$ref": "http://127.0.0.1:1/x"}', "[]", "{oops"])
 def test_unsatisfiable_schema_is_refused_by_its_field(schema: str) -> None:
-    agent = pb.Agent(response_format=pb.ResponseFormat(json_schema=pb.JsonSchemaFormat(name="x", schema=schema)))
     with pytest.raises(InvalidArgument) as caught:
-        format_from_proto(agent)
+        require_valid_format(ResponseFormat("json_schema", "x", schema), "agent.response_format")
     assert caught.value.field == "agent.response_format.json_schema.schema"
 
 

@@ -11,7 +11,7 @@ from mnemesh_kit.ids import new_id
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval, PendingApproval
 from mnemesh_orchestrator.model.agents import Agent
 from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, ApprovalFilter, AskedStep, PlannedCall
-from mnemesh_orchestrator.model.claims import Claim, Undone
+from mnemesh_orchestrator.model.claims import Claim, UnfinishedDecision
 from mnemesh_orchestrator.model.journal import EntryKind, JournalEntry
 from mnemesh_orchestrator.model.run_config import RunConfig
 from mnemesh_orchestrator.model.runs import RunStatus, StopReason
@@ -139,7 +139,7 @@ class ApprovalStoreSuite:
     ) -> None:
         agent, approval = await self.paused(agents, runs, clock)
         place, step = (approval.conversation_id, approval.id), approval.asked.step_id
-        assert await runs.undone(*place) is None
+        assert await runs.unfinished_decision(*place) is None
         first = await runs.start(None, a_run(agent, clock), ME, reject_busy=False, answer=approving("call_b"))
         assert first.claim is not None
         resumed = first.run.resumes
@@ -153,16 +153,16 @@ class ApprovalStoreSuite:
             "completed_at": clock.now(),
         }
         await runs.finish(first.claim.lease, replace(first.run, **failed), (), ())
-        assert await runs.undone(*place) == Undone(resumed, (begun,))
-        assert await runs.undone(approval.conversation_id, new_id("message")) is None
-        assert await runs.undone("conv-x", approval.id) is None
+        assert await runs.unfinished_decision(*place) == UnfinishedDecision(resumed, (begun,))
+        assert await runs.unfinished_decision(approval.conversation_id, new_id("message")) is None
+        assert await runs.unfinished_decision("conv-x", approval.id) is None
         assert await runs.journal(first.run.id) == (begun,)
         # Whoever takes it over notes what it came to; once it is done, nothing is kept.
         second = await runs.start(None, a_run(agent, clock), ME, reject_busy=False)
         assert second.claim is not None
         result = replace(begun, kind=EntryKind.RESULT)
         await runs.write(second.claim.lease, entries=[result])
-        undone = await runs.undone(*place)
+        undone = await runs.unfinished_decision(*place)
         assert undone is not None
         assert sorted(entry.kind for entry in undone.entries) == [EntryKind.RESULT, EntryKind.STARTED]
         done: dict[str, Any] = {
@@ -171,7 +171,7 @@ class ApprovalStoreSuite:
             "completed_at": clock.now(),
         }
         await runs.finish(second.claim.lease, replace(second.run, resumes=first.run.resumes, **done), (), ())
-        assert await runs.undone(*place) == Undone(resumed, ())
+        assert await runs.unfinished_decision(*place) == UnfinishedDecision(resumed, ())
 
     async def test_what_is_withdrawn_cannot_be_answered(
         self, agents: AgentStore, runs: RunStore, approvals: SqlApprovalStore, clock: FrozenClock
@@ -190,4 +190,4 @@ class ApprovalStoreSuite:
         agent, _ = await self.paused(agents, runs, clock)
         await agents.begin_deletion(ORG, agent.id)
         assert await approvals.pending(ApprovalFilter()) == ()
-        await agents.forget(agent.id)
+        await agents.remove(agent.id)

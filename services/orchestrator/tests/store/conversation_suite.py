@@ -110,8 +110,8 @@ class ConversationStoreSuite:
         assert await threads.begin_creation(key(CREATE), second, NO_ORIGIN) == (second.id, False)
         await threads.activate(second, None)
         assert not await threads.abandon(second.id, None)
-        await threads.forget(second.id)  # only what is being deleted goes
-        await threads.forget(first.id)
+        await threads.remove(second.id)  # only what is being deleted goes
+        await threads.remove(first.id)
         assert (await threads.get(ORG, second.id)).id == second.id
         assert await threads.unfinished() == ()
 
@@ -141,7 +141,7 @@ class ConversationStoreSuite:
             await threads.begin_deletion(None, ORG, thread.id)
         with pytest.raises(NotFound):
             await runs.start(None, a_run(agent, clock, conversation_id=thread.id), "me", reject_busy=False)
-        await threads.forget(thread.id)
+        await threads.remove(thread.id)
         assert not await threads.begin_deletion(again, ORG, thread.id)
         with pytest.raises(NotFound):
             await threads.get(ORG, thread.id)
@@ -159,7 +159,7 @@ class ConversationStoreSuite:
         with pytest.raises(NotFound):
             await threads.get(ORG, thread.id)
         assert (await threads.list(ORG, ConversationFilter(), "created_at", ALL)).items == ()
-        await agents.forget(agent.id)
+        await agents.remove(agent.id)
         await threads.activate(thread, None)
         assert await threads.unfinished() == ()
 

@@ -158,10 +158,10 @@ class IdentityStoreSuite:
         for _ in range(2):
             await identities.detach(detach, ORG, identity.id, agent.id)
         noted = key("DetachIdentity", "r-2")
-        assert not await identities.repeated(noted)
-        await identities.note(noted)
-        assert await identities.repeated(noted)
-        assert not await identities.repeated(None)
+        assert not await identities.is_recorded(noted)
+        await identities.record(noted)
+        assert await identities.is_recorded(noted)
+        assert not await identities.is_recorded(None)
 
     async def test_many_that_upsert_one_key_at_once_make_one(
         self, identities: IdentityStore, clock: FrozenClock

@@ -73,7 +73,7 @@ class StepStoreSuite:
         claim = await self.begun(runs, agent, clock)
         step, other = a_step(claim.run, 1, clock), a_step(claim.run, 2, clock)
         await runs.finish(claim.lease, an_end(claim.run, clock), (), [step, other])
-        judged = await recorded.judge(None, ORG, step.id, "negative", ("rude", "slow"))
+        judged = await recorded.set_feedback(None, ORG, step.id, "negative", ("rude", "slow"))
         assert judged == await recorded.get(ORG, step.id) == replace(step, feedback="negative", tags=("rude", "slow"))
         for where, expected in (
             (StepFilter(feedback="negative"), [step.id]),
@@ -82,11 +82,11 @@ class StepStoreSuite:
             (StepFilter(tags_any=("unknown",)), []),
         ):
             assert [found.id for found in (await recorded.list(ORG, where, ALL)).items] == expected
-        assert await recorded.judge(None, ORG, step.id, None, ()) == step
+        assert await recorded.set_feedback(None, ORG, step.id, None, ()) == step
         assert (await recorded.list(ORG, StepFilter(tags_any=("rude",)), ALL)).items == ()
         for organization, step_id in ((OTHER_ORG, step.id), (ORG, "step-unknown")):
             with pytest.raises(NotFound):
-                await recorded.judge(None, organization, step_id, "positive", ())
+                await recorded.set_feedback(None, organization, step_id, "positive", ())
 
     async def test_a_verdict_is_given_once_under_its_key(
         self, runs: RunStore, recorded: StepStore, agent: Agent, clock: FrozenClock
@@ -95,11 +95,11 @@ class StepStoreSuite:
         step = a_step(claim.run, 1, clock)
         await runs.finish(claim.lease, an_end(claim.run, clock), (), [step])
         first = key("SetStepFeedback")
-        await recorded.judge(first, ORG, step.id, "positive", ())
-        await recorded.judge(None, ORG, step.id, "negative", ())
-        assert (await recorded.judge(first, ORG, step.id, "positive", ())).feedback == "negative"
+        await recorded.set_feedback(first, ORG, step.id, "positive", ())
+        await recorded.set_feedback(None, ORG, step.id, "negative", ())
+        assert (await recorded.set_feedback(first, ORG, step.id, "positive", ())).feedback == "negative"
         with pytest.raises(RequestIdReused):
-            await recorded.judge(key("SetStepFeedback", fingerprint="other"), ORG, step.id, None, ())
+            await recorded.set_feedback(key("SetStepFeedback", fingerprint="other"), ORG, step.id, None, ())
 
     async def test_a_trace_is_kept_with_its_run_and_goes_by_age_or_with_it(
         self, runs: RunStore, recorded: StepStore, agent: Agent, clock: FrozenClock

@@ -134,7 +134,7 @@ class AgentStoreSuite:
             (first.id, AgentState.DELETING, b"")
         ]
         assert await agents.begin_creation(key(), second, b"") == (second.id, False)
-        await agents.forget(first.id)
+        await agents.remove(first.id)
         assert [agent.id for agent, _ in await agents.unfinished()] == [second.id]
 
     async def test_what_is_active_is_not_abandoned(self, agents: AgentStore, clock: FrozenClock) -> None:
@@ -277,11 +277,11 @@ class AgentStoreSuite:
         assert (await agents.get(ORG, other.id)).corrections == ()
 
     async def test_a_request_whose_effect_lies_elsewhere_is_known_again(self, agents: AgentStore) -> None:
-        assert not await agents.once(None)
-        assert not await agents.once(key("ResetMessages"))
-        assert await agents.once(key("ResetMessages"))
+        assert not await agents.record_request(None)
+        assert not await agents.record_request(key("ResetMessages"))
+        assert await agents.record_request(key("ResetMessages"))
         with pytest.raises(RequestIdReused):
-            await agents.once(key("ResetMessages", fingerprint="other"))
+            await agents.record_request(key("ResetMessages", fingerprint="other"))
 
     async def test_deleting_takes_the_leases_away(
         self, agents: AgentStore, runs: RunStore, leases: LeaseStore, clock: FrozenClock
@@ -299,7 +299,7 @@ class AgentStoreSuite:
         assert await leases.claimable("me") == ()
         with pytest.raises(NotFound):
             await runs.start(None, a_run(agent, clock), "me", reject_busy=False)
-        await agents.forget(agent.id)
+        await agents.remove(agent.id)
         assert await agents.unfinished() == ()
         assert not await agents.begin_deletion(ORG, agent.id)
         with pytest.raises(NotFound):
@@ -747,9 +747,9 @@ class RunStoreSuite:
         assert not (await runs.start(None, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)).replayed
 
     async def test_old_requests_are_forgotten(self, agents: AgentStore, runs: RunStore, clock: FrozenClock) -> None:
-        await agents.once(key("ResetMessages"))
+        await agents.record_request(key("ResetMessages"))
         clock.advance(3_600)
-        await agents.once(key("ResetMessages", "r-2"))
+        await agents.record_request(key("ResetMessages", "r-2"))
         assert await runs.purge_requests(datetime(2026, 1, 1, 0, 30, tzinfo=UTC)) == 1
-        assert not await agents.once(key("ResetMessages"))
-        assert await agents.once(key("ResetMessages", "r-2"))
+        assert not await agents.record_request(key("ResetMessages"))
+        assert await agents.record_request(key("ResetMessages", "r-2"))

@@ -52,7 +52,7 @@ async def test_a_new_conversation_holds_its_system_message_alone(world: World, p
     assert system.id != world.window(agent).messages[0].id
     assert await process.conversations.get(ME, thread.id) == thread
     assert (thread.is_default, thread.summary, thread.last_message_at) == (False, "Tea", None)
-    assert await process.conversations.message_ids(thread.id) == (system.id,)
+    assert await process.conversations.message_ids(ME, thread.id) == (system.id,)
 
 
 async def test_each_conversation_has_its_own_window(world: World, process: Process) -> None:
@@ -100,13 +100,13 @@ async def test_a_conversation_goes_before_its_agent_in_model_and_settings(world:
     assert asked.model.handle == "anthropic/two"
     assert (asked.settings.temperature, asked.settings.top_p, asked.settings.context_window) == (0.9, 0.5, 9_000)
     settings = process.agents.effective_settings(agent, thread)
-    assert (await process.windows.report(agent, thread, settings)).size == 9_000
+    assert (await process.windows.report(ME, agent, thread, settings)).size == 9_000
     await process.send(agent)
     assert (world.model.last.model.handle, world.model.last.settings.temperature) == ("scripted/one", 0.1)
     with pytest.raises(ModelUnknown):
         await opened(process, agent, model="nobody/knows")
     with pytest.raises(ModelUnknown):
-        await process.conversations.update(ME, None, thread.id, lambda found: replace(found, model="nobody/knows"))
+        await process.conversations.update(ME, None, thread.id, {"model": "nobody/knows"})
 
 
 async def test_a_fork_shares_the_messages_under_a_system_message_of_its_own(world: World, process: Process) -> None:
@@ -207,7 +207,7 @@ async def test_a_death_at_every_point_leaves_nothing_half(world: World, *, forks
         thread = await make(process, f"r-{point}")
         assert len(await threads(process, agent)) in (before, before + 1), point
         assert len(world.recall.windows) == len(await threads(process, agent)) + 1, point
-        assert await process.conversations.message_ids(thread.id), point
+        assert await process.conversations.message_ids(ME, thread.id), point
 
 
 async def test_a_conversation_is_deleted_with_its_window_alone(world: World, process: Process) -> None:
@@ -224,7 +224,7 @@ async def test_a_conversation_is_deleted_with_its_window_alone(world: World, pro
         process.conversations.get(ME, thread.id),
         process.conversations.delete(ME, None, thread.id),
         process.conversations.fork(ME, None, thread.id, None, None),
-        process.windows.place(ME, agent.id, thread.id),
+        process.windows.resolve(ME, agent.id, thread.id),
         process.start(agent, to=thread.id),
     ):
         with pytest.raises(NotFound):
@@ -281,7 +281,7 @@ async def test_a_conversation_belongs_to_its_agent(world: World, process: Proces
     agent, other = await world.agent(process), await world.agent(process)
     thread = await opened(process, agent)
     with pytest.raises(NotFound):
-        await process.windows.place(ME, other.id, thread.id)
+        await process.windows.resolve(ME, other.id, thread.id)
     with pytest.raises(NotFound):
         await process.start(other, to=thread.id)
     await process.lifecycle.delete(ME, agent.id)

@@ -67,7 +67,7 @@ async def test_an_agent_is_made_with_all_its_parts(world: World, process: Proces
 async def test_creating_again_under_the_same_key_gives_the_same_agent(world: World, process: Process) -> None:
     world.tools.add("probe")
     first = await process.lifecycle.create(ME, key(), DRAFT)
-    await process.agents.update(ME, None, first.id, lambda agent: replace(agent, name="Changed"))
+    await process.agents.update(ME, None, first.id, {"name": "Changed"})
     again = await process.lifecycle.create(ME, key(), DRAFT)
     assert (again.id, again.name) == (first.id, "Changed")
     assert len(world.recall.windows) == 1
@@ -200,7 +200,7 @@ async def test_what_somebody_else_made_ready_in_the_meantime_is_left_as_it_is(wo
         if name == "agents.activate":
             world.faults.on_call = None
             made = await process.lifecycle.create(ME, key(), DRAFT)
-            await process.agents.update(ME, None, made.id, lambda agent: replace(agent, name="Changed"))
+            await process.agents.update(ME, None, made.id, {"name": "Changed"})
 
     world.faults.on_call = another_is_faster
     agent = await process.lifecycle.create(ME, key(), DRAFT)
@@ -299,7 +299,7 @@ async def test_a_built_in_tool_may_be_named_by_the_id_that_it_is_listed_under(wo
 async def test_an_agent_cannot_be_given_a_model_that_nobody_serves(world: World, process: Process) -> None:
     agent = await world.agent(process)
     with pytest.raises(ModelUnknown):
-        await process.agents.update(ME, None, agent.id, lambda agent: replace(agent, model="gone/model"))
+        await process.agents.update(ME, None, agent.id, {"model": "gone/model"})
     assert (await process.agents.get(ME, agent.id)).model == "scripted/one"
 
 
@@ -368,4 +368,4 @@ async def test_a_custom_prompt_is_the_clients_words(world: World, process: Proce
     assert agent.system == "{} and {foo}, but no memory."
     assert world.window(agent).messages[0].text.startswith("{} and {foo}, but no memory.\n\n")
     with pytest.raises(NotFound):
-        await process.windows.place(ME, agent.id, new_id("conv"))
+        await process.windows.resolve(ME, agent.id, new_id("conv"))

@@ -41,15 +41,15 @@ async def test_agents_that_do_not_search_their_record_go_without(
 
 async def test_it_comes_with_the_mode_once_and_is_the_owners_to_take_away(world: World, process: Process) -> None:
     agent = await world.agent(process, AgentType.MEMGPT_V2, include_base_tool_rules=True)
-    agent = await process.agents.update(ME, None, agent.id, lambda it: replace(it, compaction_settings=EPISODIC))
+    agent = await process.agents.update(ME, None, agent.id, {"compaction_settings": EPISODIC})
     assert has(agent)
     assert ContinueLoop(NAME) in agent.tool_rules
     agent = await process.agents.detach_tool(ME, None, agent.id, None, NAME)
     shared = replace(EPISODIC, memory_scope="crew")
-    agent = await process.agents.update(ME, None, agent.id, lambda it: replace(it, compaction_settings=shared))
+    agent = await process.agents.update(ME, None, agent.id, {"compaction_settings": shared})
     assert not has(agent), "the mode is as it was"
     agent = await process.agents.attach_tool(ME, None, agent.id, None, NAME)
-    agent = await process.agents.update(ME, None, agent.id, lambda it: replace(it, compaction_settings=None))
+    agent = await process.agents.update(ME, None, agent.id, {"compaction_settings": None})
     assert agent.tools[-1] == AttachedTool(NAME), "what was remembered is still there to be found"
 
 

@@ -3,7 +3,6 @@
 The files are the contract. The type's own prompt stands as its key; it is held by the tests of prompts.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,7 +46,7 @@ async def test_an_agent_of_the_type_begins_so(world: World, process: Process, ki
 
 async def test_a_workflow_begins_each_turn_empty_whatever_it_is_told(world: World, process: Process) -> None:
     agent = await process.lifecycle.create(ME, None, AgentDraft(AgentType.WORKFLOW))
-    told = await process.agents.update(ME, None, agent.id, lambda it: replace(it, message_buffer_autoclear=False))
+    told = await process.agents.update(ME, None, agent.id, {"message_buffer_autoclear": False})
     assert told.message_buffer_autoclear
 
 

@@ -4,8 +4,8 @@ import pytest
 from mnemesh.agents.v1 import agents_pb2, agents_service_pb2
 from mnemesh.blocks.v1 import blocks_pb2
 from mnemesh_kit.errors import InvalidArgument
-from mnemesh_orchestrator.model.creation import filled
-from mnemesh_orchestrator.rpc.convert.drafts import draft_from_proto
+from mnemesh_orchestrator.model.creation import filled, prepared_draft
+from mnemesh_orchestrator.rpc.convert.agent_drafts import draft_from_proto
 
 from ..support.world import ME, Process, World
 
@@ -44,5 +44,5 @@ def test_a_filled_prompt_is_checked_as_one() -> None:
         agent=agents_pb2.Agent(system="{{x}}"), memory_variables={"x": "a" * 1_000_001}
     )
     with pytest.raises(InvalidArgument) as raised:
-        draft_from_proto(request)
+        prepared_draft(draft_from_proto(request))
     assert raised.value.metadata["field"] == "agent.system"

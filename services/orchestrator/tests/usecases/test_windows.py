@@ -21,8 +21,8 @@ RESET = RequestKey(ME.organization_id, "ResetMessages", "r-1", "f")
 
 
 async def report(process: Process, agent: Agent) -> ContextWindowReport:
-    agent, conversation = await process.windows.place(ME, agent.id, agent.default_conversation_id)
-    return await process.windows.report(agent, conversation, process.agents.effective_settings(agent, conversation))
+    agent, conversation = await process.windows.resolve(ME, agent.id, agent.default_conversation_id)
+    return await process.windows.report(ME, agent, conversation, process.agents.effective_settings(agent, conversation))
 
 
 def owner_writes(world: World, agent: Agent, value: str) -> None:
@@ -201,14 +201,14 @@ async def test_messages_are_put_into_the_window_by_their_ids(world: World, proce
     system, first, one, second, two = world.window(agent).messages
     key = RequestKey(ME.organization_id, "UpdateAgent", "r-1", "f")
     for _ in range(2):
-        await process.windows.show(ME, key, agent.id, (system.id, second.id, two.id, first.id))
+        await process.windows.set_messages(ME, key, agent.id, (system.id, second.id, two.id, first.id))
         assert lines(world.turn(agent)) == ["user text: Second", "assistant text: Two.", "user text: First"]
     await process.send(agent, "Third")
     assert lines(world.turn(agent))[-2:] == ["user text: Third", "assistant text: Three."]
     after = world.window(agent)
-    await process.windows.show(ME, key, agent.id, (system.id, second.id, two.id, first.id))
+    await process.windows.set_messages(ME, key, agent.id, (system.id, second.id, two.id, first.id))
     assert world.window(agent) == after, "a repeat changes nothing that came since"
-    await process.windows.show(ME, None, agent.id, (system.id,))
+    await process.windows.set_messages(ME, None, agent.id, (system.id,))
     assert lines(world.turn(agent)) == []
     assert {message.id for message in world.recall.rows[agent.id]} >= {first.id, one.id, second.id, two.id}
 
@@ -221,10 +221,10 @@ async def test_a_window_that_cannot_be_shown_changes_nothing(world: World, proce
     system, first, one = (message.id for message in before.messages)
     for wrong in ((), (first, one), (world.window(other).messages[0].id, first)):
         with pytest.raises(InvalidArgument) as refused:
-            await process.windows.show(ME, None, agent.id, wrong)
+            await process.windows.set_messages(ME, None, agent.id, wrong)
         assert refused.value.field == "agent.message_ids"
     with pytest.raises(NotFound):
-        await process.windows.show(Principal(new_id("org"), new_id("user")), None, agent.id, (system, first))
+        await process.windows.set_messages(Principal(new_id("org"), new_id("user")), None, agent.id, (system, first))
     assert world.window(agent) == before
 
 
@@ -235,6 +235,6 @@ async def test_a_window_that_waits_for_an_approval_is_not_shown_otherwise(world:
     await process.send(agent)
     before = world.window(agent)
     with pytest.raises(PendingApproval) as refused:
-        await process.windows.show(ME, None, agent.id, (before.messages[0].id,))
+        await process.windows.set_messages(ME, None, agent.id, (before.messages[0].id,))
     assert refused.value.metadata["approval_request_id"]
     assert world.window(agent) == before

@@ -6,7 +6,7 @@ from mnemesh_orchestrator.model.embedding import EmbeddingModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedderPlace:
+class ConfiguredEmbedder:
     """The embedder that recall and archival are configured with."""
 
     handle: str
@@ -14,7 +14,7 @@ class EmbedderPlace:
     dimension: int = 0
 
 
-def embedding_models(configured: EmbedderPlace) -> tuple[EmbeddingModel, ...]:
+def embedding_models(configured: ConfiguredEmbedder) -> tuple[EmbeddingModel, ...]:
     """Returns the available embedders by handle. One with an invalid configuration is left out."""
     # It imports numpy, which no turn needs.
     from mnemesh_retrieval.embedders.openai_compatible import BATCH_TEXTS

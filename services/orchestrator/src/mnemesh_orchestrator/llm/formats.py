@@ -1,32 +1,17 @@
 """Structured answers: the requirements of a response format, and their check."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 from mnemesh_orchestrator.llm.dialects import Api, dialect_of
+from mnemesh_orchestrator.model.json_schemas import first_line, validator
 from mnemesh_orchestrator.model.models import ModelInfo, ResponseFormat, ToolSchema
-
-if TYPE_CHECKING:
-    from jsonschema_rs import Validator
-
-_MAX_PROBLEM_CHARACTERS: Final = 300
 
 
 def is_structured(response_format: ResponseFormat | None) -> bool:
     """Returns whether an answer must be JSON."""
     return response_format is not None and response_format.kind != "text"
-
-
-def schema_problem(schema: Mapping[str, Any]) -> str | None:
-    """Returns why no answer can match a schema, or None."""
-    try:
-        _validator(json.dumps(schema))
-    except ValueError as error:
-        return _short(error)
-    return None
 
 
 def text_problem(text: str, response_format: ResponseFormat) -> str | None:
@@ -43,13 +28,13 @@ def value_problem(value: Any, response_format: ResponseFormat) -> str | None:
     if response_format.kind == "json_object":
         return None if isinstance(value, dict) else "it is no JSON object"
     try:
-        error = next(iter(_validator(response_format.schema or "{}").iter_errors(value)), None)
+        error = next(iter(validator(response_format.schema or "{}").iter_errors(value)), None)
     except UnicodeEncodeError:
         return "a text in it holds half of a surrogate pair"
     if error is None:
         return None
     path = "".join(f"[{step!r}]" for step in error.instance_path)
-    return _short(f"{path + ': ' if path else ''}{error.message}")
+    return first_line(f"{path + ': ' if path else ''}{error.message}")
 
 
 def format_instruction(response_format: ResponseFormat, model: ModelInfo) -> str | None:
@@ -75,20 +60,3 @@ def with_message_format(schema: ToolSchema, response_format: ResponseFormat, arg
     )
     properties[argument] = {"description": message.get("description", ""), **message_schema}
     return replace(schema, parameters={**schema.parameters, "properties": properties})
-
-
-def _short(problem: object) -> str:
-    line = str(problem).partition("\n")[0]
-    return line if len(line) <= _MAX_PROBLEM_CHARACTERS else f"{line[:_MAX_PROBLEM_CHARACTERS]}…"
-
-
-@lru_cache(maxsize=64)
-def _validator(schema: str) -> "Validator":
-    import jsonschema_rs
-
-    return jsonschema_rs.validator_for(json.loads(schema), retriever=_refuse_reference)
-
-
-def _refuse_reference(uri: str) -> Any:
-    """Refuses references to other documents: the server fetches no schema."""
-    raise ValueError(f"it refers to {uri}")

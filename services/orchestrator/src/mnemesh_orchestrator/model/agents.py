@@ -1,14 +1,30 @@
-"""Agents and conversations."""
+"""Agents, and the rules that their fields follow."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Any, Final
 
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.ids import require_id
+from mnemesh_kit.text import require_json_object, require_no_nul, require_optional_text, require_texts
+from mnemesh_kit.time import zone_from_name
 from mnemesh_types.provenance import Provenance
 
-from mnemesh_orchestrator.model.compaction import CompactionSettings
-from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
-from mnemesh_orchestrator.model.rules import ToolRule
+from mnemesh_orchestrator.model.compaction import CompactionSettings, require_valid_compaction_settings
+from mnemesh_orchestrator.model.filters import require_no_nul_fields
+from mnemesh_orchestrator.model.models import (
+    ModelSettings,
+    ResponseFormat,
+    require_valid_format,
+    require_valid_settings,
+)
+from mnemesh_orchestrator.model.prompts import MAX_SYSTEM_PROMPT
+from mnemesh_orchestrator.model.rules import ToolRule, valid_rules
+
+_MAX_NAME: Final = 512
+_MAX_CONTINUATION: Final = 2_000
 
 
 class AgentType(StrEnum):
@@ -150,3 +166,80 @@ class AgentFilter:
     """What it must be linked with."""
     identifier_key: str | None = None
     """Of an identity that it is attached to."""
+
+
+class AgentOrder(StrEnum):
+    """The keys that lists of agents can be sorted by."""
+
+    CREATED_AT = "created_at"
+    UPDATED_AT = "updated_at"
+    LAST_RUN_COMPLETED_AT = "last_run_completed_at"
+
+
+def valid_agent_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns new values of the fields of an agent, with repeated tags, rules and identities removed.
+
+    Args:
+        values: The values by the names of the fields of `Agent` and `AgentDraft`. Fields without a rule are not
+            checked.
+
+    Raises:
+        InvalidArgument: A value breaks its rule. Metadata: field, such as `agent.tags`.
+    """
+    return {name: _RULES[name](value) if name in _RULES else value for name, value in values.items()}
+
+
+def require_name(name: str) -> str:
+    """Returns the new name of an agent. Raises InvalidArgument if it is empty."""
+    if not name:
+        raise InvalidArgument("agent.name must not be empty.", field="agent.name")
+    return name
+
+
+def _valid_name(name: str) -> str:
+    if len(name) > _MAX_NAME or any(character < " " for character in name):
+        raise InvalidArgument(
+            f"agent.name must be at most {_MAX_NAME} characters without control characters.", field="agent.name"
+        )
+    return name
+
+
+def _valid_tags(tags: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(require_texts(tags, "agent.tags", min_chars=1, max_chars=_MAX_NAME)))
+
+
+def _valid_identities(ids: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(require_id(identity_id, "identity", "agent.identity_ids") for identity_id in ids))
+
+
+def _valid_time_zone(name: str) -> str:
+    zone_from_name(name, "agent.time_zone")
+    return name
+
+
+def _optional(check: Callable[[Any, str], Any], field: str) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else check(value, field)
+
+
+_RULES: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "name": _valid_name,
+    "system": lambda text: require_optional_text(text, "agent.system", max_chars=MAX_SYSTEM_PROMPT),
+    "model_settings": lambda settings: require_valid_settings(settings, "agent.model_settings"),
+    "tool_rules": lambda rules: valid_rules(rules, "agent.tool_rules"),
+    "tags": _valid_tags,
+    "metadata": _optional(require_json_object, "agent.metadata"),
+    "time_zone": _valid_time_zone,
+    "continuation_message": lambda text: require_optional_text(
+        text, "agent.continuation_message", max_chars=_MAX_CONTINUATION, allow_blank=False
+    ),
+    "compaction_settings": _optional(require_valid_compaction_settings, "agent.compaction_settings"),
+    "response_format": _optional(require_valid_format, "agent.response_format"),
+    "identity_ids": _valid_identities,
+}
+
+
+def require_valid_agent_filter(filter_: AgentFilter) -> AgentFilter:
+    """Returns `filter_` if agents can be searched with it. Raises InvalidArgument."""
+    for kind, value in filter_.links:
+        require_no_nul(value, f"filter.{kind}")
+    return require_no_nul_fields(filter_)

@@ -3,11 +3,28 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
-from mnemesh_types.messages import ApprovalDecision, Message, Role, ToolCall
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.text import require_no_nul, require_text
+from mnemesh_types.messages import (
+    ApprovalDecision,
+    ClientReturn,
+    Deny,
+    Message,
+    Role,
+    TextPart,
+    ToolCall,
+    ToolReturn,
+    ToolStatus,
+)
 
 from mnemesh_orchestrator.model.run_config import RunConfig
+
+_MAX_DECISIONS: Final = 1_000
+_MAX_REASON: Final = 10_000
+_MAX_LINES: Final = 1_000
+_MAX_TEXT: Final = 1_048_576
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +166,43 @@ class ApprovalFilter:
     run_ids: tuple[str, ...] = ()
     conversation_id: str | None = None
     asked_before: datetime | None = None
+
+
+def require_valid_answer(answer: ApprovalAnswer) -> ApprovalAnswer:
+    """Returns the answer to an approval if each decision can be stored.
+
+    Raises:
+        InvalidArgument: There is no decision, there are too many, or one breaks a rule. Metadata: field, such as
+            `decisions[0].deny.reason`.
+    """
+    if not answer.decisions:
+        raise InvalidArgument("decisions must have at least one decision.", field="decisions")
+    if len(answer.decisions) > _MAX_DECISIONS:
+        raise InvalidArgument(f"decisions must have at most {_MAX_DECISIONS:,} decisions.", field="decisions")
+    for index, decision in enumerate(answer.decisions):
+        _require_valid_decision(decision, f"decisions[{index}]")
+    return answer
+
+
+def _require_valid_decision(decision: ApprovalDecision, field: str) -> None:
+    call_id = decision.tool_call_id
+    if not call_id or " " in call_id or "\0" in call_id:
+        raise InvalidArgument(f"{field}.tool_call_id must be the id of a call.", field=f"{field}.tool_call_id")
+    match decision:
+        case Deny(reason=str() as reason):
+            require_text(reason, f"{field}.deny.reason", max_chars=_MAX_REASON)
+        case ClientReturn(tool_return=returned):
+            _require_valid_return(returned, f"{field}.client_return")
+
+
+def _require_valid_return(returned: ToolReturn, field: str) -> None:
+    if returned.status is ToolStatus.UNSPECIFIED:
+        raise InvalidArgument(f"{field}.status must be SUCCESS or ERROR.", field=f"{field}.status")
+    if not all(isinstance(part, TextPart) for part in returned.content):
+        raise InvalidArgument(f"{field}.content must be text.", field=f"{field}.content")
+    for name, lines in (("content", (returned.text,)), ("stdout", returned.stdout), ("stderr", returned.stderr)):
+        path = f"{field}.{name}"
+        if len(lines) > _MAX_LINES or sum(map(len, lines)) > _MAX_TEXT:
+            raise InvalidArgument(f"{path} must have at most 1 MB in {_MAX_LINES:,} lines.", field=path)
+        for line in lines:
+            require_no_nul(line, path)

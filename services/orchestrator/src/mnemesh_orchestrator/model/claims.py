@@ -37,7 +37,7 @@ class StartedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Undone:
+class UnfinishedDecision:
     """A decision about calls that waited, whose run failed before it had carried all of them out.
 
     `entries` are what is journalled of them, by any run that tried.

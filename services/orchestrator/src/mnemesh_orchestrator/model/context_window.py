@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
-from mnemesh_types.messages import Message
+from mnemesh_types.messages import Message, Role
+
+from mnemesh_orchestrator.model.agents import Correction
+from mnemesh_orchestrator.model.models import ToolSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +58,38 @@ class MessageHit:
     vector_rank: int | None = None
     text_rank: int | None = None
     mode: str = "hybrid"
+
+
+@dataclass(frozen=True, slots=True)
+class ContextWindowReport:
+    """The content of the next request to the model: texts by section, messages and tools, with estimated tokens.
+
+    `section_tokens` are the tokens of the system prompt, core memory, tool rules and metadata, which together are the
+    system message. `summary_tokens` are those of the summary that starts the window; `message_tokens` excludes them.
+    All counts are corrected by `correction`.
+    """
+
+    size: int
+    system: str
+    core_memory: str
+    tool_rules: str
+    metadata: str
+    window: ContextWindow
+    schemas: tuple[ToolSchema, ...]
+    passage_count: int
+    section_tokens: tuple[int, int, int, int]
+    summary_tokens: int
+    message_tokens: int
+    schema_tokens: int
+    correction: Correction
+
+    @property
+    def summary(self) -> str | None:
+        """The summary of the messages that left the window, or None."""
+        first = self.window.messages[1:2]
+        return first[0].text if first and first[0].role is Role.SUMMARY else None
+
+    @property
+    def total_tokens(self) -> int:
+        """The tokens of the whole request."""
+        return sum(self.section_tokens) + self.summary_tokens + self.message_tokens + self.schema_tokens

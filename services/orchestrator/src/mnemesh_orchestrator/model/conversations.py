@@ -1,10 +1,18 @@
 """Conversations of agents."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Any, Final
 
-from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_kit.ids import derive_id
+from mnemesh_kit.text import require_optional_text, require_texts
+
+from mnemesh_orchestrator.model.models import ModelSettings, require_valid_settings
+
+_MAX_TEXT: Final = 100_000
+_MAX_LABELS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +88,35 @@ class ConversationDraft:
     model: str | None = None
     model_settings: ModelSettings | None = None
     isolated_block_labels: tuple[str, ...] = ()
+
+
+class ConversationOrder(StrEnum):
+    """The keys that lists of conversations can be sorted by."""
+
+    CREATED_AT = "created_at"
+    UPDATED_AT = "updated_at"
+    LAST_MESSAGE_AT = "last_message_at"
+
+
+def default_conversation_id(agent_id: str) -> str:
+    """Returns the id of the default conversation of an agent."""
+    return derive_id("conv", agent_id)
+
+
+def require_valid_conversation(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns new values of the fields of a conversation if each follows its rule.
+
+    Raises:
+        InvalidArgument: One does not. Metadata: field, such as `conversation.summary`.
+    """
+    for name in ("summary", "description", "model"):
+        require_optional_text(values.get(name), f"conversation.{name}", max_chars=_MAX_TEXT)
+    if (settings := values.get("model_settings")) is not None:
+        require_valid_settings(settings, "conversation.model_settings")
+    require_texts(values.get("isolated_block_labels", ()), "conversation.isolated_block_labels", max_items=_MAX_LABELS)
+    return values
+
+
+def require_summary(summary: str | None) -> str | None:
+    """Returns the summary of a fork; None keeps that of its source. Raises InvalidArgument."""
+    return require_optional_text(summary, "summary", max_chars=_MAX_TEXT)

@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
+from mnemesh_kit.errors import InvalidArgument
 from mnemesh_types.provenance import Provenance
 
-from mnemesh_orchestrator.model.agents import AgentType, PromptPolicy
+from mnemesh_orchestrator.model.agents import AgentType, PromptPolicy, valid_agent_fields
 from mnemesh_orchestrator.model.compaction import CompactionSettings
-from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
 from mnemesh_orchestrator.model.models import ModelSettings, ResponseFormat
+from mnemesh_orchestrator.model.prompts import require_prompt_key
 from mnemesh_orchestrator.model.rules import ToolRule
 
 _VARIABLE: Final = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
@@ -49,7 +51,7 @@ class AgentDraft:
     system_prompt_key: str | None = None
     """The key of a system prompt, used if `system` is None. None takes the prompt of the agent type."""
     memory_variables: Mapping[str, str] = field(default_factory=dict)
-    """Variables for the prompt under the key. `system` and the blocks are expanded already."""
+    """Values of the `{{name}}` in the blocks, and in the system prompt, whether it is given or found by its key."""
     model_settings: ModelSettings = ModelSettings()
     embedder: str | None = None
     tool_rules: tuple[ToolRule, ...] = ()
@@ -85,3 +87,37 @@ class Creation:
     draft: AgentDraft
     method: str | None = None
     request_id: str | None = None
+
+
+def prepared_draft(draft: AgentDraft) -> AgentDraft:
+    """Returns the draft with the variables expanded in its prompt and blocks, if it follows every rule of an agent.
+
+    Raises:
+        InvalidArgument: A field breaks its rule. Metadata: field, such as `agent.name` or `blocks[0].label`.
+    """
+    variables = draft.memory_variables
+    _require_valid_variables(variables)
+    if draft.system_prompt_key is not None:
+        require_prompt_key(draft.system_prompt_key, "system_prompt_key")
+        if draft.system is not None:
+            raise InvalidArgument("system_prompt_key and agent.system exclude each other.", field="system_prompt_key")
+    for index, block in enumerate(draft.blocks):
+        if not block.label:
+            raise InvalidArgument(f"blocks[{index}].label is required.", field=f"blocks[{index}].label")
+    if draft.initial_messages is not None:
+        require_valid_inputs(draft.initial_messages, "initial_messages.messages")
+    expanded = replace(
+        draft,
+        system=None if draft.system is None else filled(draft.system, variables),
+        blocks=tuple(replace(block, value=filled(block.value, variables)) for block in draft.blocks),
+    )
+    return replace(expanded, **valid_agent_fields({item.name: getattr(expanded, item.name) for item in fields(draft)}))
+
+
+def _require_valid_variables(variables: Mapping[str, str]) -> None:
+    for name in variables:
+        if not name.strip() or name != name.strip() or set(name) & set("{}"):
+            raise InvalidArgument(
+                f"memory_variables must have names that can be written in braces: {name[:64]!r}.",
+                field="memory_variables",
+            )

@@ -18,3 +18,16 @@ class EmbeddingModel:
     is_default: bool
     endpoint: str | None = None
     provider_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedderFilter:
+    """The conditions of a list of embedding models; a model must meet all that are set."""
+
+    providers: tuple[str, ...] = ()
+    handle: str = ""
+
+    def matches(self, model: EmbeddingModel) -> bool:
+        """Returns whether a model meets the conditions."""
+        provider = model.handle.partition("/")[0]
+        return (not self.providers or provider in self.providers) and self.handle in ("", model.handle)

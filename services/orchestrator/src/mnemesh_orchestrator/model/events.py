@@ -1,5 +1,6 @@
 """Events of a run. Their bodies are tagged structs, which the event table stores as JSON."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -110,3 +111,11 @@ class RunEvent:
     sequence: int | None = None
     step_id: str | None = None
     place: tuple[int, int] | None = None
+
+    def is_included(self, kinds: Collection[str]) -> bool:
+        """Returns whether a stream that asked for these kinds of messages has the event. No kinds select all.
+
+        A delta belongs to its message. A summary is recorded only if the run asks for it, so it is always included.
+        """
+        body = self.body
+        return not kinds or not isinstance(body, MessageEvent | Delta) or body.kind == "summary" or body.kind in kinds

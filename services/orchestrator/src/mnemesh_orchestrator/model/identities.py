@@ -1,11 +1,19 @@
 """Identities: people and organizations that agents and blocks belong to, under keys that the client chose."""
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Final, Literal
 
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.text import require_json, require_text
 from mnemesh_types.provenance import Provenance
+
+_MAX_TEXT: Final = 1_000
+_MAX_VALUE: Final = 100_000
+_MAX_ITEMS: Final = 1_000
 
 
 class IdentityType(StrEnum):
@@ -43,17 +51,80 @@ class Identity:
     provenance: Provenance = field(default_factory=Provenance)
 
 
-def merged(
-    old: tuple[IdentityProperty, ...], new: tuple[IdentityProperty, ...], without: tuple[str, ...] = ()
+@dataclass(frozen=True, slots=True)
+class PropertyChange:
+    """A change of one property of an identity. None removes the property."""
+
+    key: str
+    property: IdentityProperty | None
+
+
+class IdentityOrder(StrEnum):
+    """The keys that lists of identities can be sorted by."""
+
+    CREATED_AT = "created_at"
+    UPDATED_AT = "updated_at"
+    NAME = "name"
+
+
+def changed_properties(
+    properties: Sequence[IdentityProperty], changes: Sequence[PropertyChange]
 ) -> tuple[IdentityProperty, ...]:
-    """Returns `old` with the properties of `new` set in place, and without the keys in `without`."""
-    by_key = {item.key: item for item in (*old, *new)}
-    return tuple(item for key, item in by_key.items() if key not in without)
+    """Returns the properties after the changes. A changed property keeps its position."""
+    by_key: dict[str, IdentityProperty | None] = {item.key: item for item in properties}
+    by_key.update({change.key: change.property for change in changes})
+    return tuple(item for item in by_key.values() if item is not None)
+
+
+def require_valid_identity(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns new values of the fields of an identity if each follows its rule.
+
+    Raises:
+        InvalidArgument: One does not. Metadata: field, such as `identity.properties[0].key`.
+    """
+    for name in ("identifier_key", "name"):
+        if name in values:
+            require_text(values[name], f"identity.{name}", min_chars=1, max_chars=_MAX_TEXT)
+    if "properties" in values:
+        changes = [PropertyChange(item.key, item) for item in values["properties"]]
+        require_valid_properties(changes, "identity.properties")
+    return values
+
+
+def require_valid_properties(changes: Sequence[PropertyChange], field: str) -> Sequence[PropertyChange]:
+    """Returns the changes of properties if each follows the rules.
+
+    Raises:
+        InvalidArgument: There are too many, or one breaks a rule. Metadata: field.
+    """
+    if len(changes) > _MAX_ITEMS:
+        raise InvalidArgument(f"{field} must have at most {_MAX_ITEMS:,} properties.", field=field)
+    for index, change in enumerate(changes):
+        require_text(change.key, f"{field}[{index}].key", min_chars=1, max_chars=_MAX_TEXT)
+        if change.property is not None:
+            _require_valid_value(change.property, f"{field}[{index}].{change.property.kind}")
+    return changes
+
+
+def require_valid_targets(ids: Sequence[str] | None, field: str) -> Sequence[str] | None:
+    """Returns the ids that an identity is to be attached to. Raises InvalidArgument if there are too many."""
+    if ids is not None and len(ids) > _MAX_ITEMS:
+        raise InvalidArgument(f"{field} must have at most {_MAX_ITEMS:,} ids.", field=field)
+    return ids
+
+
+def _require_valid_value(item: IdentityProperty, field: str) -> None:
+    if isinstance(item.value, str):
+        require_text(item.value, field, max_chars=_MAX_VALUE)
+        if item.kind == "json":
+            require_json(item.value, field)
+    if isinstance(item.value, float) and not math.isfinite(item.value):
+        raise InvalidArgument(f"{field} must be finite.", field=field)
 
 
 @dataclass(frozen=True, slots=True)
 class IdentityFilter:
-    """Which identities; everything that is given must hold."""
+    """The conditions of a list or a count; an identity must meet all that are set."""
 
     identity_ids: tuple[str, ...] | None = None
     identifier_key: str | None = None

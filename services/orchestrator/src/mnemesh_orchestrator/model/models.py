@@ -1,10 +1,18 @@
 """Models: handles, settings, and tool schemas."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
+
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.text import require_json_object
+
+from mnemesh_orchestrator.model.json_schemas import schema_problem
+
+_MAX_TEMPERATURE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +111,47 @@ class ResponseFormat:
     name: str | None = None
     schema: str | None = None
     strict: bool | None = None
+
+
+def require_valid_settings(settings: ModelSettings, field: str) -> ModelSettings:
+    """Returns `settings` if each value is in its range.
+
+    Raises:
+        InvalidArgument: A value is not. Metadata: field, such as `agent.model_settings.temperature`.
+    """
+    for name in ("context_window", "max_output_tokens"):
+        tokens = getattr(settings, name)
+        if tokens is not None and tokens < 1:
+            raise InvalidArgument(f"{field}.{name} must be at least 1.", field=f"{field}.{name}")
+    if settings.temperature is not None and not 0 <= settings.temperature <= _MAX_TEMPERATURE:
+        raise InvalidArgument(
+            f"{field}.temperature must be between 0 and {_MAX_TEMPERATURE}.", field=f"{field}.temperature"
+        )
+    if settings.provider_options is not None:
+        require_json_object(settings.provider_options, f"{field}.provider_options")
+    return settings
+
+
+def require_valid_format(format_: ResponseFormat, field: str) -> ResponseFormat:
+    """Returns `format_` if its schema, where it has one, is a usable JSON schema.
+
+    Raises:
+        InvalidArgument: It is not. Metadata: field.
+    """
+    if format_.kind == "json_schema":
+        path = f"{field}.json_schema.schema"
+        schema = require_json_object(format_.schema or "", path)
+        if (problem := schema_problem(json.loads(schema))) is not None:
+            raise InvalidArgument(f"{path} must be a JSON schema: {problem}", field=path)
+    return format_
+
+
+def require_handle(handle: str, field: str) -> str:
+    """Returns `handle` if it has the form of the handle of a model.
+
+    Raises:
+        InvalidArgument: It has not. Metadata: field.
+    """
+    if not all(handle.partition("/")):
+        raise InvalidArgument(f'{field} must be a handle, "provider/model".', field=field)
+    return handle

@@ -151,3 +151,59 @@ class OwnModels:
     revision: int = 0
     providers: tuple[ProviderRecord, ...] = ()
     overrides: tuple[ModelOverride, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFilter:
+    """The conditions of a list of models; a model must meet all that are set."""
+
+    providers: tuple[str, ...] = ()
+    provider_types: tuple[str, ...] = ()
+    categories: tuple[ProviderCategory, ...] = ()
+    hidden: bool | None = None
+    handle_search: str | None = None
+
+    def matches(self, info: ModelInfo) -> bool:
+        """Returns whether a model meets the conditions."""
+        category = ProviderCategory.BASE if info.provider_id is None else ProviderCategory.BYOK
+        return (
+            (not self.providers or info.provider in self.providers)
+            and (not self.provider_types or (info.provider_type or info.provider) in self.provider_types)
+            and (not self.categories or category in self.categories)
+            and self.hidden in (None, info.hidden)
+            and (self.handle_search or "").lower() in info.handle.lower()
+        )
+
+
+class ProviderOrder(StrEnum):
+    """The keys that lists of providers can be sorted by."""
+
+    CREATED_AT = "created_at"
+    UPDATED_AT = "updated_at"
+    NAME = "name"
+
+    def position(self, view: ProviderView) -> tuple[str, str]:
+        """Returns the sort key of a provider, and its id, which breaks ties."""
+        if self is ProviderOrder.NAME:
+            return view.draft.name, view.id
+        time = view.created_at if self is ProviderOrder.CREATED_AT else view.updated_at
+        return "" if time is None else time.isoformat(), view.id
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderFilter:
+    """The conditions of a list of providers; a provider must meet all that are set."""
+
+    provider_ids: tuple[str, ...] = ()
+    name: str | None = None
+    types: tuple[str, ...] = ()
+    categories: tuple[ProviderCategory, ...] = ()
+
+    def matches(self, view: ProviderView) -> bool:
+        """Returns whether a provider meets the conditions."""
+        return (
+            (not self.provider_ids or view.id in self.provider_ids)
+            and self.name in (None, view.draft.name)
+            and (not self.types or view.draft.type in self.types)
+            and (not self.categories or view.category in self.categories)
+        )

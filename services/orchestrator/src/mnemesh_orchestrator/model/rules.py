@@ -123,7 +123,7 @@ ToolRule = (
 )
 
 
-def checked_rules(rules: Iterable[ToolRule], field: str = "tool_rules") -> tuple[ToolRule, ...]:
+def valid_rules(rules: Iterable[ToolRule], field: str = "tool_rules") -> tuple[ToolRule, ...]:
     """Returns the rules in their order, without duplicates.
 
     Raises:
@@ -139,39 +139,39 @@ def checked_rules(rules: Iterable[ToolRule], field: str = "tool_rules") -> tuple
 
 def _problem(rule: ToolRule) -> str | None:
     if not rule.tool_name:
-        return "names no tool"
+        return "must name a tool"
     match rule:
         case RunFirst(arguments=str() as arguments) if not _is_object(arguments):
-            return "has arguments that are no JSON object"
+            return "must have arguments that are a JSON object"
         case MaxCountPerStep(max_count=count) if count < 1:
-            return "must allow one call at least"
-        case ConstrainChildTools(children=children, child_arguments=given):
-            return _children_problem(children, given)
+            return "must allow at least one call"
+        case ConstrainChildTools(children=children, child_arguments=arguments):
+            return _children_problem(children, arguments)
         case ParentLastTool(children=children):
             return _children_problem(children)
         case _:
             return _conditional_problem(rule) if isinstance(rule, Conditional) else None
 
 
-def _children_problem(children: tuple[str, ...], given: tuple[ChildArguments, ...] = ()) -> str | None:
+def _children_problem(children: tuple[str, ...], arguments: tuple[ChildArguments, ...] = ()) -> str | None:
     if not children or not all(children):
-        return "needs children with names"
-    for node in given:
+        return "must have children with names"
+    for node in arguments:
         if node.tool_name not in children:
-            return f"gives arguments to {node.tool_name}, which is none of its children"
+            return f"must not have arguments for {node.tool_name}, which is not one of its children"
         if not _is_object(node.arguments):
-            return f"has arguments of {node.tool_name} that are no JSON object"
+            return f"must have arguments for {node.tool_name} that are a JSON object"
     return None
 
 
 def _conditional_problem(rule: Conditional) -> str | None:
     if not rule.outcomes:
-        return "needs an outcome"
+        return "must have an outcome"
     if not all(outcome.child for outcome in rule.outcomes) or rule.default_child == "":
-        return "leads to a tool without a name"
+        return "must not lead to a tool without a name"
     outputs = {(type(outcome.output), outcome.output) for outcome in rule.outcomes}
     if len(outputs) < len(rule.outcomes):
-        return "names an outcome twice"
+        return "must not name an outcome twice"
     return None
 
 

@@ -1,9 +1,21 @@
 """The configuration of a run."""
 
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
-from mnemesh_orchestrator.model.models import ResponseFormat
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.text import require_json_object, require_optional_text
+
+from mnemesh_orchestrator.model.models import ResponseFormat, require_valid_format
+from mnemesh_orchestrator.model.prompts import MAX_SYSTEM_PROMPT
+
+_MAX_STEPS: Final = 1_000
+_MAX_CLIENT_TOOLS: Final = 128
+_TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 class OnBusy(StrEnum):
@@ -41,3 +53,45 @@ class RunConfig:
     client_tools: tuple[ClientTool, ...] = ()
     response_format: ResponseFormat | None = None
     """The response format of this run; None takes the agent's."""
+
+
+def valid_config(config: RunConfig, field: str = "config") -> RunConfig:
+    """Returns the config of a run with the schemas of its client tools completed.
+
+    Raises:
+        InvalidArgument: A value breaks its rule. Metadata: field, such as `config.max_steps`.
+    """
+    if not 1 <= config.max_steps <= _MAX_STEPS:
+        raise InvalidArgument(f"{field}.max_steps must be between 1 and {_MAX_STEPS}.", field=f"{field}.max_steps")
+    require_keepalive(config.keepalive_seconds, f"{field}.keepalive_seconds")
+    require_optional_text(config.override_system, f"{field}.override_system", max_chars=MAX_SYSTEM_PROMPT)
+    if config.metadata is not None:
+        require_json_object(config.metadata, f"{field}.metadata")
+    if config.response_format is not None:
+        require_valid_format(config.response_format, f"{field}.response_format")
+    return replace(config, client_tools=_valid_tools(config.client_tools, f"{field}.client_tools"))
+
+
+def require_keepalive(seconds: int, field: str) -> int:
+    """Returns the seconds between two signs of life of a stream. Raises InvalidArgument if they are not positive."""
+    if seconds < 1:
+        raise InvalidArgument(f"{field} must be at least 1.", field=field)
+    return seconds
+
+
+def _valid_tools(tools: Sequence[ClientTool], field: str) -> tuple[ClientTool, ...]:
+    if len(tools) > _MAX_CLIENT_TOOLS:
+        raise InvalidArgument(f"{field} must have at most {_MAX_CLIENT_TOOLS} tools.", field=field)
+    by_name: dict[str, ClientTool] = {}
+    for index, tool in enumerate(tools):
+        path = f"{field}[{index}]"
+        if not _TOOL_NAME.fullmatch(tool.name):
+            raise InvalidArgument(f'{path}.name must have 1 to 64 letters, digits, "_" or "-".', field=f"{path}.name")
+        if tool.name in by_name:
+            raise InvalidArgument(f"{path}.name must differ from the names of the other tools.", field=f"{path}.name")
+        schema = json.loads(require_json_object(tool.parameters or "{}", f"{path}.parameters"))
+        if schema.get("type", "object") != "object" or not isinstance(schema.get("properties", {}), dict):
+            raise InvalidArgument(f"{path}.parameters must be a schema of an object.", field=f"{path}.parameters")
+        complete = {"type": "object", "properties": {}, **schema}
+        by_name[tool.name] = replace(tool, parameters=json.dumps(complete, ensure_ascii=False))
+    return tuple(by_name.values())

@@ -95,7 +95,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs; everything that is given must hold."""
+    """The conditions of a list of runs; a run must meet all that are set."""
 
     agent_ids: tuple[str, ...] = ()
     statuses: tuple[RunStatus, ...] = ()

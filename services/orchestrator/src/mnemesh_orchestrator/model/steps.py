@@ -1,12 +1,21 @@
 """Steps: the calls of the model within a run, with their traces."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
+from mnemesh_kit.errors import InvalidArgument
+from mnemesh_kit.text import require_texts
 from mnemesh_types.usage import Usage
 
+from mnemesh_orchestrator.model.filters import require_no_nul_fields
 from mnemesh_orchestrator.model.runs import RunError, StopReason
+
+_FEEDBACK: Final = frozenset({"positive", "negative"})
+_MAX_TAGS: Final = 50
+_MAX_TAG: Final = 200
 
 
 class StepStatus(StrEnum):
@@ -103,3 +112,22 @@ class StepFilter:
     feedback: str | None = None
     tags_any: tuple[str, ...] = ()
     trace_id: str | None = None
+
+
+def require_feedback(feedback: str | None, field: str = "feedback") -> str | None:
+    """Returns the feedback on a step; None for none. Raises InvalidArgument if it is neither positive nor negative."""
+    if feedback is not None and feedback not in _FEEDBACK:
+        raise InvalidArgument(f'{field} must be "positive" or "negative".', field=field)
+    return feedback
+
+
+def valid_step_tags(tags: Sequence[str], field: str = "tags") -> tuple[str, ...]:
+    """Returns the tags in their order, each once. Raises InvalidArgument if there are too many or one is too long."""
+    return tuple(dict.fromkeys(require_texts(tags, field, max_items=_MAX_TAGS, min_chars=1, max_chars=_MAX_TAG)))
+
+
+def require_valid_step_filter(filter_: StepFilter) -> StepFilter:
+    """Returns `filter_` if steps can be searched with it. Raises InvalidArgument."""
+    require_feedback(filter_.feedback, "filter.feedback")
+    valid_step_tags(filter_.tags_any, "filter.tags_any")
+    return require_no_nul_fields(filter_, "filter.")

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -11,23 +10,13 @@ from typing import Final
 import structlog
 from mnemesh_kit.errors import NotFound
 
-_log = structlog.get_logger("mnemesh.prompts")
+from mnemesh_orchestrator.model.prompts import MAX_SYSTEM_PROMPT, SystemPrompt
 
-LONGEST_PROMPT: Final = 1_000_000
-"""The maximum number of characters of a system prompt."""
+_log = structlog.get_logger("mnemesh.prompts")
 
 _KEY: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _SUFFIX: Final = ".txt"
 _MOST_BYTES_OF_A_CHARACTER: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class SystemPrompt:
-    """A template under its key."""
-
-    key: str
-    text: str
-    built_in: bool
 
 
 class Prompts:
@@ -71,13 +60,13 @@ class Prompts:
         try:
             if not path.is_file():
                 raise _missing(key)
-            is_long = path.stat().st_size > LONGEST_PROMPT * _MOST_BYTES_OF_A_CHARACTER
+            is_long = path.stat().st_size > MAX_SYSTEM_PROMPT * _MOST_BYTES_OF_A_CHARACTER
             text = "" if is_long else path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise NotFound(f"The file of system prompt {key!r} cannot be read as UTF-8.", resource_id=key) from error
-        if is_long or len(text) > LONGEST_PROMPT or "\0" in text:
+        if is_long or len(text) > MAX_SYSTEM_PROMPT or "\0" in text:
             raise NotFound(
-                f"The file of system prompt {key!r} is longer than {LONGEST_PROMPT} characters, or has a NUL.",
+                f"The file of system prompt {key!r} is longer than {MAX_SYSTEM_PROMPT} characters, or has a NUL.",
                 resource_id=key,
             )
         return SystemPrompt(key, text, built_in=False)

@@ -27,7 +27,7 @@ from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.models import ModelInfo, ModelSettings, ResponseFormat
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.ports.recall import RecallPort
-from mnemesh_orchestrator.store.base import Claim, RunStore, Undone
+from mnemesh_orchestrator.store.base import Claim, RunStore, UnfinishedDecision
 
 _log = structlog.get_logger("mnemesh.runs")
 
@@ -83,11 +83,11 @@ class TurnBuilder:
             open_approval = open_approval and open_request(gathered.window.messages)
         return self._turn(claim, journal, model, gathered, open_approval, started)
 
-    async def _undone(self, run: Run, open_approval: OpenRequest | None) -> Undone | None:
+    async def _undone(self, run: Run, open_approval: OpenRequest | None) -> UnfinishedDecision | None:
         """Returns a decision whose run failed before all its calls had run. This run executes it first."""
         if open_approval is None or (run.resumes is not None and not run.takes_up):
             return None
-        undone = await self._store.undone(run.conversation_id, open_approval.request.id)
+        undone = await self._store.unfinished_decision(run.conversation_id, open_approval.request.id)
         return None if undone is None or undone.resumption.withdrawn else undone
 
     async def preview(self, claim: Claim) -> Turn:

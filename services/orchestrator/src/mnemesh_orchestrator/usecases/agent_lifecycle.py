@@ -1,4 +1,4 @@
-"""Making and unmaking agents across the tiers, so that nobody ever sees half of one."""
+"""Creates and deletes agents across the services, so that no client ever sees an incomplete agent."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -34,31 +34,32 @@ from mnemesh_orchestrator.model.agent_types import (
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AttachedTool
 from mnemesh_orchestrator.model.archival import ArchivalSummary
 from mnemesh_orchestrator.model.core_memory import Block
-from mnemesh_orchestrator.model.creation import AgentDraft, Creation, filled
+from mnemesh_orchestrator.model.creation import AgentDraft, Creation, filled, prepared_draft
 from mnemesh_orchestrator.model.custom_tools import CustomTool
 from mnemesh_orchestrator.model.erasure import Erased
+from mnemesh_orchestrator.model.prompts import MAX_SYSTEM_PROMPT
 from mnemesh_orchestrator.ports import Services
 from mnemesh_orchestrator.prompt.assembly import memory_section
-from mnemesh_orchestrator.prompt.prompts import LONGEST_PROMPT, Prompts
+from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.base import AgentStore
-from mnemesh_orchestrator.usecases.first_messages import FirstWindow
-from mnemesh_orchestrator.usecases.reconciliation import each
-from mnemesh_orchestrator.usecases.tool_attachments import attachment, with_episodic_search
+from mnemesh_orchestrator.usecases.first_messages import FirstMessageFactory
+from mnemesh_orchestrator.usecases.reconciliation import reconcile
+from mnemesh_orchestrator.usecases.tool_attachments import attached_tool, base_tools
 
 GRACE = timedelta(seconds=60)
-"""A creation that is younger may still be under way elsewhere."""
+"""A younger creation may still run in another process."""
 
-_AWAY = (Unavailable, DeadlineExceeded, Internal)
+_UNAVAILABLE = (Unavailable, DeadlineExceeded, Internal)
 
 
 class AgentLifecycle:
-    """Creations and deletions, each of which survives a crash of this process and the absence of a tier."""
+    """Creates and deletes agents. Each creation and deletion survives a crash and the outage of a service."""
 
     def __init__(
         self,
         store: AgentStore,
-        tiers: Services,
+        services: Services,
         models: ModelCatalog,
         prompts: Prompts,
         context: ContextBuilder,
@@ -67,7 +68,7 @@ class AgentLifecycle:
         ids: IdSource,
     ) -> None:
         self._store = store
-        self._tiers = tiers
+        self._services = services
         self._models = models
         self._prompts = prompts
         self._context = context
@@ -76,32 +77,34 @@ class AgentLifecycle:
         self._ids = ids
 
     async def create(self, caller: Principal, key: RequestKey | None, draft: AgentDraft) -> Agent:
-        """Makes an agent with all its parts; a repeat under the same key goes on where the first stopped.
+        """Creates an agent with all its parts, and returns it. A repeat under the same key continues the creation.
 
         Raises:
-            ModelUnknown, NotFound: of the model, the system prompt, a tool, a block or an archive. Nothing is left
-                behind.
-            Unavailable: a tier is away. The creation goes on by itself; asking again under the same key gives
-                its result.
+            InvalidArgument: A field of the draft breaks its rule.
+            ModelUnknown, NotFound: The model, the system prompt, a tool, a block or an archive does not exist. Nothing
+                is kept.
+            Unavailable: A service cannot be reached. The creation is finished later; a repeat under the same key
+                returns its result.
         """
+        draft = prepared_draft(draft)
         agent = await self._first_record(caller, draft)
         creation = Creation(draft, *((key.method, key.request_id) if key is not None else (None, None)))
         agent_id, replayed = await self._store.begin_creation(key, agent, msgspec.json.encode(creation))
         if replayed:
-            under_way = await self._store.creation(caller.organization_id, agent_id)
-            if under_way is None:
+            unfinished = await self._store.creation(caller.organization_id, agent_id)
+            if unfinished is None:
                 return await self._store.get(caller.organization_id, agent_id)
-            agent, creation = under_way[0], msgspec.json.decode(under_way[1], type=Creation)
+            agent, creation = unfinished[0], msgspec.json.decode(unfinished[1], type=Creation)
         return await self._complete(agent, creation)
 
     async def _first_record(self, caller: Principal, draft: AgentDraft) -> Agent:
         spec = AGENT_TYPES[draft.type]
-        offer = await self._models.of(caller.organization_id)
-        model = draft.model or await offer.default_handle()
-        offer.resolve(model)
+        models = await self._models.of(caller.organization_id)
+        model = draft.model or await models.default_handle()
+        models.resolve(model)
         if draft.model_settings.fallback_model:
-            offer.resolve(draft.model_settings.fallback_model)
-        require_summary_model(offer, draft.compaction_settings)
+            models.resolve(draft.model_settings.fallback_model)
+        require_summary_model(models, draft.compaction_settings)
         agent_id, now = self._ids.new("agent"), self._clock.now()
         return Agent(
             id=agent_id,
@@ -135,50 +138,50 @@ class AgentLifecycle:
     def _system(self, draft: AgentDraft) -> str:
         prompt = self._prompts.get(draft.system_prompt_key or AGENT_TYPES[draft.type].prompt_key)
         text = filled(prompt.text, draft.memory_variables)
-        if len(text) > LONGEST_PROMPT:
+        if len(text) > MAX_SYSTEM_PROMPT:
             raise InvalidArgument(
-                f"The system prompt with its variables is longer than {LONGEST_PROMPT} characters.",
+                f"memory_variables must keep the system prompt within {MAX_SYSTEM_PROMPT:,} characters.",
                 field="memory_variables",
             )
         return text
 
     async def _complete(self, agent: Agent, creation: Creation) -> Agent:
         try:
-            complete = await self._make_parts(agent, creation.draft)
-        except _AWAY:
+            complete = await self._create_parts(agent, creation.draft)
+        except _UNAVAILABLE:
             raise
         except MnemeshError:
             await self._undo(agent, creation)
             raise
         if not await self._store.activate(complete):
-            # Somebody else made the same agent ready, and it may have been changed or deleted since.
+            # Another process finished the creation, and the agent may have been changed or deleted since.
             return await self._store.get(agent.organization_id, agent.id)
         return replace(complete, state=AgentState.ACTIVE)
 
-    async def _make_parts(self, agent: Agent, draft: AgentDraft) -> Agent:
-        """Every effect goes under a request id derived from the agent's, so that it may be made again."""
+    async def _create_parts(self, agent: Agent, draft: AgentDraft) -> Agent:
+        """Creates the parts. The request id of each effect is derived from the agent, so that it can be repeated."""
         agent = await self._with_tools(agent, draft)
-        blocks = self._tiers.core_memory
-        for place, new in enumerate(draft.blocks):
+        blocks = self._services.core_memory
+        for index, new in enumerate(draft.blocks):
             block = Block("", new.label, new.value, new.limit, new.description, new.read_only)
-            await blocks.create(f"{agent.id}/block/{place}", agent.id, block, new.metadata, new.tags)
+            await blocks.create(f"{agent.id}/block/{index}", agent.id, block, new.metadata, new.tags)
         for block_id in draft.block_ids:
             await blocks.attach(f"{agent.id}/attach/{block_id}", agent.id, block_id)
         for archive_id in draft.archive_ids:
-            await self._tiers.archival.attach(f"{agent.id}/attach/{archive_id}", agent.id, archive_id)
-        first = FirstWindow(agent, agent.default_conversation_id, "0", agent.created_at)
-        given = draft.initial_messages
-        rest = first.default() if given is None else first.given(given)
+            await self._services.archival.attach(f"{agent.id}/attach/{archive_id}", agent.id, archive_id)
+        first = FirstMessageFactory(agent, agent.default_conversation_id, "0", agent.created_at)
+        initial = draft.initial_messages
+        rest = first.default() if initial is None else first.from_inputs(initial)
         messages = [first.system(await self._system_text(agent)), *rest]
-        # An earlier try that got through may have shown other memory: blocks are shared, and days pass.
+        # An earlier attempt that succeeded may have rendered other memory, because blocks are shared.
         with suppress(RequestIdReused):
-            await self._tiers.recall.create_context(
+            await self._services.recall.create_context(
                 f"{agent.id}/context", agent.id, agent.default_conversation_id, messages
             )
         return agent
 
     async def _system_text(self, agent: Agent) -> str:
-        """The system message of a window that holds nothing else."""
+        """Returns the system message of a window without other messages."""
         info, _ = await self._models.resolve(agent.organization_id, agent.model)
         core = await self._context.core_memory(agent.id)
         memory = memory_section(
@@ -191,14 +194,14 @@ class AgentLifecycle:
 
     async def _with_tools(self, agent: Agent, draft: AgentDraft) -> Agent:
         spec = AGENT_TYPES[agent.type]
-        base = with_episodic_search(spec.base_tools, draft.compaction_settings) if draft.include_base_tools else ()
+        base = base_tools(spec.base_tools, draft.compaction_settings) if draft.include_base_tools else ()
         names = dict.fromkeys((*base, *draft.tool_names))
         stored = [
-            await self._tiers.tools.upsert_source(f"{agent.id}/source/{place}", source)
-            for place, source in enumerate(draft.tool_sources)
+            await self._services.tools.upsert_source(f"{agent.id}/source/{index}", source)
+            for index, source in enumerate(draft.tool_sources)
         ]
         stored += await self._stored_tools(draft.tool_ids, tuple(name for name in names if name not in BUILTIN_SCHEMAS))
-        custom = {tool.name: attachment(tool) for tool in stored}
+        custom = {tool.name: attached_tool(tool) for tool in stored}
         attached = {name: custom.get(name) or AttachedTool(name) for name in (*names, *custom)}
         wants_rules = draft.include_base_tool_rules
         if wants_rules is None:
@@ -210,28 +213,28 @@ class AgentLifecycle:
     async def _stored_tools(self, ids: tuple[str, ...], names: tuple[str, ...]) -> list[CustomTool]:
         if not ids and not names:
             return []
-        found = await self._tiers.tools.definitions(ids, names)
-        known = {tool.id for tool in found} | {tool.name for tool in found}
+        tools = await self._services.tools.definitions(ids, names)
+        known = {tool.id for tool in tools} | {tool.name for tool in tools}
         for wanted in (*ids, *names):
             if wanted not in known:
                 raise NotFound(f"There is no tool {wanted}.", field="tools", resource_id=wanted)
-        return list(found)
+        return list(tools)
 
     async def _undo(self, agent: Agent, creation: Creation) -> None:
-        """Takes the agent back, unless somebody else made it ready. Where a tier is away, the sweeper ends it."""
+        """Removes the agent, unless another process finished it. Reconciliation finishes what an outage interrupts."""
         key = None
         if creation.method is not None and creation.request_id is not None:
             key = RequestKey(agent.organization_id, creation.method, creation.request_id, "")
         if await self._store.abandon(agent.id, key):
-            with suppress(*_AWAY):
+            with suppress(*_UNAVAILABLE):
                 await self._erase(agent.id)
-                await self._store.forget(agent.id)
+                await self._store.remove(agent.id)
 
     async def delete(self, caller: Principal, agent_id: str) -> Erased:
-        """Deletes an agent and everything that only it has; what that was. One that is not there is a success.
+        """Deletes an agent and everything that only it has, and returns the counts. A missing agent is no error.
 
         Raises:
-            Unavailable: a tier is away. The agent is gone for everybody; the rest follows by itself.
+            Unavailable: A service cannot be reached. The agent is invisible, and the rest is deleted later.
         """
         if not await self._store.begin_deletion(caller.organization_id, agent_id):
             return Erased()
@@ -241,24 +244,24 @@ class AgentLifecycle:
         unfinished = await self._worker.stop_runs_of(organization_id, agent_id)
         try:
             erased = await self._erase(agent_id)
-            await self._store.forget(agent_id)
+            await self._store.remove(agent_id)
         finally:
-            # Clients may have opened these streams again after the runs were stopped.
+            # Clients may have reopened these streams after the runs were stopped.
             self._worker.end_streams(unfinished)
         return erased
 
     async def _erase(self, agent_id: str) -> Erased:
         erased, request_id = Erased(), f"{agent_id}/erase"
-        for tier in (self._tiers.core_memory, self._tiers.recall, self._tiers.archival):
-            erased += await tier.erase_agent(request_id, agent_id)
+        for service in (self._services.core_memory, self._services.recall, self._services.archival):
+            erased += await service.erase_agent(request_id, agent_id)
         return erased
 
     async def finish_all(self) -> None:
-        """Goes over the creations and deletions that are half done, and finishes those that can be."""
-        await each("agents", self._store.unfinished, self._finish, lambda found: found[0].id)
+        """Finishes the creations and deletions that were interrupted."""
+        await reconcile("agents", self._store.unfinished, self._finish, lambda item: item[0].id)
 
-    async def _finish(self, found: tuple[Agent, bytes]) -> None:
-        agent, creation = found
+    async def _finish(self, item: tuple[Agent, bytes]) -> None:
+        agent, creation = item
         with as_principal(Principal(agent.organization_id, agent.provenance.created_by_id)):
             if agent.state is AgentState.DELETING:
                 await self._complete_deletion(agent.organization_id, agent.id)

@@ -1,32 +1,44 @@
-"""Reading and changing agents."""
+"""Agents: reads, updates, and the tools that are attached to them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import NotFound
+from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.idempotency import RequestKey
 from mnemesh_kit.paging import Page, PageQuery
-from mnemesh_kit.principal import Principal
+from mnemesh_kit.principal import Principal, as_principal
+from mnemesh_kit.text import require_optional_text
 
 from mnemesh_orchestrator.builtin.executor import BuiltinTools
 from mnemesh_orchestrator.compaction.modes import mode_of
 from mnemesh_orchestrator.compaction.summarizers import require_summary_model
-from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
+from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, OrganizationModels
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.model.agent_types import AGENT_TYPES, require_continuation
-from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AttachedTool
+from mnemesh_orchestrator.model.agents import (
+    Agent,
+    AgentFilter,
+    AgentOrder,
+    AttachedTool,
+    require_name,
+    require_valid_agent_filter,
+    valid_agent_fields,
+)
 from mnemesh_orchestrator.model.approvals import ApprovalFilter
 from mnemesh_orchestrator.model.conversations import Conversation
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.prompts import require_prompt_key
 from mnemesh_orchestrator.ports.tools import ToolsPort
+from mnemesh_orchestrator.prompt.prompts import Prompts
 from mnemesh_orchestrator.store.base import AgentStore, ApprovalStore
-from mnemesh_orchestrator.usecases.tool_attachments import attachment, searching_episodes
+from mnemesh_orchestrator.usecases.tool_attachments import attached_tool, with_episodic_search
 
 
 class AgentService:
-    """Agents' records."""
+    """The records of agents."""
 
     def __init__(
         self,
@@ -35,6 +47,7 @@ class AgentService:
         builtin: BuiltinTools,
         context: ContextBuilder,
         models: ModelCatalog,
+        prompts: Prompts,
         clock: Clock,
         approvals: ApprovalStore,
     ) -> None:
@@ -44,139 +57,156 @@ class AgentService:
         self._builtin = builtin
         self._context = context
         self._models = models
+        self._prompts = prompts
         self._clock = clock
 
     async def get(self, caller: Principal, agent_id: str) -> Agent:
-        """An agent, or NotFound."""
+        """Returns an agent. Raises NotFound."""
+        # `effective_settings` needs the models of the organization, and cannot wait for them.
         await self._models.of(caller.organization_id)
         return await self._store.get(caller.organization_id, agent_id)
 
-    async def list(self, caller: Principal, where: AgentFilter, order_by: str, page: PageQuery) -> Page[Agent]:
-        """A page of agents."""
+    async def list(self, caller: Principal, filter_: AgentFilter, order_by: AgentOrder, page: PageQuery) -> Page[Agent]:
+        """Returns a page of agents. Raises InvalidArgument if the filter breaks a rule."""
         await self._models.of(caller.organization_id)
-        return await self._store.list(caller.organization_id, where, order_by, page)
+        return await self._store.list(caller.organization_id, require_valid_agent_filter(filter_), order_by, page)
 
-    async def count(self, caller: Principal, where: AgentFilter) -> int:
-        """How many agents match."""
-        return await self._store.count(caller.organization_id, where)
+    async def count(self, caller: Principal, filter_: AgentFilter) -> int:
+        """Returns the number of agents. Raises InvalidArgument if the filter breaks a rule."""
+        return await self._store.count(caller.organization_id, require_valid_agent_filter(filter_))
 
     async def tags(self, caller: Principal, page: PageQuery, text_search: str | None) -> Page[str]:
-        """Tags in use."""
+        """Returns a page of the tags of agents, in alphabetical order. Raises InvalidArgument."""
+        require_optional_text(text_search, "text_search")
         return await self._store.tags(caller.organization_id, page, text_search)
 
-    async def core_memory(self, agent_id: str) -> CoreMemory:
-        """The agent's blocks."""
-        return await self._context.core_memory(agent_id)
+    async def core_memory(self, caller: Principal, agent_id: str) -> CoreMemory:
+        """Returns the blocks of an agent, as the blocks service shows them to the caller."""
+        with as_principal(caller):
+            return await self._context.core_memory(agent_id)
 
-    async def message_ids(self, agents: Sequence[Agent]) -> dict[str, tuple[str, ...]]:
-        """By agent, the ids of the messages in its default conversation's window; one being made may have none."""
+    async def message_ids(self, caller: Principal, agents: Sequence[Agent]) -> dict[str, tuple[str, ...]]:
+        """Returns, by agent, the ids of the messages in the window of its default conversation.
+
+        An agent whose window does not exist yet is left out.
+        """
         windows = {agent.default_conversation_id: agent.id for agent in agents}
-        found = await self._context.window_ids(list(windows))
-        return {windows[conversation_id]: ids for conversation_id, ids in found.items()}
+        with as_principal(caller):
+            message_ids = await self._context.window_ids(list(windows))
+        return {windows[conversation_id]: ids for conversation_id, ids in message_ids.items()}
+
+    async def pending_approvals(self, caller: Principal, agents: Sequence[Agent]) -> dict[str, str]:
+        """Returns, by agent, the id of the oldest approval that it waits for."""
+        ids = tuple(agent.id for agent in agents)
+        approvals = await self._approvals.pending(ApprovalFilter(caller.organization_id, ids)) if ids else ()
+        return {approval.agent_id: approval.id for approval in reversed(approvals)}
 
     def effective_settings(self, agent: Agent, conversation: Conversation | None = None) -> ModelSettings:
-        """The settings that hold, in a conversation its own first; those given where nobody serves the model."""
-        given = agent.model_settings
+        """Returns the settings of an agent's model calls, with the defaults of its model.
+
+        The settings of the conversation override the agent's. If no provider serves the model, there are no defaults.
+        """
+        settings = agent.model_settings
         if conversation is not None and conversation.model_settings is not None:
-            given = conversation.model_settings.over(given)
+            settings = conversation.model_settings.over(settings)
         try:
-            offer = self._models.held(agent.organization_id)
-            info, _ = offer.resolve((conversation and conversation.model) or agent.model)
+            models = self._models.held(agent.organization_id)
+            info, _ = models.resolve((conversation and conversation.model) or agent.model)
         except NotFound:
-            return given
-        settings = given.over(info.defaults)
-        if settings.inner_thoughts_in_kwargs is None:
-            return replace(settings, inner_thoughts_in_kwargs=AGENT_TYPES[agent.type].inner_thoughts)
-        return settings
+            return settings
+        effective = settings.over(info.defaults)
+        if effective.inner_thoughts_in_kwargs is None:
+            return replace(effective, inner_thoughts_in_kwargs=AGENT_TYPES[agent.type].inner_thoughts)
+        return effective
 
     async def update(
-        self, caller: Principal, key: RequestKey | None, agent_id: str, change: Callable[[Agent], Agent]
+        self,
+        caller: Principal,
+        key: RequestKey | None,
+        agent_id: str,
+        changes: Mapping[str, Any],
+        *,
+        system_prompt_key: str | None = None,
     ) -> Agent:
-        """Applies a change to the agent's record as it stands at that moment.
+        """Changes fields of an agent, and returns the agent.
+
+        Args:
+            caller: The caller.
+            key: Identifies the request.
+            agent_id: The agent.
+            changes: New values by the field names of `Agent`. The value of `provenance` is a mapping of those of its
+                fields that change.
+            system_prompt_key: The key of the system prompt that becomes the agent's `system`.
 
         Raises:
-            NotFound, ModelUnknown
+            InvalidArgument: A value breaks its rule.
+            NotFound: The agent or the system prompt does not exist.
+            ModelUnknown: No provider serves the model, the fallback model or the model of summaries.
         """
+        if "name" in changes:
+            require_name(changes["name"])
+        values = valid_agent_fields(changes)
+        if system_prompt_key is not None:
+            values["system"] = self._prompts.get(require_prompt_key(system_prompt_key, "system_prompt_key")).text
+        provenance = values.pop("provenance", {})
 
-        offer = await self._models.of(caller.organization_id)
+        def change(agent: Agent) -> Agent:
+            return replace(agent, provenance=replace(agent.provenance, **provenance), **values)
 
-        def stamped(agent: Agent) -> Agent:
-            changed = change(agent)
-            offer.resolve(changed.model)
-            if changed.model_settings.fallback_model:
-                offer.resolve(changed.model_settings.fallback_model)
-            if changed.compaction_settings != agent.compaction_settings:
-                require_summary_model(offer, changed.compaction_settings)
-            if mode_of(changed.compaction_settings) is not mode_of(agent.compaction_settings):
-                changed = searching_episodes(changed)
-            require_continuation(changed.type, changed.continuation_message)
+        return await self._change(caller, key, agent_id, change)
+
+    async def _change(
+        self, caller: Principal, key: RequestKey | None, agent_id: str, change: Callable[[Agent], Agent]
+    ) -> Agent:
+        models = await self._models.of(caller.organization_id)
+
+        def apply(agent: Agent) -> Agent:
+            changed = _complete_change(models, agent, change(agent))
             return replace(
                 changed,
-                message_buffer_autoclear=changed.message_buffer_autoclear or AGENT_TYPES[changed.type].forces_autoclear,
                 provenance=replace(changed.provenance, last_updated_by_id=caller.subject_id),
                 updated_at=self._clock.now(),
             )
 
-        return await self._store.update(key, caller.organization_id, agent_id, stamped)
+        return await self._store.update(key, caller.organization_id, agent_id, apply)
 
     async def attach_tool(
         self, caller: Principal, key: RequestKey | None, agent_id: str, tool_id: str | None, name: str | None
     ) -> Agent:
-        """Gives a tool to the agent: a built-in one by name, a stored one by id or name.
+        """Attaches a tool, and returns the agent. A tool with the same name is replaced.
+
+        A built-in tool is found by its name, a custom tool by its id or its name.
 
         Raises:
-            NotFound: of the agent or the tool.
+            NotFound: The agent or the tool does not exist.
         """
         if tool_id is None and name in self._builtin.names:
-            attached = AttachedTool(str(name))
+            tool = AttachedTool(str(name))
         else:
-            found = await self._tools.definitions((tool_id,) if tool_id else (), (name,) if name else ())
-            if not found:
+            definitions = await self._tools.definitions((tool_id,) if tool_id else (), (name,) if name else ())
+            if not definitions:
                 raise NotFound(f"There is no tool {tool_id or name}.", resource_id=tool_id or name or "")
-            attached = attachment(found[0])
+            tool = attached_tool(definitions[0])
 
         def change(agent: Agent) -> Agent:
-            others = tuple(tool for tool in agent.tools if tool.name != attached.name)
-            known = agent.tool(attached.name)
-            return (
-                agent
-                if known is not None and known.tool_id == attached.tool_id
-                else replace(agent, tools=(*others, attached))
-            )
+            current = agent.tool(tool.name)
+            if current is not None and current.tool_id == tool.tool_id:
+                return agent
+            return replace(agent, tools=(*(other for other in agent.tools if other.name != tool.name), tool))
 
-        return await self.update(caller, key, agent_id, change)
-
-    async def set_tool_approval(
-        self, caller: Principal, key: RequestKey | None, agent_id: str, name: str, *, requires: bool
-    ) -> Agent:
-        """Whether calls of a tool by this agent wait for a person; overrides rules and the tool's own default.
-
-        Raises:
-            NotFound: of the agent, or of the tool among its tools.
-        """
-
-        def change(agent: Agent) -> Agent:
-            tool = agent.tool(name)
-            if tool is None:
-                raise NotFound(f"The agent has no tool {name}.", field="tool_name", resource_id=name)
-            switched = replace(tool, requires_approval=requires)
-            return replace(agent, tools=tuple(switched if item == tool else item for item in agent.tools))
-
-        return await self.update(caller, key, agent_id, change)
-
-    async def pending_approvals(self, caller: Principal, agents: Sequence[Agent]) -> dict[str, str]:
-        """By agent, the approval that it has been waiting for the longest."""
-        ids = tuple(agent.id for agent in agents)
-        found = await self._approvals.pending(ApprovalFilter(caller.organization_id, ids)) if ids else ()
-        return {approval.agent_id: approval.id for approval in reversed(found)}
+        return await self._change(caller, key, agent_id, change)
 
     async def detach_tool(
         self, caller: Principal, key: RequestKey | None, agent_id: str, tool_id: str | None, name: str | None
     ) -> Agent:
-        """Takes a tool from the agent; one that it does not have is NotFound."""
-        held = (await self._store.get(caller.organization_id, agent_id)).tools
-        if tool_id is not None and all(tool.tool_id != tool_id for tool in held):
-            # It may be the id that a built-in one is listed under.
+        """Detaches a tool, and returns the agent.
+
+        Raises:
+            NotFound: The agent does not exist or does not have the tool.
+        """
+        attached = (await self._store.get(caller.organization_id, agent_id)).tools
+        if tool_id is not None and all(tool.tool_id != tool_id for tool in attached):
+            # A built-in tool is listed under an id, but attached by its name.
             name = next((tool.name for tool in await self._tools.definitions((tool_id,)) if tool.builtin), name)
             tool_id = tool_id if name is None else None
 
@@ -186,4 +216,41 @@ class AgentService:
                 raise NotFound(f"The agent has no tool {tool_id or name}.", resource_id=tool_id or name or "")
             return replace(agent, tools=kept)
 
-        return await self.update(caller, key, agent_id, change)
+        return await self._change(caller, key, agent_id, change)
+
+    async def set_tool_approval(
+        self, caller: Principal, key: RequestKey | None, agent_id: str, name: str, *, requires: bool
+    ) -> Agent:
+        """Sets whether calls of a tool wait for approval, and returns the agent.
+
+        The setting overrides the tool rules of the agent and the default of the tool.
+
+        Raises:
+            InvalidArgument: The name is empty.
+            NotFound: The agent does not exist or does not have the tool.
+        """
+        if not name:
+            raise InvalidArgument("tool_name is required.", field="tool_name")
+
+        def change(agent: Agent) -> Agent:
+            tool = agent.tool(name)
+            if tool is None:
+                raise NotFound(f"The agent has no tool {name}.", field="tool_name", resource_id=name)
+            changed = replace(tool, requires_approval=requires)
+            return replace(agent, tools=tuple(changed if item == tool else item for item in agent.tools))
+
+        return await self._change(caller, key, agent_id, change)
+
+
+def _complete_change(models: OrganizationModels, before: Agent, changed: Agent) -> Agent:
+    """Returns a changed agent with what follows from the change. Raises ModelUnknown, InvalidArgument."""
+    spec = AGENT_TYPES[changed.type]
+    models.resolve(changed.model)
+    if changed.model_settings.fallback_model:
+        models.resolve(changed.model_settings.fallback_model)
+    if changed.compaction_settings != before.compaction_settings:
+        require_summary_model(models, changed.compaction_settings)
+    if mode_of(changed.compaction_settings) is not mode_of(before.compaction_settings):
+        changed = with_episodic_search(changed)
+    require_continuation(changed.type, changed.continuation_message)
+    return replace(changed, message_buffer_autoclear=changed.message_buffer_autoclear or spec.forces_autoclear)

@@ -1,4 +1,4 @@
-"""Answering approvals, withdrawing them, and denying those that nobody answers in time."""
+"""Answers approvals, withdraws them, and denies those that expire."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
@@ -10,21 +10,21 @@ from mnemesh_kit.principal import Principal, as_principal
 from mnemesh_types.messages import Deny
 
 from mnemesh_orchestrator.errors import ApprovalMismatch, NoPendingApproval
-from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, ApprovalFilter
+from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer, ApprovalFilter, require_valid_answer
 from mnemesh_orchestrator.model.events import RunEvent
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
+from mnemesh_orchestrator.model.run_config import RunConfig, valid_config
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter
 from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.base import ApprovalStore
-from mnemesh_orchestrator.usecases.reconciliation import each
+from mnemesh_orchestrator.usecases.reconciliation import reconcile
 from mnemesh_orchestrator.usecases.runs import RunService
 
-_TIMED_OUT = "Nobody answered in time."
+_TIMED_OUT = "Nobody answered in time."  # stored, and shown to the model
 
 
 class ApprovalService:
-    """Approvals that agents wait for."""
+    """The approvals that agents wait for."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class ApprovalService:
         clock: Clock,
         timeout_seconds: float = 0,
     ) -> None:
-        """`timeout_seconds`: how long an approval waits before it is denied; 0 is for ever."""
+        """`timeout_seconds` is the time after which an approval is denied; 0 is never."""
         self._store = store
         self._runs = runs
         self._worker = worker
@@ -50,37 +50,42 @@ class ApprovalService:
         answer: ApprovalAnswer,
         messages: Sequence[InputMessage],
     ) -> tuple[Run, AsyncGenerator[RunEvent, None]]:
-        """Decides a pending approval by a run of its own; the run, and its events to the end.
+        """Decides a pending approval with a new run. Returns the run and its events until it ends.
 
-        Further messages are said once the tools have run. A repeat under the same key, and the same decisions again,
-        are the first run again.
+        The messages follow the tool returns. A repeat under the same key, or with the same decisions, returns the first
+        run.
 
         Raises:
-            NotFound: no such agent, or conversation of it.
-            NoPendingApproval: nothing waits for an answer, or it was decided otherwise.
-            ApprovalMismatch: the decisions are not exactly about the calls that wait; nothing is changed.
-            ModelUnknown: the config names a model that nobody serves.
+            InvalidArgument: A decision, a message or the config breaks a rule.
+            NotFound: The agent does not exist or does not have the conversation.
+            NoPendingApproval: No approval is pending, or it was decided differently.
+            ApprovalMismatch: The decisions do not match the pending calls. Nothing is changed.
+            ModelUnknown: No provider serves the model of the config.
         """
+        answer = require_valid_answer(answer)
+        messages = require_valid_inputs(messages)
+        if answer.config is not None:
+            answer = replace(answer, config=valid_config(answer.config))
         config = answer.config or RunConfig()
         run = self._runs.new_run(caller, agent_id, conversation_id, messages, config, background=False)
-        return await self._runs.opened(caller, key, run, answer)
+        return await self._runs.open(caller, key, run, answer)
 
-    async def cancel(self, caller: Principal, where: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
-        """Cancels runs as RunService does, and withdraws the approvals that those which stopped for one wait for."""
-        outcomes = await self._runs.cancel(caller, where, run_ids)
-        waiting = await self._store.pending(
-            ApprovalFilter(caller.organization_id, where.agent_ids, tuple(run_ids), where.conversation_id)
+    async def cancel(self, caller: Principal, filter_: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
+        """Cancels runs and withdraws the approvals that they wait for. Returns the outcomes by run."""
+        outcomes = await self._runs.cancel(caller, filter_, run_ids)
+        pending = await self._store.pending(
+            ApprovalFilter(caller.organization_id, filter_.agent_ids, tuple(run_ids), filter_.conversation_id)
         )
-        for approval in waiting:
-            if await self._withdrawn(caller, approval):
+        for approval in pending:
+            if await self._withdraw(caller, approval):
                 outcomes[approval.run_id] = CancelOutcome.CANCELLED
         return outcomes
 
-    async def _withdrawn(self, caller: Principal, approval: Approval) -> bool:
-        """Ends the wait for an approval: each of its calls gets a return; False where somebody decided it before."""
-        given = replace(_denial(approval, None), withdrawn=True)
+    async def _withdraw(self, caller: Principal, approval: Approval) -> bool:
+        """Denies all calls of an approval. Returns False if it was decided before."""
+        denial = replace(_denial(approval, None), withdrawn=True)
         try:
-            run = await self._decide(caller, approval, given)
+            run = await self._decide(caller, approval, denial)
         except (NoPendingApproval, ApprovalMismatch):
             return False
         await self._worker.ended(run.id)
@@ -94,15 +99,15 @@ class ApprovalService:
         return started.run
 
     async def expire(self) -> None:
-        """Denies every approval that waits for longer than it may; the agent is told and goes on."""
+        """Denies the approvals that have expired. Their agents continue."""
         if self._timeout:
-            # One that is not denied was decided at the same moment, or its agent is gone.
-            await each("approvals", self._late, self._expired, lambda approval: approval.id)
+            # An error means that the approval was decided at the same time, or that its agent was deleted.
+            await reconcile("approvals", self._expired, self._deny_expired, lambda approval: approval.id)
 
-    async def _late(self) -> Sequence[Approval]:
+    async def _expired(self) -> Sequence[Approval]:
         return await self._store.pending(ApprovalFilter(asked_before=self._clock.now() - self._timeout))
 
-    async def _expired(self, approval: Approval) -> None:
+    async def _deny_expired(self, approval: Approval) -> None:
         caller = Principal(approval.organization_id, approval.subject_id)
         with as_principal(caller):
             await self._decide(caller, approval, _denial(approval, _TIMED_OUT))

@@ -1,4 +1,4 @@
-"""Making a conversation's window smaller because its owner says so."""
+"""Compactions of a conversation's window on request."""
 
 import msgspec
 from mnemesh_kit.errors import RequestIdReused
@@ -12,7 +12,12 @@ from mnemesh_orchestrator.errors import NothingToCompact
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.loop.window_compaction import WindowCompactor
-from mnemesh_orchestrator.model.compaction import Compaction, CompactionResult, CompactionSettings
+from mnemesh_orchestrator.model.compaction import (
+    Compaction,
+    CompactionResult,
+    CompactionSettings,
+    require_valid_compaction_settings,
+)
 from mnemesh_orchestrator.model.leases import Lease
 from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
@@ -21,7 +26,7 @@ from mnemesh_orchestrator.usecases.previews import PreviewService
 
 
 class CompactionService:
-    """Compactions outside of any run."""
+    """Compacts windows outside of runs."""
 
     def __init__(
         self,
@@ -52,29 +57,32 @@ class CompactionService:
         dry_run: bool,
         on_busy: OnBusy = OnBusy.WAIT,
     ) -> CompactionResult:
-        """Compacts once, whether or not the window is full; `settings` go before the agent's.
+        """Compacts the window once, full or not, and returns the figures. `settings` override the agent's.
 
-        With `dry_run` the summary is written and nothing stored. Under the same key the first window is put in place
-        and its figures come back, also where a crash came between; the summariser is not asked again.
+        With `dry_run` the summary is written, and nothing is stored. A repeat under the same key stores the first
+        window and returns its figures, also after a crash, without another call of the summary model.
 
         Raises:
-            NotFound: no such agent, or conversation of it.
-            NothingToCompact: nothing can leave the window.
-            ModelUnknown: nobody serves the agent's model, or the summariser that `settings` name.
-            ConversationBusy: runs and other work that came before are not done in time.
-            WindowMoved: a repeat whose first try had not got through, of a window that has changed since.
+            InvalidArgument: A setting breaks its rule.
+            NotFound: The agent does not exist or does not have the conversation.
+            NothingToCompact: Nothing can leave the window.
+            ModelUnknown: No provider serves the agent's model, or the summary model that `settings` name.
+            ConversationBusy: Earlier runs and other work did not end in time.
+            WindowMoved: A repeat of a request that did not take effect, and the window has changed since.
         """
+        if settings is not None:
+            require_valid_compaction_settings(settings, "settings")
         require_summary_model(await self._models.of(caller.organization_id), settings)
         if dry_run:
             return (await self._composed(caller, agent_id, conversation_id, settings)).result
         async with self._slots.take(caller.organization_id, agent_id, conversation_id, on_busy) as lease:
-            noted = None if key is None else await self._agents.outcome(key)
-            if noted is None:
+            recorded = None if key is None else await self._agents.outcome(key)
+            if recorded is None:
                 compaction = await self._composed(caller, agent_id, conversation_id, settings)
                 if key is not None:
-                    noted = await self._agents.note_outcome(key, msgspec.json.encode(compaction).decode())
-            if noted is not None:
-                compaction = msgspec.json.decode(noted, type=Compaction)
+                    recorded = await self._agents.record_outcome(key, msgspec.json.encode(compaction).decode())
+            if recorded is not None:
+                compaction = msgspec.json.decode(recorded, type=Compaction)
             await self._replace(key, lease, agent_id, conversation_id, compaction)
         return compaction.result
 
@@ -85,7 +93,7 @@ class CompactionService:
         compaction = await self._compactor.compose(turn.context, turn.state, None, settings=settings)
         if compaction is None:
             raise NothingToCompact(
-                "Nothing in the window can be taken away: it holds too little, or only what must stay in it."
+                "Nothing can leave the window: it has too few messages, or only messages that must stay."
             )
         return compaction
 
@@ -98,6 +106,6 @@ class CompactionService:
                 request_id, agent_id, conversation_id, compaction, lease.run_id, lease.epoch
             )
         except RequestIdReused:
-            # The first try got through, under another epoch.
+            # An earlier attempt took effect under another epoch.
             return
         self._context.remember(window)

@@ -1,9 +1,10 @@
-"""Conversations beside the default one: made, forked, changed and deleted, so that nobody ever sees half of one."""
+"""Creates, forks, changes and deletes conversations, so that no client ever sees an incomplete one."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import (
@@ -29,28 +30,35 @@ from mnemesh_orchestrator.model.conversations import (
     Conversation,
     ConversationDraft,
     ConversationFilter,
+    ConversationOrder,
     ConversationOrigin,
     UnfinishedConversation,
+    require_summary,
+    require_valid_conversation,
 )
+from mnemesh_orchestrator.model.filters import require_no_nul_fields
 from mnemesh_orchestrator.model.run_config import OnBusy
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.ports.recall import RecallPort
 from mnemesh_orchestrator.runs.conversation_lock import ConversationLock
 from mnemesh_orchestrator.store.base import AgentStore, ConversationStore
 from mnemesh_orchestrator.usecases.context_windows import ContextWindowService
-from mnemesh_orchestrator.usecases.first_messages import FirstWindow
-from mnemesh_orchestrator.usecases.reconciliation import each
+from mnemesh_orchestrator.usecases.first_messages import FirstMessageFactory
+from mnemesh_orchestrator.usecases.reconciliation import reconcile
 
 GRACE = timedelta(seconds=60)
-"""A creation or deletion that is younger may still be under way elsewhere."""
+"""A younger creation may still run in another process."""
 
-_AWAY = (Unavailable, DeadlineExceeded, Internal)
-_LATER = (*_AWAY, ConversationBusy, LeaseLost)
-"""What a creation that was begun outlives."""
+_UNAVAILABLE = (Unavailable, DeadlineExceeded, Internal)
+_DEFERRING = (*_UNAVAILABLE, ConversationBusy, LeaseLost)
+"""The errors after which a creation stays CREATING, to be finished later."""
 
 
 class ConversationService:
-    """Conversations. Row and window cannot be one transaction: the row comes first and is seen last."""
+    """The conversations of agents.
+
+    A row and its window are in two services. The row is stored first, and becomes visible after the window exists.
+    """
 
     def __init__(
         self,
@@ -77,16 +85,18 @@ class ConversationService:
         self._ids = ids
 
     async def create(self, caller: Principal, key: RequestKey | None, draft: ConversationDraft) -> Conversation:
-        """A conversation whose window holds its freshly rendered system message alone.
+        """Creates a conversation, whose window has only a system message, and returns it.
 
-        A repeat under the same key goes on where the first stopped.
+        A repeat under the same key continues the creation.
 
         Raises:
-            NotFound: the agent is not there, or has no block under a label that is to be isolated.
-            ModelUnknown: nobody serves the model that the draft names.
-            Unavailable: a tier is away. The creation goes on by itself; asking again under the same key gives its
-                result.
+            InvalidArgument: A field of the draft breaks its rule.
+            NotFound: The agent does not exist, or has no block under a label that is to be isolated.
+            ModelUnknown: No provider serves the model of the draft.
+            Unavailable: A service cannot be reached. The creation is finished later; a repeat under the same key
+                returns its result.
         """
+        require_valid_conversation({field.name: getattr(draft, field.name) for field in fields(draft)})
         if draft.model is not None:
             await self._models.resolve(caller.organization_id, draft.model)
         now = self._clock.now()
@@ -105,7 +115,7 @@ class ConversationService:
             isolated_block_labels=draft.isolated_block_labels,
             created_by_id=caller.subject_id,
         )
-        return await self._make(key, conversation, None)
+        return await self._create(key, conversation, None)
 
     async def fork(
         self,
@@ -116,15 +126,25 @@ class ConversationService:
         summary: str | None,
         on_busy: OnBusy = OnBusy.WAIT,
     ) -> Conversation:
-        """A conversation that shares the messages of another, under a system message of its own.
+        """Creates a conversation that shares the messages of another one, with its own system message, and returns it.
 
-        What describes the source, its model and settings, and copies of what it has for itself go along.
+        The fork has the description, the model and the settings of its source, and copies of its isolated blocks.
+
+        Args:
+            caller: The caller.
+            key: Identifies the request.
+            source_id: The conversation to fork.
+            until_message_id: The last message to share; None shares all.
+            summary: The summary of the fork; None takes that of the source.
+            on_busy: The reaction to runs that hold the source.
 
         Raises:
-            NotFound: the source, or `until_message_id` in it, is not there.
-            ConversationBusy: runs and other work that came before in the source are not done in time.
-            Unavailable: as `create`.
+            InvalidArgument: The summary is too long.
+            NotFound: The source does not exist, or does not have the message.
+            ConversationBusy: Earlier runs and other work in the source did not end in time.
+            Unavailable: As for `create`.
         """
+        require_summary(summary)
         source = await self._store.get(caller.organization_id, source_id)
         now = self._clock.now()
         conversation = replace(
@@ -139,9 +159,9 @@ class ConversationService:
             created_by_id=caller.subject_id,
             last_message_at=None,
         )
-        return await self._make(key, conversation, until_message_id, on_busy)
+        return await self._create(key, conversation, until_message_id, on_busy)
 
-    async def _make(
+    async def _create(
         self,
         key: RequestKey | None,
         conversation: Conversation,
@@ -156,28 +176,28 @@ class ConversationService:
             except ConversationBusy:
                 await self._undo(conversation, origin)
                 raise
-        for found in await self._store.unfinished(conversation_id):
-            if found.origin is not None:
-                return await self._complete(found.conversation, found.origin, on_busy)
+        for unfinished in await self._store.unfinished(conversation_id):
+            if unfinished.origin is not None:
+                return await self._complete(unfinished.conversation, unfinished.origin, on_busy)
         return await self._store.get(conversation.organization_id, conversation_id)
 
     async def _complete(
         self, conversation: Conversation, origin: ConversationOrigin, on_busy: OnBusy = OnBusy.REJECT
     ) -> Conversation:
-        """Makes the window and shows the conversation. Every effect may be made again."""
+        """Creates the parts of a conversation and makes it visible. Every effect can be repeated."""
         try:
             agent = await self._agents.get(conversation.organization_id, conversation.agent_id)
-            own, window = await self._parts(agent, conversation, origin.until_message_id, on_busy)
-        except _LATER:
+            block_ids, window = await self._create_parts(agent, conversation, origin.until_message_id, on_busy)
+        except _DEFERRING:
             raise
         except MnemeshError:
             await self._undo(conversation, origin)
             raise
-        await self._store.activate(replace(conversation, isolated_block_ids=own), _last_message_at(window))
+        await self._store.activate(replace(conversation, isolated_block_ids=block_ids), _last_message_at(window))
         return await self._store.get(conversation.organization_id, conversation.id)
 
-    async def _isolated(self, conversation: Conversation) -> tuple[str, ...]:
-        """Gives it its own blocks; their ids."""
+    async def _isolate_blocks(self, conversation: Conversation) -> tuple[str, ...]:
+        """Creates the isolated blocks of a conversation, and returns their ids."""
         labels = conversation.isolated_block_labels
         if not labels:
             return ()
@@ -185,22 +205,26 @@ class ConversationService:
             f"{conversation.id}/isolate", conversation.agent_id, conversation.id, labels, conversation.forked_from_id
         )
 
-    async def _parts(
+    async def _create_parts(
         self, agent: Agent, conversation: Conversation, until_message_id: str | None, on_busy: OnBusy
     ) -> tuple[tuple[str, ...], ContextWindow]:
-        """Gives it its own blocks and its window; those of a fork while no run can change the source's."""
+        """Creates isolated blocks and the window. The source of a fork is locked, so that no run changes it."""
         source = conversation.forked_from_id
         if source is None:
-            return await self._isolated(conversation), await self._window(agent, conversation, None)
+            return await self._isolate_blocks(conversation), await self._create_window(agent, conversation, None)
         async with self._slots.take(conversation.organization_id, agent.id, source, on_busy):
-            return await self._isolated(conversation), await self._window(agent, conversation, until_message_id)
+            return await self._isolate_blocks(conversation), await self._create_window(
+                agent, conversation, until_message_id
+            )
 
-    async def _window(self, agent: Agent, conversation: Conversation, until_message_id: str | None) -> ContextWindow:
+    async def _create_window(
+        self, agent: Agent, conversation: Conversation, until_message_id: str | None
+    ) -> ContextWindow:
         source = await self._context.window(conversation.forked_from_id or agent.default_conversation_id)
-        shown = source if conversation.forked_from_id else replace(source, messages=source.messages[:1])
-        text = await self._windows.system_text(agent, conversation, shown)
-        system = FirstWindow(agent, conversation.id, "0", conversation.created_at).system(text)
-        # An earlier try that got through may have shown other memory, or may be forgotten as a request.
+        window = source if conversation.forked_from_id else replace(source, messages=source.messages[:1])
+        text = await self._windows.system_text(agent, conversation, window)
+        system = FirstMessageFactory(agent, conversation.id, "0", conversation.created_at).system(text)
+        # An earlier attempt may have rendered other memory, or its request id may have expired.
         with suppress(RequestIdReused, AlreadyExists):
             if conversation.forked_from_id is None:
                 await self._recall.create_context(f"{conversation.id}/context", agent.id, conversation.id, [system])
@@ -216,55 +240,69 @@ class ConversationService:
         return await self._context.window(conversation.id)
 
     async def _undo(self, conversation: Conversation, origin: ConversationOrigin) -> None:
-        """Takes the conversation back, unless somebody made it ready. Where recall is away, the sweeper ends it."""
+        """Removes a conversation, unless another process finished it."""
         key = None
         if origin.method is not None and origin.request_id is not None:
             key = RequestKey(conversation.organization_id, origin.method, origin.request_id, "")
         if await self._store.abandon(conversation.id, key):
-            with suppress(*_AWAY):
+            with suppress(*_UNAVAILABLE):
                 await self._remove(conversation)
 
     async def get(self, caller: Principal, conversation_id: str) -> Conversation:
-        """A conversation, or NotFound."""
+        """Returns a conversation. Raises NotFound."""
         return await self._store.get(caller.organization_id, conversation_id)
 
-    async def message_ids(self, conversation_id: str) -> tuple[str, ...]:
-        """The ids of the messages in its window, in their order."""
-        return (await self._context.window_ids([conversation_id])).get(conversation_id, ())
+    async def message_ids(self, caller: Principal, conversation_id: str) -> tuple[str, ...]:
+        """Returns the ids of the messages in the window of a conversation, in order."""
+        with as_principal(caller):
+            return (await self._context.window_ids([conversation_id])).get(conversation_id, ())
 
     async def list(
-        self, caller: Principal, where: ConversationFilter, order_by: str, page: PageQuery
+        self, caller: Principal, filter_: ConversationFilter, order_by: ConversationOrder, page: PageQuery
     ) -> Page[Conversation]:
-        """A page of conversations."""
-        return await self._store.list(caller.organization_id, where, order_by, page)
+        """Returns a page of conversations. Raises InvalidArgument if the filter breaks a rule."""
+        require_no_nul_fields(filter_, "")
+        return await self._store.list(caller.organization_id, filter_, order_by, page)
 
     async def update(
         self,
         caller: Principal,
         key: RequestKey | None,
         conversation_id: str,
-        change: Callable[[Conversation], Conversation],
+        changes: Mapping[str, Any],
     ) -> Conversation:
-        """Applies a change to the record as it stands at that moment. Raises NotFound, ModelUnknown."""
+        """Changes fields of a conversation, and returns the conversation.
 
-        offer = await self._models.of(caller.organization_id)
-
-        def stamped(conversation: Conversation) -> Conversation:
-            changed = change(conversation)
-            if changed.model is not None and changed.model != conversation.model:
-                offer.resolve(changed.model)
-            return replace(changed, updated_at=self._clock.now())
-
-        return await self._store.update(key, caller.organization_id, conversation_id, stamped)
-
-    async def delete(self, caller: Principal, key: RequestKey | None, conversation_id: str) -> None:
-        """Deletes a conversation and its window. Its other messages stay in recall, and its runs on record.
+        Args:
+            caller: The caller.
+            key: Identifies the request.
+            conversation_id: The conversation.
+            changes: New values by the field names of `Conversation`.
 
         Raises:
-            NotFound
-            FailedPrecondition: it is its agent's default one.
-            ConversationBusy: a run is under way in it, or waits; nothing of one is ever cut off by this.
-            Unavailable: recall is away. The conversation is gone for everybody; the rest follows by itself.
+            InvalidArgument: A value breaks its rule.
+            NotFound: The conversation does not exist.
+            ModelUnknown: No provider serves the new model.
+        """
+        require_valid_conversation(changes)
+        models = await self._models.of(caller.organization_id)
+
+        def change(conversation: Conversation) -> Conversation:
+            changed = replace(conversation, **changes)
+            if changed.model is not None and changed.model != conversation.model:
+                models.resolve(changed.model)
+            return replace(changed, updated_at=self._clock.now())
+
+        return await self._store.update(key, caller.organization_id, conversation_id, change)
+
+    async def delete(self, caller: Principal, key: RequestKey | None, conversation_id: str) -> None:
+        """Deletes a conversation and its window. Recall keeps its other messages, and its runs are kept.
+
+        Raises:
+            NotFound: The conversation does not exist.
+            FailedPrecondition: It is the default conversation of its agent.
+            ConversationBusy: A run of the conversation has not ended. No run is interrupted.
+            Unavailable: A service cannot be reached. The conversation is invisible, and the rest is deleted later.
         """
         conversation = await self._store.begin_deletion(key, caller.organization_id, conversation_id)
         if conversation is not None:
@@ -275,19 +313,19 @@ class ConversationService:
             await self._recall.delete_context(f"{conversation.id}/delete", conversation.id)
         if conversation.isolated_block_labels:
             await self._core_memory.release(f"{conversation.id}/release", conversation.agent_id, conversation.id)
-        await self._store.forget(conversation.id)
+        await self._store.remove(conversation.id)
 
     async def finish_all(self) -> None:
-        """Goes over the creations and deletions that are half done, and finishes those that can be."""
-        await each("conversations", self._store.unfinished, self._finish, lambda found: found.conversation.id)
+        """Finishes the creations and deletions that were interrupted."""
+        await reconcile("conversations", self._store.unfinished, self._finish, lambda item: item.conversation.id)
 
-    async def _finish(self, found: UnfinishedConversation) -> None:
-        conversation = found.conversation
+    async def _finish(self, item: UnfinishedConversation) -> None:
+        conversation = item.conversation
         with as_principal(Principal(conversation.organization_id, conversation.created_by_id)):
-            if found.origin is None:
+            if item.origin is None:
                 await self._remove(conversation)
             elif conversation.created_at < self._clock.now() - GRACE:
-                await self._complete(conversation, found.origin)
+                await self._complete(conversation, item.origin)
 
 
 def _last_message_at(window: ContextWindow) -> datetime | None:

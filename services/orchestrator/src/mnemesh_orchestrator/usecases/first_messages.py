@@ -1,4 +1,4 @@
-"""What a new window holds behind its system message."""
+"""The messages of a new context window."""
 
 import json
 from collections.abc import Sequence
@@ -14,28 +14,28 @@ from mnemesh_orchestrator.prompt.packaging import login_event
 
 _BOOT_THOUGHT = "My memory is loaded and my persona is in place. I check that my messages arrive."
 _BOOT_THOUGHT_IN_SHORT = "Nobody has spoken yet. I say a word by calling the function."
-"""For models that copy what they did first."""
+"""For models that imitate their first message."""
 _COPYING_MODELS = "gpt-3.5"
 _BOOT_MESSAGE = "I am awake, and I remember."
 _SENT = "Sent message successfully."
 _SHORT_ID = 9
-"""Characters of a call id that every local model server takes."""
+"""The length of a call id that every local model server accepts."""
 
 
-class FirstWindow:
-    """Makes the first messages of one window; their ids are derived from it and their place."""
+class FirstMessageFactory:
+    """Creates the messages of one new window. Their ids are derived from the window and their index."""
 
     def __init__(self, agent: Agent, conversation_id: str, epoch: str, now: datetime) -> None:
-        """`epoch` tells the windows that a conversation had apart, as by resets."""
+        """`epoch` distinguishes the windows that the conversation has had, such as before and after a reset."""
         self._agent = agent
         self._conversation_id = conversation_id
         self._key = (conversation_id, epoch)
         self._now = now
-        self._made: list[Message] = []
+        self._messages: list[Message] = []
         self._speaks_by_tool = AGENT_TYPES[agent.type].policy == "v2"
 
     def system(self, text: str) -> Message:
-        """The system message, which is not among the first messages."""
+        """Returns the system message, which is not one of the first messages."""
         return Message(
             id=derive_id("message", *self._key, "system"),
             role=Role.SYSTEM,
@@ -45,7 +45,7 @@ class FirstWindow:
         )
 
     def default(self) -> tuple[Message, ...]:
-        """The first messages of the agent's type. LM Studio's models want the user to speak first."""
+        """Returns the first messages of the agent's type. Models of LM Studio require that the user speaks first."""
         kind = AGENT_TYPES[self._agent.type].first_messages
         if kind is FirstMessages.NONE:
             return ()
@@ -59,20 +59,22 @@ class FirstWindow:
         else:
             self._speak(_BOOT_MESSAGE, thought)
             self._add(Role.USER, (login,))
-        return tuple(self._made)
+        return tuple(self._messages)
 
-    def given(self, messages: Sequence[InputMessage]) -> tuple[Message, ...]:
-        """The client's own first messages; what the agent says is said the way that its type speaks."""
+    def from_inputs(self, messages: Sequence[InputMessage]) -> tuple[Message, ...]:
+        """Returns the client's first messages. Those of the agent become calls if its type speaks with a tool."""
         for message in messages:
             text = "\n".join(part.text for part in message.content if isinstance(part, TextPart))
             if message.role is Role.ASSISTANT and self._speaks_by_tool:
                 self._speak(text, None)
             else:
-                self._add(message.role, message.content, said=message)
-        return tuple(self._made)
+                self._add(message.role, message.content, source=message)
+        return tuple(self._messages)
 
     def _speak(self, text: str, thought: str | None, id_length: int = 29) -> None:
-        call_id = "call_" + derive_id("call", *self._key, str(len(self._made))).removeprefix("call-").replace("-", "")
+        call_id = "call_" + derive_id("call", *self._key, str(len(self._messages))).removeprefix("call-").replace(
+            "-", ""
+        )
         call = ToolCall(call_id[:id_length], "send_message", json.dumps({"message": text}, ensure_ascii=False))
         self._add(Role.ASSISTANT, (ReasoningPart(thought),) if thought else (), calls=(call,))
         self._add(Role.TOOL, (), returns=(ToolReturn.from_text(call.id, call.name, ToolStatus.SUCCESS, _SENT),))
@@ -83,20 +85,20 @@ class FirstWindow:
         content: tuple[ContentPart, ...],
         calls: tuple[ToolCall, ...] = (),
         returns: tuple[ToolReturn, ...] = (),
-        said: InputMessage | None = None,
+        source: InputMessage | None = None,
     ) -> None:
-        self._made.append(
+        self._messages.append(
             Message(
-                id=derive_id("message", *self._key, str(len(self._made))),
+                id=derive_id("message", *self._key, str(len(self._messages))),
                 role=role,
                 created_at=self._now,
                 content=content,
                 tool_calls=calls,
                 tool_returns=returns,
-                name=said.name if said else None,
-                otid=said.otid if said else None,
-                sender_id=said.sender_id if said else None,
-                group_id=said.group_id if said else None,
+                name=source.name if source else None,
+                otid=source.otid if source else None,
+                sender_id=source.sender_id if source else None,
+                group_id=source.group_id if source else None,
                 conversation_id=self._conversation_id,
             )
         )

@@ -1,7 +1,8 @@
-"""Identities: made, found, changed and deleted, and attached to agents here and to blocks in their own room."""
+"""Identities, and their attachments to agents and to blocks."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 from mnemesh_kit.clock import Clock
 from mnemesh_kit.errors import NotFound
@@ -11,26 +12,36 @@ from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.model.erasure import Erased
-from mnemesh_orchestrator.model.identities import Identity, IdentityFilter
+from mnemesh_orchestrator.model.filters import require_no_nul_fields
+from mnemesh_orchestrator.model.identities import (
+    Identity,
+    IdentityFilter,
+    IdentityOrder,
+    PropertyChange,
+    changed_properties,
+    require_valid_identity,
+    require_valid_properties,
+    require_valid_targets,
+)
 from mnemesh_orchestrator.ports.blocks import CoreMemoryPort
 from mnemesh_orchestrator.store.base import IdentityStore
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
 
-_MOST_AGENTS = PageQuery(1_000, ascending=True)
+_FIRST_AGENTS = PageQuery(1_000, ascending=True)
 
 
 class IdentityService:
-    """Identities of an organization.
+    """The identities of an organization.
 
-    The blocks of an identity are kept by the blocks room. What concerns both is done here first and there next, each
-    under a request of its own: a repeat finishes what was cut off.
+    The blocks service stores which blocks an identity is attached to. A change of both is made here first, then there,
+    under different request ids, so that a repeat finishes what was interrupted.
     """
 
     def __init__(
-        self, store: IdentityStore, birth: AgentLifecycle, blocks: CoreMemoryPort, clock: Clock, ids: IdSource
+        self, store: IdentityStore, lifecycle: AgentLifecycle, blocks: CoreMemoryPort, clock: Clock, ids: IdSource
     ) -> None:
         self._store = store
-        self._birth = birth
+        self._lifecycle = lifecycle
         self._blocks = blocks
         self._clock = clock
         self._ids = ids
@@ -45,12 +56,24 @@ class IdentityService:
         *,
         merges: bool = False,
     ) -> tuple[Identity, bool]:
-        """Stores `draft` under a new id, or under that of the one with its key where it `merges`; whether it is new.
+        """Creates an identity and attaches it. Returns the identity, and whether it is new.
+
+        Args:
+            caller: The caller.
+            key: Identifies the request.
+            draft: The identity, without id, organization and times.
+            agent_ids: The agents to attach it to.
+            block_ids: The blocks to attach it to.
+            merges: True replaces an existing identity with the same key and project, which keeps its id.
 
         Raises:
-            IdentifierKeyTaken: there is one with its key, and it does not merge.
-            NotFound: an agent or block is not there; then nothing has changed.
+            InvalidArgument: A field of the draft breaks its rule.
+            IdentifierKeyTaken: An identity with the same key and project exists, and `merges` is False.
+            NotFound: An agent or a block does not exist. Nothing has changed.
         """
+        require_valid_identity({field.name: getattr(draft, field.name) for field in fields(draft)})
+        require_valid_targets(agent_ids, "identity.agent_ids")
+        require_valid_targets(block_ids, "identity.block_ids")
         for block_id in block_ids:
             await self._blocks.identities_of(block_id)
         now, subject = self._clock.now(), caller.subject_id
@@ -69,54 +92,78 @@ class IdentityService:
         return stored, is_new
 
     async def get(self, caller: Principal, identity_id: str) -> Identity:
-        """An identity, or NotFound."""
+        """Returns an identity. Raises NotFound."""
         return await self._store.get(caller.organization_id, identity_id)
 
     async def list(
         self,
         caller: Principal,
-        where: IdentityFilter,
-        order_by: str,
+        filter_: IdentityFilter,
+        order_by: IdentityOrder,
         page: PageQuery,
+        *,
+        block_id: str | None = None,
     ) -> Page[Identity]:
-        """A page of identities."""
-        return await self._store.list(caller.organization_id, where, order_by, page)
+        """Returns a page of identities, of those that are attached to `block_id` if it is set.
 
-    async def count(self, caller: Principal, where: IdentityFilter) -> int:
-        """How many identities match."""
-        return await self._store.count(caller.organization_id, where)
+        Raises:
+            InvalidArgument: The filter breaks a rule.
+            NotFound: The block does not exist.
+        """
+        return await self._store.list(caller.organization_id, await self._filter(filter_, block_id), order_by, page)
 
-    async def of_block(self, block_id: str, where: IdentityFilter) -> IdentityFilter:
-        """The filter narrowed to the identities of a block."""
-        theirs = await self._blocks.identities_of(block_id)
-        if where.identity_ids is not None:
-            theirs = tuple(identity_id for identity_id in theirs if identity_id in where.identity_ids)
-        return replace(where, identity_ids=theirs)
+    async def count(self, caller: Principal, filter_: IdentityFilter, *, block_id: str | None = None) -> int:
+        """Returns the number of identities. Raises the errors of `list`."""
+        return await self._store.count(caller.organization_id, await self._filter(filter_, block_id))
+
+    async def _filter(self, filter_: IdentityFilter, block_id: str | None) -> IdentityFilter:
+        require_no_nul_fields(filter_)
+        if block_id is None:
+            return filter_
+        ids = await self._blocks.identities_of(block_id)
+        if filter_.identity_ids is not None:
+            ids = tuple(identity_id for identity_id in ids if identity_id in filter_.identity_ids)
+        return replace(filter_, identity_ids=ids)
 
     async def update(
         self,
         caller: Principal,
         key: RequestKey | None,
         identity_id: str,
-        change: Callable[[Identity], Identity],
+        changes: Mapping[str, Any],
         agent_ids: Sequence[str] | None = None,
         block_ids: Sequence[str] | None = None,
     ) -> Identity:
-        """Applies a change, and attaches the identity to exactly these agents and blocks, where they are given.
+        """Changes fields of an identity, and returns the identity.
+
+        Args:
+            caller: The caller.
+            key: Identifies the request.
+            identity_id: The identity.
+            changes: New values by the field names of `Identity`. The value of `provenance` is a mapping of those of its
+                fields that change.
+            agent_ids: The agents that it is attached to afterwards; None keeps them.
+            block_ids: The blocks that it is attached to afterwards; None keeps them.
 
         Raises:
-            NotFound: of the identity, an agent or a block.
-            IdentifierKeyTaken
+            InvalidArgument: A value breaks its rule.
+            NotFound: The identity, an agent or a block does not exist.
+            IdentifierKeyTaken: Another identity of the project has the new key.
         """
+        require_valid_identity(changes)
+        require_valid_targets(agent_ids, "identity.agent_ids")
+        require_valid_targets(block_ids, "identity.block_ids")
         for block_id in block_ids or ():
             await self._blocks.identities_of(block_id)
+        values = dict(changes)
+        provenance = values.pop("provenance", {})
 
-        def stamped(identity: Identity) -> Identity:
-            changed = change(identity)
-            origin = replace(changed.provenance, last_updated_by_id=caller.subject_id)
-            return replace(changed, provenance=origin, updated_at=self._clock.now())
+        def change(identity: Identity) -> Identity:
+            return replace(identity, **values, provenance=replace(identity.provenance, **provenance))
 
-        updated = await self._store.update(key, caller.organization_id, identity_id, stamped, agent_ids)
+        updated = await self._store.update(
+            key, caller.organization_id, identity_id, self._stamped(caller, change), agent_ids
+        )
         if block_ids is not None:
             for block_id in set(await self._blocks.identified(identity_id)) - set(block_ids):
                 await self._detach_block(identity_id, block_id)
@@ -124,23 +171,49 @@ class IdentityService:
                 await self._attach_block(identity_id, block_id)
         return updated
 
+    async def change_properties(
+        self, caller: Principal, key: RequestKey | None, identity_id: str, changes: Sequence[PropertyChange]
+    ) -> Identity:
+        """Sets and removes properties of an identity, and returns the identity.
+
+        Raises:
+            InvalidArgument: A property breaks its rule.
+            NotFound: The identity does not exist.
+        """
+        require_valid_properties(changes, "properties")
+
+        def change(identity: Identity) -> Identity:
+            return replace(identity, properties=changed_properties(identity.properties, changes))
+
+        return await self._store.update(key, caller.organization_id, identity_id, self._stamped(caller, change))
+
+    def _stamped(self, caller: Principal, change: Callable[[Identity], Identity]) -> Callable[[Identity], Identity]:
+        def stamped(identity: Identity) -> Identity:
+            changed = change(identity)
+            provenance = replace(changed.provenance, last_updated_by_id=caller.subject_id)
+            return replace(changed, provenance=provenance, updated_at=self._clock.now())
+
+        return stamped
+
     async def delete(self, caller: Principal, key: RequestKey | None, identity_id: str) -> None:
-        """Deletes an identity and detaches it everywhere; there being none is as good."""
+        """Deletes an identity and detaches it from its agents and blocks. A missing identity is no error."""
         for block_id in await self._blocks.identified(identity_id):
             await self._detach_block(identity_id, block_id)
         await self._store.delete(key, caller.organization_id, identity_id)
 
     async def erase(self, caller: Principal, identity_id: str) -> Erased:
-        """Erases its agents with all that only they have, its blocks, and itself last: a repeat goes on.
+        """Erases the agents and blocks of an identity, then the identity, and returns the counts.
+
+        A repeat continues an interrupted erasure.
 
         Raises:
-            NotFound
-            Unavailable: a room is away.
+            NotFound: The identity does not exist.
+            Unavailable: A service cannot be reached.
         """
         erased = Erased()
         while agents := (await self.agent_ids(caller, identity_id)).items:
             for agent_id in agents:
-                erased += await self._birth.delete(caller, agent_id)
+                erased += await self._lifecycle.delete(caller, agent_id)
         for block_id in await self._blocks.identified(identity_id):
             deleted = await self._blocks.delete(f"{identity_id}/{block_id}/erase", block_id)
             erased += Erased(deleted_blocks=int(deleted))
@@ -150,7 +223,7 @@ class IdentityService:
     async def attach(
         self, caller: Principal, key: RequestKey | None, identity_id: str, *, agent_id: str = "", block_id: str = ""
     ) -> None:
-        """Attaches an identity to an agent or a block; where it is attached, nothing changes. Raises NotFound."""
+        """Attaches an identity to an agent or a block. A repeated attachment changes nothing. Raises NotFound."""
         if agent_id:
             await self._store.attach(key, caller.organization_id, identity_id, agent_id)
             return
@@ -160,23 +233,23 @@ class IdentityService:
     async def detach(
         self, caller: Principal, key: RequestKey | None, identity_id: str, *, agent_id: str = "", block_id: str = ""
     ) -> None:
-        """Detaches an identity from an agent or a block. Raises NotFound, also where it is not attached."""
+        """Detaches an identity from an agent or a block. Raises NotFound, also if it is not attached."""
         if agent_id:
             await self._store.detach(key, caller.organization_id, identity_id, agent_id)
             return
         await self._store.get(caller.organization_id, identity_id)
-        if await self._store.repeated(key):
+        if await self._store.is_recorded(key):
             return
         if not await self._detach_block(identity_id, block_id):
             raise NotFound(f"The identity is not attached to block {block_id}.", resource_id=block_id)
-        await self._store.note(key)
+        await self._store.record(key)
 
-    async def agent_ids(self, caller: Principal, identity_id: str, page: PageQuery = _MOST_AGENTS) -> Page[str]:
-        """A page of the ids of its agents, or NotFound."""
+    async def agent_ids(self, caller: Principal, identity_id: str, page: PageQuery = _FIRST_AGENTS) -> Page[str]:
+        """Returns a page of the ids of the agents of an identity. Raises NotFound."""
         return await self._store.agents(caller.organization_id, identity_id, page)
 
     async def block_ids(self, caller: Principal, identity_id: str) -> tuple[str, ...]:
-        """The ids of its blocks, or NotFound."""
+        """Returns the ids of the blocks of an identity. Raises NotFound."""
         await self._store.get(caller.organization_id, identity_id)
         return await self._blocks.identified(identity_id)
 

@@ -8,9 +8,9 @@ from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.loop.context_builder import ContextBuilder
 from mnemesh_orchestrator.loop.state import Turn
-from mnemesh_orchestrator.model.inputs import InputMessage
+from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
 from mnemesh_orchestrator.model.leases import Lease
-from mnemesh_orchestrator.model.run_config import RunConfig
+from mnemesh_orchestrator.model.run_config import RunConfig, valid_config
 from mnemesh_orchestrator.model.runs import Run
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
 from mnemesh_orchestrator.store.base import Claim
@@ -42,10 +42,12 @@ class PreviewService:
         Nothing is stored.
 
         Raises:
+            InvalidArgument: a message or the config breaks a rule.
             NotFound: the agent does not exist or does not have the conversation.
             ModelUnknown: no provider serves the model.
             Unavailable, DeadlineExceeded: recall or blocks cannot be reached.
         """
+        messages, config = require_valid_inputs(messages), valid_config(config)
         turn = await self.turn(caller, agent_id, conversation_id, messages, config)
         assembled = await self._context.assemble(turn.context, turn.state)
         return turn.state.model.client.render(assembled.request)
@@ -59,7 +61,7 @@ class PreviewService:
         config: RunConfig,
     ) -> Turn:
         """Returns the turn that these messages would start. Its run is not stored. Raises the errors of `render`."""
-        agent, conversation = await self._windows.place(caller, agent_id, conversation_id)
+        agent, conversation = await self._windows.resolve(caller, agent_id, conversation_id)
         now, run_id = self._clock.now(), self._ids.new("run")
         run = Run(
             id=run_id,

@@ -1,4 +1,4 @@
-"""Going over what a crash, an absent tier or mere time left to be done."""
+"""Finishes work that a crash, an unavailable service or a passed deadline left behind."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
@@ -8,23 +8,30 @@ from mnemesh_kit.errors import MnemeshError
 
 T = TypeVar("T")
 
-_log = structlog.get_logger("mnemesh.sweeping")
+_log = structlog.get_logger("mnemesh.reconciliation")
 
 
-async def each(
-    what: str,
+async def reconcile(
+    resource: str,
     find: Callable[[], Awaitable[Sequence[T]]],
-    work: Callable[[T], Awaitable[object]],
+    finish: Callable[[T], Awaitable[object]],
     id_of: Callable[[T], str],
 ) -> None:
-    """Does the work for everything that is found. What cannot be done now is told, and left to the next time."""
+    """Finishes every item that is found. Items that cannot be finished now are logged and found again the next time.
+
+    Args:
+        resource: The kind of the items, for the log.
+        find: Returns the items.
+        finish: Finishes one item.
+        id_of: Returns the id of an item, for the log.
+    """
     try:
-        found = await find()
+        items = await find()
     except MnemeshError as error:
-        _log.warning("looking for what is left failed", what=what, error=error.message)
+        _log.warning("reconciliation_failed", resource=resource, error=error.message)
         return
-    for item in found:
+    for item in items:
         try:
-            await work(item)
+            await finish(item)
         except MnemeshError as error:
-            _log.warning("it has to wait", what=what, id=id_of(item), error=error.message)
+            _log.warning("reconciliation_deferred", resource=resource, id=id_of(item), error=error.message)

@@ -1,13 +1,13 @@
-"""Sending to agents, following and cancelling runs."""
+"""Runs: starts, streams, retries and cancellations."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from mnemesh_kit.clock import Clock
-from mnemesh_kit.errors import NotFound
+from mnemesh_kit.errors import InvalidArgument, NotFound
 from mnemesh_kit.idempotency import RequestKey
-from mnemesh_kit.ids import IdSource, derive_id
+from mnemesh_kit.ids import IdSource
 from mnemesh_kit.paging import Page, PageQuery
 from mnemesh_kit.principal import Principal
 from mnemesh_types.usage import Usage
@@ -16,9 +16,10 @@ from mnemesh_orchestrator.errors import RunEnded, RunUnderWay
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
 from mnemesh_orchestrator.model.claims import StartedRun
+from mnemesh_orchestrator.model.conversations import default_conversation_id
 from mnemesh_orchestrator.model.events import DurableBody, RunEvent, StopEvent, UsageEvent
-from mnemesh_orchestrator.model.inputs import InputMessage
-from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig
+from mnemesh_orchestrator.model.inputs import InputMessage, require_valid_inputs
+from mnemesh_orchestrator.model.run_config import OnBusy, RunConfig, require_keepalive, valid_config
 from mnemesh_orchestrator.model.runs import CancelOutcome, Run, RunFilter, RunStatus, StopReason
 from mnemesh_orchestrator.processors.chain import Processors
 from mnemesh_orchestrator.runs.run_stream import RunStreamer
@@ -26,20 +27,20 @@ from mnemesh_orchestrator.runs.worker import RunWorker
 from mnemesh_orchestrator.store.base import RunStore
 from mnemesh_orchestrator.store.base.leases import LeaseStore
 
-_ALL = 1_000
-_LOOK_AGAIN_SECONDS = 1.0
-"""Between two looks at a run that another process was asked to cancel, where no news of it comes before."""
+_MAX_RUNS = 1_000
+_POLL_SECONDS = 1.0
+"""The time between two reads of a run that another process is to cancel, if no event of it arrives earlier."""
 
 
 class RunService:
-    """Turns of agents."""
+    """Starts, streams, retries, cancels and deletes the runs of agents."""
 
     def __init__(
         self,
         store: RunStore,
         leases: LeaseStore,
         worker: RunWorker,
-        follower: RunStreamer,
+        streamer: RunStreamer,
         models: ModelCatalog,
         clock: Clock,
         ids: IdSource,
@@ -48,7 +49,7 @@ class RunService:
         self._store = store
         self._leases = leases
         self._worker = worker
-        self._follower = follower
+        self._streamer = streamer
         self._models = models
         self._clock = clock
         self._ids = ids
@@ -63,40 +64,45 @@ class RunService:
         messages: Sequence[InputMessage],
         config: RunConfig,
     ) -> AsyncGenerator[RunEvent, None]:
-        """Stores a run and streams it to its end. A repeat under the same key or otid streams the first one again.
+        """Stores a run and streams its events until it ends. A repeat under the same key or otid streams the first run.
 
         Raises:
-            NotFound: no such agent, or conversation of it.
-            ConversationBusy: another run holds it, and the config rejects waiting.
-            PendingApproval: it waits for an approval.
-            ModelUnknown: the config names a model that nobody serves.
-            InputRefused, ProcessorFailed: of the operator's processors. Nothing is stored.
+            InvalidArgument: A message or the config breaks a rule.
+            NotFound: The agent does not exist or does not have the conversation.
+            ConversationBusy: Another run holds the conversation, and the config rejects waiting.
+            PendingApproval: The conversation waits for an approval.
+            ModelUnknown: No provider serves the model of the config.
+            InputRefused, ProcessorFailed: A processor of the operator refuses the input or fails. Nothing is stored.
         """
+        messages, config = require_valid_inputs(messages, min_messages=1), valid_config(config)
         run = self.new_run(caller, agent_id, conversation_id, messages, config, background=False)
-        _, stream = await self.opened(caller, key, run)
+        _, stream = await self.open(caller, key, run)
         async with aclosing(stream):
             async for event in stream:
                 yield event
 
-    async def opened(
+    async def open(
         self, caller: Principal, key: RequestKey | None, run: Run, answer: ApprovalAnswer | None = None
     ) -> tuple[Run, AsyncGenerator[RunEvent, None]]:
-        """Stores a run; the run, or the one that this repeats, and its events to the end. Raises as `send` does."""
-        # Listening begins before the run can; of a repeat the first run is another one, and is read from the store.
-        subscription = self._follower.subscribe(run.id)
+        """Stores a run. Returns it, or the run that it repeats, and the events until it ends.
+
+        The config and the input of the run are valid. Raises the other errors of `send`.
+        """
+        # The subscription starts before the run. A repeated run has another id, and its events are read from the store.
+        subscription = self._streamer.subscribe(run.id)
         try:
             started = await self._start(key, run, answer)
         except BaseException:
             subscription.close()
             raise
-        alive = started.run.config.keepalive_seconds
+        keepalive = started.run.config.keepalive_seconds
         if started.replayed:
             subscription.close()
-            again = self.follow(
-                caller, started.run.id, 0, alive, replayed=True, deltas=started.run.config.stream_tokens
+            stream = self.follow(
+                caller, started.run.id, 0, keepalive, replayed=True, deltas=started.run.config.stream_tokens
             )
-            return started.run, again
-        return started.run, self._follower.follow(started.run, subscription, fresh=True, keepalive_seconds=alive)
+            return started.run, stream
+        return started.run, self._streamer.follow(started.run, subscription, fresh=True, keepalive_seconds=keepalive)
 
     async def start(
         self,
@@ -107,7 +113,8 @@ class RunService:
         messages: Sequence[InputMessage],
         config: RunConfig,
     ) -> Run:
-        """Stores a run and begins it in the background. Raises as `send` does."""
+        """Stores a run that is executed in the background, and returns it. Raises the errors of `send`."""
+        messages, config = require_valid_inputs(messages, min_messages=1), valid_config(config)
         run = self.new_run(caller, agent_id, conversation_id, messages, config, background=True)
         started = await self._start(key, run)
         return started.run
@@ -122,14 +129,14 @@ class RunService:
         *,
         background: bool,
     ) -> Run:
-        """A run that is not stored yet."""
+        """Returns a new run, which is not stored."""
         now = self._clock.now()
         return Run(
             id=self._ids.new("run"),
             organization_id=caller.organization_id,
             subject_id=caller.subject_id,
             agent_id=agent_id,
-            conversation_id=conversation_id or derive_id("conv", agent_id),
+            conversation_id=conversation_id or default_conversation_id(agent_id),
             created_at=now,
             updated_at=now,
             input=tuple(messages),
@@ -140,11 +147,9 @@ class RunService:
     async def _start(self, key: RequestKey | None, run: Run, answer: ApprovalAnswer | None = None) -> StartedRun:
         if run.config.override_model is not None:
             await self._models.resolve(run.organization_id, run.config.override_model)
-        # What a run takes up was processed when it was first sent, as was what a request repeats.
-        is_new = (
-            self._processors.has_input_processors and not run.takes_up and await self._store.repeated(key, run) is None
-        )
-        if is_new:
+        # The input of a retried run and of a repeated request was processed when it was first sent.
+        is_processed = bool(run.takes_up) or not self._processors.has_input_processors
+        if not is_processed and await self._store.find_repeated(key, run) is None:
             run = replace(run, input=await self._processors.process_input(run))
         return await self._worker.start(key, run, reject_busy=run.config.on_busy is OnBusy.REJECT, answer=answer)
 
@@ -158,7 +163,7 @@ class RunService:
         replayed: bool = False,
         deltas: bool = False,
     ) -> AsyncGenerator[RunEvent, None]:
-        """The events of `attach`."""
+        """Streams the events of `attach`."""
         _, stream = await self.attach(caller, run_id, after, keepalive_seconds, replayed=replayed, deltas=deltas)
         async with aclosing(stream):
             async for event in stream:
@@ -174,64 +179,77 @@ class RunService:
         replayed: bool = False,
         deltas: bool = False,
     ) -> tuple[Run, AsyncGenerator[RunEvent, None]]:
-        """A run, and its events behind a number to its end; with `deltas` also stored live ones.
+        """Returns a run and its events until it ends.
+
+        Args:
+            caller: The caller.
+            run_id: The run.
+            after: The sequence number after which the events start.
+            keepalive_seconds: The longest silence of the stream.
+            replayed: True marks the first event of the stream as a replay.
+            deltas: True includes the stored deltas.
 
         Raises:
-            NotFound
+            InvalidArgument: `after` is negative, or `keepalive_seconds` is not positive.
+            NotFound: The run does not exist.
         """
-        subscription = self._follower.subscribe(run_id)
+        if after < 0:
+            raise InvalidArgument("starting_after must not be negative.", field="starting_after")
+        require_keepalive(keepalive_seconds, "keepalive_seconds")
+        subscription = self._streamer.subscribe(run_id)
         try:
             run = await self._store.get(caller.organization_id, run_id)
         except BaseException:
             subscription.close()
             raise
-        stream = self._follower.follow(
+        stream = self._streamer.follow(
             run, subscription, after=after, replayed=replayed, deltas=deltas, keepalive_seconds=keepalive_seconds
         )
         return run, stream
 
     async def get(self, caller: Principal, run_id: str) -> Run:
-        """A run, or NotFound."""
+        """Returns a run. Raises NotFound."""
         return await self._store.get(caller.organization_id, run_id)
 
-    async def list(self, caller: Principal, where: RunFilter, page: PageQuery) -> Page[Run]:
-        """A page of runs by creation."""
-        return await self._store.list(caller.organization_id, where, page)
+    async def list(self, caller: Principal, filter_: RunFilter, page: PageQuery) -> Page[Run]:
+        """Returns a page of runs ordered by creation."""
+        return await self._store.list(caller.organization_id, filter_, page)
 
     async def retry(self, caller: Principal, key: RequestKey | None, run_id: str) -> Run:
-        """Takes the input of a run that failed or was cancelled up again, as a new run in the background.
+        """Starts a new run in the background with the input of a failed or cancelled one, and returns it.
 
-        What of the input a step had committed already is not said twice. A decision that it had not carried out is.
+        Messages that a step of the old run committed are not repeated. Calls that were approved and not executed are
+        executed.
 
         Raises:
-            NotFound
-            RunEnded: it completed.
-            RunUnderWay: it has not ended.
+            NotFound: The run does not exist.
+            RunEnded: The run completed.
+            RunUnderWay: The run has not ended.
         """
         before = await self._store.get(caller.organization_id, run_id)
         if not before.status.ended:
-            raise RunUnderWay("The run has not ended.", resource_id=run_id)
+            raise RunUnderWay("The run has not ended. Cancel it first, or wait for its end.", resource_id=run_id)
         if before.status is RunStatus.COMPLETED:
-            raise RunEnded("The run completed; there is nothing to take up again.", resource_id=run_id)
+            raise RunEnded("The run completed. Only failed and cancelled runs can be retried.", resource_id=run_id)
         messages = [replace(message, otid=None) for message in before.input]
-        again = self.new_run(caller, before.agent_id, before.conversation_id, messages, before.config, background=True)
-        again = replace(again, takes_up=(run_id, *before.takes_up), resumes=before.resumes)
-        return (await self._start(key, again)).run
+        retry = self.new_run(caller, before.agent_id, before.conversation_id, messages, before.config, background=True)
+        retry = replace(retry, takes_up=(run_id, *before.takes_up), resumes=before.resumes)
+        return (await self._start(key, retry)).run
 
-    async def cancel(self, caller: Principal, where: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
-        """Cancels runs by id, or every unfinished one that matches; what became of each."""
+    async def cancel(self, caller: Principal, filter_: RunFilter, run_ids: Sequence[str]) -> dict[str, CancelOutcome]:
+        """Cancels runs by id, or without ids all unfinished runs of a filter. Returns the outcomes by run."""
         if not run_ids:
-            page = await self.list(caller, replace(where, active=True), PageQuery(_ALL, ascending=False))
-            # The newest first: one that waits must not begin because the one ahead of it was cancelled.
+            page = await self.list(caller, replace(filter_, active=True), PageQuery(_MAX_RUNS, ascending=False))
+            # Newest first, so that a waiting run does not start because the run before it was cancelled.
             run_ids = [run.id for run in page.items]
         outcomes = {run_id: await self._cancel(caller, run_id) for run_id in run_ids}
         return {
-            run_id: await self._cancelled_elsewhere(caller, run_id) if outcome is None else outcome
+            run_id: await self._await_cancellation(caller, run_id) if outcome is None else outcome
             for run_id, outcome in outcomes.items()
         }
 
     async def _cancel(self, caller: Principal, run_id: str) -> CancelOutcome | None:
-        """What became of a run; None where another process was asked to cancel it."""
+        """Cancels a run and returns the outcome, or None if another process is to cancel it."""
         try:
             run = await self._store.get(caller.organization_id, run_id)
         except NotFound:
@@ -259,19 +277,19 @@ class RunService:
         cancelled = run.stop_reason is StopReason.CANCELLED
         return CancelOutcome.CANCELLED if cancelled else CancelOutcome.ENDED_BEFORE
 
-    async def _cancelled_elsewhere(self, caller: Principal, run_id: str) -> CancelOutcome:
-        """Waits until another process has cancelled a run, or until its lease has lapsed and this one has."""
-        subscription = self._follower.subscribe(run_id)
+    async def _await_cancellation(self, caller: Principal, run_id: str) -> CancelOutcome:
+        """Waits until another process has cancelled a run, or until its lease has expired and this process has."""
+        subscription = self._streamer.subscribe(run_id)
         try:
             while not (run := await self._store.get(caller.organization_id, run_id)).status.ended:
                 subscription.is_stored = True
                 with suppress(TimeoutError):
-                    await subscription.next(_LOOK_AGAIN_SECONDS)
+                    await subscription.next(_POLL_SECONDS)
                 await self._worker.claim_and_run(run.conversation_id)
         finally:
             subscription.close()
         return await self._outcome(caller, run_id)
 
     async def delete(self, caller: Principal, run_id: str) -> None:
-        """Removes the record of an ended run; its messages stay. Raises NotFound, RunUnderWay."""
+        """Deletes the record of an ended run. Recall keeps its messages. Raises NotFound, RunUnderWay."""
         await self._store.delete(caller.organization_id, run_id)

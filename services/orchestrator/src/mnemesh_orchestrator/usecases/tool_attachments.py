@@ -1,4 +1,4 @@
-"""How tools are held by agents, and which one an agent gets by how it compacts."""
+"""The tools that agents have because of their type, their settings or a request."""
 
 from dataclasses import replace
 from typing import Final
@@ -12,15 +12,15 @@ from mnemesh_orchestrator.model.compaction import CompactionSettings
 from mnemesh_orchestrator.model.custom_tools import CustomTool
 from mnemesh_orchestrator.model.rules import ContinueLoop
 
-RECORD_SEARCH: Final = "conversation_search"
+MESSAGE_SEARCH: Final = "conversation_search"
 EPISODIC_SEARCH: Final = "episodic_memory_search"
 
 
-def attachment(tool: CustomTool) -> AttachedTool:
-    """The tool as one of an agent's: by its id, and by its name alone where it is built in and only listed there.
+def attached_tool(tool: CustomTool) -> AttachedTool:
+    """Returns a stored tool as a tool of an agent. A built-in tool is attached by its name only.
 
     Raises:
-        NotFound: it is a built-in tool of somebody else.
+        NotFound: This server does not have the built-in tool.
     """
     if not tool.builtin:
         return AttachedTool(tool.name, tool.id)
@@ -29,22 +29,24 @@ def attachment(tool: CustomTool) -> AttachedTool:
     return AttachedTool(tool.name)
 
 
-def with_episodic_search(names: tuple[str, ...], settings: CompactionSettings | None) -> tuple[str, ...]:
-    """The tools that a type begins with; an agent that searches its record and keeps episodes searches those too."""
-    if mode_of(settings).summarizer != "episodic" or RECORD_SEARCH not in names:
+def base_tools(names: tuple[str, ...], settings: CompactionSettings | None) -> tuple[str, ...]:
+    """Returns the base tools of a new agent: `names`, and the search of episodes if it searches messages and keeps
+    episodes.
+    """
+    if mode_of(settings).summarizer != "episodic" or MESSAGE_SEARCH not in names:
         return names
-    place = names.index(RECORD_SEARCH) + 1
-    return (*names[:place], EPISODIC_SEARCH, *names[place:])
+    index = names.index(MESSAGE_SEARCH) + 1
+    return (*names[:index], EPISODIC_SEARCH, *names[index:])
 
 
-def searching_episodes(agent: Agent) -> Agent:
-    """The same for an agent whose way to compact has changed: with the tool, and the rule that its like has."""
+def with_episodic_search(agent: Agent) -> Agent:
+    """Returns an agent whose compaction mode has changed, with the search of episodes and its rule if it needs them."""
     names = tuple(tool.name for tool in agent.tools)
-    if EPISODIC_SEARCH in names or with_episodic_search(names, agent.compaction_settings) == names:
+    wanted = base_tools(names, agent.compaction_settings)
+    if EPISODIC_SEARCH in names or wanted == names:
         return agent
-    held = {tool.name: tool for tool in agent.tools}
-    wanted = with_episodic_search(names, agent.compaction_settings)
+    by_name = {tool.name: tool for tool in agent.tools}
     rules = agent.tool_rules
-    if ContinueLoop(RECORD_SEARCH) in rules:
+    if ContinueLoop(MESSAGE_SEARCH) in rules:
         rules = (*rules, ContinueLoop(EPISODIC_SEARCH))
-    return replace(agent, tools=tuple(held.get(name) or AttachedTool(name) for name in wanted), tool_rules=rules)
+    return replace(agent, tools=tuple(by_name.get(name) or AttachedTool(name) for name in wanted), tool_rules=rules)

@@ -66,16 +66,18 @@ class ToolRunner:
             RequestIdReused: the key was used before with other content.
             Unavailable, DeadlineExceeded: the service of the tool cannot be reached.
         """
+        if not name:
+            raise InvalidArgument("tool_name is required.", field="tool_name")
         agent = await self._agents.get(caller.organization_id, agent_id)
         attached = agent.tool(name)
         if attached is None or (attached.tool_id is None and name not in self._builtin.names):
             raise NotFound(f"The agent has no tool {name}.", field="tool_name", resource_id=name)
-        given = (key.organization_id, key.method, key.request_id) if key is not None else (self._ids.new("request"),)
-        step = derive_id("step", *given)
+        identity = (key.organization_id, key.method, key.request_id) if key is not None else (self._ids.new("request"),)
+        step = derive_id("step", *identity)
         call = call_id(step, 0)
         if attached.tool_id is None:
             values = _values(arguments, self._builtin.schema(name))
-            await self._agents.once(key)
+            await self._agents.record_request(key)
             built_in = BuiltinCall(
                 name, values, agent_id, agent.time_zone, call, None, f"{step}/0", memory_scope=agent.memory_scope
             )
@@ -88,16 +90,16 @@ class ToolRunner:
     async def _custom(
         self, key: RequestKey | None, agent: Agent, tool_id: str, arguments: str, step: str
     ) -> ToolResult:
-        found = await self._tools.definitions(ids=(tool_id,))
-        if not found:
-            raise NotFound(f"Tool {tool_id} does not exist any more.", field="tool_name", resource_id=tool_id)
-        values = _values(arguments, msgspec.json.decode(found[0].json_schema, type=ToolSchema))
+        definitions = await self._tools.definitions(ids=(tool_id,))
+        if not definitions:
+            raise NotFound(f"Tool {tool_id} was deleted.", field="tool_name", resource_id=tool_id)
+        values = _values(arguments, msgspec.json.decode(definitions[0].json_schema, type=ToolSchema))
         core = await self._context.core_memory(agent.id)
-        if await self._agents.once(key) and not found[0].idempotent:
+        if await self._agents.record_request(key) and not definitions[0].idempotent:
             return ToolResult(ok=False, text=INTERRUPTED)
         author, prefix = AgentAuthor(agent.id, call_id(step, 0)), f"{step}/0"
         edit = self._core_memory.edit
-        return await run_custom(self._tools, edit, agent, core, found[0], values, author, prefix)
+        return await run_custom(self._tools, edit, agent, core, definitions[0], values, author, prefix)
 
 
 def _values(arguments: str, schema: ToolSchema) -> Mapping[str, Any]:

@@ -1,1 +1,4 @@
-"""The contract's words and the domain's, for the servicers."""
+"""Conversions between the messages of `mnemesh.agents.v1` and the domain: x_to_proto and x_from_proto.
+
+A conversion refuses only what the domain type cannot represent. The use cases check everything else.
+"""

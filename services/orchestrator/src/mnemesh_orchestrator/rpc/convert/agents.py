@@ -1,4 +1,4 @@
-"""Agents and what a model sees of them, in the contract's words."""
+"""Agents, their context windows, and reports of erasures."""
 
 import json
 from dataclasses import asdict
@@ -6,25 +6,23 @@ from typing import Final
 
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh.blocks.v1 import blocks_pb2
-from mnemesh_kit.time import timestamp_to_proto
+from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
 from mnemesh_types.convert import message_to_proto, provenance_to_proto
 
 from mnemesh_orchestrator.model.agents import Agent, AgentState, AgentType, PromptPolicy
+from mnemesh_orchestrator.model.context_window import ContextWindowReport
 from mnemesh_orchestrator.model.core_memory import CoreMemory
 from mnemesh_orchestrator.model.erasure import Erased
 from mnemesh_orchestrator.model.models import ModelSettings
+from mnemesh_orchestrator.model.prompts import SystemPrompt
 from mnemesh_orchestrator.model.runs import StopReason
-from mnemesh_orchestrator.prompt.prompts import SystemPrompt
+from mnemesh_orchestrator.rpc.convert.compactions import compaction_settings_to_proto
+from mnemesh_orchestrator.rpc.convert.fields import duration_to_proto
+from mnemesh_orchestrator.rpc.convert.model_settings import response_format_to_proto, settings_to_proto
 from mnemesh_orchestrator.rpc.convert.rules import rule_to_proto
-from mnemesh_orchestrator.rpc.convert.runs import STOP_REASONS, milliseconds
-from mnemesh_orchestrator.rpc.convert.settings import (
-    compaction_to_proto,
-    format_to_proto,
-    settings_to_proto,
-)
-from mnemesh_orchestrator.usecases.context_windows import ContextWindowReport
+from mnemesh_orchestrator.rpc.convert.runs import STOP_REASON_TO_PROTO
 
-AGENT_TYPES: Final = {
+TYPE_TO_PROTO: Final = {
     AgentType.MEMGPT: pb.AGENT_TYPE_MEMGPT,
     AgentType.MEMGPT_V2: pb.AGENT_TYPE_MEMGPT_V2,
     AgentType.LETTA_V1: pb.AGENT_TYPE_LETTA_V1,
@@ -35,12 +33,15 @@ AGENT_TYPES: Final = {
     AgentType.VOICE_CONVO: pb.AGENT_TYPE_VOICE_CONVO,
     AgentType.VOICE_SLEEPTIME: pb.AGENT_TYPE_VOICE_SLEEPTIME,
 }
-_STATES: Final = {
+_STATE_TO_PROTO: Final = {
     AgentState.CREATING: pb.AGENT_STATE_CREATING,
     AgentState.ACTIVE: pb.AGENT_STATE_ACTIVE,
     AgentState.DELETING: pb.AGENT_STATE_DELETING,
 }
-PROMPT_POLICIES: Final = {PromptPolicy.REBUILD: pb.PROMPT_POLICY_REBUILD, PromptPolicy.CACHE: pb.PROMPT_POLICY_CACHE}
+PROMPT_POLICY_TO_PROTO: Final = {
+    PromptPolicy.REBUILD: pb.PROMPT_POLICY_REBUILD,
+    PromptPolicy.CACHE: pb.PROMPT_POLICY_CACHE,
+}
 _SECTIONS: Final = (
     pb.CONTEXT_SECTION_KIND_SYSTEM_PROMPT,
     pb.CONTEXT_SECTION_KIND_CORE_MEMORY,
@@ -50,7 +51,7 @@ _SECTIONS: Final = (
 
 
 def prompt_to_proto(prompt: SystemPrompt) -> pb.SystemPrompt:
-    """A system prompt with its text."""
+    """Returns the message of a system prompt."""
     return pb.SystemPrompt(key=prompt.key, text=prompt.text, built_in=prompt.built_in)
 
 
@@ -60,13 +61,20 @@ def agent_to_proto(
     message_ids: tuple[str, ...] = (),
     pending_approval: str | None = None,
 ) -> pb.Agent:
-    """An agent; `effective` are the settings that hold, `pending_approval` is what it waits for."""
+    """Returns the message of an agent.
+
+    Args:
+        agent: The agent.
+        effective: The settings of its model calls, with the defaults of the model.
+        message_ids: The ids of the messages in the window of its default conversation, if the view has them.
+        pending_approval: The id of the approval that it waits for.
+    """
     return pb.Agent(
         id=agent.id,
         name=agent.name,
         description=agent.description,
-        type=AGENT_TYPES[agent.type],
-        state=_STATES[agent.state],
+        type=TYPE_TO_PROTO[agent.type],
+        state=_STATE_TO_PROTO[agent.state],
         system=agent.system,
         model=agent.model,
         model_settings=settings_to_proto(agent.model_settings),
@@ -76,11 +84,11 @@ def agent_to_proto(
         tags=agent.tags,
         metadata=agent.metadata,
         time_zone=agent.time_zone,
-        prompt_policy=PROMPT_POLICIES[agent.prompt_policy],
+        prompt_policy=PROMPT_POLICY_TO_PROTO[agent.prompt_policy],
         message_buffer_autoclear=agent.message_buffer_autoclear,
         continuation_message=agent.continuation_message,
-        compaction_settings=compaction_to_proto(agent.compaction_settings),
-        response_format=format_to_proto(agent.response_format),
+        compaction_settings=compaction_settings_to_proto(agent.compaction_settings),
+        response_format=response_format_to_proto(agent.response_format),
         enable_sleeptime=agent.enable_sleeptime,
         max_files_open=agent.max_files_open,
         per_file_view_window_char_limit=agent.per_file_view_window_char_limit,
@@ -94,11 +102,9 @@ def agent_to_proto(
             for tool in agent.tools
         ],
         default_conversation_id=agent.default_conversation_id,
-        last_stop_reason=STOP_REASONS[StopReason(agent.last_stop_reason)] if agent.last_stop_reason else None,
-        last_run_completion_time=timestamp_to_proto(agent.last_run_completed_at)
-        if agent.last_run_completed_at
-        else None,
-        last_run_duration=milliseconds(agent.last_run_ms),
+        last_stop_reason=STOP_REASON_TO_PROTO[StopReason(agent.last_stop_reason)] if agent.last_stop_reason else None,
+        last_run_completion_time=optional_timestamp_to_proto(agent.last_run_completed_at),
+        last_run_duration=duration_to_proto(agent.last_run_ms),
         pending_approval_request_id=pending_approval,
         create_time=timestamp_to_proto(agent.created_at),
         update_time=timestamp_to_proto(agent.updated_at),
@@ -107,12 +113,12 @@ def agent_to_proto(
 
 
 def erased_to_proto(erased: Erased) -> pb.ErasureReport:
-    """What an erasure removed."""
+    """Returns the message of the report of an erasure."""
     return pb.ErasureReport(**asdict(erased))
 
 
 def core_memory_to_proto(core: CoreMemory) -> blocks_pb2.CoreMemory:
-    """Core memory, for views of agents."""
+    """Returns the message of a core memory, for views of agents."""
     return blocks_pb2.CoreMemory(
         agent_id=core.agent_id,
         revision=core.revision,
@@ -128,12 +134,12 @@ def core_memory_to_proto(core: CoreMemory) -> blocks_pb2.CoreMemory:
             )
             for block in core.blocks
         ],
-        update_time=timestamp_to_proto(core.updated_at) if core.updated_at else None,
+        update_time=optional_timestamp_to_proto(core.updated_at),
     )
 
 
-def window_to_proto(report: ContextWindowReport) -> pb.ContextWindow:
-    """What the model sees."""
+def context_window_to_proto(report: ContextWindowReport) -> pb.ContextWindow:
+    """Returns the message of the report of a context window."""
     texts = (report.system, report.core_memory, report.tool_rules, report.metadata)
     sections = [
         pb.ContextSection(kind=kind, tokens=tokens, text=text, count=1 if text else 0)

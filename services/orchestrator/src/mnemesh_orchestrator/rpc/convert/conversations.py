@@ -1,4 +1,4 @@
-"""Conversations between the domain and the contract, checked field by field."""
+"""Conversations of agents."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -7,19 +7,48 @@ from mnemesh.agents.v1 import conversations_pb2 as pb
 from mnemesh.agents.v1 import conversations_service_pb2 as rpc
 from mnemesh_kit.errors import InvalidArgument
 from mnemesh_kit.ids import require_id
-from mnemesh_kit.time import timestamp_to_proto
+from mnemesh_kit.time import optional_timestamp_to_proto, timestamp_to_proto
 
-from mnemesh_orchestrator.model.conversations import Conversation, ConversationDraft, ConversationFilter
+from mnemesh_orchestrator.model.conversations import (
+    Conversation,
+    ConversationDraft,
+    ConversationFilter,
+    ConversationOrder,
+)
 from mnemesh_orchestrator.model.models import ModelSettings
-from mnemesh_orchestrator.rpc.convert.settings import present, require_plain, settings_from_proto, settings_to_proto
+from mnemesh_orchestrator.rpc.convert.fields import (
+    any_conversation_id_from_proto,
+    enum_from_proto,
+    optional_field,
+    present_fields,
+)
+from mnemesh_orchestrator.rpc.convert.model_settings import settings_from_proto, settings_to_proto
 
-_LONGEST_TEXT: Final = 100_000
-_MOST_LABELS: Final = 100
+_ORDER_FROM_PROTO: Final = {
+    rpc.CONVERSATION_ORDER_BY_UNSPECIFIED: ConversationOrder.CREATED_AT,
+    rpc.CONVERSATION_ORDER_BY_CREATE_TIME: ConversationOrder.CREATED_AT,
+    rpc.CONVERSATION_ORDER_BY_UPDATE_TIME: ConversationOrder.UPDATED_AT,
+    rpc.CONVERSATION_ORDER_BY_LAST_MESSAGE_TIME: ConversationOrder.LAST_MESSAGE_AT,
+}
+
+
+def _settings(message: pb.Conversation) -> ModelSettings | None:
+    return settings_from_proto(message.model_settings) if message.HasField("model_settings") else None
+
+
+_READERS: Final[Mapping[str, Callable[[pb.Conversation], Any]]] = {
+    "summary": lambda message: optional_field(message, "summary"),
+    "description": lambda message: optional_field(message, "description"),
+    "archived": lambda message: message.archived,
+    "model": lambda message: optional_field(message, "model"),
+    "model_settings": _settings,
+}
+"""The paths of an update mask, and the values that they read. An absent field clears its value."""
 
 
 def conversation_to_proto(conversation: Conversation, message_ids: tuple[str, ...] = ()) -> pb.Conversation:
-    """A conversation."""
-    settings, last = conversation.model_settings, conversation.last_message_at
+    """Returns the message of a conversation."""
+    settings = conversation.model_settings
     return pb.Conversation(
         id=conversation.id,
         agent_id=conversation.agent_id,
@@ -33,66 +62,45 @@ def conversation_to_proto(conversation: Conversation, message_ids: tuple[str, ..
         isolated_block_labels=conversation.isolated_block_labels,
         isolated_block_ids=conversation.isolated_block_ids,
         message_ids=message_ids,
-        last_message_time=None if last is None else timestamp_to_proto(last),
+        last_message_time=optional_timestamp_to_proto(conversation.last_message_at),
         create_time=timestamp_to_proto(conversation.created_at),
         update_time=timestamp_to_proto(conversation.updated_at),
     )
 
 
-def draft_from_proto(given: pb.Conversation) -> ConversationDraft:
-    """What a client asks for.
+def conversation_draft_from_proto(message: pb.Conversation) -> ConversationDraft:
+    """Returns the draft of a conversation. Raises InvalidArgument if the id of the agent is malformed."""
+    return ConversationDraft(
+        require_id(message.agent_id, "agent", "conversation.agent_id"),
+        **{path: read(message) for path, read in _READERS.items()},
+        isolated_block_labels=tuple(dict.fromkeys(message.isolated_block_labels)),
+    )
+
+
+def conversation_update_from_proto(request: rpc.UpdateConversationRequest) -> tuple[str, dict[str, Any]]:
+    """Returns the id of the conversation, and the new values by the field names of `Conversation`.
 
     Raises:
-        InvalidArgument: naming the field.
+        InvalidArgument: The id is malformed, the mask is empty, or it names a field that cannot be updated.
     """
-    agent_id = require_id(given.agent_id, "agent", "conversation.agent_id")
-    labels = tuple(dict.fromkeys(given.isolated_block_labels))
-    if len(labels) > _MOST_LABELS:
-        raise InvalidArgument(f"At most {_MOST_LABELS} labels at once.", field="conversation.isolated_block_labels")
-    for label in labels:
-        require_plain(label, "conversation.isolated_block_labels")
-    changes = {path: read(given) for path, read in CHANGES.items()}
-    return ConversationDraft(agent_id, **changes, isolated_block_labels=labels)
+    conversation_id = any_conversation_id_from_proto(request.conversation.id, "conversation.id")
+    paths = request.update_mask.paths
+    if not paths:
+        raise InvalidArgument("update_mask must name at least one field.", field="update_mask")
+    for path in paths:
+        if path not in _READERS:
+            raise InvalidArgument(f"update_mask must not name {path}.", field="update_mask")
+    return conversation_id, {path: _READERS[path](request.conversation) for path in paths}
 
 
-def summary_from_proto(request: rpc.ForkConversationRequest) -> str | None:
-    """The summary of a fork, or None for its source's."""
-    return _text(request, "summary", "summary")
+def conversation_filter_from_proto(request: rpc.ListConversationsRequest) -> ConversationFilter:
+    """Returns the filter of a list of conversations. Raises InvalidArgument if the id of the agent is malformed."""
+    values = present_fields(request, "agent_id", "archived", "summary_search")
+    if "agent_id" in values:
+        require_id(values["agent_id"], "agent", "agent_id")
+    return ConversationFilter(**values)
 
 
-def filter_from_proto(request: rpc.ListConversationsRequest) -> ConversationFilter:
-    """Which conversations a list looks at.
-
-    Raises:
-        InvalidArgument: naming the field.
-    """
-    given = present(request, "agent_id", "archived", "summary_search")
-    if "agent_id" in given:
-        require_id(given["agent_id"], "agent", "agent_id")
-    require_plain(given.get("summary_search", ""), "summary_search")
-    return ConversationFilter(**given)
-
-
-def _text(given: Any, name: str, field: str) -> str | None:
-    if not given.HasField(name):
-        return None
-    value = require_plain(getattr(given, name), field)
-    if len(value) > _LONGEST_TEXT:
-        raise InvalidArgument(f"{field} is longer than {_LONGEST_TEXT} characters.", field=field)
-    return value
-
-
-def _settings(given: pb.Conversation) -> ModelSettings | None:
-    if not given.HasField("model_settings"):
-        return None
-    return settings_from_proto(given.model_settings, "conversation.model_settings")
-
-
-CHANGES: Final[Mapping[str, Callable[[pb.Conversation], Any]]] = {
-    "summary": lambda given: _text(given, "summary", "conversation.summary"),
-    "description": lambda given: _text(given, "description", "conversation.description"),
-    "archived": lambda given: given.archived,
-    "model": lambda given: _text(given, "model", "conversation.model"),
-    "model_settings": _settings,
-}
-"""Paths of an update mask, and what they read; an absent field clears."""
+def conversation_order_from_proto(value: rpc.ConversationOrderBy.ValueType) -> ConversationOrder:
+    """Returns the sort key of a list. Raises InvalidArgument if it is unknown."""
+    return enum_from_proto(_ORDER_FROM_PROTO, value, "order_by")

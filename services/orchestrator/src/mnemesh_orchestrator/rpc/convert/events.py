@@ -1,6 +1,4 @@
-"""Run events in the contract's words."""
-
-from collections.abc import Collection
+"""Events of runs."""
 
 from mnemesh.agents.v1 import runs_pb2 as pb
 from mnemesh_kit.time import timestamp_to_proto
@@ -32,22 +30,12 @@ from mnemesh_orchestrator.model.events import (
     StopEvent,
     UsageEvent,
 )
-from mnemesh_orchestrator.rpc.convert.runs import RUN_STATUSES, STOP_REASONS, error_to_proto
-from mnemesh_orchestrator.rpc.convert.settings import compaction_result_to_proto
-
-
-def wanted(event: RunEvent, kinds: Collection[str]) -> bool:
-    """Whether a client that asked for these kinds gets the event; none asked for means all.
-
-    Pieces of a message go with it. What tells of a compaction was recorded only because the run asked for it, and
-    always comes.
-    """
-    body = event.body
-    return not kinds or not isinstance(body, MessageEvent | Delta) or body.kind == "summary" or body.kind in kinds
+from mnemesh_orchestrator.rpc.convert.compactions import compaction_result_to_proto
+from mnemesh_orchestrator.rpc.convert.runs import RUN_STATUS_TO_PROTO, STOP_REASON_TO_PROTO, run_error_to_proto
 
 
 def event_to_proto(event: RunEvent) -> pb.RunEvent:
-    """An event."""
+    """Returns the message of an event."""
     result = pb.RunEvent(
         run_id=event.run_id,
         sequence=event.sequence,
@@ -75,9 +63,9 @@ def event_to_proto(event: RunEvent) -> pb.RunEvent:
         case CompactionEvent(figures):
             result.compaction.CopyFrom(pb.CompactionEvent(result=compaction_result_to_proto(figures)))
         case ErrorEvent(error):
-            result.error.CopyFrom(pb.ErrorEvent(error=error_to_proto(error)))
+            result.error.CopyFrom(pb.ErrorEvent(error=run_error_to_proto(error)))
         case StopEvent(reason, status):
-            result.stop.CopyFrom(pb.StopEvent(reason=STOP_REASONS[reason], status=RUN_STATUSES[status]))
+            result.stop.CopyFrom(pb.StopEvent(reason=STOP_REASON_TO_PROTO[reason], status=RUN_STATUS_TO_PROTO[status]))
         case UsageEvent(usage, step_count):
             result.usage.CopyFrom(pb.UsageEvent(usage=usage_to_proto(usage), step_count=step_count))
     return result
@@ -95,43 +83,43 @@ def _delta(delta: Delta) -> pb.Delta:
     return result
 
 
-def _message(shown: MessageEvent) -> pb.MessageEvent:
+def _message(event: MessageEvent) -> pb.MessageEvent:
     result = pb.MessageEvent(
-        message_id=shown.message_id,
-        otid=shown.otid,
-        name=shown.name,
-        sender_id=shown.sender_id,
-        message_time=timestamp_to_proto(shown.message_time),
+        message_id=event.message_id,
+        otid=event.otid,
+        name=event.name,
+        sender_id=event.sender_id,
+        message_time=timestamp_to_proto(event.message_time),
     )
-    content = [part_to_proto(part) for part in shown.content]
-    match shown.kind:
+    content = [part_to_proto(part) for part in event.content]
+    match event.kind:
         case "assistant":
             result.assistant.CopyFrom(pb.AssistantMessage(content=content))
         case "user":
             result.user.CopyFrom(pb.UserMessage(content=content))
         case "reasoning":
-            result.reasoning.CopyFrom(_reasoning(shown.content[0]))
+            result.reasoning.CopyFrom(_reasoning(event.content[0]))
         case "hidden_reasoning":
-            result.hidden_reasoning.CopyFrom(_hidden(shown.content[0]))
+            result.hidden_reasoning.CopyFrom(_hidden(event.content[0]))
         case "tool_call":
-            calls = [tool_call_to_proto(call) for call in shown.tool_calls]
+            calls = [tool_call_to_proto(call) for call in event.tool_calls]
             result.tool_call.CopyFrom(pb.ToolCallMessage(tool_calls=calls))
         case "tool_return":
-            returns = [tool_return_to_proto(item) for item in shown.tool_returns]
+            returns = [tool_return_to_proto(item) for item in event.tool_returns]
             result.tool_return.CopyFrom(pb.ToolReturnMessage(tool_returns=returns))
         case "approval_request":
-            calls = [tool_call_to_proto(call) for call in shown.tool_calls]
+            calls = [tool_call_to_proto(call) for call in event.tool_calls]
             result.approval_request.CopyFrom(pb.ApprovalRequestMessage(tool_calls=calls))
         case "approval_response":
-            decisions = [decision_to_proto(item) for item in shown.decisions]
+            decisions = [decision_to_proto(item) for item in event.decisions]
             answer = pb.ApprovalResponseMessage(
-                approval_request_id=shown.approval_request_id or "", decisions=decisions
+                approval_request_id=event.approval_request_id or "", decisions=decisions
             )
             result.approval_response.CopyFrom(answer)
         case "summary":
-            result.summary.CopyFrom(pb.SummaryMessage(text=_text(shown)))
+            result.summary.CopyFrom(pb.SummaryMessage(text=_text(event)))
         case _:
-            result.system.CopyFrom(pb.SystemMessage(text=_text(shown)))
+            result.system.CopyFrom(pb.SystemMessage(text=_text(event)))
     return result
 
 
@@ -155,5 +143,5 @@ def _hidden(part: ContentPart) -> pb.HiddenReasoningMessage:
             return pb.HiddenReasoningMessage()
 
 
-def _text(shown: MessageEvent) -> str:
-    return "\n".join(part.text for part in shown.content if isinstance(part, TextPart))
+def _text(event: MessageEvent) -> str:
+    return "\n".join(part.text for part in event.content if isinstance(part, TextPart))

@@ -1,4 +1,4 @@
-"""Identities between the domain and the contract, checked field by field."""
+"""Identities and their properties."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,30 +13,36 @@ from mnemesh_kit.time import timestamp_to_proto
 from mnemesh_types.convert import provenance_to_proto
 from mnemesh_types.provenance import Provenance
 
-from mnemesh_orchestrator.model.identities import Identity, IdentityFilter, IdentityProperty, IdentityType
-from mnemesh_orchestrator.rpc.convert.settings import present, require_json, require_known, require_plain
+from mnemesh_orchestrator.model.identities import (
+    Identity,
+    IdentityFilter,
+    IdentityOrder,
+    IdentityProperty,
+    IdentityType,
+    PropertyChange,
+)
+from mnemesh_orchestrator.rpc.convert.fields import enum_from_proto, optional_field, present_fields
 
-_TYPES: Final = {kind: pb.IdentityType.Value(f"IDENTITY_TYPE_{kind.name}") for kind in IdentityType}
-_TYPES_BACK: Final = {number: kind for kind, number in _TYPES.items()}
-ORDERS: Final = {
-    rpc.IDENTITY_ORDER_BY_UNSPECIFIED: "created_at",
-    rpc.IDENTITY_ORDER_BY_CREATE_TIME: "created_at",
-    rpc.IDENTITY_ORDER_BY_UPDATE_TIME: "updated_at",
-    rpc.IDENTITY_ORDER_BY_NAME: "name",
+_TYPE_TO_PROTO: Final = {kind: pb.IdentityType.Value(f"IDENTITY_TYPE_{kind.name}") for kind in IdentityType}
+_TYPE_FROM_PROTO: Final = {number: kind for kind, number in _TYPE_TO_PROTO.items()}
+_ORDER_FROM_PROTO: Final = {
+    rpc.IDENTITY_ORDER_BY_UNSPECIFIED: IdentityOrder.CREATED_AT,
+    rpc.IDENTITY_ORDER_BY_CREATE_TIME: IdentityOrder.CREATED_AT,
+    rpc.IDENTITY_ORDER_BY_UPDATE_TIME: IdentityOrder.UPDATED_AT,
+    rpc.IDENTITY_ORDER_BY_NAME: IdentityOrder.NAME,
 }
-_CARRIED: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
-_LONGEST: Final = 1_000
-_LONGEST_VALUE: Final = 100_000
-_MOST: Final = 1_000
+_PROVENANCE_IDS: Final = ("project_id", "template_id", "base_template_id", "deployment_id", "entity_id")
+_PROVENANCE_PATHS: Final = {f"provenance.{name}": name for name in _PROVENANCE_IDS}
+_ATTACHMENTS: Final = ("agent_ids", "block_ids")
 
 
 def identity_to_proto(identity: Identity, agent_ids: Sequence[str] = (), block_ids: Sequence[str] = ()) -> pb.Identity:
-    """An identity, with what a view asks for."""
+    """Returns the message of an identity, with the ids of its agents and blocks if the view has them."""
     return pb.Identity(
         id=identity.id,
         identifier_key=identity.identifier_key,
         name=identity.name,
-        type=_TYPES[identity.type],
+        type=_TYPE_TO_PROTO[identity.type],
         properties=[_property_to_proto(item) for item in identity.properties],
         agent_ids=agent_ids,
         block_ids=block_ids,
@@ -51,114 +57,117 @@ def _property_to_proto(item: IdentityProperty) -> pb.IdentityProperty:
     return pb.IdentityProperty(key=item.key, **value)
 
 
-def draft_from_proto(given: pb.Identity) -> Identity:
-    """What a client wants made; its id, organization and times are yet to be given.
+def identity_draft_from_proto(message: pb.Identity) -> Identity:
+    """Returns the identity that a caller wants to create, without id, organization and times.
 
     Raises:
-        InvalidArgument: naming the field.
+        InvalidArgument: The type is missing or unknown.
     """
-    nobody = datetime.fromtimestamp(0, UTC)
-    blank = Identity("", "", "", "", IdentityType.OTHER, nobody, nobody)
-    draft: Identity = blank
-    for path in ("identifier_key", "name", "type", "properties"):
-        draft = CHANGES[path](given, draft)
-    return replace(draft, provenance=Provenance(**present(given.provenance, *_CARRIED)))
+    epoch = datetime.fromtimestamp(0, UTC)
+    empty = Identity("", "", "", "", IdentityType.OTHER, epoch, epoch)
+    values = {name: read(message) for name, read in _READERS.items()}
+    return replace(empty, **values, provenance=Provenance(**present_fields(message.provenance, *_PROVENANCE_IDS)))
 
 
-def agents_from_proto(given: Sequence[str], field: str = "identity.agent_ids") -> tuple[str, ...]:
-    """Ids of agents, each once."""
-    return _ids(given, "agent", field)
+def identity_update_from_proto(request: rpc.UpdateIdentityRequest) -> tuple[str, dict[str, Any]]:
+    """Returns the id of the identity, and the new values by the field names of `Identity`.
 
-
-def blocks_from_proto(given: Sequence[str], field: str = "identity.block_ids") -> tuple[str, ...]:
-    """Ids of blocks, each once."""
-    return _ids(given, "block", field)
-
-
-def properties_from_proto(
-    given: Sequence[pb.IdentityProperty], field: str
-) -> tuple[tuple[IdentityProperty, ...], tuple[str, ...]]:
-    """Properties that have a value, and the keys of those that have none; of one key the last counts.
+    The value of `provenance` is a dictionary of those of its fields that change.
 
     Raises:
-        InvalidArgument: naming the property.
+        InvalidArgument: The id is malformed, the mask is empty, or it names a field that cannot be updated.
     """
-    if len(given) > _MOST:
-        raise InvalidArgument(f"At most {_MOST} properties.", field=field)
-    found: dict[str, IdentityProperty | None] = {}
-    for place, item in enumerate(given):
-        name = f"{field}[{place}]"
-        found[_text(item.key, f"{name}.key")] = _property(item, name)
-    return tuple(item for item in found.values() if item is not None), tuple(
-        key for key, item in found.items() if item is None
+    message, paths = request.identity, request.update_mask.paths
+    identity_id = require_id(message.id, "identity", "identity.id")
+    if not paths:
+        raise InvalidArgument("update_mask must name at least one field.", field="update_mask")
+    for path in paths:
+        if path not in _READERS and path not in _PROVENANCE_PATHS and path not in _ATTACHMENTS:
+            raise InvalidArgument(f"update_mask must not name {path}.", field="update_mask")
+    changes = {path: _READERS[path](message) for path in paths if path in _READERS}
+    names = [_PROVENANCE_PATHS[path] for path in paths if path in _PROVENANCE_PATHS]
+    if names:
+        changes["provenance"] = {name: optional_field(message.provenance, name) for name in names}
+    return identity_id, changes
+
+
+def attachments_from_proto(request: rpc.UpdateIdentityRequest) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    """Returns the ids of the agents and of the blocks of an update; None for those that the mask does not name."""
+    paths, message = request.update_mask.paths, request.identity
+    return (
+        agent_ids_from_proto(message.agent_ids) if "agent_ids" in paths else None,
+        block_ids_from_proto(message.block_ids) if "block_ids" in paths else None,
     )
 
 
-def filter_from_proto(given: rpc.IdentityFilter) -> IdentityFilter:
-    """Which identities a list looks at; its block is not part of it.
-
-    Raises:
-        InvalidArgument: naming the field.
-    """
-    texts = present(given, "identifier_key", "name", "name_search", "project_id")
-    ids = [require_id(identity_id, "identity", "filter.identity_ids") for identity_id in given.identity_ids]
-    return IdentityFilter(
-        identity_ids=tuple(ids) or None,
-        **{name: require_plain(text, f"filter.{name}") for name, text in texts.items()},
-        types=tuple(require_known(_TYPES_BACK, kind, "filter.types") for kind in given.types),
-        agent_id=require_id(given.agent_id, "agent", "filter.agent_id") if given.HasField("agent_id") else None,
-    )
+def agent_ids_from_proto(ids: Sequence[str]) -> tuple[str, ...]:
+    """Returns the ids of agents, each once. Raises InvalidArgument if one is malformed."""
+    return tuple(dict.fromkeys(require_id(item, "agent", "identity.agent_ids") for item in ids))
 
 
-def _ids(given: Sequence[str], kind: str, field: str) -> tuple[str, ...]:
-    if len(given) > _MOST:
-        raise InvalidArgument(f"At most {_MOST} ids.", field=field)
-    return tuple(dict.fromkeys(require_id(item, kind, field) for item in given))
+def block_ids_from_proto(ids: Sequence[str]) -> tuple[str, ...]:
+    """Returns the ids of blocks, each once. Raises InvalidArgument if one is malformed."""
+    return tuple(dict.fromkeys(require_id(item, "block", "identity.block_ids") for item in ids))
 
 
-def _text(given: str, field: str) -> str:
-    if not 0 < len(require_plain(given, field)) <= _LONGEST:
-        raise InvalidArgument(f"{field} must have 1 to {_LONGEST} characters.", field=field)
-    return given
+def property_changes_from_proto(properties: Sequence[pb.IdentityProperty]) -> tuple[PropertyChange, ...]:
+    """Returns changes of properties, in order. A property without a value is removed."""
+    return tuple(PropertyChange(item.key, _property_from_proto(item)) for item in properties)
 
 
-def _property(item: pb.IdentityProperty, field: str) -> IdentityProperty | None:
+def _property_from_proto(item: pb.IdentityProperty) -> IdentityProperty | None:
     kind = item.WhichOneof("value")
-    if kind is None:
-        return None
-    value: Any = getattr(item, kind)
-    if isinstance(value, str) and len(require_plain(value, f"{field}.{kind}")) > _LONGEST_VALUE:
-        raise InvalidArgument(f"{field}.{kind} is longer than {_LONGEST_VALUE} characters.", field=f"{field}.{kind}")
-    if kind == "json":
-        require_json(value, f"{field}.json")
-    if kind == "number" and value - value != 0:
-        raise InvalidArgument(f"{field}.number must be finite.", field=f"{field}.number")
-    return IdentityProperty(item.key, kind, value)
+    return None if kind is None else IdentityProperty(item.key, kind, getattr(item, kind))
 
 
-def _typed(given: pb.Identity, identity: Identity) -> Identity:
-    if given.type == pb.IDENTITY_TYPE_UNSPECIFIED:
+def _properties_from_proto(message: pb.Identity) -> tuple[IdentityProperty, ...]:
+    changes = property_changes_from_proto(message.properties)
+    return tuple(change.property for change in changes if change.property is not None)
+
+
+def _type_from_proto(message: pb.Identity) -> IdentityType:
+    if message.type == pb.IDENTITY_TYPE_UNSPECIFIED:
         raise InvalidArgument("identity.type is required.", field="identity.type")
-    return replace(identity, type=require_known(_TYPES_BACK, given.type, "identity.type"))
+    return enum_from_proto(_TYPE_FROM_PROTO, message.type, "identity.type")
 
 
-def _carried(name: str) -> Callable[[pb.Identity, Identity], Identity]:
-    def change(given: pb.Identity, identity: Identity) -> Identity:
-        value: dict[str, Any] = {name: present(given.provenance, name).get(name)}
-        return replace(identity, provenance=replace(identity.provenance, **value))
-
-    return change
-
-
-CHANGES: Final[Mapping[str, Callable[[pb.Identity, Identity], Identity]]] = {
-    "identifier_key": lambda given, identity: replace(
-        identity, identifier_key=_text(given.identifier_key, "identity.identifier_key")
-    ),
-    "name": lambda given, identity: replace(identity, name=_text(given.name, "identity.name")),
-    "type": _typed,
-    "properties": lambda given, identity: replace(
-        identity, properties=properties_from_proto(given.properties, "identity.properties")[0]
-    ),
-    **{f"provenance.{name}": _carried(name) for name in _CARRIED},
+_READERS: Final[Mapping[str, Callable[[pb.Identity], Any]]] = {
+    "identifier_key": lambda message: message.identifier_key,
+    "name": lambda message: message.name,
+    "type": _type_from_proto,
+    "properties": _properties_from_proto,
 }
-"""Paths of an update mask, and the change of each; those of agents and blocks are not of the record."""
+"""The paths of an update mask that name a field of the record, and the values that they read."""
+
+
+def identity_filter_from_proto(message: rpc.IdentityFilter) -> tuple[IdentityFilter, str | None]:
+    """Returns the filter of a list or a count, and the id of the block whose identities it selects.
+
+    Raises:
+        InvalidArgument: An id is malformed, or a type is unknown. Metadata: field.
+    """
+    ids = [require_id(identity_id, "identity", "filter.identity_ids") for identity_id in message.identity_ids]
+    block_id = optional_field(message, "block_id")
+    filter_ = IdentityFilter(
+        identity_ids=tuple(ids) or None,
+        **present_fields(message, "identifier_key", "name", "name_search", "project_id"),
+        types=tuple(enum_from_proto(_TYPE_FROM_PROTO, kind, "filter.types") for kind in message.types),
+        agent_id=require_id(message.agent_id, "agent", "filter.agent_id") if message.HasField("agent_id") else None,
+    )
+    return filter_, None if block_id is None else require_id(block_id, "block", "filter.block_id")
+
+
+def identity_order_from_proto(value: rpc.IdentityOrderBy.ValueType) -> IdentityOrder:
+    """Returns the sort key of a list. Raises InvalidArgument if it is unknown."""
+    return enum_from_proto(_ORDER_FROM_PROTO, value, "order_by")
+
+
+def target_from_proto(request: rpc.AttachIdentityRequest | rpc.DetachIdentityRequest) -> dict[str, str]:
+    """Returns the agent_id or the block_id of a request. Raises InvalidArgument if it has neither."""
+    match request.WhichOneof("target"):
+        case "agent_id":
+            return {"agent_id": require_id(request.agent_id, "agent", "agent_id")}
+        case "block_id":
+            return {"block_id": require_id(request.block_id, "block", "block_id")}
+        case _:
+            raise InvalidArgument("target must be set to agent_id or block_id.", field="target")

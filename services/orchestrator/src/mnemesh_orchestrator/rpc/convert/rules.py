@@ -1,4 +1,4 @@
-"""Tool rules between the domain and the contract."""
+"""Tool rules."""
 
 from mnemesh.agents.v1 import agents_pb2 as pb
 from mnemesh_kit.errors import InvalidArgument
@@ -20,7 +20,7 @@ from mnemesh_orchestrator.model.rules import (
 
 
 def rule_to_proto(rule: ToolRule) -> pb.ToolRule:
-    """A rule, in the contract's words."""
+    """Returns the message of a tool rule."""
     name = rule.tool_name
     match rule:
         case RunFirst():
@@ -32,10 +32,10 @@ def rule_to_proto(rule: ToolRule) -> pb.ToolRule:
         case Conditional():
             return pb.ToolRule(conditional=_conditional_to_proto(rule))
         case ConstrainChildTools():
-            given = [pb.ChildArguments(tool_name=n.tool_name, arguments=n.arguments) for n in rule.child_arguments]
+            arguments = [pb.ChildArguments(tool_name=n.tool_name, arguments=n.arguments) for n in rule.child_arguments]
             return pb.ToolRule(
                 constrain_child_tools=pb.ConstrainChildToolsRule(
-                    tool_name=name, children=rule.children, child_arguments=given
+                    tool_name=name, children=rule.children, child_arguments=arguments
                 )
             )
         case MaxCountPerStep():
@@ -49,10 +49,10 @@ def rule_to_proto(rule: ToolRule) -> pb.ToolRule:
 
 
 def rule_from_proto(rule: pb.ToolRule, field: str) -> ToolRule:
-    """A rule, in the domain's words.
+    """Returns the tool rule of a message.
 
     Raises:
-        InvalidArgument: no kind of rule is set.
+        InvalidArgument: The message has no kind, or an outcome has no output. Metadata: field.
     """
     match rule.WhichOneof("rule"):
         case "run_first":
@@ -65,9 +65,9 @@ def rule_from_proto(rule: pb.ToolRule, field: str) -> ToolRule:
         case "conditional":
             return _conditional_from_proto(rule.conditional, field)
         case "constrain_child_tools":
-            child = rule.constrain_child_tools
-            given = tuple(ChildArguments(item.tool_name, item.arguments) for item in child.child_arguments)
-            return ConstrainChildTools(child.tool_name, tuple(child.children), given)
+            constrain = rule.constrain_child_tools
+            arguments = tuple(ChildArguments(item.tool_name, item.arguments) for item in constrain.child_arguments)
+            return ConstrainChildTools(constrain.tool_name, tuple(constrain.children), arguments)
         case "max_count_per_step":
             return MaxCountPerStep(rule.max_count_per_step.tool_name, rule.max_count_per_step.max_count)
         case "parent_last_tool":
@@ -77,7 +77,7 @@ def rule_from_proto(rule: pb.ToolRule, field: str) -> ToolRule:
         case "requires_approval":
             return RequiresApproval(rule.requires_approval.tool_name)
         case _:
-            raise InvalidArgument(f"{field} is no rule.", field=field)
+            raise InvalidArgument(f"{field} must have a kind of rule.", field=field)
 
 
 def _conditional_to_proto(rule: Conditional) -> pb.ConditionalRule:
@@ -105,7 +105,7 @@ def _conditional_from_proto(rule: pb.ConditionalRule, field: str) -> Conditional
     for outcome in rule.outcomes:
         kind = outcome.WhichOneof("output")
         if kind is None:
-            raise InvalidArgument(f"{field} has an outcome without an output.", field=field)
+            raise InvalidArgument(f"{field} must have an output for each outcome.", field=field)
         outcomes.append(ConditionalOutcome(getattr(outcome, kind), outcome.child))
     return Conditional(
         rule.tool_name,

@@ -2,7 +2,7 @@
 
 from mnemesh_orchestrator.model.agents import AgentFilter
 from mnemesh_orchestrator.model.approvals import ApprovalFilter
-from mnemesh_orchestrator.model.claims import Claim, StartedRun, Undone
+from mnemesh_orchestrator.model.claims import Claim, StartedRun, UnfinishedDecision
 from mnemesh_orchestrator.model.conversations import ConversationFilter, UnfinishedConversation
 from mnemesh_orchestrator.model.identities import IdentityFilter
 from mnemesh_orchestrator.model.runs import RunFilter
@@ -31,6 +31,6 @@ __all__ = [
     "StartedRun",
     "StepFilter",
     "StepStore",
-    "Undone",
     "UnfinishedConversation",
+    "UnfinishedDecision",
 ]

@@ -38,7 +38,7 @@ class AgentStore(Protocol):
         """Marks a CREATING agent DELETING and forgets the request that began it; False where it is not CREATING."""
         ...
 
-    async def forget(self, agent_id: str) -> None:
+    async def remove(self, agent_id: str) -> None:
         """Removes the agent with all that hangs on it."""
         ...
 
@@ -70,7 +70,7 @@ class AgentStore(Protocol):
         """
         ...
 
-    async def once(self, key: RequestKey | None) -> bool:
+    async def record_request(self, key: RequestKey | None) -> bool:
         """Records a request whose effect lies in another room; whether it had come before.
 
         Raises:
@@ -86,7 +86,7 @@ class AgentStore(Protocol):
         """
         ...
 
-    async def note_outcome(self, key: RequestKey, outcome: str) -> str:
+    async def record_outcome(self, key: RequestKey, outcome: str) -> str:
         """Notes what a request comes to before it has its effect; the first note stands, and comes back.
 
         Raises:

@@ -81,6 +81,6 @@ class ConversationStore(Protocol):
         """
         ...
 
-    async def forget(self, conversation_id: str) -> None:
+    async def remove(self, conversation_id: str) -> None:
         """Removes what is DELETING."""
         ...

@@ -65,11 +65,11 @@ class IdentityStore(Protocol):
         """Detaches an identity from an agent. Raises NotFound, also where it is not attached."""
         ...
 
-    async def repeated(self, key: RequestKey | None) -> bool:
+    async def is_recorded(self, key: RequestKey | None) -> bool:
         """Whether a request was noted before. Raises RequestIdReused."""
         ...
 
-    async def note(self, key: RequestKey | None) -> None:
+    async def record(self, key: RequestKey | None) -> None:
         """Notes a request whose effect was in another room."""
         ...
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from mnemesh_kit.errors import AlreadyExists, NotFound
 from mnemesh_kit.idempotency import RequestKey
 
 from mnemesh_orchestrator.model.providers import ModelOverride, OwnModels, ProviderRecord
@@ -20,7 +19,7 @@ class ProviderStore(Protocol):
         """By organization, the revision that it is at. Of those that never changed anything, nothing."""
         ...
 
-    async def replayed(self, key: RequestKey | None) -> tuple[str, ...] | None:
+    async def recorded_result(self, key: RequestKey | None) -> tuple[str, ...] | None:
         """The result of a request that took effect before; None where it did not.
 
         Raises:
@@ -61,7 +60,7 @@ class ProviderStore(Protocol):
         """Deletes a provider, its credentials, and what was said of its models. One that is not there is no error."""
         ...
 
-    async def record(self, key: RequestKey | None, result: Sequence[str]) -> None:
+    async def record_result(self, key: RequestKey | None, result: Sequence[str]) -> None:
         """Keeps the result of a request whose effect is not in this store."""
         ...
 
@@ -74,13 +73,3 @@ class ProviderStore(Protocol):
     ) -> None:
         """Applies a change to what the organization says of a model; a replay changes nothing."""
         ...
-
-
-def name_taken(name: str) -> AlreadyExists:
-    """The error for a provider whose name is in use."""
-    return AlreadyExists(f"There is a provider {name} already.", field="provider.name", name=name)
-
-
-def provider_missing(provider_id: str) -> NotFound:
-    """The error for a provider that is not there, or is another organization's."""
-    return NotFound(f"There is no provider {provider_id}.", field="provider_id", resource_id=provider_id)

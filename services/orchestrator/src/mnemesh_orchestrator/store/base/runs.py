@@ -9,7 +9,7 @@ from mnemesh_kit.paging import Page, PageQuery
 
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer
-from mnemesh_orchestrator.model.claims import Claim, StartedRun, Undone
+from mnemesh_orchestrator.model.claims import Claim, StartedRun, UnfinishedDecision
 from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.journal import JournalEntry
 from mnemesh_orchestrator.model.leases import Lease
@@ -48,7 +48,7 @@ class RunStore(Protocol):
         """
         ...
 
-    async def repeated(self, key: RequestKey | None, run: Run) -> Run | None:
+    async def find_repeated(self, key: RequestKey | None, run: Run) -> Run | None:
         """The run that `start` would answer with instead of storing this one: of the same request, or an otid of it.
 
         Raises:
@@ -98,7 +98,7 @@ class RunStore(Protocol):
         """
         ...
 
-    async def undone(self, conversation_id: str, approval_id: str) -> Undone | None:
+    async def unfinished_decision(self, conversation_id: str, approval_id: str) -> UnfinishedDecision | None:
         """What was decided about an approval of the conversation, and what came of it; None where nothing is known."""
         ...
 

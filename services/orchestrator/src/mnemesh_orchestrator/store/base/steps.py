@@ -33,7 +33,7 @@ class StepStore(Protocol):
         """
         ...
 
-    async def judge(
+    async def set_feedback(
         self, key: RequestKey | None, organization_id: str, step_id: str, feedback: str | None, tags: Sequence[str]
     ) -> Step:
         """Sets a person's verdict and tags, or clears them.

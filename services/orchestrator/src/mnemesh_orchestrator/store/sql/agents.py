@@ -116,7 +116,7 @@ class SqlAgentStore:
 
         return await self._database.write(write)
 
-    async def forget(self, agent_id: str) -> None:
+    async def remove(self, agent_id: str) -> None:
         """See AgentStore."""
 
         def write(conn: sa.Connection) -> None:
@@ -160,7 +160,7 @@ class SqlAgentStore:
 
         return await self._database.write(write)
 
-    async def once(self, key: RequestKey | None) -> bool:
+    async def record_request(self, key: RequestKey | None) -> bool:
         """See AgentStore."""
         return await self._database.write(lambda conn: self._ledger.once(conn, key, tuple)[1])
 
@@ -169,7 +169,7 @@ class SqlAgentStore:
         found = await self._database.read(lambda conn: self._ledger.find(conn, key))
         return None if found is None else "".join(found[:1])
 
-    async def note_outcome(self, key: RequestKey, outcome: str) -> str:
+    async def record_outcome(self, key: RequestKey, outcome: str) -> str:
         """See AgentStore."""
         return await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: (outcome,))[0][0])
 

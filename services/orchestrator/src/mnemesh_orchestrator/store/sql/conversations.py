@@ -168,7 +168,7 @@ class SqlConversationStore:
         if ahead is not None or conn.execute(taken, self._times.now).first() is not None:
             raise busy(conversation_id, ahead)
 
-    async def forget(self, conversation_id: str) -> None:
+    async def remove(self, conversation_id: str) -> None:
         """See ConversationStore."""
         statement = conversations.delete().where(_c.id == conversation_id, _c.state == ConversationState.DELETING)
         await self._database.write(lambda conn: conn.execute(statement))

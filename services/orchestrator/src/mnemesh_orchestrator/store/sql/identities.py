@@ -142,7 +142,7 @@ class SqlIdentityStore:
 
         await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn)))
 
-    async def repeated(self, key: RequestKey | None) -> bool:
+    async def is_recorded(self, key: RequestKey | None) -> bool:
         """See IdentityStore."""
 
         def unknown() -> Sequence[str]:
@@ -153,7 +153,7 @@ class SqlIdentityStore:
         except _UnknownRequest:
             return False
 
-    async def note(self, key: RequestKey | None) -> None:
+    async def record(self, key: RequestKey | None) -> None:
         """See IdentityStore."""
         await self._database.write(lambda conn: self._ledger.once(conn, key, tuple))
 

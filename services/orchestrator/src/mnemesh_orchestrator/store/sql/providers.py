@@ -10,8 +10,8 @@ from mnemesh_kit.clock import Clock
 from mnemesh_kit.idempotency import Ledger, RequestKey
 from mnemesh_kit.sql import Database
 
+from mnemesh_orchestrator.errors import ProviderNameTaken, ProviderNotFound
 from mnemesh_orchestrator.model.providers import ModelOverride, OwnModels, ProviderRecord
-from mnemesh_orchestrator.store.base.providers import name_taken, provider_missing
 from mnemesh_orchestrator.store.sql.tables import model_overrides, model_revisions, providers, request_ledger
 
 _ENCODE = msgspec.json.Encoder().encode
@@ -60,7 +60,7 @@ class SqlProviderStore:
         rows = await self._database.read(lambda conn: conn.execute(query).all())
         return {row.organization_id: row.revision for row in rows}
 
-    async def replayed(self, key: RequestKey | None) -> tuple[str, ...] | None:
+    async def recorded_result(self, key: RequestKey | None) -> tuple[str, ...] | None:
         """See ProviderStore."""
         if key is None:
             return None
@@ -85,7 +85,7 @@ class SqlProviderStore:
                 providers.c.organization_id == record.organization_id, providers.c.name == record.name
             )
             if conn.execute(taken).first() is not None:
-                raise name_taken(record.name)
+                raise ProviderNameTaken(record.name)
             row = {"id": record.id, "organization_id": record.organization_id, "name": record.name}
             times = {"created_at": record.created_at, "updated_at": record.updated_at}
             conn.execute(providers.insert(), {**row, **times, "document": _ENCODE(record)})
@@ -143,7 +143,7 @@ class SqlProviderStore:
 
         await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: effect(conn)))
 
-    async def record(self, key: RequestKey | None, result: Sequence[str]) -> None:
+    async def record_result(self, key: RequestKey | None, result: Sequence[str]) -> None:
         """See ProviderStore."""
         if key is not None:
             await self._database.write(lambda conn: self._ledger.once(conn, key, lambda: result))
@@ -177,7 +177,7 @@ def _found(conn: sa.Connection, organization_id: str, provider_id: str) -> Provi
     )
     document: Any = conn.execute(query).scalar()
     if document is None:
-        raise provider_missing(provider_id)
+        raise ProviderNotFound(provider_id)
     return _RECORD.decode(document)
 
 

@@ -16,7 +16,7 @@ from mnemesh_kit.sql import Database
 from mnemesh_orchestrator.errors import NoPendingApproval, RunUnderWay
 from mnemesh_orchestrator.model.agents import Correction
 from mnemesh_orchestrator.model.approvals import Approval, ApprovalAnswer
-from mnemesh_orchestrator.model.claims import Claim, StartedRun, Undone
+from mnemesh_orchestrator.model.claims import Claim, StartedRun, UnfinishedDecision
 from mnemesh_orchestrator.model.events import RunEvent
 from mnemesh_orchestrator.model.journal import JournalEntry
 from mnemesh_orchestrator.model.leases import Lease
@@ -97,7 +97,7 @@ class SqlRunStore:
 
         return await self._database.write(write)
 
-    async def repeated(self, key: RequestKey | None, run: Run) -> Run | None:
+    async def find_repeated(self, key: RequestKey | None, run: Run) -> Run | None:
         """See RunStore."""
         return await self._database.read(lambda conn: self._replayed(conn, key, run))
 
@@ -225,7 +225,7 @@ class SqlRunStore:
 
         return await self._database.write(write, name="runs.finish")
 
-    async def undone(self, conversation_id: str, approval_id: str) -> Undone | None:
+    async def unfinished_decision(self, conversation_id: str, approval_id: str) -> UnfinishedDecision | None:
         """See RunStore."""
         return await self._database.read(lambda conn: _undone(conn, conversation_id, approval_id))
 
@@ -320,7 +320,7 @@ def _forget_journal(conn: sa.Connection, run: Run) -> None:
     conn.execute(sql.FORGET_JOURNAL_OF_STEP, {"its_conversation": run.conversation_id, **step})
 
 
-def _undone(conn: sa.Connection, conversation_id: str, approval_id: str) -> Undone | None:
+def _undone(conn: sa.Connection, conversation_id: str, approval_id: str) -> UnfinishedDecision | None:
     run_id = approvals.decided_by(conn, conversation_id, approval_id)
     row = conn.execute(sa.select(runs).where(runs.c.id == run_id)).first()
     resumption = None if row is None else decode_run(row).resumes
@@ -328,7 +328,7 @@ def _undone(conn: sa.Connection, conversation_id: str, approval_id: str) -> Undo
         return None
     place = {"its_conversation": conversation_id, "its_step": resumption.asked.step_id}
     rows = conn.execute(sql.JOURNAL_OF_STEP, place).scalars().all()
-    return Undone(resumption, tuple(decode_entry(row) for row in rows))
+    return UnfinishedDecision(resumption, tuple(decode_entry(row) for row in rows))
 
 
 def _newest_event(conn: sa.Connection, run_id: str) -> int:

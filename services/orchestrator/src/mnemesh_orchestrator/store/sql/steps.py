@@ -60,7 +60,7 @@ class SqlStepStore:
             raise NotFound(f"No trace of step {step_id} is kept.", resource_id=step_id)
         return trace
 
-    async def judge(
+    async def set_feedback(
         self, key: RequestKey | None, organization_id: str, step_id: str, feedback: str | None, tags: Sequence[str]
     ) -> Step:
         """See StepStore."""
