@@ -338,7 +338,7 @@ async def test_a_pending_approval_outlives_a_compaction(world: World, speaker: S
     speaker.turn = lambda request: done
     await process.answer(agent, *(Approve(made.id) for made in still.calls))
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
-    assert world.archival.texts(agent.id) == ["one"]
+    assert await world.archival.texts(agent.id) == ["one"]
     require_valid(world.window(agent).messages)
 
 
@@ -400,7 +400,7 @@ async def test_an_episode_that_recall_refuses_does_not_stop_an_agent(
     agent = await episodic_agent(world, process)
     speaker.summary = memories
     await talk(process, agent, 9, "Remember: the boat is red.")
-    world.episodes.refuses = error
+    world.recall.refuses = error
     assert "- the boat is red." in await compact(process, agent)
     assert roles(world.window(agent).messages)[1] == "summary"
 
@@ -413,13 +413,12 @@ async def test_a_fact_that_was_closed_meanwhile_is_learned_anew(
     await talk(process, agent, 6, "Remember: the boat is blue.")
 
     def meanwhile(request: LlmRequest) -> Item:
-        world.episodes.closed[old.id] = "fact-of-another"
+        world.episodes.invalidate(old)
         return memories(request)
 
     speaker.summary = meanwhile
     await compact(process, agent)
     assert world.episodes.texts(agent.id) == ["the boat is blue."]
-    assert world.episodes.closed == {old.id: "fact-of-another"}
     assert len(world.episodes.commits) == 1
 
 

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from mnemesh_kit.ids import derive_id
 from mnemesh_orchestrator.compaction.chunked_summary import MAX_PARTS
 from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_types.messages import Message, Role, TextPart, ToolCall, ToolReturn, ToolStatus
@@ -16,22 +17,20 @@ async def test_ten_thousand_messages_in_one_window_are_made_to_fit(
     world: World, process: Process, speaker: Speaker
 ) -> None:
     agent = await small_agent(world, process)
-    window = world.window(agent)
     now = world.clock.now()
     messages: list[Message] = []
-    for number in range(2_500):
+    for number in range(2_499):
         at = now + timedelta(seconds=number)
         made = ToolCall(f"call-{number}", "archival_memory_search", "{}")
         returned = ToolReturn.from_text(made.id, made.name, ToolStatus.SUCCESS, f"nothing {number}")
         said = TOLD if number == 3 else f"{number}: {LONG[:80]}"
         messages += [
-            Message(f"message-u-{number}", Role.USER, at, (TextPart(said),)),
-            Message(f"message-c-{number}", Role.ASSISTANT, at, tool_calls=(made,)),
-            Message(f"message-r-{number}", Role.TOOL, at, tool_returns=(returned,)),
-            Message(f"message-a-{number}", Role.ASSISTANT, at, (TextPart("Fine."),)),
+            Message(derive_id("message", "u", str(number)), Role.USER, at, (TextPart(said),)),
+            Message(derive_id("message", "c", str(number)), Role.ASSISTANT, at, tool_calls=(made,)),
+            Message(derive_id("message", "r", str(number)), Role.TOOL, at, tool_returns=(returned,)),
+            Message(derive_id("message", "a", str(number)), Role.ASSISTANT, at, (TextPart("Fine."),)),
         ]
-    ids = [window.messages[0].id, *(message.id for message in messages)]
-    await world.recall.replace_context("load", agent.id, window.conversation_id, window.version, ids, messages)
+    world.recall.fill(agent.id, agent.default_conversation_id, messages)
     await process.send(agent, "What now?")
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
     after = world.window(agent).messages

@@ -53,7 +53,7 @@ async def test_a_pending_approval_outlives_compactions(
     speaker.turn, speaker.used = lambda request: heartbeat, 100
     await process.answer(agent, *(Approve(made.id) for made in still.calls))
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
-    assert world.archival.texts(agent.id) == ["one"]
+    assert await world.archival.texts(agent.id) == ["one"]
     require_valid(world.window(agent).messages)
     assert roles(world.window(agent).messages).count("summary") == 1
     await process.worker.stop()

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from mnemesh_kit.ids import derive_id
 from mnemesh_orchestrator.compaction.modes import MODES
 from mnemesh_orchestrator.compaction.tokens import Tokenizer, schemas_tokens
 from mnemesh_orchestrator.llm.anthropic_messages.render import render_body as anthropic
@@ -60,21 +61,18 @@ def some_turns(world: World, first: int) -> list[Message]:
         made = ToolCall(f"call-{number}", "archival_memory_search", "{}")
         returned = ToolReturn.from_text(made.id, made.name, ToolStatus.SUCCESS, f"nothing {number}")
         said = f"Remember: {NEEDLE}" if number == 3 else f"{number}: All work and no play makes a long day."
-        run = {"run_id": f"run-{number}"}
+        run = {"run_id": derive_id("run", str(number))}
         messages += [
-            Message(f"message-u-{number}", Role.USER, at, (TextPart(said),), **run),
-            Message(f"message-c-{number}", Role.ASSISTANT, at, tool_calls=(made,), **run),
-            Message(f"message-r-{number}", Role.TOOL, at, tool_returns=(returned,), **run),
-            Message(f"message-a-{number}", Role.ASSISTANT, at, (TextPart("Fine."),), **run),
+            Message(derive_id("message", "u", str(number)), Role.USER, at, (TextPart(said),), **run),
+            Message(derive_id("message", "c", str(number)), Role.ASSISTANT, at, tool_calls=(made,), **run),
+            Message(derive_id("message", "r", str(number)), Role.TOOL, at, tool_returns=(returned,), **run),
+            Message(derive_id("message", "a", str(number)), Role.ASSISTANT, at, (TextPart("Fine."),), **run),
         ]
     return messages
 
 
 async def load(world: World, agent: Agent, messages: Sequence[Message]) -> None:
-    window = world.window(agent)
-    ids = [message.id for message in (*window.messages, *messages)]
-    place = (agent.id, window.conversation_id, window.version)
-    await world.recall.replace_context(f"load-{window.version}", *place, ids, messages)
+    world.recall.fill(agent.id, agent.default_conversation_id, messages)
 
 
 def tokens(request: LlmRequest) -> int:

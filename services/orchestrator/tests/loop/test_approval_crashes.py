@@ -118,8 +118,8 @@ async def live(world: World, agent: Agent, point: int | None) -> None:
     await dead(process)
 
 
-def require_effects(world: World, agent: Agent) -> None:
-    assert world.archival.texts(agent.id) == ["one"]
+async def require_effects(world: World, agent: Agent) -> None:
+    assert await world.archival.texts(agent.id) == ["one"]
     assert world.blocks.value(agent.id, "human") == "Ada\nof London"
     assert len(world.blocks.effects) == len(set(world.blocks.effects)) == 2
 
@@ -143,7 +143,7 @@ async def test_approval_and_its_answer_survive_a_crash_at_every_point(
 
         agent = await born()
         await live(world, agent, None)
-        require_effects(world, agent)
+        await require_effects(world, agent)
         points, expected = world.faults.points, transcript(world, agent)
         assert points > 60
         assert len(world.model.requests) == len(script)
@@ -158,7 +158,7 @@ async def test_approval_and_its_answer_survive_a_crash_at_every_point(
             await whole(second, agent)
             assert transcript(world, agent) == expected, where
             require_valid(world.window(agent).messages)
-            require_effects(world, agent)
+            await require_effects(world, agent)
             runs = (await second.runs.list(ME, RunFilter(agent_ids=(agent.id,)), ALL)).items
             assert sorted(run.stop_reason or "" for run in runs) == ["end_turn", "requires_approval"], where
             assert all(run.status is RunStatus.COMPLETED for run in runs), where
@@ -199,7 +199,7 @@ async def test_cancellation_continues_after_a_crash(world: World) -> None:
         await second.recover()
         require_valid(world.window(agent).messages)
         assert await second.approvals._store.pending(ApprovalFilter()) == ()
-        assert world.archival.texts(agent.id) == []
+        assert await world.archival.texts(agent.id) == []
         assert sum(message.role is Role.TOOL for message in world.turn(agent)) == 1
         await second.worker.stop()
 

@@ -62,7 +62,7 @@ async def test_a_gated_call_stops_the_run_and_is_asked_for(world: World, process
     assert told(events)[-2] == StopEvent(StopReason.REQUIRES_APPROVAL, RunStatus.COMPLETED)
     run = await process.outcome(agent)
     assert (run.status, run.stop_reason) == (RunStatus.COMPLETED, StopReason.REQUIRES_APPROVAL)
-    assert world.archival.texts(agent.id) == []
+    assert await world.archival.texts(agent.id) == []
     said, called, request = world.turn(agent)
     assert (said.role, called.role, request.role) == (Role.USER, Role.ASSISTANT, Role.APPROVAL)
     assert request.tool_calls == called.tool_calls
@@ -82,7 +82,7 @@ async def test_an_approved_call_is_run_and_the_turn_goes_on(world: World, proces
     events = await process.answer(agent, *approve(*asked(first)))
     assert kinds(events) == ["approval_response", "tool_return", "assistant", "StopEvent", "UsageEvent"]
     assert shown(events, "approval_response").approval_request_id == shown(first, "approval_request").message_id
-    assert world.archival.texts(agent.id) == ["one"]
+    assert await world.archival.texts(agent.id) == ["one"]
     assert [message.role.value for message in world.turn(agent)] == [
         "user",
         "assistant",
@@ -105,7 +105,7 @@ async def test_a_denial_is_an_error_return_with_its_reason(world: World, process
     world.model.follow(call("archival_memory_insert", content="one"), say("All right."))
     first = await process.send(agent, "Keep one.")
     await process.answer(agent, *deny(*asked(first)))
-    assert world.archival.texts(agent.id) == []
+    assert await world.archival.texts(agent.id) == []
     returned = world.turn(agent)[4].tool_returns[0]
     assert (returned.status, returned.text) == (ToolStatus.ERROR, DENIED)
     assert lines(world.turn(agent))[-1] == "assistant text: All right."
@@ -136,7 +136,7 @@ async def test_an_approved_call_chains_as_the_model_asked(world: World, process:
     first = await process.send(agent, "Keep one.")
     assert '"request_heartbeat"' not in shown(first, "approval_request").tool_calls[0].arguments
     await process.answer(agent, *approve(*asked(first)))
-    assert world.archival.texts(agent.id) == ["one"]
+    assert await world.archival.texts(agent.id) == ["one"]
     assert len(world.model.requests) == (2 if heartbeat else 1)
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
     require_valid(world.window(agent).messages)
@@ -161,7 +161,7 @@ async def test_ungated_calls_wait_and_run_in_order(world: World, process: Proces
     assert world.blocks.value(agent.id, "human") == "Nothing yet."
     await process.answer(agent, *approve(ids[0]), *deny(ids[1]))
     assert world.blocks.value(agent.id, "human") == "Ada"
-    assert world.archival.texts(agent.id) == ["one"]
+    assert await world.archival.texts(agent.id) == ["one"]
     _, called, request, _, returned, _ = world.turn(agent)
     assert [made.name for made in called.tool_calls] == [made.name for made in script.tool_calls]
     assert [item.tool_call_id for item in returned.tool_returns] == [made.id for made in called.tool_calls]
@@ -186,7 +186,7 @@ async def test_the_decisions_must_be_about_exactly_the_calls(world: World, proce
     assert await pending(process, agent) is not None
     assert len((await process.runs.list(ME, RunFilter(), PageQuery(9, ascending=True))).items) == 1
     await process.answer(agent, *approve(two, one))
-    assert world.archival.texts(agent.id) == ["one", "two"]
+    assert await world.archival.texts(agent.id) == ["one", "two"]
 
 
 async def test_a_message_is_refused_while_an_approval_is_pending(world: World, process: Process) -> None:
@@ -234,7 +234,7 @@ async def test_the_same_answer_again_is_the_same_run(world: World, process: Proc
     assert again[0].run_id == events[0].run_id
     with pytest.raises(NoPendingApproval, match="otherwise"):
         await process.answer(agent, *deny(*asked(first)), request=request)
-    assert world.archival.texts(agent.id) == ["one"]
+    assert await world.archival.texts(agent.id) == ["one"]
 
 
 async def test_the_same_request_again_is_the_same_run(world: World, process: Process) -> None:
@@ -257,7 +257,7 @@ async def test_one_of_many_concurrent_decisions_wins(world: World, process: Proc
     assert all(isinstance(item, list | NoPendingApproval) for item in came)
     require_valid(world.window(agent).messages)
     assert len(world.model.requests) == 2
-    assert len(world.archival.texts(agent.id)) <= 1
+    assert len(await world.archival.texts(agent.id)) <= 1
 
 
 async def test_further_messages_follow_the_tool_returns(world: World, process: Process) -> None:
@@ -306,7 +306,7 @@ async def test_setting_of_the_agent_overrides_rules_and_defaults(world: World, p
     assert len(world.tools.executed) == 1
     await process.agents.set_tool_approval(ME, None, agent.id, "archival_memory_insert", requires=False)
     await process.send(agent, "Keep one.")
-    assert world.archival.texts(agent.id) == ["one"]
+    assert await world.archival.texts(agent.id) == ["one"]
     await process.agents.set_tool_approval(ME, None, agent.id, "memory_insert", requires=True)
     agent = await process.agents.attach_tool(ME, None, agent.id, None, "memory_insert")
     assert agent.tool("memory_insert") is not None
@@ -368,7 +368,7 @@ async def test_turn_may_request_approval_twice(world: World, process: Process) -
     second = await process.answer(agent, *approve(*asked(first)))
     assert kinds(second) == ["approval_response", "tool_return", "approval_request", "StopEvent", "UsageEvent"]
     await process.answer(agent, *approve(*asked(second)))
-    assert world.archival.texts(agent.id) == ["one", "two"]
+    assert await world.archival.texts(agent.id) == ["one", "two"]
     require_valid(world.window(agent).messages)
 
 
@@ -394,7 +394,7 @@ async def test_cancellation_withdraws_the_approval_request(world: World, process
     assert await pending(process, agent) is None
     with pytest.raises(NoPendingApproval):
         await process.answer(agent, *approve(*asked(first)))
-    assert world.archival.texts(agent.id) == []
+    assert await world.archival.texts(agent.id) == []
     assert world.blocks.value(agent.id, "human") == "Nothing yet."
     assert (await process.outcome(agent)).status is RunStatus.CANCELLED
     await process.send(agent, "Hello?")
@@ -436,7 +436,7 @@ async def test_fork_of_a_waiting_conversation_accepts_messages(world: World, pro
     require_valid(world.recall.window(fork.id).messages)
     await process.answer(agent, *approve(*asked(first)))
     require_valid(world.window(agent).messages)
-    assert world.archival.texts(agent.id) == ["one"]
+    assert await world.archival.texts(agent.id) == ["one"]
 
 
 async def test_unanswered_approval_is_denied_after_its_timeout(world: World) -> None:
@@ -470,7 +470,7 @@ async def test_cancelling_the_answering_run_leaves_a_return_for_each_call(world:
     stuck, go = asyncio.Event(), asyncio.Event()
 
     async def hold(name: str) -> None:
-        if name == "archival.insert" and world.archival.texts(agent.id):
+        if name == "archival.insert" and await world.archival.texts(agent.id):
             stuck.set()
             await go.wait()
 
@@ -496,7 +496,7 @@ async def test_unavailable_service_delays_the_answer(world: World, process: Proc
     first = await process.send(agent, "Keep one.")
     process.faults.away = {"recall.": 3, "blocks.": 2, "archival.insert": 2}
     await process.answer(agent, *approve(*asked(first)))
-    assert world.archival.texts(agent.id) == ["one"]
+    assert await world.archival.texts(agent.id) == ["one"]
     assert (await process.outcome(agent)).stop_reason is StopReason.END_TURN
 
 

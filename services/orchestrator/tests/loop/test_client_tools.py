@@ -61,7 +61,7 @@ async def test_client_tool_hides_a_server_tool_of_its_name(world: World, process
     assert [tool.description for tool in world.model.last.tools if tool.name == name] == ["The client's own."]
     await process.answer(agent, returned(*asked(first), text="by me"))
     assert world.tools.executed == []
-    assert world.archival.texts(agent.id) == []
+    assert await world.archival.texts(agent.id) == []
     assert world.turn(agent)[4].tool_returns[0].text == "by me"
 
 

@@ -126,7 +126,7 @@ async def test_a_call_against_the_rules_is_refused_with_hints_and_control_return
     insert = call("archival_memory_insert", content="tea", request_heartbeat=True)
     world.model.follow(insert, insert, call("send_message", message="Once is enough."))
     await process.send(agent)
-    assert world.archival.texts(agent.id) == ["tea"]
+    assert await world.archival.texts(agent.id) == ["tea"]
     refused = [item for message in world.turn(agent, 4) for item in message.tool_returns][1].text
     assert refused.startswith("[ToolConstraintError] Cannot call archival_memory_insert, valid tools include: [")
     assert "\t- archival_memory_insert: at most 1 use(s) per response" in refused
@@ -141,7 +141,7 @@ async def test_a_count_of_two_permits_two_calls(world: World, process: Process) 
         call("send_message", message="Kept."),
     )
     await process.send(agent)
-    assert world.archival.texts(agent.id) == ["one", "two"]
+    assert await world.archival.texts(agent.id) == ["one", "two"]
     assert "archival_memory_insert" not in [tool.name for tool in world.model.last.tools]
 
 
@@ -273,7 +273,7 @@ async def test_speaking_tool_and_argument_are_configurable(world: World, process
         body.tool_calls[0].name for body in told(events) if isinstance(body, MessageEvent) and body.kind == "tool_call"
     ]
     assert called == ["send_message"]
-    assert world.archival.texts(agent.id) == ["It is noted."], "it is run as well"
+    assert await world.archival.texts(agent.id) == ["It is noted."], "it is run as well"
 
 
 async def test_every_request_requires_a_tool(world: World, process: Process) -> None:

@@ -51,7 +51,7 @@ async def test_outage_at_any_call_delays_the_run_and_changes_nothing(
             assert heard == told, where
             assert transcript(world, agent) == expected, where
             require_valid(world.window(agent).messages)
-            require_each_effect_once(world, agent)
+            await require_each_effect_once(world, agent)
             assert len(world.model.requests) == len(script), f"{where}: an answer was asked for again"
             assert len(world.recall.rows[agent.id]) == len(world.window(agent).messages), where
             if effect == "none" and name != "archival.summary":

@@ -39,7 +39,7 @@ async def test_turn_continues_after_every_tool_until_plain_text(world: World, pr
     )
     events = await process.send(agent, "I am Ada, and I like tea.")
     assert kinds(events) == ["tool_call", "tool_return"] * 3 + ["assistant", "StopEvent", "UsageEvent"]
-    assert world.archival.texts(agent.id) == ["Ada likes tea."]
+    assert await world.archival.texts(agent.id) == ["Ada likes tea."]
     assert world.blocks.value(agent.id, "human") == "Ada"
     turn = lines(world.turn(agent))
     assert turn[:3] == [
@@ -65,7 +65,7 @@ async def test_a_provider_that_repeats_its_call_ids_loses_nothing(world: World, 
         call("archival_memory_insert", content="one"), call("archival_memory_insert", content="two"), say("Done.")
     )
     await process.send(agent)
-    assert world.archival.texts(agent.id) == ["one", "two"]
+    assert await world.archival.texts(agent.id) == ["one", "two"]
     calls = [made for message in world.turn(agent) for made in message.tool_calls]
     assert {made.provider_id for made in calls} == {"call_1"}
     assert len({made.id for made in calls}) == 2
@@ -202,7 +202,7 @@ async def test_a_required_tool_is_not_called_by_a_call_that_could_not_run(world:
         call("archival_memory_insert"), say("Done?"), call("archival_memory_insert", content="kept"), say("Done.")
     )
     await process.send(agent)
-    assert world.archival.texts(agent.id) == ["kept"]
+    assert await world.archival.texts(agent.id) == ["kept"]
     assert lines(world.turn(agent))[-1] == "assistant text: Done."
 
 

@@ -60,7 +60,7 @@ async def test_first_tool_with_unreadable_arguments_must_still_run_first(world: 
     world.model.follow(call("archival_memory_insert"), call("archival_memory_insert", content="x"), say("Done."))
     await process.send(agent)
     assert offered(world.model.requests[1]) == ["archival_memory_insert"]
-    assert world.archival.texts(agent.id) == ["x"]
+    assert await world.archival.texts(agent.id) == ["x"]
 
 
 async def test_call_of_an_unknown_tool_does_not_lift_a_parent_rule(world: World, process: Process) -> None:
@@ -85,7 +85,7 @@ async def test_prefilled_argument_may_be_missing_in_the_call(world: World, proce
     )
     world.model.follow(call("archival_memory_insert"), say("Done."))
     await process.send(agent)
-    assert world.archival.texts(agent.id) == ["by rule"]
+    assert await world.archival.texts(agent.id) == ["by rule"]
 
 
 async def test_a_child_is_prefilled_right_after_its_parent(world: World, process: Process) -> None:

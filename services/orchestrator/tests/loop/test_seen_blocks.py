@@ -136,7 +136,7 @@ async def test_unseen_block_is_not_overwritten(world: World, process: Process) -
     (plan,) = world.blocks.held[other.id]
 
     def attach() -> None:
-        world.blocks._give(agent.id, plan)
+        world.blocks.give(agent.id, plan)
 
     world.model.script = while_asked(
         call("memory_rethink", label="plan", new_memory="x"), say("I see."), meanwhile=attach

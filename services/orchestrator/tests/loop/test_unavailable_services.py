@@ -58,7 +58,7 @@ async def test_step_waits_for_an_unavailable_service(world: World, process: Proc
     assert len(world.waits) == 4
     assert world.waits[-1] > world.waits[0]
     assert (await process.outcome(agent)).status is RunStatus.COMPLETED
-    assert world.archival.texts(agent.id) == ["tea"]
+    assert await world.archival.texts(agent.id) == ["tea"]
     assert lines(world.turn(agent))[-1] == "assistant text: Kept."
     assert len(world.model.requests) == 2
 
@@ -72,7 +72,7 @@ async def test_effect_with_a_lost_answer_takes_place_once(world: World, process:
     world.faults.lost = {lost: 2}
     await process.send(agent)
     assert len(world.waits) == 2
-    assert world.archival.texts(agent.id) == ["tea"]
+    assert await world.archival.texts(agent.id) == ["tea"]
     assert world.blocks.value(agent.id, "human") == "Nothing yet.\nAda"
     require_valid(world.window(agent).messages)
     assert len(world.recall.rows[agent.id]) == len(world.window(agent).messages)

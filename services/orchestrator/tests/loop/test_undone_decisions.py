@@ -62,7 +62,7 @@ async def test_next_run_executes_the_decision_before_its_own_input(world: World,
     await failed(process, agent, approved(events), away)
     world.model.follow(say("Kept, and hello."))
     await process.send(agent, "Hello?")
-    assert world.archival.texts(agent.id) == ["one"]
+    assert await world.archival.texts(agent.id) == ["one"]
     assert [name for name, _ in world.tools.executed] == ["launch"]
     window = world.window(agent).messages
     require_valid(window)
@@ -81,7 +81,7 @@ async def test_retry_executes_the_decision(world: World, process: Process) -> No
     run = await failed(process, agent, approved(events), "archival.")
     world.model.follow(say("Kept."))
     assert (await retried(process, run)).stop_reason is StopReason.END_TURN
-    assert world.archival.texts(agent.id) == ["one"]
+    assert await world.archival.texts(agent.id) == ["one"]
     assert [name for name, _ in world.tools.executed] == ["launch"]
     require_valid(world.window(agent).messages)
     assert lines(world.window(agent).messages)[-1] == "assistant text: Kept."
@@ -97,7 +97,7 @@ async def test_decision_may_fail_more_than_once(world: World, process: Process) 
     process.faults.away = {}
     world.model.follow(say("Kept, and hello."))
     await retried(process, second)
-    assert world.archival.texts(agent.id) == ["one"]
+    assert await world.archival.texts(agent.id) == ["one"]
     assert [name for name, _ in world.tools.executed] == ["launch"]
     require_valid(world.window(agent).messages)
     assert lines(world.window(agent).messages)[-2:] == ["user text: Hello?", "assistant text: Kept, and hello."]
@@ -135,7 +135,7 @@ async def test_call_with_unknown_outcome_does_not_run_again(world: World) -> Non
     world.model.follow(say("I do not know."))
     await second.send(agent, "And?")
     assert len(world.tools.executed) == 1
-    assert world.archival.texts(agent.id) == ["one"]
+    assert await world.archival.texts(agent.id) == ["one"]
     assert returns(world, agent)[-1] == f"tool error of launch: {INTERRUPTED}"
     require_valid(world.window(agent).messages)
 

@@ -43,7 +43,7 @@ async def test_what_the_user_just_said_is_looked_for_in_the_archive_and_names_in
     (returned,) = (item for item in returns if item.name == "search_memory")
     found = json.loads(returned.text)
     assert [hit["content"] for hit in found["archival_search_results"]] == ["Where was it? At Luigi's."]
-    assert [hit["content"] for hit in found["convo_keyword_search_results"]["Luigi"]] == ["Luigi is ill."]
+    assert "Luigi is ill." in [hit["content"] for hit in found["convo_keyword_search_results"]["Luigi"]]
     assert found["convo_keyword_search_results"]["pizza"] == []
 
 
@@ -101,7 +101,7 @@ async def test_the_transcript_is_stored_in_chunks_and_the_block_about_the_user_r
         call("finish_rethinking_memory"),
     )
     events = await process.send(agent, TRANSCRIPT)
-    assert world.archival.texts(agent.id) == [
+    assert await world.archival.texts(agent.id) == [
         "Family.\n\nuser: My sister is called Mia.",
         "Music may be a present.\n\nassistant: Noted.\nuser: She plays the cello\nand sings.",
     ]
@@ -142,7 +142,7 @@ async def test_chunks_that_are_not_there_store_nothing(
     returned = next(item for message in world.turn(agent, 2) for item in message.tool_returns)
     assert returned.status is ToolStatus.ERROR
     assert problem in returned.text
-    assert world.archival.texts(agent.id) == []
+    assert await world.archival.texts(agent.id) == []
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ async def test_stream_continues_when_another_replica_resumes_the_run(
     await process.idle()
     assert world.window(agent) == before
     assert lines(world.turn(agent))[-1] == "assistant text: From the other."
-    assert world.archival.texts(agent.id) == ["tea"]
+    assert await world.archival.texts(agent.id) == ["tea"]
     require_valid(world.window(agent).messages)
 
 

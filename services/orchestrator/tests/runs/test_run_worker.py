@@ -96,7 +96,7 @@ async def test_stop_releases_runs_for_any_process(world: World) -> None:
     assert [message.text for message in world.turn(agent) if message.text] == [
         "Hello", "Kept.", "And then?", "Nothing.", "Too late?", "No.",
     ]  # fmt: skip
-    assert world.archival.texts(agent.id) == ["tea"]
+    assert await world.archival.texts(agent.id) == ["tea"]
     require_valid(world.window(agent).messages)
 
 
@@ -126,7 +126,7 @@ async def test_expired_lease_commits_nothing_twice(world: World) -> None:
     await second.recover()
     held.released.set()
     await first.idle()
-    assert world.archival.texts(agent.id) == ["tea"]
+    assert await world.archival.texts(agent.id) == ["tea"]
     assert lines(world.turn(agent))[-1] == "assistant text: Kept by the second."
     require_valid(world.window(agent).messages)
 

@@ -48,7 +48,7 @@ from mnemesh_types.messages import ApprovalDecision, Message, Role, TextPart
 
 from .faults import Death, Faults, watched
 from .model import OneProvider, ScriptedModel
-from .tiers import Archival, Blocks, Episodes, Recall, Tools
+from .services import RealServices, real_services
 
 WATCHED_STORES = ("agents", "runs", "conversations", "leases", "approvals", "deltas")
 ME = DEFAULT_PRINCIPAL
@@ -182,6 +182,7 @@ class World:
 
     database: Database
     directory: Path
+    services: RealServices
     clock: FrozenClock = field(default_factory=FrozenClock)
     faults: Faults = field(default_factory=Faults)
     settings: ModelSettings = field(default_factory=lambda: ModelSettings(context_window=32_000))
@@ -192,9 +193,9 @@ class World:
     on_wait: Callable[[], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
-        self.blocks, self.episodes = Blocks(self.clock), Episodes(self.clock)
-        self.recall = Recall(self.episodes)
-        self.archival, self.tools = Archival(self.clock), Tools()
+        services = self.services
+        self.blocks, self.recall, self.episodes = services.blocks, services.recall, services.episodes
+        self.archival, self.tools = services.archival, services.tools
         self.model = ScriptedModel(self.faults)
 
     async def _sleep(self, seconds: float) -> None:
@@ -251,8 +252,10 @@ async def opened(directory: Path, url: str | None = None, **given: Any) -> Async
     """A world on an empty database, by default a fresh SQLite file."""
     database = Database.open(url or "sqlite:///:memory:")
     await database.migrate("mnemesh_orchestrator")
+    clock = given.setdefault("clock", FrozenClock())
     try:
-        yield World(database, directory, **given)
+        async with real_services(directory, clock) as services:
+            yield World(database, directory, services, **given)
     finally:
         await database.close()
 

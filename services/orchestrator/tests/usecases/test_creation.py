@@ -26,7 +26,7 @@ DRAFT = AgentDraft(
     system=SYSTEM,
     blocks=(NewBlock("human", "Ada."), NewBlock("persona", "A friend.", read_only=True)),
     tool_names=("probe",),
-    tool_sources=("def shout(text: str):\n    ...",),
+    tool_sources=('def shout(text: str):\n    """Shouts.\n\n    Args:\n        text: A text.\n    """',),
     tags=("b", "a", "b"),
 )
 
@@ -285,7 +285,8 @@ async def test_tools_come_and_go_once_per_request(world: World, process: Process
 
 
 async def test_a_built_in_tool_may_be_named_by_the_id_that_it_is_listed_under(world: World, process: Process) -> None:
-    listed, foreign = world.tools.add("memory_rethink", builtin=True), world.tools.add("run_code", builtin=True)
+    (listed,) = await world.tools.definitions((), ("memory_rethink",))
+    foreign = world.tools.list_builtin("run_code")
     agent = await process.lifecycle.create(ME, None, AgentDraft(AgentType.LETTA_V1, tool_ids=(listed.id,)))
     assert agent.tool("memory_rethink") == AttachedTool("memory_rethink")
     agent = await process.agents.detach_tool(ME, None, agent.id, listed.id, None)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from mnemesh_orchestrator.model.agents import Agent, AgentType, AttachedTool
 from mnemesh_orchestrator.model.compaction import CompactionSettings
-from mnemesh_orchestrator.model.episodes import MemoryScope
 from mnemesh_orchestrator.model.rules import ContinueLoop
 
 from ..support.model import call, say
@@ -62,7 +61,7 @@ async def test_in_a_turn_it_finds_what_is_the_agents_or_shared_with_it(
     stranger = await world.agent(process, kind, compaction_settings=EPISODIC)
     world.episodes.add(agent.id, "our boat is red")
     world.episodes.add(stranger.id, "their boat is blue")
-    world.episodes._add(MemoryScope("", "crew"), "the crew's boat is green", (), 0.5, None, set())
+    world.episodes.add("", "the crew's boat is green", name="crew")
     heartbeat = {} if kind is AgentType.LETTA_V1 else {"request_heartbeat": True, "thinking": "Hm."}
     done = say("Red.") if kind is AgentType.LETTA_V1 else call("send_message", message="Red.", thinking="Hm.")
     world.model.follow(call(NAME, query="boat", **heartbeat), done)

@@ -69,12 +69,12 @@ async def test_a_built_in_tool_takes_effect_once_per_request(world: World, proce
     for _ in range(2):
         returned = await run(process, agent, "archival_memory_insert", key(), content="The key is under the mat.")
         assert (returned.name, returned.status) == ("archival_memory_insert", ToolStatus.SUCCESS)
-    assert world.archival.texts(agent.id) == ["The key is under the mat."]
+    assert await world.archival.texts(agent.id) == ["The key is under the mat."]
     with pytest.raises(RequestIdReused):
         await run(process, agent, "archival_memory_insert", key(fingerprint="other"), content="Other.")
     for _ in range(2):
         await run(process, agent, "archival_memory_insert", content="Twice.")
-    assert len(world.archival.texts(agent.id)) == 3
+    assert len(await world.archival.texts(agent.id)) == 3
     edited = await run(process, agent, "memory_insert", label="human", new_str="Ada")
     assert edited.status is ToolStatus.SUCCESS
     assert "Ada" in world.blocks.value(agent.id, "human")
@@ -85,7 +85,7 @@ async def test_what_a_tool_refuses_is_an_error_return(world: World, process: Pro
     for arguments in ({}, {"content": "x", "surplus": 1}, {"content": 7}):
         returned = await run(process, agent, "archival_memory_insert", **arguments)
         assert returned.status is ToolStatus.ERROR
-    assert world.archival.texts(agent.id) == []
+    assert await world.archival.texts(agent.id) == []
     for text in ("[1]", "{", '{"content": '):
         with pytest.raises(InvalidArgument) as raised:
             await process.tool_runner.run(ME, None, agent.id, "archival_memory_insert", text)
