@@ -24,6 +24,7 @@ async def _bench(out: Path, *arguments: str) -> tuple[dict[str, Any], str, str]:
     return json.loads(out.read_text()), printed.decode(), told.decode()
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 async def test_a_quick_run_measures_every_kind_of_call_on_postgresql(tmp_path: Path) -> None:
     found, printed, _ = await _bench(tmp_path / "tiers.json", "--engine", "postgresql")
