@@ -37,6 +37,7 @@ _CREDENTIALS_IN_URL = re.compile(r"//[^/@]*@")
 _ASKED_AGAIN_AFTER: Final = 60.0
 _HOLDS_FOR: Final = 300.0
 """Local servers load their models with other windows while mnemesh runs."""
+_KEPT_INFOS: Final = 256
 _ALL_MODELS: Final = "/v1/models?limit=1000"
 
 
@@ -103,6 +104,7 @@ class Provider:
         self._provider_id = provider_id
         self._monotonic = monotonic
         self._served: dict[str, ServedModel] | None = None
+        self._infos: dict[tuple[str, int | None], ModelInfo] = {}
         self._asked_at: float | None = None
         self._asking = asyncio.Lock()
         self._in_use = 0
@@ -131,6 +133,7 @@ class Provider:
         """Stores the models that the provider listed."""
         self._served = {model.name: model for model in language_models(self.settings, served)}
         self.refreshed_at = refreshed_at
+        self._infos.clear()
 
     async def learn(self, *, refresh: bool = False) -> None:
         """Reads the list once. An unreachable provider is called again after a minute."""
@@ -170,6 +173,14 @@ class Provider:
 
     def info(self, name: str, window: int | None = None) -> ModelInfo:
         """Returns the figures of a model. `window` precedes every other source."""
+        info = self._infos.get((name, window))
+        if info is None:
+            if len(self._infos) == _KEPT_INFOS:
+                self._infos.clear()
+            info = self._infos[name, window] = self._read_info(name, window)
+        return info
+
+    def _read_info(self, name: str, window: int | None) -> ModelInfo:
         settings = self.settings
         entry = known(_TABLES.get(settings.dialect.type, ()), name)
         served = (self._served or {}).get(name)
