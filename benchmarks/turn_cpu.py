@@ -8,7 +8,7 @@ from statistics import median
 
 import uvloop
 
-from benchmarks.agents import Connection, make_agent
+from benchmarks.agents import Connection, create_agent
 from benchmarks.mesh import fake_model, running_mesh
 from benchmarks.processes import difference
 from benchmarks.turns import wave
@@ -29,7 +29,7 @@ async def measure(data_dir: Path, windows: list[int], waves: int) -> dict[int, d
         Connection(mesh.config) as connection,
     ):
         found: dict[int, dict[str, float]] = {}
-        agents = [await make_agent(connection, model="one-step", stored=size, window=size) for size in windows]
+        agents = [await create_agent(connection, model="one-step", stored=size, window=size) for size in windows]
         costs: dict[int, list[dict[str, float]]] = {size: [] for size in windows}
         for number in range(waves + 1):
             for size, agent in zip(windows, agents, strict=True):
