@@ -36,7 +36,7 @@ from mnemesh_orchestrator.compaction.token_estimator import TokenEstimator
 from mnemesh_orchestrator.compaction.window_replacement import WindowReplacement
 from mnemesh_orchestrator.config import Config
 from mnemesh_orchestrator.errors import REMOTE
-from mnemesh_orchestrator.llm.credentials import CredentialSafe
+from mnemesh_orchestrator.llm.credentials import CredentialSealer
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.llm.registry import Providers
 from mnemesh_orchestrator.loop.context_budget import ContextBudget
@@ -175,7 +175,7 @@ def build(
     services: Services,
     *,
     models: ModelCatalog,
-    credentials: CredentialSafe,
+    credentials: CredentialSealer,
     processors: Processors,
     instance_id: str,
     clock: Clock,
@@ -274,11 +274,11 @@ async def assemble(config: Config, *, clock: Clock | None = None, ids: IdSource 
     await database.migrate("mnemesh_orchestrator")
     channels = Channels(errors=REMOTE, auth_key_file=config.auth_key_file)
     stores = Stores.sql(database, clock)
-    credentials = CredentialSafe(
+    credentials = CredentialSealer(
         SecretBox(config.secrets_key_file, config.data_path / "secrets.key" if is_sqlite else None)
     )
     models = ModelCatalog(
-        Providers(config.language_models), stores.providers, credentials.settings, is_shared=not is_sqlite
+        Providers(config.language_models), stores.providers, credentials.open_settings, is_shared=not is_sqlite
     )
     orchestrator = build(
         config,

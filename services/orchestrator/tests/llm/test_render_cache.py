@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mnemesh_orchestrator.llm import anthropic_messages, openai_chat, openai_responses
-from mnemesh_orchestrator.llm.history import turns
+from mnemesh_orchestrator.llm.history import history_turns
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.wire import encode_body
 from mnemesh_orchestrator.model.models import ModelInfo
@@ -96,9 +96,9 @@ def test_cached_rendering_is_never_stale(model: ModelInfo, render: Render, chang
 def test_turns_of_unchanged_messages_are_reused() -> None:
     cache = RenderCache()
     window = [message(0, Role.SYSTEM, "You are an agent."), *(message(n, Role.USER, f"{n}") for n in range(1, 60))]
-    first = turns(ask(OPENAI, *window), cache)
+    first = history_turns(ask(OPENAI, *window), cache)
     edited = replace(window[40], content=(TextPart("Edited."),))
-    second = turns(ask(OPENAI, *window[:40], edited, *window[41:]), cache)
+    second = history_turns(ask(OPENAI, *window[:40], edited, *window[41:]), cache)
     assert all(ours is theirs for ours, theirs in zip(first[1:40], second[1:40], strict=True))
     assert first[40] != second[40]
 

@@ -14,7 +14,7 @@ from mnemesh_kit.paging import PageQuery
 from mnemesh_kit.principal import DEFAULT_PRINCIPAL
 from mnemesh_kit.sql import Database
 from mnemesh_orchestrator.config import Config
-from mnemesh_orchestrator.llm.credentials import CredentialSafe
+from mnemesh_orchestrator.llm.credentials import CredentialSealer
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog
 from mnemesh_orchestrator.model.agents import Agent, AgentType
 from mnemesh_orchestrator.model.approvals import ApprovalAnswer
@@ -222,7 +222,7 @@ class World:
             stores,
             services,
             models=cast("ModelCatalog", OneProvider(self.model, self.settings)),
-            credentials=CredentialSafe(SecretBox(None, self.directory / "secrets.key")),
+            credentials=CredentialSealer(SecretBox(None, self.directory / "secrets.key")),
             processors=self.processors,
             instance_id=owner,
             clock=clock,

@@ -39,7 +39,7 @@ DEFAULT_LIMITS = CallLimits()
 
 
 async def with_retries(
-    ask: Callable[[], AsyncIterator[LlmEvent]],
+    attempt_call: Callable[[], AsyncIterator[LlmEvent]],
     limits: CallLimits,
     sleep: Sleep = asyncio.sleep,
     secrets: tuple[str, ...] = (),
@@ -54,13 +54,13 @@ async def with_retries(
     for attempt in range(1, limits.attempts + 1):
         has_begun = False
         try:
-            async with aclosing(ask()) as events:  # type: ignore[type-var]
+            async with aclosing(attempt_call()) as events:  # type: ignore[type-var]
                 async for event in events:
                     has_begun = True
                     yield event
             return
         except ProviderError as error:
-            error.without(secrets)
+            error.redact(secrets)
             wait = _wait(error, attempt)
             is_final = has_begun or not error.is_retryable or attempt == limits.attempts
             if is_final or waited + wait > limits.retry_budget_seconds:

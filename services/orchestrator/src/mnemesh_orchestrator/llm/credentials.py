@@ -8,13 +8,13 @@ from mnemesh_orchestrator.model.providers import Credentials, ProviderDraft, Pro
 from mnemesh_orchestrator.sealing import SecretBox
 
 
-class CredentialSafe:
+class CredentialSealer:
     """Seals each credential for the one provider that it belongs to."""
 
     def __init__(self, box: SecretBox) -> None:
         self._box = box
 
-    def sealed(self, record: ProviderRecord, given: Credentials) -> SealedCredentials:
+    def seal(self, record: ProviderRecord, given: Credentials) -> SealedCredentials:
         """Returns the credentials of the record after a change. No stored credential is opened.
 
         A key that is None is kept, an empty one is deleted. If headers are given, they replace all stored ones; a
@@ -23,43 +23,48 @@ class CredentialSafe:
         Raises:
             SecretsKeyMissing: this server cannot store secrets.
         """
-        before = record.credentials
-        headers = before.headers
+        stored = record.credentials
+        headers = stored.headers
         if given.headers:
-            stored = {name.lower(): value for name, value in before.headers}
-            kept = [
-                (name, stored.get(name.lower()) if value is None else self._box.seal(value, _header(record, name)))
+            stored_values = {name.lower(): value for name, value in stored.headers}
+            sealed = [
+                (
+                    name,
+                    stored_values.get(name.lower())
+                    if value is None
+                    else self._box.seal(value, _header_context(record, name)),
+                )
                 for name, value in given.headers
             ]
-            headers = tuple((name, value) for name, value in kept if value is not None)
+            headers = tuple((name, value) for name, value in sealed if value is not None)
         return SealedCredentials(
-            self._one(record, "api_key", before.api_key, given.api_key),
-            self._one(record, "access_key", before.access_key, given.access_key),
+            self._seal_one(record, "api_key", stored.api_key, given.api_key),
+            self._seal_one(record, "access_key", stored.access_key, given.access_key),
             headers,
         )
 
-    def settings(self, record: ProviderRecord) -> ProviderSettings:
+    def open_settings(self, record: ProviderRecord) -> ProviderSettings:
         """Returns the settings of a registered provider with its credentials.
 
         Raises:
             SecretUnreadable: they were sealed with a key that this server does not have.
         """
         sealed = record.credentials
-        api_key = None if sealed.api_key is None else self._box.open(sealed.api_key, _place(record, "api_key"))
-        headers = {name: self._box.open(value, _header(record, name)) for name, value in sealed.headers}
+        api_key = None if sealed.api_key is None else self._box.open(sealed.api_key, _context(record, "api_key"))
+        headers = {name: self._box.open(value, _header_context(record, name)) for name, value in sealed.headers}
         return replace(bare_settings(record.draft), api_key=api_key, headers=headers)
 
     def fingerprint(self, secret: str) -> str:
         """Returns a fingerprint that identifies the secret and reveals nothing about it.
 
-        Raises the errors of `sealed`.
+        Raises the errors of `seal`.
         """
         return self._box.fingerprint(secret)
 
-    def _one(self, record: ProviderRecord, name: str, before: bytes | None, given: str | None) -> bytes | None:
+    def _seal_one(self, record: ProviderRecord, name: str, stored: bytes | None, given: str | None) -> bytes | None:
         if given is None:
-            return before
-        return self._box.seal(given, _place(record, name)) if given else None
+            return stored
+        return self._box.seal(given, _context(record, name)) if given else None
 
 
 def bare_settings(draft: ProviderDraft) -> ProviderSettings:
@@ -86,9 +91,9 @@ def with_credentials(settings: ProviderSettings, given: Credentials) -> Provider
     )
 
 
-def _place(record: ProviderRecord, name: str) -> str:
+def _context(record: ProviderRecord, name: str) -> str:
     return f"{record.organization_id}/{record.id}/{name}"
 
 
-def _header(record: ProviderRecord, name: str) -> str:
-    return _place(record, f"header/{name.lower()}")
+def _header_context(record: ProviderRecord, name: str) -> str:
+    return _context(record, f"header/{name.lower()}")

@@ -48,14 +48,14 @@ class ProviderError(MnemeshError):
         retry_after: float | None = None,
         **metadata: str,
     ) -> None:
-        stated = {} if status is None else {"status": str(status)}
-        hint = {} if retry_after is None else {"retry_after_seconds": f"{retry_after:g}"}
-        super().__init__(message, provider=provider, **stated, **hint, **metadata)
+        status_metadata = {} if status is None else {"status": str(status)}
+        retry_metadata = {} if retry_after is None else {"retry_after_seconds": f"{retry_after:g}"}
+        super().__init__(message, provider=provider, **status_metadata, **retry_metadata, **metadata)
         self.provider = provider
         self.status = status
         self.retry_after = retry_after
 
-    def without(self, secrets: Collection[str]) -> Self:
+    def redact(self, secrets: Collection[str]) -> Self:
         """Returns this error without the secrets that its text or cause quote.
 
         Some servers show the key that they refuse.
@@ -141,7 +141,7 @@ class ProviderBadAnswer(ProviderError):
     reason = "PROVIDER_BAD_ANSWER"
 
 
-STAYS_AWAY: Final = (ProviderRateLimited, ProviderUnavailable, ProviderTimeout)
+FALLBACK_ERRORS: Final = (ProviderRateLimited, ProviderUnavailable, ProviderTimeout)
 """Errors that another model may avoid. A refused key, an empty account or a bad request must be fixed by a person."""
 
 

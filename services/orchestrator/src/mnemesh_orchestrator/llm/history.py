@@ -113,13 +113,13 @@ class _History:
         return count
 
 
-def turns(request: LlmRequest, cache: RenderCache) -> list[Turn]:
+def history_turns(request: LlmRequest, cache: RenderCache) -> list[Turn]:
     """Returns the window as turns.
 
     Returns directly follow their calls, whatever came between them. A return without its call in the window is left
     out, because no provider accepts it.
     """
-    own_thinkers = _tools_that_think(request)
+    thinking_tools = _tools_with_thinking(request)
     head, messages = list[Turn](), request.messages
     if messages and messages[0].role is Role.SYSTEM:
         head, messages = [SystemTurn(messages[0].text)], messages[1:]
@@ -132,27 +132,27 @@ def turns(request: LlmRequest, cache: RenderCache) -> list[Turn]:
         request.time_zone,
         request.tool_return_char_limit,
         request.inner_thoughts,
-        own_thinkers,
+        thinking_tools,
         request.is_verbatim,
     )
     known: _History | None = cache.history(key)
-    history = _extended(request, cache, known or _History((), [], [], []), messages, own_thinkers)
+    history = _extend(request, cache, known or _History((), [], [], []), messages, thinking_tools)
     cache.keep_history(key, history)
     return head + [turn for turn in history.turns if not (isinstance(turn, ReturnsTurn) and not turn.returns)]
 
 
-def _extended(
+def _extend(
     request: LlmRequest,
     cache: RenderCache,
     known: _History,
     messages: tuple[Message, ...],
-    own_thinkers: frozenset[str],
+    thinking_tools: frozenset[str],
 ) -> _History:
     """Returns the history of `messages`: the known turns that they have in common, and new ones after them."""
     start = known.reusable(messages)
     turn_count, call_count = (known.marks[start - 1] if start else None) or (0, 0)
-    found, call_ids = known.turns[:turn_count], known.call_ids[:call_count]
-    marks, taken = known.marks[:start], set(call_ids)
+    turns, call_ids = known.turns[:turn_count], known.call_ids[:call_count]
+    marks, used_ids = known.marks[:start], set(call_ids)
     open_calls: dict[str, tuple[str, ReturnsTurn]] = {}
     for message in messages[start:]:
         for ordinal, returned in enumerate(message.tool_returns):
@@ -162,19 +162,19 @@ def _extended(
         if message.role is Role.APPROVAL and all(call.id in open_calls for call in message.tool_calls):
             pass  # It repeats calls of an earlier message, or decides them.
         elif message.role is Role.ASSISTANT or message.tool_calls:
-            calls = tuple(_wire_calls(request, cache, message, taken, own_thinkers))
-            found.append(AssistantTurn(message, calls, _is_of(message, request.model.provider)))
+            calls = tuple(_wire_calls(request, cache, message, used_ids, thinking_tools))
+            turns.append(AssistantTurn(message, calls, _is_written_by(message, request.model.provider)))
             if calls:
-                answers = ReturnsTurn()
-                found.append(answers)
+                returns_turn = ReturnsTurn()
+                turns.append(returns_turn)
                 call_ids += [call.id for call in calls]
-                for stored, shown in zip(message.tool_calls, calls, strict=True):
-                    open_calls[stored.id] = (shown.id, answers)
+                for stored, wire_call in zip(message.tool_calls, calls, strict=True):
+                    open_calls[stored.id] = (wire_call.id, returns_turn)
         elif message.role in (Role.USER, Role.SUMMARY, Role.SYSTEM):
             images = tuple(part for part in message.content if isinstance(part, ImagePart))
-            found.append(UserTurn(_user_text(request, cache, message), images, message))
-        marks.append(None if open_calls else (len(found), len(call_ids)))
-    return _History(messages, found, call_ids, marks)
+            turns.append(UserTurn(_user_text(request, cache, message), images, message))
+        marks.append(None if open_calls else (len(turns), len(call_ids)))
+    return _History(messages, turns, call_ids, marks)
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _user_text(request: LlmRequest, cache: RenderCache, message: Message) -> str
         return message.text
     zone = request.time_zone
 
-    def make() -> str:
+    def render() -> str:
         text = message.text
         if event_type(text):
             return text
@@ -199,34 +199,36 @@ def _user_text(request: LlmRequest, cache: RenderCache, message: Message) -> str
             return package_user_message(text, message.created_at, zone, message.name)
         return system_alert(text, message.created_at, zone)
 
-    return cache.text(("user", message.id, zone), message, make)
+    return cache.text(("user", message.id, zone), message, render)
 
 
 def _return_text(request: LlmRequest, cache: RenderCache, message: Message, ordinal: int, returned: ToolReturn) -> str:
     limit, zone = request.tool_return_char_limit, request.time_zone
 
-    def make() -> str:
+    def render() -> str:
         text = returned.text
         if limit is not None and len(text) > limit:
             text = f"{text[:limit]}… [{len(text) - limit} more characters are left out of this request]"
         return package_tool_return(returned.status, text, message.created_at, zone)
 
-    return cache.text(("return", message.id, ordinal, zone, limit), message, make)
+    return cache.text(("return", message.id, ordinal, zone, limit), message, render)
 
 
 def _wire_calls(
-    request: LlmRequest, cache: RenderCache, message: Message, taken: set[str], own_thinkers: frozenset[str]
+    request: LlmRequest, cache: RenderCache, message: Message, used_ids: set[str], thinking_tools: frozenset[str]
 ) -> Iterator[WireCall]:
-    form = dialect_of(request.model).call_ids
+    id_format = dialect_of(request.model).call_ids
     for ordinal, call in enumerate(message.tool_calls):
-        keeps = request.inner_thoughts or call.name in own_thinkers
+        keeps_thinking = request.inner_thoughts or call.name in thinking_tools
         thoughts = _inner_thoughts(message) if request.inner_thoughts and ordinal == 0 else None
         arguments = cache.text(
-            ("call", message.id, ordinal, keeps, thoughts is not None),
+            ("call", message.id, ordinal, keeps_thinking, thoughts is not None),
             message,
-            lambda call=call, keeps=keeps, thoughts=thoughts: _arguments(call, keeps, thoughts),  # type: ignore[misc]
+            lambda call=call, keeps_thinking=keeps_thinking, thoughts=thoughts: _arguments(
+                call, keeps_thinking, thoughts
+            ),  # type: ignore[misc]
         )
-        yield WireCall(_unique_id(call.id, taken, form), call.name, arguments)
+        yield WireCall(_unique_id(call.id, used_ids, id_format), call.name, arguments)
 
 
 def _arguments(call: ToolCall, keeps_thinking: bool, thoughts: str | None) -> str:
@@ -240,7 +242,7 @@ def _arguments(call: ToolCall, keeps_thinking: bool, thoughts: str | None) -> st
     return json.dumps(decoded, ensure_ascii=False)
 
 
-def _is_of(message: Message, provider: str) -> bool:
+def _is_written_by(message: Message, provider: str) -> bool:
     return message.model is None or message.model.partition("/")[0] == provider
 
 
@@ -249,38 +251,38 @@ def _inner_thoughts(message: Message) -> str | None:
     return "\n".join(texts) if texts else None
 
 
-def _tools_that_think(request: LlmRequest) -> frozenset[str]:
+def _tools_with_thinking(request: LlmRequest) -> frozenset[str]:
     """Returns the tools that have a "thinking" parameter of their own, which is not the one that mnemesh adds."""
     if request.inner_thoughts:
         return frozenset()
     return frozenset(tool.name for tool in request.tools if THINKING in (tool.parameters.get("properties") or ()))
 
 
-def _unique_id(call_id: str, taken: set[str], form: CallIds) -> str:
+def _unique_id(call_id: str, used_ids: set[str], id_format: CallIds) -> str:
     """Returns the id of a call in the request: its own if the vendor accepts it, otherwise one derived from it.
 
     Both depend only on the id and its number of occurrences in the window, so a call keeps its id from one request to
     the next.
     """
-    wire, repetition = call_id if _fits(call_id, form) else _derived_id(call_id, form), 1
-    while wire in taken:
+    wire, repetition = call_id if _is_valid_id(call_id, id_format) else _derived_id(call_id, id_format), 1
+    while wire in used_ids:
         repetition += 1
-        wire = _derived_id(f"{call_id}#{repetition}", form)
-    taken.add(wire)
+        wire = _derived_id(f"{call_id}#{repetition}", id_format)
+    used_ids.add(wire)
     return wire
 
 
-def _fits(call_id: str, form: CallIds) -> bool:
-    length, characters = len(call_id), _ALPHANUMERIC if form.is_alphanumeric else _WORD
-    has_length = length == form.longest if form.is_exact else 0 < length <= form.longest
-    return has_length and characters.fullmatch(call_id) is not None
+def _is_valid_id(call_id: str, id_format: CallIds) -> bool:
+    length, pattern = len(call_id), _ALPHANUMERIC if id_format.is_alphanumeric else _WORD
+    has_valid_length = length == id_format.longest if id_format.is_exact else 0 < length <= id_format.longest
+    return has_valid_length and pattern.fullmatch(call_id) is not None
 
 
-def _derived_id(call_id: str, form: CallIds) -> str:
+def _derived_id(call_id: str, id_format: CallIds) -> str:
     number = int.from_bytes(hashlib.sha256(call_id.encode()).digest())
     characters = []
-    for _ in range(min(form.longest, 24)):
+    for _ in range(min(id_format.longest, 24)):
         number, digit = divmod(number, len(_DIGITS))
         characters.append(_DIGITS[digit])
     text = "".join(characters)
-    return text if form.is_alphanumeric or form.longest < 29 else f"call_{text}"
+    return text if id_format.is_alphanumeric or id_format.longest < 29 else f"call_{text}"

@@ -68,7 +68,7 @@ ANTHROPIC: Final = (
 )
 
 
-def known(table: tuple[KnownModel, ...], name: str) -> KnownModel | None:
+def known_model(table: tuple[KnownModel, ...], name: str) -> KnownModel | None:
     """Returns the entry with the longest name that `name` starts with."""
-    fitting = [entry for entry in table if name.startswith(entry.name)]
-    return max(fitting, key=lambda entry: len(entry.name), default=None)
+    candidates = [entry for entry in table if name.startswith(entry.name)]
+    return max(candidates, key=lambda entry: len(entry.name), default=None)

@@ -17,7 +17,7 @@ from mnemesh_orchestrator.llm.credentials import bare_settings
 from mnemesh_orchestrator.llm.errors import ProviderAuth
 from mnemesh_orchestrator.llm.port import LlmClient, LlmEvent, LlmRequest, ProviderSource
 from mnemesh_orchestrator.llm.provider import Provider
-from mnemesh_orchestrator.llm.registry import Providers, preference, unserved
+from mnemesh_orchestrator.llm.registry import Providers, default_precedence, unknown_model
 from mnemesh_orchestrator.llm.rehearsal import REHEARSAL_HANDLE
 from mnemesh_orchestrator.llm.settings import ProviderSettings
 from mnemesh_orchestrator.model.models import ModelInfo
@@ -25,12 +25,12 @@ from mnemesh_orchestrator.model.providers import ModelOverride, OwnModels, Provi
 
 _log = structlog.get_logger("mnemesh.models")
 
-LOOK_SECONDS: Final = 2.0
+CHECK_SECONDS: Final = 2.0
 """Seconds between two checks for changes by other replicas."""
-_OLDEST: Final = 6.0
+_MAX_AGE: Final = 6.0
 """Seconds after which a confirmed state is too old to resolve a handle. After failed checks, a caller checks first."""
 
-Opening = Callable[[ProviderRecord], ProviderSettings]
+OpenSettings = Callable[[ProviderRecord], ProviderSettings]
 """Opens the credentials of a record. Raises SecretUnreadable if that is impossible."""
 
 
@@ -38,12 +38,12 @@ class ModelCatalog:
     """Resolves handles for organizations from memory.
 
     A change by this process is visible at once. A change by another replica is visible after LOOK_SECONDS, or after
-    _OLDEST at the latest if the database is slow.
+    _MAX_AGE at the latest if the database is slow.
 
     Args:
         base: the operator's providers.
         store: the providers and overrides of organizations.
-        opening: creates settings from a record.
+        open_settings: creates settings from a record.
         is_shared: whether other processes write to the store.
         sleep: as in `Providers`.
         monotonic: the clock for the age of a state.
@@ -53,7 +53,7 @@ class ModelCatalog:
         self,
         base: Providers,
         store: ProviderSource,
-        opening: Opening,
+        open_settings: OpenSettings,
         *,
         is_shared: bool = False,
         sleep: Sleep = asyncio.sleep,
@@ -61,35 +61,37 @@ class ModelCatalog:
     ) -> None:
         self.base = base
         self._store = store
-        self._opening = opening
+        self._open_settings = open_settings
         self._is_shared = is_shared
         self._sleep = sleep
         self._monotonic = monotonic
-        self._held: dict[str, _Held] = {}
+        self._cached: dict[str, _CachedModels] = {}
         self._own: dict[str, dict[str, OwnProvider]] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._changes: defaultdict[str, int] = defaultdict(int)
-        self._looked_at = monotonic()
+        self._checked_at = monotonic()
 
     async def of(self, organization_id: str) -> "OrganizationModels":
         """Returns the models that an organization may use now. Reads them if they are unknown or have changed."""
-        if self._is_shared and self._monotonic() - self._looked_at > _OLDEST:
-            await self.look()
-        held = self._held.get(organization_id)
-        if held is not None:
-            return held.offer
+        if self._is_shared and self._monotonic() - self._checked_at > _MAX_AGE:
+            await self.check_for_changes()
+        cached = self._cached.get(organization_id)
+        if cached is not None:
+            return cached.models
         async with self._locks[organization_id]:
-            while (held := self._held.get(organization_id)) is None:
-                began_at = self._changes[organization_id]
-                read = await self._store.own(organization_id)
-                if began_at == self._changes[organization_id]:
-                    self._held[organization_id] = _Held(read.revision, await self._offer(organization_id, read))
-        return held.offer
+            while (cached := self._cached.get(organization_id)) is None:
+                change_count = self._changes[organization_id]
+                own_models = await self._store.own(organization_id)
+                if change_count == self._changes[organization_id]:
+                    self._cached[organization_id] = _CachedModels(
+                        own_models.revision, await self._read_models(organization_id, own_models)
+                    )
+        return cached.models
 
-    def held(self, organization_id: str) -> "OrganizationModels":
+    def cached(self, organization_id: str) -> "OrganizationModels":
         """Returns the last result of `of`, or the operator's models if there is none."""
-        held = self._held.get(organization_id)
-        return OrganizationModels(self.base, {}, {}) if held is None else held.offer
+        cached = self._cached.get(organization_id)
+        return OrganizationModels(self.base, {}, {}) if cached is None else cached.models
 
     async def resolve(self, organization_id: str, handle: str) -> tuple[ModelInfo, LlmClient]:
         """Returns a model of an organization and its client. Raises ModelUnknown."""
@@ -103,26 +105,26 @@ class ModelCatalog:
         """Returns the default model: the operator's, or one of the organization's own, or the rehearsal."""
         return await (await self.of(organization_id)).default_handle()
 
-    def forget(self, organization_id: str) -> None:
-        """Marks the state of an organization as changed."""
+    def invalidate(self, organization_id: str) -> None:
+        """Drops the cached models of an organization."""
         self._changes[organization_id] += 1
-        self._held.pop(organization_id, None)
+        self._cached.pop(organization_id, None)
 
-    async def look(self) -> None:
-        """Marks the state of organizations that another process changed."""
-        began_at = self._monotonic()
+    async def check_for_changes(self) -> None:
+        """Drops the cached models of organizations that another process changed."""
+        started_at = self._monotonic()
         revisions = await self._store.revisions()
-        for organization_id, held in tuple(self._held.items()):
-            if revisions.get(organization_id, 0) > held.revision:
-                self.forget(organization_id)
-        self._looked_at = began_at
+        for organization_id, cached in tuple(self._cached.items()):
+            if revisions.get(organization_id, 0) > cached.revision:
+                self.invalidate(organization_id)
+        self._checked_at = started_at
 
     async def watch(self) -> None:
         """Checks for changes periodically, as a background task. Returns at once if no other process writes."""
         while self._is_shared:
-            await self._sleep(LOOK_SECONDS)
+            await self._sleep(CHECK_SECONDS)
             try:
-                await self.look()
+                await self.check_for_changes()
             except MnemeshError as error:
                 _log.warning("provider_check_failed", error=error.message)
             except Exception:
@@ -130,38 +132,38 @@ class ModelCatalog:
 
     async def close(self) -> None:
         """Closes all connection pools."""
-        for own in self._own.values():
-            for each in own.values():
-                await each.provider.client.close()
+        for providers in self._own.values():
+            for own in providers.values():
+                await own.provider.client.close()
         await self.base.close()
 
-    async def _offer(self, organization_id: str, read: OwnModels) -> "OrganizationModels":
-        before = self._own.get(organization_id, {})
-        now = {record.id: self._opened(record, before.get(record.id)) for record in read.providers}
-        self._own[organization_id] = now
-        for provider_id, each in before.items():
-            if provider_id not in now or now[provider_id].provider is not each.provider:
-                await each.provider.retire()
-        own = {each.record.name: each for each in now.values()}
-        return OrganizationModels(self.base, own, {override.handle: override for override in read.overrides})
+    async def _read_models(self, organization_id: str, own_models: OwnModels) -> "OrganizationModels":
+        previous = self._own.get(organization_id, {})
+        current = {record.id: self._own_provider(record, previous.get(record.id)) for record in own_models.providers}
+        self._own[organization_id] = current
+        for provider_id, own in previous.items():
+            if provider_id not in current or current[provider_id].provider is not own.provider:
+                await own.provider.close_when_idle()
+        by_name = {own.record.name: own for own in current.values()}
+        return OrganizationModels(self.base, by_name, {override.handle: override for override in own_models.overrides})
 
-    def _opened(self, record: ProviderRecord, before: "OwnProvider | None") -> "OwnProvider":
+    def _own_provider(self, record: ProviderRecord, previous: "OwnProvider | None") -> "OwnProvider":
         """Creates a provider from its record. Unchanged connection settings keep their connections."""
         problem = None
         try:
-            settings = self._opening(record)
+            settings = self._open_settings(record)
         except SecretUnreadable as error:
             problem, settings = error.message, bare_settings(record.draft)
-        seen = (record.refreshed_at, record.served)
-        is_as_before = before is not None and (before.record.refreshed_at, before.record.served) == seen
-        if before is not None and before.provider.settings == settings:
-            provider = before.provider
+        listing = (record.refreshed_at, record.served)
+        is_unchanged = previous is not None and (previous.record.refreshed_at, previous.record.served) == listing
+        if previous is not None and previous.provider.settings == settings:
+            provider = previous.provider
         else:
-            is_as_before = False
+            is_unchanged = False
             limits = self.base.settings.limits
             provider = Provider(settings, limits, self._sleep, self._monotonic, provider_id=record.id)
-        if record.refreshed_at is not None and not is_as_before:
-            provider.note(record.served, record.refreshed_at)
+        if record.refreshed_at is not None and not is_unchanged:
+            provider.set_listed_models(record.served, record.refreshed_at)
         return OwnProvider(record, provider, OwnClient(self, record, provider), problem)
 
 
@@ -194,7 +196,7 @@ class OwnClient:
 
     def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
         """Calls the model; see the port. Raises ModelUnknown if the provider was deleted."""
-        return self._ask(request)
+        return self._stream(request)
 
     def render(self, request: LlmRequest) -> str:
         """Returns the request body as JSON text."""
@@ -203,11 +205,11 @@ class OwnClient:
     async def close(self) -> None:
         """Does nothing: the connections belong to the provider."""
 
-    async def _ask(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
-        offer = await self._models.of(self._record.organization_id)
-        own = offer.own_provider(request.model.handle)
+    async def _stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
+        models = await self._models.of(self._record.organization_id)
+        own = models.own_provider(request.model.handle)
         own.require_readable()
-        async with own.provider.use() as client:
+        async with own.provider.borrow_client() as client:
             events = client.stream(request)
             async with aclosing(events):  # type: ignore[type-var]
                 async for event in events:
@@ -240,7 +242,7 @@ class OrganizationModels:
         """Returns the own provider that serves a handle. Raises ModelUnknown."""
         own = self._own.get(handle.partition("/")[0])
         if own is None or own.record.draft.disabled or handle.endswith("/"):
-            raise unserved(handle, self.names)
+            raise unknown_model(handle, self.names)
         return own
 
     def resolve(self, handle: str) -> tuple[ModelInfo, LlmClient]:
@@ -248,13 +250,13 @@ class OrganizationModels:
         provider, _, name = handle.partition("/")
         if provider not in self._own:
             if provider not in self._base.names:
-                raise unserved(handle, self.names)
+                raise unknown_model(handle, self.names)
             info, client = self._base.resolve(handle)
-            return self._said(info), client
+            return self._with_override(info), client
         own = self.own_provider(handle)
         if not name:
-            raise unserved(handle, self.names)
-        return self._said(own.provider.info(name)), own.client
+            raise unknown_model(handle, self.names)
+        return self._with_override(own.provider.info(name)), own.client
 
     async def resolve_for_turn(self, handle: str) -> tuple[ModelInfo, LlmClient]:
         """As `resolve`, with the figures of a server that reports its own. Raises ModelUnknown."""
@@ -262,7 +264,7 @@ class OrganizationModels:
         if (override := self._overrides.get(handle)) is None or override.context_window is None:
             if provider in self._own:
                 if self._own[provider].problem is None:
-                    await self.own_provider(handle).provider.learn()
+                    await self.own_provider(handle).provider.load_models()
             elif provider in self._base.names:
                 await self._base.resolve_for_turn(handle)
         return self.resolve(handle)
@@ -272,7 +274,7 @@ class OrganizationModels:
         chosen = await self._base.default_handle()
         if chosen != REHEARSAL_HANDLE or self._base.settings.default_model is not None:
             return chosen
-        for name in sorted(self._own, key=preference):
+        for name in sorted(self._own, key=default_precedence):
             own = self._own[name]
             model = own.provider.default_model
             if not own.record.draft.disabled and own.problem is None and model is not None:
@@ -284,17 +286,17 @@ class OrganizationModels:
         found = {info.handle: info for info in await self._base.list_models() if info.provider not in self._own}
         for name, own in self._own.items():
             if not own.record.draft.disabled:
-                models = {f"{name}/{model}" for model in own.provider.offered}
-                said = {handle for handle in self._overrides if handle.startswith(f"{name}/")}
-                found.update((handle, self.resolve(handle)[0]) for handle in models | said)
-        return tuple(self._said(found[handle]) for handle in sorted(found))
+                listed = {f"{name}/{model}" for model in own.provider.offered_models}
+                overridden = {handle for handle in self._overrides if handle.startswith(f"{name}/")}
+                found.update((handle, self.resolve(handle)[0]) for handle in listed | overridden)
+        return tuple(self._with_override(found[handle]) for handle in sorted(found))
 
-    def _said(self, info: ModelInfo) -> ModelInfo:
+    def _with_override(self, info: ModelInfo) -> ModelInfo:
         override = self._overrides.get(info.handle)
         return info if override is None else override.over(info)
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _CachedModels:
     revision: int
-    offer: OrganizationModels
+    models: OrganizationModels

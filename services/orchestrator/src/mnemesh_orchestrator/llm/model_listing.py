@@ -16,7 +16,7 @@ _OUTPUTS: Final = ("max_completion_tokens", "max_output_tokens")
 _NOT_CHAT: Final = frozenset({"embedding", "embeddings", "image", "audio", "moderation", "rerank", "transcribe"})
 OLLAMA_WINDOW: Final = 4096
 """Ollama's window for a model that is not loaded and has no setting. It truncates longer prompts silently."""
-_SHOWN_AT_ONCE: Final = 4
+_CONCURRENT_DETAILS: Final = 4
 
 
 async def served_models(endpoint: OpenAiEndpoint, listing: Listing) -> tuple[ServedModel, ...]:
@@ -25,8 +25,8 @@ async def served_models(endpoint: OpenAiEndpoint, listing: Listing) -> tuple[Ser
     Raises:
         ProviderError: the endpoint could not be called.
     """
-    if listing is Listing.LM_STUDIO and (found := await _of_lm_studio(endpoint)) is not None:
-        return found
+    if listing is Listing.LM_STUDIO and (models := await _lm_studio_models(endpoint)) is not None:
+        return models
     models = models_of_page(endpoint.name, await endpoint.get("/models"))
     return await _with_ollama_windows(endpoint, models) if listing is Listing.OLLAMA else models
 
@@ -40,13 +40,15 @@ def models_of_page(provider: str, page: Any) -> tuple[ServedModel, ...]:
     rows = page.get("data") if isinstance(page, Mapping) else page
     if not isinstance(rows, list):
         raise ProviderBadAnswer(f"{provider} returned no list of models.", provider=provider)
-    return tuple(_of_row(row) for row in _rows(rows) if isinstance(row.get("id"), str) and _is_chat(row))
+    return tuple(_model_of_row(row) for row in _rows(rows) if isinstance(row.get("id"), str) and _is_chat(row))
 
 
-def _of_row(row: Mapping[str, Any]) -> ServedModel:
+def _model_of_row(row: Mapping[str, Any]) -> ServedModel:
     top = row.get("top_provider")
     outputs = {**row, **{key: top.get(key) for key in _OUTPUTS}} if isinstance(top, Mapping) else row
-    return ServedModel(str(row["id"]).removeprefix("models/"), _figure(row, *_WINDOWS), _figure(outputs, *_OUTPUTS))
+    return ServedModel(
+        str(row["id"]).removeprefix("models/"), _positive_int(row, *_WINDOWS), _positive_int(outputs, *_OUTPUTS)
+    )
 
 
 def _is_chat(row: Mapping[str, Any]) -> bool:
@@ -61,31 +63,31 @@ async def _with_ollama_windows(endpoint: OpenAiEndpoint, models: tuple[ServedMod
     except ProviderError:  # A proxy in between may allow /v1 only.
         return models
     loaded = {
-        str(row.get("name")): _figure(row, "context_length")
+        str(row.get("name")): _positive_int(row, "context_length")
         for row in _rows(running.get("models") if isinstance(running, Mapping) else None)
     }
-    gate = asyncio.Semaphore(_SHOWN_AT_ONCE)
+    semaphore = asyncio.Semaphore(_CONCURRENT_DETAILS)
 
-    async def windowed(model: ServedModel) -> ServedModel:
+    async def with_window(model: ServedModel) -> ServedModel:
         if (window := loaded.get(model.name)) is None:
-            async with gate:
+            async with semaphore:
                 window = await _ollama_window(endpoint, root, model.name)
         return replace(model, context_window=window)
 
-    return tuple(await asyncio.gather(*(windowed(model) for model in models)))
+    return tuple(await asyncio.gather(*(with_window(model) for model in models)))
 
 
 async def _ollama_window(endpoint: OpenAiEndpoint, root: str, name: str) -> int:
     try:
-        shown = await endpoint.post(f"{root}/api/show", {"model": name})
+        details = await endpoint.post(f"{root}/api/show", {"model": name})
     except ProviderError:
         return OLLAMA_WINDOW
-    shown = shown if isinstance(shown, Mapping) else {}
-    for line in str(shown.get("parameters") or "").splitlines():
-        words = line.split()
-        if len(words) == 2 and words[0] == "num_ctx" and words[1].isdecimal():
-            return int(words[1])
-    info = shown.get("model_info")
+    details = details if isinstance(details, Mapping) else {}
+    for line in str(details.get("parameters") or "").splitlines():
+        fields = line.split()
+        if len(fields) == 2 and fields[0] == "num_ctx" and fields[1].isdecimal():
+            return int(fields[1])
+    info = details.get("model_info")
     lengths = [
         value
         for key, value in (info.items() if isinstance(info, Mapping) else ())
@@ -94,20 +96,22 @@ async def _ollama_window(endpoint: OpenAiEndpoint, root: str, name: str) -> int:
     return min([OLLAMA_WINDOW, *lengths])
 
 
-async def _of_lm_studio(endpoint: OpenAiEndpoint) -> tuple[ServedModel, ...] | None:
+async def _lm_studio_models(endpoint: OpenAiEndpoint) -> tuple[ServedModel, ...] | None:
     """Reads LM Studio's own API, the newer one first. Returns None if it has neither."""
     root = str(endpoint.client.base_url).rstrip("/").removesuffix("/v1")
-    for path, key, named in (("/api/v1/models", "models", "key"), ("/api/v0/models", "data", "id")):
+    for path, key, name_key in (("/api/v1/models", "models", "key"), ("/api/v0/models", "data", "id")):
         try:
             page = await endpoint.get(f"{root}{path}")
         except ProviderError:
             continue
         rows = _rows(page.get(key) if isinstance(page, Mapping) else None)
-        found = tuple(
-            ServedModel(str(row[named]), _lm_studio_window(row)) for row in rows if row.get(named) and _is_chat(row)
+        models = tuple(
+            ServedModel(str(row[name_key]), _lm_studio_window(row))
+            for row in rows
+            if row.get(name_key) and _is_chat(row)
         )
-        if found:
-            return found
+        if models:
+            return models
     return None
 
 
@@ -115,12 +119,12 @@ def _lm_studio_window(row: Mapping[str, Any]) -> int | None:
     """Returns the window of the loaded model if it is loaded, otherwise the longest possible one."""
     for instance in _rows(row.get("loaded_instances")):
         config = instance.get("config")
-        if isinstance(config, Mapping) and (window := _figure(config, "context_length")) is not None:
+        if isinstance(config, Mapping) and (window := _positive_int(config, "context_length")) is not None:
             return window
-    return _figure(row, "loaded_context_length", "max_context_length")
+    return _positive_int(row, "loaded_context_length", "max_context_length")
 
 
-def _figure(row: Mapping[str, Any], *names: str) -> int | None:
+def _positive_int(row: Mapping[str, Any], *names: str) -> int | None:
     for name in names:
         value = row.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:

@@ -14,16 +14,16 @@ from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, CallLimits, Sleep,
 from mnemesh_orchestrator.llm.openai_endpoint import OpenAiEndpoint
 from mnemesh_orchestrator.llm.port import AnsweredCall, FinishReason, LlmAnswer, LlmEvent, LlmRequest
 from mnemesh_orchestrator.llm.render_cache import RenderCache
-from mnemesh_orchestrator.llm.schemas import under_own_schemas
+from mnemesh_orchestrator.llm.schemas import without_added_nulls
 from mnemesh_orchestrator.llm.settings import ProviderSettings
-from mnemesh_orchestrator.llm.transport import chunks
+from mnemesh_orchestrator.llm.transport import stream_events
 from mnemesh_orchestrator.llm.wire import encode_body
 
 
 class StreamedAnswer(Protocol):
     """An answer that arrives in pieces. Its properties are valid once it is complete."""
 
-    def add(self, piece: Any) -> Iterable[LlmEvent]:
+    def add(self, chunk: Any) -> Iterable[LlmEvent]:
         """Adds a piece and returns the events that it causes."""
         ...
 
@@ -85,7 +85,7 @@ class OpenAiClient(ABC):
     def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
         """Calls the model; see the port."""
         body = encode_body(self._body(request, self._cache))
-        return with_retries(lambda: self._ask(request, body), self._limits, self._sleep, self.endpoint.secrets)
+        return with_retries(lambda: self._attempt(request, body), self._limits, self._sleep, self.endpoint.secrets)
 
     def prepare(self) -> None:
         """Imports the SDK and opens the client, so that the first turn does not wait. May run in a thread."""
@@ -95,22 +95,24 @@ class OpenAiClient(ABC):
         """Closes the connection pool."""
         await self.endpoint.close()
 
-    async def _ask(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
+    async def _attempt(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
         import openai
 
         provider = self.endpoint.name
         answer = self._answer(provider)
         path = self.endpoint.path(self.api_path, request.model.provider_model)
         secrets = self.endpoint.secrets
-        came = chunks(openai, self.endpoint.client, path, body, provider=provider, limits=self._limits, secrets=secrets)
-        async with aclosing(came):  # type: ignore[type-var]
-            async for piece in came:
-                for event in answer.add(piece):
+        events = stream_events(
+            openai, self.endpoint.client, path, body, provider=provider, limits=self._limits, secrets=secrets
+        )
+        async with aclosing(events):  # type: ignore[type-var]
+            async for chunk in events:
+                for event in answer.add(chunk):
                     yield event
         answer.check_complete()
         yield LlmAnswer(
             content=answer.content,
-            tool_calls=under_own_schemas(answer.tool_calls, request),
+            tool_calls=without_added_nulls(answer.tool_calls, request),
             finish_reason=answer.finish_reason,
             usage=answer.usage,
             request_body=body.decode(),

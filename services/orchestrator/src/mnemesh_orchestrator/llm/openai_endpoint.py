@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from mnemesh_orchestrator.llm.attempts import SHORT_SECONDS, CallLimits
 from mnemesh_orchestrator.llm.settings import ProviderSettings
-from mnemesh_orchestrator.llm.transport import sever, translated
+from mnemesh_orchestrator.llm.transport import remove_environment, translate_error
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -49,7 +49,7 @@ class OpenAiEndpoint:
                 default_query={"api-version": settings.api_version} if settings.api_version else None,
             )
             if settings.is_registered:
-                sever(self._opened, headers or {})
+                remove_environment(self._opened, headers or {})
         return self._opened
 
     def path(self, path: str, model: str) -> str:
@@ -68,7 +68,7 @@ class OpenAiEndpoint:
         try:
             return await self.client.get(path, cast_to=object, options=_SHORT)
         except (openai.APIError, ValueError) as error:
-            raise translated(openai, self.name, error, self.secrets) from None
+            raise translate_error(openai, self.name, error, self.secrets) from None
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Returns the decoded answer to a POST without streaming.
@@ -81,7 +81,7 @@ class OpenAiEndpoint:
         try:
             return await self.client.post(path, body=body, cast_to=object, options=_SHORT)
         except (openai.APIError, ValueError) as error:
-            raise translated(openai, self.name, error, self.secrets) from None
+            raise translate_error(openai, self.name, error, self.secrets) from None
 
     async def close(self) -> None:
         """Closes the connection pool."""

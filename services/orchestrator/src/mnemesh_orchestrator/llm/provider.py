@@ -18,7 +18,7 @@ from mnemesh_orchestrator.llm.known_models import (
     UNKNOWN_ANTHROPIC_WINDOW,
     UNKNOWN_COMPATIBLE_WINDOW,
     UNKNOWN_OFFICIAL_WINDOW,
-    known,
+    known_model,
 )
 from mnemesh_orchestrator.llm.model_listing import models_of_page, served_models
 from mnemesh_orchestrator.llm.openai_chat import OpenAiChatClient
@@ -32,18 +32,18 @@ RemoteClient = OpenAiChatClient | OpenAiResponsesClient | AnthropicMessagesClien
 _DEFAULTS: Final = {"openai": "gpt-4.1", "anthropic": "claude-sonnet-4-5"}
 _TABLES: Final = {"openai": OPENAI, "anthropic": ANTHROPIC, "azure": OPENAI}
 # A vendor's list contains these in addition to its language models, with similar names.
-_NO_LANGUAGE_MODEL: Final = re.compile(r"audio|realtime|transcribe|tts|image|embedding|moderation|instruct|search")
+_NOT_LANGUAGE_MODEL: Final = re.compile(r"audio|realtime|transcribe|tts|image|embedding|moderation|instruct|search")
 _CREDENTIALS_IN_URL = re.compile(r"//[^/@]*@")
-_ASKED_AGAIN_AFTER: Final = 60.0
-_HOLDS_FOR: Final = 300.0
+_RETRY_SECONDS: Final = 60.0
+_LIST_SECONDS: Final = 300.0
 """Local servers load their models with other windows while mnemesh runs."""
-_KEPT_INFOS: Final = 256
+_MAX_CACHED_INFOS: Final = 256
 _ALL_MODELS: Final = "/v1/models?limit=1000"
 
 
 def make_client(settings: ProviderSettings, limits: CallLimits, sleep: Sleep = asyncio.sleep) -> RemoteClient:
     """Creates the client of a provider for its API. Nothing is opened or imported before its first call."""
-    match settings.spoken:
+    match settings.api_in_use:
         case Api.MESSAGES:
             return AnthropicMessagesClient(settings, limits, sleep)
         case Api.RESPONSES:
@@ -66,7 +66,7 @@ async def read_models(client: RemoteClient, settings: ProviderSettings) -> tuple
         return await served_models(client.endpoint, settings.dialect.listing)
     except ProviderRefused as error:
         raise ProviderBadAnswer(
-            f"{settings.name} gives no list of models at {shown_url(settings.endpoint)}: {error.message}",
+            f"{settings.name} gives no list of models at {redacted_url(settings.endpoint)}: {error.message}",
             provider=settings.name,
             status=error.status,
         ) from None
@@ -78,10 +78,12 @@ def language_models(settings: ProviderSettings, served: tuple[ServedModel, ...])
     is_vendors_own = settings.endpoint == settings.dialect.base_url
     if settings.dialect.listing is not Listing.TABLE or table is None or not is_vendors_own:
         return served
-    return tuple(model for model in served if known(table, model.name) and not _NO_LANGUAGE_MODEL.search(model.name))
+    return tuple(
+        model for model in served if known_model(table, model.name) and not _NOT_LANGUAGE_MODEL.search(model.name)
+    )
 
 
-def shown_url(url: str | None) -> str | None:
+def redacted_url(url: str | None) -> str | None:
     """Returns a base URL without its credentials, for display."""
     return None if url is None else _CREDENTIALS_IN_URL.sub("//", url)
 
@@ -105,55 +107,55 @@ class Provider:
         self._monotonic = monotonic
         self._served: dict[str, ServedModel] | None = None
         self._infos: dict[tuple[str, int | None], ModelInfo] = {}
-        self._asked_at: float | None = None
-        self._asking = asyncio.Lock()
+        self._listed_at: float | None = None
+        self._list_lock = asyncio.Lock()
         self._in_use = 0
-        self._is_retired = False
+        self._is_closing = False
 
     @property
-    def tells_its_models(self) -> bool:
+    def lists_own_models(self) -> bool:
         """True if the provider's own list is offered instead of mnemesh's table."""
-        speaks_openai = not isinstance(self.client, AnthropicMessagesClient)
-        return speaks_openai and self.settings.dialect.listing is not Listing.TABLE
+        is_openai = not isinstance(self.client, AnthropicMessagesClient)
+        return is_openai and self.settings.dialect.listing is not Listing.TABLE
 
     @property
     def default_model(self) -> str | None:
         """Returns the default model: the first that the provider lists, or the one of its vendor's table."""
-        names = tuple(self._served or ()) if self.tells_its_models else ()
+        names = tuple(self._served or ()) if self.lists_own_models else ()
         return names[0] if names else _DEFAULTS.get(self.settings.type)
 
     @property
-    def offered(self) -> tuple[str, ...]:
+    def offered_models(self) -> tuple[str, ...]:
         """Returns the names of its models that are offered in lists."""
-        if self.tells_its_models or self._served is not None:
+        if self.lists_own_models or self._served is not None:
             return tuple(self._served or ())
         return tuple(entry.name for entry in _TABLES.get(self.settings.dialect.type, ()) if entry.is_listed)
 
-    def note(self, served: tuple[ServedModel, ...], refreshed_at: datetime | None) -> None:
+    def set_listed_models(self, served: tuple[ServedModel, ...], refreshed_at: datetime | None) -> None:
         """Stores the models that the provider listed."""
         self._served = {model.name: model for model in language_models(self.settings, served)}
         self.refreshed_at = refreshed_at
         self._infos.clear()
 
-    async def learn(self, *, refresh: bool = False) -> None:
+    async def load_models(self, *, refresh: bool = False) -> None:
         """Reads the list once. An unreachable provider is called again after a minute."""
-        if not self.tells_its_models:
+        if not self.lists_own_models:
             return
-        async with self._asking:
-            now, asked_at = self._monotonic(), self._asked_at
-            holds_for = _ASKED_AGAIN_AFTER if self._served is None else _HOLDS_FOR
-            holds = asked_at is not None and now - asked_at < holds_for
-            is_lasting = self.settings.dialect.listing is Listing.MODELS and self._served is not None
-            if not refresh and (holds or is_lasting):
+        async with self._list_lock:
+            now, listed_at = self._monotonic(), self._listed_at
+            max_age = _RETRY_SECONDS if self._served is None else _LIST_SECONDS
+            is_recent = listed_at is not None and now - listed_at < max_age
+            is_final = self.settings.dialect.listing is Listing.MODELS and self._served is not None
+            if not refresh and (is_recent or is_final):
                 return
-            self._asked_at = now
+            self._listed_at = now
             try:
-                self.note(await read_models(self.client, self.settings), self.refreshed_at)
+                self.set_listed_models(await read_models(self.client, self.settings), self.refreshed_at)
             except ProviderError:  # A server without a list may still serve the name.
                 return
 
     @asynccontextmanager
-    async def use(self) -> AsyncIterator[RemoteClient]:
+    async def borrow_client(self) -> AsyncIterator[RemoteClient]:
         """Provides the client, whose connections stay open while it is used."""
         self._in_use += 1
         try:
@@ -162,45 +164,45 @@ class Provider:
             self._in_use -= 1
             await self._close_if_done()
 
-    async def retire(self) -> None:
+    async def close_when_idle(self) -> None:
         """Closes its connections when they are no longer used."""
-        self._is_retired = True
+        self._is_closing = True
         await self._close_if_done()
 
     async def _close_if_done(self) -> None:
-        if self._is_retired and not self._in_use:
+        if self._is_closing and not self._in_use:
             await self.client.close()
 
     def info(self, name: str, window: int | None = None) -> ModelInfo:
         """Returns the figures of a model. `window` precedes every other source."""
         info = self._infos.get((name, window))
         if info is None:
-            if len(self._infos) == _KEPT_INFOS:
+            if len(self._infos) == _MAX_CACHED_INFOS:
                 self._infos.clear()
-            info = self._infos[name, window] = self._read_info(name, window)
+            info = self._infos[name, window] = self._model_info(name, window)
         return info
 
-    def _read_info(self, name: str, window: int | None) -> ModelInfo:
+    def _model_info(self, name: str, window: int | None) -> ModelInfo:
         settings = self.settings
-        entry = known(_TABLES.get(settings.dialect.type, ()), name)
+        entry = known_model(_TABLES.get(settings.dialect.type, ()), name)
         served = (self._served or {}).get(name)
-        window, window_source = _first(
+        window, window_source = _first_known(
             (window, FigureSource.OVERRIDE),
             (served.context_window if served else None, FigureSource.PROVIDER),
             (entry.context_window if entry else None, FigureSource.TABLE),
-            (_unknown_window(settings), FigureSource.DEFAULT),
+            (_default_window(settings), FigureSource.DEFAULT),
         )
         longest = entry.max_output_tokens if entry else None
-        output, output_source = _first(
+        output, output_source = _first_known(
             (served.max_output_tokens if served else None, FigureSource.PROVIDER), (longest, FigureSource.TABLE)
         )
         info = ModelInfo(
             f"{settings.name}/{name}",
             settings.name,
             name,
-            settings.spoken,
+            settings.api_in_use,
             ModelSettings(context_window=window, max_output_tokens=longest),
-            shown_url(settings.endpoint),
+            redacted_url(settings.endpoint),
             settings.dialect.type,
             window_source,
             output,
@@ -209,12 +211,12 @@ class Provider:
         return replace(info, provider_id=self._provider_id, last_seen_at=self.refreshed_at if served else None)
 
 
-def _first(*figures: tuple[int | None, FigureSource]) -> tuple[int | None, FigureSource]:
+def _first_known(*figures: tuple[int | None, FigureSource]) -> tuple[int | None, FigureSource]:
     """Returns the first known figure and its source."""
     return next(((figure, source) for figure, source in figures if figure), (None, FigureSource.DEFAULT))
 
 
-def _unknown_window(settings: ProviderSettings) -> int:
+def _default_window(settings: ProviderSettings) -> int:
     match settings.dialect.type:
         case "anthropic":
             return UNKNOWN_ANTHROPIC_WINDOW

@@ -23,11 +23,11 @@ from mnemesh_orchestrator.llm.errors import (
     ProviderUnavailable,
 )
 
-_LONGEST_QUOTE = 300
+_MAX_QUOTE_CHARACTERS = 300
 _KEYS = re.compile(r"(?i)\b(?:(?:sk|pk|rk|xai|gsk|key|api)[-_][\w*.\-]{6,}|bearer\s+[\w*.\-]{6,}|AIza[\w\-]{20,})")
 _MARKUP = re.compile(r"(?i)<(?:!doctype|html|head|body|title|center|h1)\b")
 
-# Phrases of servers that have no code for the case. tests/llm/test_diagnosis.py has complete samples by vendor.
+# Phrases of servers that have no code for the case. tests/llm/test_provider_errors.py has complete samples by vendor.
 _OVERFLOW_CODES = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "request_too_large", "string_above_max_length"}
     | {"max_tokens_exceeded", "context_window_exceeded", "model_max_prompt_tokens_exceeded", "prompt_too_long"}
@@ -66,8 +66,8 @@ _OVERLOAD_CODES = frozenset(
 _REFUSAL_CODES = frozenset({"invalid_request_error", "not_found_error", "data_residency_mismatch"})
 _REFUSED_IMAGE = re.compile(r"(?:invalid|empty|unsupported)_.*image|^image_|^invalid_image|^failed_to_download_image")
 # 498 is Groq's status for exhausted capacity.
-_ASK_AGAIN_STATUS = frozenset({408, 409, 425, 498})
-_TRY_AGAIN_IN = re.compile(r"(?i)try again in (?:(\d+)m(?!s))?\s*(?:(\d+(?:\.\d+)?)\s*(ms|s))?")
+_RETRY_STATUS = frozenset({408, 409, 425, 498})
+_WAIT_TEXT = re.compile(r"(?i)try again in (?:(\d+)m(?!s))?\s*(?:(\d+(?:\.\d+)?)\s*(ms|s))?")
 
 # "maximum context length is 8192 tokens ... resulted in 9000 tokens",
 # "prompt is too long: 210000 tokens > 200000 maximum"
@@ -76,15 +76,15 @@ _TOKENS_THEN_LIMIT = re.compile(r"(\d{3,9})\s*(?:tokens)?\s*>\s*(\d{3,9})")
 
 
 @dataclass(frozen=True, slots=True)
-class _Stated:
+class _ErrorBody:
     """The contents of a provider's error body."""
 
-    words: str
+    text: str
     codes: frozenset[str]
     retry_after: float | None = None
 
 
-def diagnose(
+def error_from_response(
     provider: str, status: int | None, body: object, headers: Mapping[str, str] | None = None
 ) -> ProviderError:
     """Returns the error for a failed answer.
@@ -95,12 +95,12 @@ def diagnose(
         body: the decoded body, or its text.
         headers: the headers of the answer, for Retry-After.
     """
-    stated = _stated(body)
+    body_error = _parse_body(body)
     message = f"{provider} answered {status}" if status is not None else f"{provider} broke off with an error"
-    message += f": {stated.words}" if stated.words else "."
+    message += f": {body_error.text}" if body_error.text else "."
     wait = retry_after_seconds(headers or {})
-    return _for_the_account(provider, status, stated, message) or _for_the_moment(
-        provider, status, stated, message, stated.retry_after if wait is None else wait
+    return _permanent_error(provider, status, body_error, message) or _temporary_error(
+        provider, status, body_error, message, body_error.retry_after if wait is None else wait
     )
 
 
@@ -119,93 +119,93 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
     return max(0.0, (moment - datetime.now(UTC)).total_seconds()) if moment.tzinfo else None
 
 
-def quotable(text: str) -> str:
+def quote(text: str) -> str:
     """Returns a provider's text for logs and clients: one short line, without keys and markup."""
     if _MARKUP.search(text):
         return "(a page of HTML)"
     line = " ".join(_KEYS.sub("[key]", text).split())
-    return line if len(line) <= _LONGEST_QUOTE else line[: _LONGEST_QUOTE - 1] + "…"
+    return line if len(line) <= _MAX_QUOTE_CHARACTERS else line[: _MAX_QUOTE_CHARACTERS - 1] + "…"
 
 
-def _stated(body: object) -> _Stated:
+def _parse_body(body: object) -> _ErrorBody:
     if isinstance(body, bytes | str):
         text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
         try:
             decoded = json.loads(text)
         except ValueError:
-            return _Stated(quotable(text), frozenset())
-        return _stated(decoded) if isinstance(decoded, dict | list) else _Stated(quotable(text), frozenset())
+            return _ErrorBody(quote(text), frozenset())
+        return _parse_body(decoded) if isinstance(decoded, dict | list) else _ErrorBody(quote(text), frozenset())
     if isinstance(body, list) and body:  # Google wraps its errors like this.
-        return _stated(body[0])
+        return _parse_body(body[0])
     if not isinstance(body, Mapping):
-        return _Stated("", frozenset())
+        return _ErrorBody("", frozenset())
     inner = body.get("error", body)
     if not isinstance(inner, Mapping):
-        return _Stated(quotable(str(inner)), frozenset())
+        return _ErrorBody(quote(str(inner)), frozenset())
     codes = {str(inner[key]).lower() for key in ("code", "type", "status") if inner.get(key) is not None}
     nested = inner.get("innererror")
     if isinstance(nested, Mapping) and nested.get("code") is not None:
         codes.add(str(nested["code"]).lower())
-    words = inner.get("message") or inner.get("detail") or inner.get("error") or ""
-    text = words if isinstance(words, str) else json.dumps(words)
-    return _Stated(quotable(text), frozenset(codes), _stated_wait(inner, text))
+    message = inner.get("message") or inner.get("detail") or inner.get("error") or ""
+    text = message if isinstance(message, str) else json.dumps(message)
+    return _ErrorBody(quote(text), frozenset(codes), _wait_in_body(inner, text))
 
 
-def _stated_wait(error: Mapping[str, object], text: str) -> float | None:
+def _wait_in_body(error: Mapping[str, object], text: str) -> float | None:
     """Returns the wait in a body: Google's RetryInfo, or "try again in 7.66s" as OpenAI and Groq write."""
     details = error.get("details")
     for detail in details if isinstance(details, list) else ():
         delay = detail.get("retryDelay") if isinstance(detail, Mapping) else None
         if isinstance(delay, str) and re.fullmatch(r"\d+(?:\.\d+)?s", delay):
             return float(delay[:-1])
-    found = _TRY_AGAIN_IN.search(text)
-    if found is None or not (found[1] or found[2]):
+    match = _WAIT_TEXT.search(text)
+    if match is None or not (match[1] or match[2]):
         return None
-    seconds = float(found[2] or 0) / (1000.0 if found[3] == "ms" else 1.0)
-    return 60.0 * int(found[1] or 0) + seconds
+    seconds = float(match[2] or 0) / (1000.0 if match[3] == "ms" else 1.0)
+    return 60.0 * int(match[1] or 0) + seconds
 
 
-def _for_the_account(provider: str, status: int | None, stated: _Stated, message: str) -> ProviderError | None:
+def _permanent_error(provider: str, status: int | None, body_error: _ErrorBody, message: str) -> ProviderError | None:
     """Returns the error of a refusal that a retry cannot change."""
-    codes, words = stated.codes, stated.words
-    may_be_refusal = status in (None, 400, 413, 422, 500)
-    is_long = status == 413 or (may_be_refusal and (codes & _OVERFLOW_CODES or _OVERFLOW_TEXT.search(words)))
-    if is_long or _TOO_LARGE_FOR_A_MINUTE.search(words):
+    codes, text = body_error.codes, body_error.text
+    may_be_overflow = status in (None, 400, 413, 422, 500)
+    is_overflow = status == 413 or (may_be_overflow and (codes & _OVERFLOW_CODES or _OVERFLOW_TEXT.search(text)))
+    if is_overflow or _TOO_LARGE_FOR_A_MINUTE.search(text):
         overflow = ContextOverflow(message, provider=provider, status=status)
-        overflow.metadata.update(_figures(words))
+        overflow.metadata.update(_token_counts(text))
         return overflow
     # Google also says this of the tokens per minute.
-    is_quota_of_a_minute = status == 429 and "resource_exhausted" in codes
-    if status == 402 or codes & _PAYMENT_CODES or (_PAYMENT_TEXT.search(words) and not is_quota_of_a_minute):
+    is_minute_quota = status == 429 and "resource_exhausted" in codes
+    if status == 402 or codes & _PAYMENT_CODES or (_PAYMENT_TEXT.search(text) and not is_minute_quota):
         return ProviderPaymentRequired(message, provider=provider, status=status)
-    if codes & _FILTER_CODES or _FILTER_TEXT.search(words):
+    if codes & _FILTER_CODES or _FILTER_TEXT.search(text):
         return ProviderContentFilter(message, provider=provider, status=status)
-    is_refused_key = status == 400 and _AUTH_TEXT.search(words)
+    is_refused_key = status == 400 and _AUTH_TEXT.search(text)
     if status in (401, 403) or is_refused_key or (status is None and codes & _AUTH_CODES):
         return ProviderAuth(message, provider=provider, status=status)
-    if codes & _MODEL_CODES or (status in (None, 400, 404) and _MODEL_TEXT.search(words)):
+    if codes & _MODEL_CODES or (status in (None, 400, 404) and _MODEL_TEXT.search(text)):
         return ProviderModelUnknown(message, provider=provider, status=status)
     return None
 
 
-def _for_the_moment(
-    provider: str, status: int | None, stated: _Stated, message: str, retry_after: float | None
+def _temporary_error(
+    provider: str, status: int | None, body_error: _ErrorBody, message: str, retry_after: float | None
 ) -> ProviderError:
-    if status == 429 or (status is None and stated.codes & _LIMIT_CODES):
+    if status == 429 or (status is None and body_error.codes & _LIMIT_CODES):
         return ProviderRateLimited(message, provider=provider, status=status, retry_after=retry_after)
     if status is None:
-        is_image = any(_REFUSED_IMAGE.search(code) for code in stated.codes)
-        if (stated.codes & _REFUSAL_CODES and not stated.codes & _OVERLOAD_CODES) or is_image:
+        is_refused_image = any(_REFUSED_IMAGE.search(code) for code in body_error.codes)
+        if (body_error.codes & _REFUSAL_CODES and not body_error.codes & _OVERLOAD_CODES) or is_refused_image:
             return ProviderRefused(message, provider=provider)
         return ProviderUnavailable(message, provider=provider)
-    if status >= 500 or status in _ASK_AGAIN_STATUS:
+    if status >= 500 or status in _RETRY_STATUS:
         return ProviderUnavailable(message, provider=provider, status=status, retry_after=retry_after)
     return ProviderRefused(message, provider=provider, status=status)
 
 
-def _figures(words: str) -> dict[str, str]:
-    if found := _TOKENS_THEN_LIMIT.search(words):
-        return {"tokens": found[1], "limit": found[2]}
-    if found := _LIMIT_THEN_TOKENS.search(words):
-        return {"limit": found[1], "tokens": found[2]}
+def _token_counts(text: str) -> dict[str, str]:
+    if match := _TOKENS_THEN_LIMIT.search(text):
+        return {"tokens": match[1], "limit": match[2]}
+    if match := _LIMIT_THEN_TOKENS.search(text):
+        return {"limit": match[1], "tokens": match[2]}
     return {}

@@ -53,10 +53,10 @@ class Providers:
         if handle == REHEARSAL_HANDLE:
             return _rehearsal(), self._rehearsal
         provider, _, name = handle.partition("/")
-        found = self._providers.get(provider)
-        if not name or found is None:
-            raise unserved(handle, self.names)
-        return found.info(name, self._settings.context_windows.get(handle)), found.client
+        provider_entry = self._providers.get(provider)
+        if not name or provider_entry is None:
+            raise unknown_model(handle, self.names)
+        return provider_entry.info(name, self._settings.context_windows.get(handle)), provider_entry.client
 
     async def resolve_for_turn(self, handle: str) -> tuple[ModelInfo, LlmClient]:
         """As `resolve`, with the figures of a server that reports its own.
@@ -68,7 +68,7 @@ class Providers:
         """
         provider = self._providers.get(handle.partition("/")[0])
         if provider is not None and handle not in self._settings.context_windows:
-            await provider.learn()
+            await provider.load_models()
         return self.resolve(handle)
 
     async def default_handle(self) -> str:
@@ -78,8 +78,8 @@ class Providers:
         """
         if self._settings.default_model is not None:
             return self._settings.default_model
-        for provider in sorted(self._providers, key=preference):
-            await self._providers[provider].learn(refresh=True)
+        for provider in sorted(self._providers, key=default_precedence):
+            await self._providers[provider].load_models(refresh=True)
             if (name := self._providers[provider].default_model) is not None:
                 return f"{provider}/{name}"
         return REHEARSAL_HANDLE
@@ -89,14 +89,14 @@ class Providers:
 
         That list is as it was last read. It is read here if it never was.
         """
-        await asyncio.gather(*(provider.learn() for provider in self._providers.values()))
+        await asyncio.gather(*(provider.load_models() for provider in self._providers.values()))
         handles = {REHEARSAL_HANDLE}
         for name, provider in self._providers.items():
-            handles.update(f"{name}/{model}" for model in provider.offered)
-        if (chosen := self._settings.default_model) is not None:
-            provider_name, _, model = chosen.partition("/")
+            handles.update(f"{name}/{model}" for model in provider.offered_models)
+        if (handle := self._settings.default_model) is not None:
+            provider_name, _, model = handle.partition("/")
             if provider_name in self._providers and model:
-                handles.add(chosen)
+                handles.add(handle)
         return tuple(self.resolve(handle)[0] for handle in sorted(handles))
 
     async def prepare(self, handle: str) -> None:
@@ -115,7 +115,7 @@ class Providers:
             await provider.client.close()
 
 
-def unserved(handle: str, names: tuple[str, ...]) -> ModelUnknown:
+def unknown_model(handle: str, names: tuple[str, ...]) -> ModelUnknown:
     """Returns the error for a handle that none of these providers serves."""
     return ModelUnknown(
         f'No configured provider serves the model "{handle}". Handles are "provider/model"; '
@@ -124,7 +124,7 @@ def unserved(handle: str, names: tuple[str, ...]) -> ModelUnknown:
     )
 
 
-def preference(name: str) -> tuple[bool, bool]:
+def default_precedence(name: str) -> tuple[bool, bool]:
     """Sorts providers by precedence for the default model."""
     return (name != "openai", name != "anthropic")
 

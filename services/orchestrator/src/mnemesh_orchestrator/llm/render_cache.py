@@ -37,15 +37,15 @@ class RenderCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def text(self, key: Hashable, source: object, make: Callable[[], str]) -> str:
+    def text(self, key: Hashable, source: object, render: Callable[[], str]) -> str:
         """Returns the text under `key`, which is rendered if it is not cached for this source."""
         entry = self._entries.get(key)
         if entry is not None and (entry[0] is source or entry[0] == source):
             self._entries.move_to_end(key)
             return entry[1]
-        made = make()
-        self._keep(key, source, made)
-        return made
+        text = render()
+        self._keep(key, source, text)
+        return text
 
     def _keep(self, key: Hashable, source: object, text: str) -> None:
         if (old := self._entries.pop(key, None)) is not None:

@@ -23,29 +23,29 @@ def strict_schema(parameters: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
 
 
-def response_schema(wanted: ResponseFormat) -> dict[str, Any]:
+def response_schema(response_format: ResponseFormat) -> dict[str, Any]:
     """Returns the schema of a response format as an object.
 
     Raises:
         ProviderOptionsInvalid: it is not a JSON object.
     """
     try:
-        schema = json.loads(wanted.schema or "{}")
+        schema = json.loads(response_format.schema or "{}")
     except ValueError as error:
         raise ProviderOptionsInvalid(f"The schema of the response format is not JSON: {error}.") from error
     if not isinstance(schema, dict):
         raise ProviderOptionsInvalid("The schema of the response format is not a JSON object.")
-    return _closed(schema) if wanted.strict else schema
+    return _closed(schema) if response_format.strict else schema
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     """Returns the schema without other properties, as strict mode requires; unchanged if that would change more."""
     closed = strict_schema(schema)
-    has_more = closed is None or json.dumps(closed).count('"null"') != json.dumps(schema).count('"null"')
-    return schema if closed is None or has_more else closed
+    changes_more = closed is None or json.dumps(closed).count('"null"') != json.dumps(schema).count('"null"')
+    return schema if closed is None or changes_more else closed
 
 
-def under_own_schemas(calls: tuple[AnsweredCall, ...], request: LlmRequest) -> tuple[AnsweredCall, ...]:
+def without_added_nulls(calls: tuple[AnsweredCall, ...], request: LlmRequest) -> tuple[AnsweredCall, ...]:
     """Converts calls made under strict schemas to the tools' own schemas: removes the nulls of optional arguments."""
     if not request.settings.strict_tool_schemas:
         return calls
@@ -69,12 +69,12 @@ def _without_added_nulls(arguments: str, parameters: Mapping[str, Any]) -> str:
         return arguments
     properties = parameters.get("properties") or {}
     required = parameters.get("required") or ()
-    kept = {
+    remaining = {
         name: value
         for name, value in decoded.items()
         if value is not None or name in required or name not in properties or _is_nullable(properties[name])
     }
-    return arguments if len(kept) == len(decoded) else json.dumps(kept, ensure_ascii=False)
+    return arguments if len(remaining) == len(decoded) else json.dumps(remaining, ensure_ascii=False)
 
 
 class _NotStrictable(Exception):

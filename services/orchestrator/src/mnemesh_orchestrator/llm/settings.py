@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, CallLimits
 from mnemesh_orchestrator.llm.dialects import DIALECTS, Api, Dialect, dialect_for
 
-_SHORTEST_SECRET: Final = 6
+_MIN_SECRET_CHARACTERS: Final = 6
 _DEFAULT_REGION: Final = "us-east-1"
 _VERSION_PATH: Final = re.compile(r"/v\d+(?:beta\d*)?(?:/|$)|/openai(?:/|$)|/api/v\d")
 
@@ -39,8 +39,10 @@ class ProviderSettings:
     @property
     def secrets(self) -> tuple[str, ...]:
         """The values that no message may quote. Shorter values could be any word."""
-        given = (self.api_key or "", *self.headers.values())
-        return tuple(sorted({secret for secret in given if len(secret) >= _SHORTEST_SECRET}, key=len, reverse=True))
+        values = (self.api_key or "", *self.headers.values())
+        return tuple(
+            sorted({secret for secret in values if len(secret) >= _MIN_SECRET_CHARACTERS}, key=len, reverse=True)
+        )
 
     @property
     def dialect(self) -> Dialect:
@@ -48,7 +50,7 @@ class ProviderSettings:
         return dialect_for(self.type, self.base_url)
 
     @property
-    def spoken(self) -> Api:
+    def api_in_use(self) -> Api:
         """The API that its client uses."""
         return self.api or self.dialect.api
 
@@ -58,8 +60,8 @@ class ProviderSettings:
         if self.type == "azure" and self.base_url is not None:
             return _azure_endpoint(self.base_url, self.api_version)
         if self.base_url is None:
-            known = self.dialect.base_url
-            return None if known is None else known.replace("{region}", self.region or _DEFAULT_REGION)
+            default = self.dialect.base_url
+            return None if default is None else default.replace("{region}", self.region or _DEFAULT_REGION)
         # Users of Ollama and similar servers usually configure the server instead of its API.
         if self.dialect.is_local and self.type != "openai" and not _VERSION_PATH.search(urlsplit(self.base_url).path):
             return f"{self.base_url.rstrip('/')}/v1"
@@ -87,36 +89,35 @@ def configured_providers(env: Mapping[str, str], service: str, types: tuple[str,
     Raises:
         ValueError: `_API` is not an API.
     """
-    found = (_configured(env, service, DIALECTS[name]) for name in types)
-    return tuple(settings for settings in found if settings is not None)
+    configured = (_configured(env, service, DIALECTS[name]) for name in types)
+    return tuple(settings for settings in configured if settings is not None)
 
 
 def _configured(env: Mapping[str, str], service: str, dialect: Dialect) -> ProviderSettings | None:
-    def given(suffix: str, *usual: str) -> str | None:
+    def setting(suffix: str, *vendor_names: str) -> str | None:
         own = f"{dialect.type.upper()}_{suffix}"
-        return next(
-            (env[name] for name in (f"MNEMESH_{service}_{own}", f"MNEMESH_{own}", *usual) if env.get(name)), None
-        )
+        names = (f"MNEMESH_{service}_{own}", f"MNEMESH_{own}", *vendor_names)
+        return next((env[name] for name in names if env.get(name)), None)
 
-    key, url = given("API_KEY", *dialect.key_variables), given("BASE_URL", *dialect.url_variables)
+    key, url = setting("API_KEY", *dialect.key_variables), setting("BASE_URL", *dialect.url_variables)
     has_all = url is not None if dialect.is_local or dialect.base_url is None else (key or url) is not None
     if not has_all:
         return None
     versions = ("AZURE_OPENAI_API_VERSION", "AZURE_API_VERSION") if dialect.type == "azure" else ()
     regions = ("AWS_REGION", "AWS_DEFAULT_REGION") if dialect.type == "bedrock" else ()
-    api = given("API")
+    api = setting("API")
     return ProviderSettings(
         name=dialect.type,
         type=dialect.type,
         api=None if api is None else Api(api),
         base_url=url,
         api_key=key,
-        api_version=given("API_VERSION", *versions),
-        region=given("REGION", *regions),
+        api_version=setting("API_VERSION", *versions),
+        region=setting("REGION", *regions),
     )
 
 
-def _azure_endpoint(given: str, api_version: str | None) -> str:
+def _azure_endpoint(base_url: str, api_version: str | None) -> str:
     """Returns the root of Azure's API: v1 has the deployment in the body, a dated version in the path."""
-    root = given.rstrip("/").removesuffix("/v1").removesuffix("/openai")
+    root = base_url.rstrip("/").removesuffix("/v1").removesuffix("/openai")
     return f"{root}/openai" if api_version else f"{root}/openai/v1"

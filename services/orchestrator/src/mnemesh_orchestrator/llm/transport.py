@@ -15,12 +15,12 @@ from mnemesh_kit.failpoints import async_failpoint
 
 from mnemesh_orchestrator.llm.attempts import CallLimits, in_time
 from mnemesh_orchestrator.llm.errors import ProviderBadAnswer, ProviderError, ProviderTimeout, ProviderUnavailable
-from mnemesh_orchestrator.llm.provider_errors import diagnose, quotable
+from mnemesh_orchestrator.llm.provider_errors import error_from_response, quote
 
 _JSON_CONTENT = {"headers": {"Content-Type": "application/json"}}
 
 
-async def chunks(
+async def stream_events(
     sdk: ModuleType,
     client: Any,
     path: str,
@@ -66,37 +66,37 @@ async def chunks(
                 raise ProviderBadAnswer(f"{provider} returned an HTML page.", provider=provider)
             if kind == "application/json":
                 async with asyncio.timeout_at(deadline):
-                    whole = await stream.response.aread()
-                yield _plain_body(provider, whole)
+                    body = await stream.response.aread()
+                yield _plain_body(provider, body)
                 return
             async for event in in_time(stream, deadline - clock()):
                 yield event
     except (TimeoutError, sdk.APIError, httpx2.HTTPError, ValueError) as error:
-        raise translated(sdk, provider, error, secrets) from error
+        raise translate_error(sdk, provider, error, secrets) from error
 
 
-def translated(sdk: ModuleType, provider: str, error: Exception, secrets: Collection[str] = ()) -> ProviderError:
+def translate_error(sdk: ModuleType, provider: str, error: Exception, secrets: Collection[str] = ()) -> ProviderError:
     """Returns the error for an exception of an SDK. It quotes none of the secrets."""
     import httpx2
 
-    root = error.__cause__ if isinstance(error, sdk.APIConnectionError) and error.__cause__ else error
-    if isinstance(root, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError):
-        detail = quotable(str(root)) or "no connection"
+    cause = error.__cause__ if isinstance(error, sdk.APIConnectionError) and error.__cause__ else error
+    if isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError):
+        detail = quote(str(cause)) or "no connection"
         return ProviderUnavailable(f"{provider} cannot be reached: {detail}.", provider=provider)
-    if isinstance(root, TimeoutError | httpx2.TimeoutException | sdk.APITimeoutError):
+    if isinstance(cause, TimeoutError | httpx2.TimeoutException | sdk.APITimeoutError):
         return ProviderTimeout(f"{provider} did not answer within the configured time.", provider=provider)
-    if isinstance(root, httpx2.HTTPError | sdk.APIConnectionError):
+    if isinstance(cause, httpx2.HTTPError | sdk.APIConnectionError):
         return ProviderUnavailable(f"The connection to {provider} broke before the answer's end.", provider=provider)
     if isinstance(error, sdk.APIStatusError):
         # An error event inside a stream has the status of the stream, which was good.
         status = error.status_code if error.status_code >= 300 else None
-        return diagnose(provider, status, _concealed(error.body, secrets), error.response.headers)
+        return error_from_response(provider, status, _redacted(error.body, secrets), error.response.headers)
     if isinstance(error, sdk.APIError):
-        return diagnose(provider, None, _concealed(error.body or error.message, secrets))
+        return error_from_response(provider, None, _redacted(error.body or error.message, secrets))
     return ProviderBadAnswer(f"{provider} answered with something that is not JSON.", provider=provider)
 
 
-def sever(client: Any, headers: Mapping[str, str]) -> None:
+def remove_environment(client: Any, headers: Mapping[str, str]) -> None:
     """Removes the process's environment from the requests of a client.
 
     The SDKs add the operator's account, project and headers. An organization's own provider must not receive them.
@@ -107,7 +107,7 @@ def sever(client: Any, headers: Mapping[str, str]) -> None:
     client._custom_headers = dict(headers)
 
 
-def _concealed(value: Any, secrets: Collection[str]) -> Any:
+def _redacted(value: Any, secrets: Collection[str]) -> Any:
     """Returns a decoded body without the secrets. Some servers quote the key that they refuse."""
     match value:
         case str():
@@ -115,9 +115,9 @@ def _concealed(value: Any, secrets: Collection[str]) -> Any:
                 value = value.replace(secret, "[key]")
             return value
         case dict():
-            return {name: _concealed(item, secrets) for name, item in value.items()}
+            return {name: _redacted(item, secrets) for name, item in value.items()}
         case list():
-            return [_concealed(item, secrets) for item in value]
+            return [_redacted(item, secrets) for item in value]
         case _:
             return value
 
@@ -125,5 +125,5 @@ def _concealed(value: Any, secrets: Collection[str]) -> Any:
 def _plain_body(provider: str, body: bytes) -> Any:
     decoded = json.loads(body)
     if isinstance(decoded, dict) and decoded.get("error"):
-        raise diagnose(provider, None, decoded)
+        raise error_from_response(provider, None, decoded)
     return decoded

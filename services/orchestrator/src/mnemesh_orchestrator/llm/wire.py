@@ -14,7 +14,7 @@ from mnemesh_orchestrator.llm.render_cache import RenderCache
 
 def encode_body(body: Mapping[str, Any]) -> bytes:
     """Returns a body as compact JSON, with keys in the order of the renderer."""
-    return msgspec.json.encode(body, enc_hook=_plain)
+    return msgspec.json.encode(body, enc_hook=_to_plain)
 
 
 def with_provider_options(body: dict[str, Any], options: str | None, protected: frozenset[str]) -> dict[str, Any]:
@@ -26,25 +26,25 @@ def with_provider_options(body: dict[str, Any], options: str | None, protected: 
     if not options or not options.strip():
         return body
     try:
-        given = json.loads(options)
+        decoded = json.loads(options)
     except ValueError as error:
         raise ProviderOptionsInvalid(f"The provider options are not JSON: {error}.") from error
-    if not isinstance(given, dict):
+    if not isinstance(decoded, dict):
         raise ProviderOptionsInvalid("The provider options are not a JSON object.")
-    body.update({key: value for key, value in given.items() if key not in protected})
+    body.update({key: value for key, value in decoded.items() if key not in protected})
     return body
 
 
 def image_base64(image: ImagePart, ordinal: int, source: Message | None, cache: RenderCache) -> str:
     """Returns the bytes of an inline image as base64 text."""
 
-    def make() -> str:
+    def encode() -> str:
         return base64.b64encode(image.data or b"").decode("ascii")
 
-    return make() if source is None else cache.text(("image", source.id, ordinal), source, make)
+    return encode() if source is None else cache.text(("image", source.id, ordinal), source, encode)
 
 
-def _plain(value: object) -> object:
+def _to_plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise NotImplementedError(f"{type(value).__name__} in a request body")

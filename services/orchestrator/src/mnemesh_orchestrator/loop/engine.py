@@ -13,7 +13,7 @@ from mnemesh_types.messages import Message
 from mnemesh_types.usage import Usage
 
 from mnemesh_orchestrator.errors import LeaseLost, RuleFault
-from mnemesh_orchestrator.llm.errors import STAYS_AWAY, ContextOverflow, ProviderBadAnswer
+from mnemesh_orchestrator.llm.errors import FALLBACK_ERRORS, ContextOverflow, ProviderBadAnswer
 from mnemesh_orchestrator.loop import approvals
 from mnemesh_orchestrator.loop.call_plan import plan_calls, with_gates
 from mnemesh_orchestrator.loop.cancellation import cancelled_step_messages, closing_step
@@ -140,7 +140,7 @@ class Engine:
                 refusals, refused = refusals + 1, (assembled, error)
                 state.tokens = self._budget.refuse(context, state, error)
                 continue
-            except STAYS_AWAY as error:
+            except FALLBACK_ERRORS as error:
                 fallback = state.model.fallback
                 if fallback is None:
                     raise

@@ -110,7 +110,7 @@ class AgentService:
         if conversation is not None and conversation.model_settings is not None:
             settings = conversation.model_settings.over(settings)
         try:
-            models = self._models.held(agent.organization_id)
+            models = self._models.cached(agent.organization_id)
             info, _ = models.resolve((conversation and conversation.model) or agent.model)
         except NotFound:
             return settings

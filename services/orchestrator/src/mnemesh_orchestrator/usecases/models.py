@@ -75,7 +75,7 @@ class ModelService:
         organization_id = caller.organization_id
         await self._models.resolve(organization_id, handle)
         await self._store.override(key, organization_id, handle, change)
-        self._models.forget(organization_id)
+        self._models.invalidate(organization_id)
         return with_capabilities((await self._models.resolve(organization_id, handle))[0])
 
     async def embedders(self, caller: Principal, filter_: EmbedderFilter) -> tuple[EmbeddingModel, ...]:  # noqa: ARG002

@@ -5,7 +5,7 @@ from dataclasses import replace
 from mnemesh_kit.ids import derive_id
 
 from mnemesh_orchestrator.llm.model_catalog import OwnProvider
-from mnemesh_orchestrator.llm.provider import Provider, shown_url
+from mnemesh_orchestrator.llm.provider import Provider, redacted_url
 from mnemesh_orchestrator.llm.registry import MNEMESH
 from mnemesh_orchestrator.model.providers import ProviderCategory, ProviderDraft, ProviderView
 
@@ -27,15 +27,15 @@ def base_view(name: str, provider: Provider | None) -> ProviderView:
         draft=ProviderDraft(
             name=settings.name,
             type=settings.type,
-            api=settings.spoken,
-            base_url=shown_url(settings.base_url),
+            api=settings.api_in_use,
+            base_url=redacted_url(settings.base_url),
             api_version=settings.api_version,
             region=settings.region,
         ),
         category=ProviderCategory.BASE,
         has_api_key=settings.api_key is not None,
         has_headers=bool(settings.headers),
-        model_count=len(provider.offered),
+        model_count=len(provider.offered_models),
         refreshed_at=provider.refreshed_at,
     )
 
@@ -45,12 +45,12 @@ def own_view(own: OwnProvider) -> ProviderView:
     record, sealed = own.record, own.record.credentials
     return ProviderView(
         id=record.id,
-        draft=replace(record.draft, api=own.provider.settings.spoken),
+        draft=replace(record.draft, api=own.provider.settings.api_in_use),
         category=ProviderCategory.BYOK,
         has_api_key=sealed.api_key is not None,
         has_access_key=sealed.access_key is not None,
         has_headers=bool(sealed.headers),
-        model_count=len(own.provider.offered),
+        model_count=len(own.provider.offered_models),
         refreshed_at=record.refreshed_at,
         refresh_error=own.problem or record.refresh_error,
         created_at=record.created_at,

@@ -12,7 +12,7 @@ from mnemesh_kit.ids import IdSource
 from mnemesh_kit.principal import Principal
 
 from mnemesh_orchestrator.errors import ProviderNameTaken, ProviderNotFound, SecretUnreadable
-from mnemesh_orchestrator.llm.credentials import CredentialSafe, bare_settings, with_credentials
+from mnemesh_orchestrator.llm.credentials import CredentialSealer, bare_settings, with_credentials
 from mnemesh_orchestrator.llm.dialects import DIALECTS
 from mnemesh_orchestrator.llm.errors import ProviderError
 from mnemesh_orchestrator.llm.model_catalog import ModelCatalog, OrganizationModels, OwnProvider
@@ -55,21 +55,21 @@ class ProviderService:
         self,
         store: ProviderStore,
         models: ModelCatalog,
-        safe: CredentialSafe,
+        sealer: CredentialSealer,
         clock: Clock,
         ids: IdSource,
         hosts: Collection[str] = (),
     ) -> None:
         self._store = store
         self._models = models
-        self._safe = safe
+        self._sealer = sealer
         self._clock = clock
         self._ids = ids
         self._hosts = frozenset(host.lower() for host in hosts)
 
     def fingerprint(self, secret: str) -> str:
         """Returns a text that identifies a credential and reveals nothing of it. Raises SecretsKeyMissing."""
-        return self._safe.fingerprint(secret)
+        return self._sealer.fingerprint(secret)
 
     async def get(self, caller: Principal, provider_id: str) -> ProviderView:
         """Returns a provider of the operator or the organization. Raises NotFound."""
@@ -114,9 +114,9 @@ class ProviderService:
             created_at=now,
             updated_at=now,
         )
-        record = await self._read(replace(record, credentials=self._safe.sealed(record, credentials)))
+        record = await self._read(replace(record, credentials=self._sealer.seal(record, credentials)))
         provider_id = await self._store.create(key, record)
-        self._models.forget(organization_id)
+        self._models.invalidate(organization_id)
         return await self.get(caller, provider_id)
 
     async def update(
@@ -152,7 +152,7 @@ class ProviderService:
         before = await self._store.get(caller.organization_id, provider_id)
         draft = replace(before.draft, **changes)
         self._require_endpoint(draft)
-        changed = replace(before, draft=draft, credentials=self._safe.sealed(before, credentials))
+        changed = replace(before, draft=draft, credentials=self._sealer.seal(before, credentials))
         is_connection_changed = (
             credentials != _NO_CREDENTIALS or replace(draft, disabled=before.draft.disabled) != before.draft
         )
@@ -161,7 +161,7 @@ class ProviderService:
 
         def apply(record: ProviderRecord) -> ProviderRecord:
             merged = replace(
-                record, draft=replace(record.draft, **changes), credentials=self._safe.sealed(record, credentials)
+                record, draft=replace(record.draft, **changes), credentials=self._sealer.seal(record, credentials)
             )
             if not is_connection_changed:
                 return merged
@@ -173,7 +173,7 @@ class ProviderService:
             )
 
         await self._store.update(key, caller.organization_id, provider_id, apply)
-        self._models.forget(caller.organization_id)
+        self._models.invalidate(caller.organization_id)
         return await self.get(caller, provider_id)
 
     async def delete(self, caller: Principal, key: RequestKey | None, provider_id: str) -> None:
@@ -184,7 +184,7 @@ class ProviderService:
         """
         self._require_own(provider_id)
         await self._store.delete(key, caller.organization_id, provider_id)
-        self._models.forget(caller.organization_id)
+        self._models.invalidate(caller.organization_id)
 
     async def refresh(self, caller: Principal, key: RequestKey | None, provider_id: str) -> Refresh:
         """Reads the models of a provider again. Returns the provider and the differences.
@@ -200,8 +200,8 @@ class ProviderService:
             return await self._refresh_base(caller, key, name)
         own = _own(models, provider_id)
         own.require_readable()
-        old = {f"{own.record.name}/{model}" for model in own.provider.offered}
-        async with own.provider.use() as client:
+        old = {f"{own.record.name}/{model}" for model in own.provider.offered_models}
+        async with own.provider.borrow_client() as client:
             served = await read_models(client, own.provider.settings)
         now = self._clock.now()
         new = {f"{own.record.name}/{model.name}" for model in language_models(own.provider.settings, served)}
@@ -212,7 +212,7 @@ class ProviderService:
 
         result = _result(provider_id, added, removed)
         await self._store.update(key, caller.organization_id, provider_id, apply, result)
-        self._models.forget(caller.organization_id)
+        self._models.invalidate(caller.organization_id)
         return Refresh(await self.get(caller, provider_id), added, removed)
 
     async def check(self, caller: Principal, provider_id: str, credentials: Credentials) -> tuple[str, ...]:
@@ -259,7 +259,7 @@ class ProviderService:
     async def _read(self, record: ProviderRecord) -> ProviderRecord:
         """Returns the record with the models that its provider lists, or with the error of asking for them."""
         try:
-            served = await self._served(self._safe.settings(record))
+            served = await self._served(self._sealer.open_settings(record))
         except (ProviderError, SecretUnreadable) as error:
             return replace(record, refresh_error=error.message)
         return replace(record, served=served, refreshed_at=self._clock.now(), refresh_error=None)
@@ -269,9 +269,9 @@ class ProviderService:
         added: tuple[str, ...] = ()
         removed: tuple[str, ...] = ()
         if base is not None:
-            old = {f"{name}/{model}" for model in base.offered}
-            base.note(await read_models(base.client, base.settings), self._clock.now())
-            new = {f"{name}/{model}" for model in base.offered}
+            old = {f"{name}/{model}" for model in base.offered_models}
+            base.set_listed_models(await read_models(base.client, base.settings), self._clock.now())
+            new = {f"{name}/{model}" for model in base.offered_models}
             added, removed = tuple(sorted(new - old)), tuple(sorted(old - new))
         provider_id = base_id(name)
         await self._store.record_result(key, _result(provider_id, added, removed))

@@ -64,8 +64,8 @@ class MessagesAnswer:
             case {"type": str()}:
                 pass  # message_stop, content_block_stop, ping, and future events of the API.
             case _:
-                words = f"{self._provider} sent something that is no event of a message."
-                raise ProviderBadAnswer(words, provider=self._provider)
+                message = f"{self._provider} sent something that is no event of a message."
+                raise ProviderBadAnswer(message, provider=self._provider)
 
     def check_complete(self) -> None:
         """Checks that a stream was complete when it ended.
@@ -74,8 +74,8 @@ class MessagesAnswer:
             ProviderUnavailable: it ended without a stop reason.
         """
         if self._stop_reason is None:
-            words = f"The stream from {self._provider} was cut before its end."
-            raise ProviderUnavailable(words, provider=self._provider)
+            message = f"The stream from {self._provider} was cut before its end."
+            raise ProviderUnavailable(message, provider=self._provider)
 
     @property
     def content(self) -> tuple[ContentPart, ...]:
@@ -99,15 +99,15 @@ class MessagesAnswer:
     @property
     def usage(self) -> Usage:
         """The token counts. Cached tokens are part of the prompt, as everywhere in mnemesh."""
-        fresh, said = _count(self._usage.get("input_tokens")), _count(self._usage.get("output_tokens"))
+        uncached, completion = _count(self._usage.get("input_tokens")), _count(self._usage.get("output_tokens"))
         read = _count(self._usage.get("cache_read_input_tokens"))
         written = _count(self._usage.get("cache_creation_input_tokens"))
-        prompt = None if fresh is None else fresh + (read or 0) + (written or 0)
+        prompt = None if uncached is None else uncached + (read or 0) + (written or 0)
         details = self._usage.get("output_tokens_details")
         return Usage(
             prompt_tokens=prompt,
-            completion_tokens=said,
-            total_tokens=None if prompt is None or said is None else prompt + said,
+            completion_tokens=completion,
+            total_tokens=None if prompt is None or completion is None else prompt + completion,
             cached_input_tokens=read,
             cache_write_tokens=written,
             reasoning_tokens=_count(details.get("thinking_tokens")) if isinstance(details, Mapping) else None,
@@ -134,8 +134,8 @@ class MessagesAnswer:
         self._blocks[index] = dict(block)
         kind = block.get("type")
         if kind == "tool_use":
-            given = block.get("input")
-            self._inputs[index] = [json.dumps(given, ensure_ascii=False)] if given else []
+            input_ = block.get("input")
+            self._inputs[index] = [json.dumps(input_, ensure_ascii=False)] if input_ else []
             yield ToolCallDelta(self._ordinal(index), str(block.get("name") or ""), "".join(self._inputs[index]))
         elif kind == "text" and block.get("text"):
             yield TextDelta(str(block["text"]))

@@ -12,9 +12,9 @@ from mnemesh_orchestrator.llm.attempts import DEFAULT_LIMITS, SHORT_SECONDS, Cal
 from mnemesh_orchestrator.llm.dialects import DIALECTS
 from mnemesh_orchestrator.llm.port import LlmAnswer, LlmEvent, LlmRequest
 from mnemesh_orchestrator.llm.render_cache import RenderCache
-from mnemesh_orchestrator.llm.schemas import under_own_schemas
+from mnemesh_orchestrator.llm.schemas import without_added_nulls
 from mnemesh_orchestrator.llm.settings import ProviderSettings
-from mnemesh_orchestrator.llm.transport import chunks, sever, translated
+from mnemesh_orchestrator.llm.transport import remove_environment, stream_events, translate_error
 from mnemesh_orchestrator.llm.wire import encode_body
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class AnthropicMessagesClient:
     def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
         """Calls the model; see the port."""
         body = self._encoded(request)
-        return with_retries(lambda: self._ask(request, body), self._limits, self._sleep, self._settings.secrets)
+        return with_retries(lambda: self._attempt(request, body), self._limits, self._sleep, self._settings.secrets)
 
     def prepare(self) -> None:
         """Imports the SDK and opens the client, so that the first turn does not wait. May run in a thread."""
@@ -64,7 +64,7 @@ class AnthropicMessagesClient:
         try:
             return await self._client().get(path, cast_to=object, options={"timeout": SHORT_SECONDS})
         except (anthropic.APIError, ValueError) as error:
-            raise translated(anthropic, self._provider, error, self._settings.secrets) from None
+            raise translate_error(anthropic, self._provider, error, self._settings.secrets) from None
 
     async def close(self) -> None:
         """Closes the connection pool."""
@@ -75,11 +75,11 @@ class AnthropicMessagesClient:
     def _encoded(self, request: LlmRequest) -> bytes:
         return encode_body(render_body(request, self._cache, cache_breakpoints=self._cache_breakpoints))
 
-    async def _ask(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
+    async def _attempt(self, request: LlmRequest, body: bytes) -> AsyncIterator[LlmEvent]:
         import anthropic
 
         answer = MessagesAnswer(self._provider)
-        came = chunks(
+        events = stream_events(
             anthropic,
             self._client(),
             "/v1/messages",
@@ -88,14 +88,14 @@ class AnthropicMessagesClient:
             limits=self._limits,
             secrets=self._settings.secrets,
         )
-        async with aclosing(came):  # type: ignore[type-var]
-            async for event in came:
-                for shown in answer.add(event):
-                    yield shown
+        async with aclosing(events):  # type: ignore[type-var]
+            async for event in events:
+                for delta in answer.add(event):
+                    yield delta
         answer.check_complete()
         yield LlmAnswer(
             content=answer.content,
-            tool_calls=under_own_schemas(answer.tool_calls, request),
+            tool_calls=without_added_nulls(answer.tool_calls, request),
             finish_reason=answer.finish_reason,
             usage=answer.usage,
             request_body=body.decode(),
@@ -118,5 +118,5 @@ class AnthropicMessagesClient:
                 timeout=anthropic.Timeout(self._limits.idle_seconds, connect=self._limits.connect_seconds),
             )
             if self._settings.is_registered:
-                sever(self._opened, headers)
+                remove_environment(self._opened, headers)
         return self._opened

@@ -15,7 +15,7 @@ from mnemesh_orchestrator.llm.history import (
     Turn,
     UserTurn,
     arguments_object,
-    turns,
+    history_turns,
 )
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.render_cache import RenderCache
@@ -26,7 +26,7 @@ from mnemesh_orchestrator.model.models import ToolSchema
 Block = dict[str, Any]
 
 DEFAULT_MAX_TOKENS: Final = 4096
-_LEAST_THINKING: Final = 1024
+_MIN_THINKING_TOKENS: Final = 1024
 _PROTECTED: Final = frozenset({"messages", "stream", "tools", "system"})
 _EPHEMERAL: Final = {"type": "ephemeral"}
 # From 4.6 on a model chooses the length of its thinking. Older ones get a token budget.
@@ -47,15 +47,15 @@ def render_body(
         ProviderOptionsInvalid: the agent's provider_options or response schema are not JSON.
     """
     cache = cache if cache is not None else RenderCache()
-    told = turns(request, cache)
-    thinking = _thinking(request, told)
-    heads = (turn.text for turn in told if isinstance(turn, SystemTurn))
+    history = history_turns(request, cache)
+    thinking = _thinking(request, history)
+    heads = (turn.text for turn in history if isinstance(turn, SystemTurn))
     system: list[Block] = [{"type": "text", "text": text} for text in heads if text.strip()]
-    messages = _messages(told, thinking is not None, cache)
+    messages = _messages(history, thinking is not None, cache)
     if cache_breakpoints:
-        for marked in (system, messages[-1]["content"]):
-            if marked:
-                marked[-1] = {**marked[-1], "cache_control": _EPHEMERAL}
+        for blocks in (system, messages[-1]["content"]):
+            if blocks:
+                blocks[-1] = {**blocks[-1], "cache_control": _EPHEMERAL}
     body: dict[str, Any] = {"model": request.model.provider_model, "max_tokens": _max_tokens(request, thinking)}
     if system:
         body["system"] = system
@@ -75,19 +75,22 @@ def render_body(
     return with_provider_options(body, request.settings.provider_options, _PROTECTED)
 
 
-def _messages(told: Sequence[Turn], with_thinking: bool, cache: RenderCache) -> list[dict[str, Any]]:
+def _messages(history: Sequence[Turn], has_thinking: bool, cache: RenderCache) -> list[dict[str, Any]]:
     """Returns the turns with alternating roles. Neighbours with one role become one message."""
     messages: list[dict[str, Any]] = []
-    for turn in told:
+    for turn in history:
         match turn:
             case SystemTurn():
                 continue
             case AssistantTurn():
-                role, blocks = "assistant", _assistant(turn, with_thinking)
+                role, blocks = "assistant", _assistant(turn, has_thinking)
             case UserTurn():
                 role, blocks = "user", _user(turn, cache)
             case ReturnsTurn():
-                role, blocks = "user", [_tool_result(each.call_id, each.text, each.is_error) for each in turn.returns]
+                role, blocks = (
+                    "user",
+                    [_tool_result(returned.call_id, returned.text, returned.is_error) for returned in turn.returns],
+                )
         if not blocks:
             continue
         if messages and messages[-1]["role"] == role:
@@ -101,14 +104,14 @@ def _messages(told: Sequence[Turn], with_thinking: bool, cache: RenderCache) -> 
     return messages
 
 
-def _assistant(turn: AssistantTurn, with_thinking: bool) -> list[Block]:
-    blocks = _thoughts(turn) if with_thinking else []
+def _assistant(turn: AssistantTurn, has_thinking: bool) -> list[Block]:
+    blocks = _thoughts(turn) if has_thinking else []
     text = turn.message.text.rstrip()
     if text.strip():
         blocks.append({"type": "text", "text": text})
     for call in turn.calls:
-        given = arguments_object(call.arguments)
-        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": given})
+        arguments = arguments_object(call.arguments)
+        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments})
     return blocks
 
 
@@ -164,21 +167,21 @@ def _tool_choice(request: LlmRequest, *, is_forced: bool) -> Block:
     return {**kind, "disable_parallel_tool_use": not request.parallel_tool_calls}
 
 
-def _thinking(request: LlmRequest, told: Sequence[Turn]) -> Block | None:
-    if not request.settings.enable_reasoner or request.inner_thoughts or _is_bare_tool_loop(told):
+def _thinking(request: LlmRequest, history: Sequence[Turn]) -> Block | None:
+    if not request.settings.enable_reasoner or request.inner_thoughts or _is_bare_tool_loop(history):
         return None
     if not _TAKES_BUDGET.match(request.model.provider_model):
         return {"type": "adaptive"}
-    budget = max(_LEAST_THINKING, request.settings.max_reasoning_tokens or 0)
+    budget = max(_MIN_THINKING_TOKENS, request.settings.max_reasoning_tokens or 0)
     return {"type": "enabled", "budget_tokens": budget}
 
 
-def _is_bare_tool_loop(told: Sequence[Turn]) -> bool:
+def _is_bare_tool_loop(history: Sequence[Turn]) -> bool:
     """Returns whether the last call has no thinking, because another model made it.
 
     Thinking must be off to continue.
     """
-    last = next((turn for turn in reversed(told) if isinstance(turn, AssistantTurn)), None)
+    last = next((turn for turn in reversed(history) if isinstance(turn, AssistantTurn)), None)
     return last is not None and bool(last.calls) and not _thoughts(last)
 
 

@@ -72,7 +72,7 @@ class ChatAnswer:
             self._usage = chunk["usage"]
         for choice in _rows(chunk.get("choices"))[:1]:
             self._has_choices = True
-            yield from self._add_said(_row(choice.get("delta") or choice.get("message")))
+            yield from self._add_message(_row(choice.get("delta") or choice.get("message")))
             is_whole = "message" in choice and "delta" not in choice
             self._finish = choice.get("finish_reason") or self._finish or ("stop" if is_whole else None)
 
@@ -92,12 +92,12 @@ class ChatAnswer:
     @property
     def content(self) -> tuple[ContentPart, ...]:
         """Text and reasoning in the order of arrival, and the signature of a signed call."""
-        said = tuple(
+        parts = tuple(
             TextPart("".join(pieces)) if kind is TextPart else ReasoningPart("".join(pieces), is_native=True)
             for kind, pieces in self._parts
         )
         signature = next((call.signature for call in self._calls if call.signature), None)
-        return said if signature is None else (*said, OmittedReasoningPart(signature))
+        return parts if signature is None else (*parts, OmittedReasoningPart(signature))
 
     @property
     def tool_calls(self) -> tuple[AnsweredCall, ...]:
@@ -142,13 +142,13 @@ class ChatAnswer:
         choices = [{"index": 0, "message": message, "finish_reason": self._finish}] if self._has_choices else []
         return {"id": self._id, "model": self._model, "choices": choices, "usage": self._usage}
 
-    def _add_said(self, said: Mapping[str, Any]) -> Iterator[LlmEvent]:
-        if thought := _text(said.get("reasoning_content")) or _text(said.get("reasoning")):
-            yield self._add_text(ReasoningPart, thought)
+    def _add_message(self, message: Mapping[str, Any]) -> Iterator[LlmEvent]:
+        if reasoning := _text(message.get("reasoning_content")) or _text(message.get("reasoning")):
+            yield self._add_text(ReasoningPart, reasoning)
         for key in ("content", "refusal"):  # A refusal is text of the model, which the user reads.
-            if text := _text(said.get(key)):
+            if text := _text(message.get(key)):
                 yield self._add_text(TextPart, text)
-        for piece in _rows(said.get("tool_calls")):
+        for piece in _rows(message.get("tool_calls")):
             yield from self._add_call(piece)
 
     def _add_text(self, kind: type[TextPart] | type[ReasoningPart], text: str) -> LlmEvent:
@@ -175,14 +175,14 @@ class ChatAnswer:
     def _call_of(self, piece: Mapping[str, Any], name: str) -> _Call:
         """Returns the call of a piece: by its index, or by other signs if servers omit or repeat it."""
         index = piece.get("index") if isinstance(piece.get("index"), int) else None
-        known = [call for call in self._calls if index is None or call.wire_index in (index, None)]
-        last = known[-1] if known else None
-        if last is None or (name and self._is_further(last, piece, name)):
+        candidates = [call for call in self._calls if index is None or call.wire_index in (index, None)]
+        last = candidates[-1] if candidates else None
+        if last is None or (name and self._is_another(last, piece, name)):
             last = _Call(index, piece.get("id") or None)
             self._calls.append(last)
         return last
 
-    def _is_further(self, last: _Call, piece: Mapping[str, Any], name: str) -> bool:
+    def _is_another(self, last: _Call, piece: Mapping[str, Any], name: str) -> bool:
         """Returns whether a piece that names a function starts another call. Some servers repeat the name."""
         other_id = bool(piece.get("id") and last.id and piece["id"] != last.id)
         return other_id or (bool(last.pieces) and (name != last.name or _is_json(last.arguments)))

@@ -15,7 +15,7 @@ from mnemesh_orchestrator.llm.history import (
     SystemTurn,
     Turn,
     UserTurn,
-    turns,
+    history_turns,
 )
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.render_cache import RenderCache
@@ -29,7 +29,7 @@ _REASONS = re.compile(r"^(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
 _REFUSES_PARALLEL_FLAG = re.compile(r"^o\d")
 _OFFICIAL: Final = frozenset({"openai", "azure"})
 # Gemini documents this value for calls that it did not make.
-_UNSIGNED: Final = "skip_thought_signature_validator"
+_NO_SIGNATURE: Final = "skip_thought_signature_validator"
 
 
 def render_body(request: LlmRequest, cache: RenderCache | None = None) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def render_body(request: LlmRequest, cache: RenderCache | None = None) -> dict[s
     cache = cache if cache is not None else RenderCache()
     dialect = dialect_of(request.model)
     body: dict[str, Any] = {"model": request.model.provider_model}
-    body["messages"] = list(_messages(turns(request, cache), cache, dialect))
+    body["messages"] = list(_messages(history_turns(request, cache), cache, dialect))
     if request.tools:
         is_strict = bool(request.settings.strict_tool_schemas) and dialect.strict_tools
         body["tools"] = [_tool(tool, is_strict) for tool in request.tools]
@@ -81,28 +81,28 @@ def _sampling(request: LlmRequest, dialect: Dialect) -> dict[str, Any]:
     return {key: value for key, value in sampling.items() if value is not None}
 
 
-def _messages(told: Sequence[Turn], cache: RenderCache, dialect: Dialect) -> Iterator[dict[str, Any]]:
+def _messages(history: Sequence[Turn], cache: RenderCache, dialect: Dialect) -> Iterator[dict[str, Any]]:
     """Returns the turns in the order that the vendor requires."""
-    before = ""
-    for turn in told:
-        for message in _shown(turn, cache, dialect):
-            if before == "tool" and message["role"] == "user" and not dialect.user_after_tool:
+    previous_role = ""
+    for turn in history:
+        for message in _turn_messages(turn, cache, dialect):
+            if previous_role == "tool" and message["role"] == "user" and not dialect.user_after_tool:
                 yield {"role": "assistant", "content": BRIDGE}
-            before = message["role"]
+            previous_role = message["role"]
             yield message
-    if before == "assistant" and not dialect.assistant_last:
+    if previous_role == "assistant" and not dialect.assistant_last:
         yield {"role": "user", "content": CLOSING}
 
 
-def _shown(turn: Turn, cache: RenderCache, dialect: Dialect) -> list[dict[str, Any]]:
+def _turn_messages(turn: Turn, cache: RenderCache, dialect: Dialect) -> list[dict[str, Any]]:
     if isinstance(turn, SystemTurn):
         return [{"role": "system", "content": turn.text}]
-    shown = turn.rendered.get(dialect.type)
-    if shown is None:
-        shown = _rendered(turn, cache, dialect)
+    messages = turn.rendered.get(dialect.type)
+    if messages is None:
+        messages = _rendered(turn, cache, dialect)
         if not (isinstance(turn, UserTurn) and turn.images):  # The cache bounds the memory of images.
-            turn.rendered[dialect.type] = shown
-    return shown
+            turn.rendered[dialect.type] = messages
+    return messages
 
 
 def _rendered(
@@ -114,23 +114,26 @@ def _rendered(
         case AssistantTurn():
             return [_assistant(turn, dialect)]
         case ReturnsTurn():
-            return [{"role": "tool", "tool_call_id": each.call_id, "content": each.text} for each in turn.returns]
+            return [
+                {"role": "tool", "tool_call_id": returned.call_id, "content": returned.text}
+                for returned in turn.returns
+            ]
 
 
 def _assistant(turn: AssistantTurn, dialect: Dialect) -> dict[str, Any]:
     text = turn.message.text
     if not turn.calls:
         return {"role": "assistant", "content": text}
-    shown: dict[str, Any] = {"role": "assistant", "content": text or None}
+    message: dict[str, Any] = {"role": "assistant", "content": text or None}
     if dialect.returns_reasoning:
-        shown["reasoning_content"] = _reasoning(turn)
-    shown["tool_calls"] = [
+        message["reasoning_content"] = _reasoning(turn)
+    message["tool_calls"] = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in turn.calls
     ]
     if dialect.signs_calls:
-        shown["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": _signature(turn)}}
-    return shown
+        message["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": _signature(turn)}}
+    return message
 
 
 def _reasoning(turn: AssistantTurn) -> str:
@@ -141,7 +144,7 @@ def _reasoning(turn: AssistantTurn) -> str:
 def _signature(turn: AssistantTurn) -> str:
     """Returns the signature of an answer's first call. Its other calls have none."""
     parts = (part.signature for part in turn.message.content if isinstance(part, OmittedReasoningPart))
-    return next((signature for signature in parts if signature and turn.is_own), _UNSIGNED)
+    return next((signature for signature in parts if signature and turn.is_own), _NO_SIGNATURE)
 
 
 def _user_content(turn: UserTurn, cache: RenderCache) -> str | list[dict[str, Any]]:
@@ -179,10 +182,10 @@ def _tool_choice(request: LlmRequest, dialect: Dialect) -> str | dict[str, Any]:
     return "auto" if choice.kind is ToolChoiceKind.AUTO else dialect.required_choice
 
 
-def _response_format(wanted: ResponseFormat, dialect: Dialect) -> dict[str, Any]:
-    if wanted.kind != "json_schema" or not dialect.json_schema:
+def _response_format(response_format: ResponseFormat, dialect: Dialect) -> dict[str, Any]:
+    if response_format.kind != "json_schema" or not dialect.json_schema:
         return {"type": "json_object"}
-    schema: dict[str, Any] = {"name": wanted.name or "answer", "schema": response_schema(wanted)}
-    if wanted.strict is not None:
-        schema["strict"] = wanted.strict
+    schema: dict[str, Any] = {"name": response_format.name or "answer", "schema": response_schema(response_format)}
+    if response_format.strict is not None:
+        schema["strict"] = response_format.strict
     return {"type": "json_schema", "json_schema": schema}

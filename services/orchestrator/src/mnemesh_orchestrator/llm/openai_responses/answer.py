@@ -16,16 +16,16 @@ from mnemesh_orchestrator.llm.port import (
     TextDelta,
     ToolCallDelta,
 )
-from mnemesh_orchestrator.llm.provider_errors import diagnose
+from mnemesh_orchestrator.llm.provider_errors import error_from_response
 
 _INCOMPLETE: Final = {
     "max_output_tokens": FinishReason.LENGTH,
     "max_tokens": FinishReason.LENGTH,
     "content_filter": FinishReason.CONTENT_FILTER,
 }
-_SAID: Final = frozenset({"response.output_text.delta", "response.refusal.delta"})
-_THOUGHT: Final = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
-_ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+_TEXT_DELTAS: Final = frozenset({"response.output_text.delta", "response.refusal.delta"})
+_REASONING_DELTAS: Final = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
+_END_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 
 
 class ResponsesAnswer:
@@ -35,7 +35,7 @@ class ResponsesAnswer:
         self._provider = provider
         self._items: dict[int, dict[str, Any]] = {}
         self._texts: dict[tuple[int, str, int], list[str]] = {}
-        self._whole: Mapping[str, Any] | None = None
+        self._response: Mapping[str, Any] | None = None
 
     def add(self, event: object) -> Iterator[LlmEvent]:
         """Adds one event of a stream, or a whole response.
@@ -50,8 +50,8 @@ class ResponsesAnswer:
             )
         match event:
             case {"type": "error"}:
-                raise diagnose(self._provider, None, event)
-            case {"type": str(kind), "response": Mapping() as response} if kind in _ENDS:
+                raise error_from_response(self._provider, None, event)
+            case {"type": str(kind), "response": Mapping() as response} if kind in _END_EVENTS:
                 yield from self._end(response, is_streamed=True)
             case {"type": "response.output_item.added", "output_index": int(index), "item": Mapping() as item}:
                 yield from self._open(index, item)
@@ -66,8 +66,8 @@ class ResponsesAnswer:
             case {"type": str()}:
                 pass  # created, in_progress, the ends of parts and texts, and future events of the API.
             case _:
-                words = f"{self._provider} returned something other than an event of a response."
-                raise ProviderBadAnswer(words, provider=self._provider)
+                message = f"{self._provider} returned something other than an event of a response."
+                raise ProviderBadAnswer(message, provider=self._provider)
 
     def check_complete(self) -> None:
         """Checks that a stream was complete when it ended.
@@ -75,9 +75,9 @@ class ResponsesAnswer:
         Raises:
             ProviderUnavailable: it ended before the response was complete.
         """
-        if self._whole is None:
-            words = f"The stream from {self._provider} was cut before its end."
-            raise ProviderUnavailable(words, provider=self._provider)
+        if self._response is None:
+            message = f"The stream from {self._provider} was cut before its end."
+            raise ProviderUnavailable(message, provider=self._provider)
 
     @property
     def content(self) -> tuple[ContentPart, ...]:
@@ -96,15 +96,15 @@ class ResponsesAnswer:
     @property
     def finish_reason(self) -> FinishReason:
         """The reason why the model stopped."""
-        whole = self._whole or {}
-        if whole.get("status") == "incomplete":
-            return _INCOMPLETE.get(str(_row(whole.get("incomplete_details")).get("reason")), FinishReason.LENGTH)
+        response = self._response or {}
+        if response.get("status") == "incomplete":
+            return _INCOMPLETE.get(str(_row(response.get("incomplete_details")).get("reason")), FinishReason.LENGTH)
         return FinishReason.TOOL_CALLS if self.tool_calls else FinishReason.STOP
 
     @property
     def usage(self) -> Usage:
         """The token counts of the provider. Missing counts stay None."""
-        usage = _row((self._whole or {}).get("usage"))
+        usage = _row((self._response or {}).get("usage"))
         read, written = _row(usage.get("input_tokens_details")), _row(usage.get("output_tokens_details"))
         return Usage(
             prompt_tokens=_count(usage.get("input_tokens")),
@@ -118,7 +118,7 @@ class ResponsesAnswer:
     @property
     def body(self) -> dict[str, Any]:
         """The answer as a call without streaming would have returned it, for the trace."""
-        head = {key: value for key, value in (self._whole or {}).items() if key in _TRACED}
+        head = {key: value for key, value in (self._response or {}).items() if key in _TRACED_FIELDS}
         return {**head, "output": [item for _, item in sorted(self._items.items())]}
 
     def _open(self, index: int, item: Mapping[str, Any]) -> Iterator[LlmEvent]:
@@ -131,14 +131,14 @@ class ResponsesAnswer:
         was_open = index in self._items
         self._items[index] = dict(item)
         if not was_open:
-            yield from self._shown(index, item)
+            yield from self._deltas(index, item)
 
     def _extend(self, kind: str, index: int, event: Mapping[str, Any], delta: str) -> Iterator[LlmEvent]:
-        if kind in _SAID or kind in _THOUGHT:
+        if kind in _TEXT_DELTAS or kind in _REASONING_DELTAS:
             field = "summary_index" if "summary" in kind else "content_index"
             self._texts.setdefault((index, field, int(event.get(field) or 0)), []).append(delta)
-            self._items.setdefault(index, {"type": "message" if kind in _SAID else "reasoning"})
-            yield TextDelta(delta) if kind in _SAID else ReasoningDelta(delta)
+            self._items.setdefault(index, {"type": "message" if kind in _TEXT_DELTAS else "reasoning"})
+            yield TextDelta(delta) if kind in _TEXT_DELTAS else ReasoningDelta(delta)
         elif kind == "response.function_call_arguments.delta":
             item = self._items.setdefault(index, {"type": "function_call"})
             self._texts.setdefault((index, "arguments", 0), []).append(delta)
@@ -146,16 +146,16 @@ class ResponsesAnswer:
 
     def _end(self, response: Mapping[str, Any], *, is_streamed: bool) -> Iterator[LlmEvent]:
         if response.get("status") in ("failed", "cancelled") or response.get("error"):
-            raise diagnose(self._provider, None, {"error": response.get("error") or {}})
-        self._whole = response
+            raise error_from_response(self._provider, None, {"error": response.get("error") or {}})
+        self._response = response
         for index, item in enumerate(_rows(response.get("output"))):
             if index not in self._items:
                 self._items[index] = dict(item)
-                yield from self._shown(index, item)
+                yield from self._deltas(index, item)
             elif not is_streamed:
                 self._items[index] = dict(item)
 
-    def _shown(self, index: int, item: Mapping[str, Any]) -> Iterator[LlmEvent]:
+    def _deltas(self, index: int, item: Mapping[str, Any]) -> Iterator[LlmEvent]:
         if item.get("type") == "function_call":
             yield ToolCallDelta(self._ordinal(index), str(item.get("name") or ""), str(item.get("arguments") or ""))
         for part in self._parts(index, item):
@@ -170,41 +170,43 @@ class ResponsesAnswer:
     def _parts(self, index: int, item: Mapping[str, Any]) -> Iterator[ContentPart]:
         if item.get("type") == "message":
             phase = item.get("phase")
-            for text in self._said(index, item):
+            for text in self._text_of(index, item):
                 yield TextPart(text, f"{PHASE}{phase}" if isinstance(phase, str) else None)
         elif item.get("type") == "reasoning":
-            yield from self._thought(index, item)
+            yield from self._reasoning_of(index, item)
 
-    def _said(self, index: int, item: Mapping[str, Any]) -> Iterator[str]:
+    def _text_of(self, index: int, item: Mapping[str, Any]) -> Iterator[str]:
         parts = _rows(item.get("content"))
         texts = [str(part.get("text") or part.get("refusal") or "") for part in parts]
         # A refusal is text of the model, which the user reads.
         yield from (text for text in (texts or self._streamed(index, "content_index")) if text)
 
-    def _thought(self, index: int, item: Mapping[str, Any]) -> Iterator[ContentPart]:
+    def _reasoning_of(self, index: int, item: Mapping[str, Any]) -> Iterator[ContentPart]:
         summaries = tuple(str(row.get("text") or "") for row in _rows(item.get("summary")))
         summaries = summaries or tuple(self._streamed(index, "summary_index"))
-        encrypted, said = item.get("encrypted_content"), _rows(item.get("content"))
-        opened = "".join(str(row.get("text") or "") for row in said) or "".join(self._streamed(index, "content_index"))
-        if opened:  # Open-weight models return their reasoning as text.
-            yield ReasoningPart(opened, is_native=True)
+        encrypted, content = item.get("encrypted_content"), _rows(item.get("content"))
+        plain_text = "".join(str(row.get("text") or "") for row in content) or "".join(
+            self._streamed(index, "content_index")
+        )
+        if plain_text:  # Open-weight models return their reasoning as text.
+            yield ReasoningPart(plain_text, is_native=True)
         elif summaries or encrypted:
             yield SummarizedReasoningPart(str(item.get("id") or ""), summaries, encrypted or None)
 
     def _streamed(self, index: int, field: str) -> list[str]:
-        found = sorted((key, pieces) for key, pieces in self._texts.items() if key[:2] == (index, field))
-        return ["".join(pieces) for _, pieces in found]
+        parts = sorted((key, pieces) for key, pieces in self._texts.items() if key[:2] == (index, field))
+        return ["".join(pieces) for _, pieces in parts]
 
     def _arguments(self, index: int, item: Mapping[str, Any]) -> str:
         text = str(item.get("arguments") or "") or "".join(self._streamed(index, "arguments"))
         return text if text.strip() else "{}"
 
     def _ordinal(self, index: int) -> int:
-        calls = sorted(place for place, item in self._items.items() if item.get("type") == "function_call")
+        calls = sorted(position for position, item in self._items.items() if item.get("type") == "function_call")
         return calls.index(index) if index in calls else len(calls)
 
 
-_TRACED: Final = frozenset({"id", "object", "model", "status", "incomplete_details", "usage"})
+_TRACED_FIELDS: Final = frozenset({"id", "object", "model", "status", "incomplete_details", "usage"})
 
 
 def _rows(value: object) -> list[Mapping[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from mnemesh_types.messages import ContentPart, ImagePart, SummarizedReasoningPart, TextPart
 
 from mnemesh_orchestrator.llm.dialects import Dialect, dialect_of
-from mnemesh_orchestrator.llm.history import AssistantTurn, ReturnsTurn, SystemTurn, Turn, UserTurn, turns
+from mnemesh_orchestrator.llm.history import AssistantTurn, ReturnsTurn, SystemTurn, Turn, UserTurn, history_turns
 from mnemesh_orchestrator.llm.openai_chat.render import reasons
 from mnemesh_orchestrator.llm.port import LlmRequest, ToolChoiceKind
 from mnemesh_orchestrator.llm.render_cache import RenderCache
@@ -32,11 +32,11 @@ def render_body(request: LlmRequest, cache: RenderCache | None = None) -> dict[s
     """
     cache = cache if cache is not None else RenderCache()
     dialect, settings = dialect_of(request.model), request.settings
-    told = turns(request, cache)
+    history = history_turns(request, cache)
     body: dict[str, Any] = {"model": request.model.provider_model}
-    if heads := [turn.text for turn in told if isinstance(turn, SystemTurn)]:
+    if heads := [turn.text for turn in history if isinstance(turn, SystemTurn)]:
         body["instructions"] = heads[0]
-    body["input"] = [item for turn in told for item in _items(turn, cache)]
+    body["input"] = [item for turn in history for item in _items(turn, cache)]
     if request.tools:
         is_strict = bool(settings.strict_tool_schemas) and dialect.strict_tools
         body["tools"] = [_tool(tool, is_strict) for tool in request.tools]
@@ -79,25 +79,25 @@ def _items(turn: Turn, cache: RenderCache) -> Iterator[Item]:
         case AssistantTurn():
             yield from _assistant(turn)
         case ReturnsTurn():
-            for each in turn.returns:
-                yield {"type": "function_call_output", "call_id": each.call_id, "output": each.text}
+            for returned in turn.returns:
+                yield {"type": "function_call_output", "call_id": returned.call_id, "output": returned.text}
 
 
 def _assistant(turn: AssistantTurn) -> Iterator[Item]:
-    parts = [part for part in turn.message.content if _is_told(part, is_own=turn.is_own)]
-    for part, behind in zip(parts, [*parts[1:], None], strict=False):
+    parts = [part for part in turn.message.content if _is_sendable(part, is_own=turn.is_own)]
+    for part, following in zip(parts, [*parts[1:], None], strict=False):
         if isinstance(part, SummarizedReasoningPart):
             # The API refuses reasoning without the output that followed it.
-            is_followed = isinstance(behind, TextPart) or (behind is None and turn.calls)
+            is_followed = isinstance(following, TextPart) or (following is None and turn.calls)
             if is_followed:
                 yield _reasoning(part)
         elif isinstance(part, TextPart):
-            yield _said(part, is_own=turn.is_own)
+            yield _text_item(part, is_own=turn.is_own)
     for call in turn.calls:
         yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
 
 
-def _is_told(part: ContentPart, *, is_own: bool) -> bool:
+def _is_sendable(part: ContentPart, *, is_own: bool) -> bool:
     if isinstance(part, SummarizedReasoningPart):
         return is_own and part.encrypted_content is not None
     return isinstance(part, TextPart) and bool(part.text)
@@ -108,7 +108,7 @@ def _reasoning(part: SummarizedReasoningPart) -> Item:
     return {"type": "reasoning", "id": part.id, "summary": summary, "encrypted_content": part.encrypted_content}
 
 
-def _said(part: TextPart, *, is_own: bool) -> Item:
+def _text_item(part: TextPart, *, is_own: bool) -> Item:
     item: Item = {"role": "assistant", "content": part.text}
     if is_own and part.signature is not None and part.signature.startswith(PHASE):
         item["phase"] = part.signature.removeprefix(PHASE)
@@ -151,10 +151,14 @@ def _tool_choice(request: LlmRequest, dialect: Dialect) -> str | Item:
     return "auto" if choice.kind is ToolChoiceKind.AUTO else dialect.required_choice
 
 
-def _format(wanted: ResponseFormat) -> Item:
-    if wanted.kind != "json_schema":
-        return {"type": wanted.kind}
-    schema: Item = {"type": "json_schema", "name": wanted.name or "answer", "schema": response_schema(wanted)}
-    if wanted.strict is not None:
-        schema["strict"] = wanted.strict
+def _format(response_format: ResponseFormat) -> Item:
+    if response_format.kind != "json_schema":
+        return {"type": response_format.kind}
+    schema: Item = {
+        "type": "json_schema",
+        "name": response_format.name or "answer",
+        "schema": response_schema(response_format),
+    }
+    if response_format.strict is not None:
+        schema["strict"] = response_format.strict
     return schema

@@ -18,7 +18,7 @@ from mnemesh_orchestrator.llm.port import (
     TextDelta,
     ToolCallDelta,
 )
-from mnemesh_orchestrator.llm.rehearsal.decide import CallTool, Say, decide
+from mnemesh_orchestrator.llm.rehearsal.decide import CallTool, Reply, decide
 from mnemesh_orchestrator.llm.render_cache import RenderCache
 from mnemesh_orchestrator.llm.wire import encode_body
 
@@ -41,23 +41,23 @@ class RehearsalClient:
         """Answers by the rules; see the port."""
         body = self.render(request)
         decision = decide(request)
-        text = decision.text if isinstance(decision, Say) else ""
+        text = decision.text if isinstance(decision, Reply) else ""
         calls: tuple[AnsweredCall, ...] = ()
         if isinstance(decision, CallTool):
             arguments = json.dumps(decision.arguments, ensure_ascii=False)
             calls = (AnsweredCall(decision.tool, arguments, "call_rehearsal"),)
-        said = text or calls[0].arguments
-        for piece in _pieces(said):
+        output = text or calls[0].arguments
+        for piece in _pieces(output):
             yield TextDelta(piece) if text else ToolCallDelta(0, calls[0].name, piece)
             await asyncio.sleep(0)  # Other tasks may run, as they do between the tokens of a real stream.
-        prompt, completion = _tokens(body), _tokens(said)
+        prompt, completion = _tokens(body), _tokens(output)
         yield LlmAnswer(
             content=(TextPart(text),) if text else (),
             tool_calls=calls,
             finish_reason=FinishReason.TOOL_CALLS if calls else FinishReason.STOP,
             usage=Usage(prompt, completion, prompt + completion),
             request_body=body,
-            response_body=json.dumps({"text": text, "tool_calls": [call.name for call in calls], "said": said}),
+            response_body=json.dumps({"text": text, "tool_calls": [call.name for call in calls], "said": output}),
         )
 
     async def close(self) -> None:

@@ -57,22 +57,22 @@ class MemoryEdit:
 def human_block(system: str) -> str | None:
     """Returns the value of the human block without line numbers."""
     section = _SECTION.search(system)
-    found = _VALUE.search(section[1]) if section else None
-    if found is None:
+    match = _VALUE.search(section[1]) if section else None
+    if match is None:
         return None
-    value = found[1]
+    value = match[1]
     lines = value.split("\n")
     return _LINE_NUMBER.sub("", value) if value and all(_LINE_NUMBER.match(line) for line in lines) else value
 
 
 def name_line(block: str) -> NameLine | None:
     """Returns the line of the block for the human's name."""
-    for found in _NAME_LINE.finditer(block):
-        name = found["name"]
+    for match in _NAME_LINE.finditer(block):
+        name = match["name"]
         if _UNKNOWN.match(name):
-            return NameLine(found["head"], name, found["tail"])
+            return NameLine(match["head"], name, match["tail"])
         if len(name.split()) <= 8:
-            return NameLine(found["head"], name, found["tail"])
+            return NameLine(match["head"], name, match["tail"])
     return None
 
 
@@ -92,23 +92,23 @@ def name_edit(name: str, block: str, tools: Mapping[str, ToolSchema]) -> MemoryE
         old, new = line.text, line.with_name(name)
         if block.count(old) > 1:  # A replacement must be unambiguous.
             old, new = block, block.replace(old, new, 1)
-        if (edit := _replacing(old, new, block, tools)) is not None:
+        if (edit := _replace_edit(old, new, block, tools)) is not None:
             return edit
-    return _adding(f"Name: {name}", block, tools)
+    return _append_edit(f"Name: {name}", block, tools)
 
 
-def _replacing(old: str, new: str, block: str, tools: Mapping[str, ToolSchema]) -> MemoryEdit | None:
+def _replace_edit(old: str, new: str, block: str, tools: Mapping[str, ToolSchema]) -> MemoryEdit | None:
     for tool in ("memory_replace", "core_memory_replace", "memory"):
         if tool in tools:
             parameters = tools[tool].parameters.get("properties") or {}
-            where = {"command": "str_replace", "path": f"/memories/{LABEL}"} if tool == "memory" else {"label": LABEL}
+            target = {"command": "str_replace", "path": f"/memories/{LABEL}"} if tool == "memory" else {"label": LABEL}
             before = _first(parameters, "old_str", "old_string", "old_content")
             after = _first(parameters, "new_str", "new_string", "new_content")
-            return MemoryEdit(tool, {**where, before: old, after: new})
-    return _rethinking(block.replace(old, new, 1), tools)
+            return MemoryEdit(tool, {**target, before: old, after: new})
+    return _rethink_edit(block.replace(old, new, 1), tools)
 
 
-def _adding(line: str, block: str, tools: Mapping[str, ToolSchema]) -> MemoryEdit | None:
+def _append_edit(line: str, block: str, tools: Mapping[str, ToolSchema]) -> MemoryEdit | None:
     if "core_memory_append" in tools:
         return MemoryEdit("core_memory_append", {"label": LABEL, "content": line})
     if "memory_insert" in tools:
@@ -116,12 +116,12 @@ def _adding(line: str, block: str, tools: Mapping[str, ToolSchema]) -> MemoryEdi
         return MemoryEdit("memory_insert", {"label": LABEL, text: line, "insert_line": -1})
     if "memory" in tools:
         path = f"/memories/{LABEL}"
-        where = {"command": "insert", "path": path, "insert_line": -1}
-        return MemoryEdit("memory", {**where, "insert_text": line})
-    return _rethinking(f"{block}\n{line}" if block.strip() else line, tools)
+        target = {"command": "insert", "path": path, "insert_line": -1}
+        return MemoryEdit("memory", {**target, "insert_text": line})
+    return _rethink_edit(f"{block}\n{line}" if block.strip() else line, tools)
 
 
-def _rethinking(value: str, tools: Mapping[str, ToolSchema]) -> MemoryEdit | None:
+def _rethink_edit(value: str, tools: Mapping[str, ToolSchema]) -> MemoryEdit | None:
     return MemoryEdit("memory_rethink", {"label": LABEL, "new_memory": value}) if "memory_rethink" in tools else None
 
 

@@ -22,41 +22,41 @@ class AskName:
 class Remember:
     """ "Remember that the key is under the mat." """
 
-    what: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
-class AskSaid:
+class AskConversation:
     """ "What did I say about the key?" """
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
-class AskKnown:
+class AskArchive:
     """ "What do you know about the key?" """
 
     topic: str
 
 
-Wish = SetName | AskName | Remember | AskSaid | AskKnown
+Intent = SetName | AskName | Remember | AskConversation | AskArchive
 
-_LONGEST_NAME: Final = 80
+_MAX_NAME_CHARACTERS: Final = 80
 _QUOTES: Final = {'"': '"', "“": "”", "„": "“", "«": "»", "「": "」", "『": "』"}
 _QUOTE_MARKS: Final = "\"“”„«»「」『』'‘’`"
-_ENDS: Final = re.compile(r"[.!?…;]+(?=[\s\"”»」』)]|$)|[。！？；]+|\n+")
+_SENTENCE_END: Final = re.compile(r"[.!?…;]+(?=[\s\"”»」』)]|$)|[。！？；]+|\n+")
 _ABBREVIATION: Final = re.compile(
     r"(?:^|[\s(])(?:\w|dr|mr|mrs|ms|st|prof|jr|sr|e\.g|i\.e|no|vs|approx)\.$", re.IGNORECASE
 )
-_WISH_BEGINS: Final = (
+_INTENT_START: Final = (
     r"(?:please\s+)?(?:my\s+(?:\w+\s+)?name(?:'s|\s+is)|call\s+me\s|remember\s+(?:that|this|:)|what(?:'s|\s+is)\s+my\s+name"
     r"|what\s+(?:did|have)\s+(?:i|we)\s|what\s+do\s+you\s|who\s+am\s+i|do\s+you\s+(?:know|remember)\s|tell\s+me\s)"
 )
-_JOINT: Final = re.compile(
-    rf"(?:\s*,)?\s+(?:and\s+then|and\s+also|and|then|also|but|so)\s*,?\s+(?={_WISH_BEGINS})|\s*[,–—-]\s+(?={_WISH_BEGINS})",
+_CONJUNCTION: Final = re.compile(
+    rf"(?:\s*,)?\s+(?:and\s+then|and\s+also|and|then|also|but|so)\s*,?\s+(?={_INTENT_START})|\s*[,–—-]\s+(?={_INTENT_START})",
     re.IGNORECASE,
 )
-_LEAD: Final = (
+_PREAMBLE: Final = (
     r"^\W*(?:(?:hi|hello|hey|ok|okay|well|so|and|please|thanks|thank\s+you|also|then|now|oh|yes|no|just"
     r"|by\s+the\s+way|could\s+you|can\s+you|would\s+you|will\s+you|i\s+want\s+you\s+to|i'd\s+like\s+you\s+to)\b\W*)*"
 )
@@ -67,15 +67,15 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 _REMEMBER: Final = _pattern(
-    _LEAD + r"(?:(?:remember|memori[sz]e|don't\s+forget|do\s+not\s+forget)\b(?:\s+(?:this|that)\b)?"
+    _PREAMBLE + r"(?:(?:remember|memori[sz]e|don't\s+forget|do\s+not\s+forget)\b(?:\s+(?:this|that)\b)?"
     r"|(?:note|keep\s+in\s+mind)\s+(?:this|that)\b|(?:remember|note)\s*(?=:))\s*[:,]?\s*(?P<what>.+)$"
 )
-_ASK_SAID: Final = _pattern(
+_ASK_CONVERSATION: Final = _pattern(
     r"\bwhat\s+(?:did|have|had)\s+(?:i|we)\s+(?:\w+\s+){0,2}?"
     r"(?:say|said|tell|told|mention|mentioned|talk|talked|discuss|discussed|write|written)"
     r"(?:\s+to)?(?:\s+you)?(?:\s+(?:about|on|of|regarding|concerning))?\s+(?P<topic>.+)$"
 )
-_ASK_KNOWN: Final = _pattern(
+_ASK_ARCHIVE: Final = _pattern(
     r"\b(?:what(?:\s+all)?\s+(?:do|did)\s+you|(?:everything|all|anything|what)\s+you)\s+(?:\w+\s+)?"
     r"(?:know|remember|recall|stored?|noted?)\s+(?:about|of|on|regarding|concerning)\s+(?P<topic>.+)$"
 )
@@ -93,45 +93,45 @@ _AFTER_NAME: Final = _pattern(
 _NO_NAME: Final = _pattern(r"^(?:not|no|none|unknown|a\s+secret|what|who)\b")
 
 
-def wishes(text: str) -> tuple[Wish, ...]:
+def parse_intents(text: str) -> tuple[Intent, ...]:
     """Returns the wishes in the text, sentence by sentence. Other sentences are left out."""
-    return tuple(wish for sentence in _sentences(text) if (wish := _wish(sentence)) is not None)
+    return tuple(intent for sentence in _sentences(text) if (intent := _intent(sentence)) is not None)
 
 
-def _wish(sentence: str) -> Wish | None:
+def _intent(sentence: str) -> Intent | None:
     # Each character is replaced by one character, so positions stay the same.
-    plain = sentence.replace("’", "'").replace("‘", "'")
-    if (found := _REMEMBER.search(plain)) and not plain.rstrip().endswith("?"):
-        what = sentence[found.start("what") :].strip().rstrip(";；, ")
-        return Remember(_unquoted(what)) if _has_words(what) else None
-    for pattern, kind in ((_ASK_SAID, AskSaid), (_ASK_KNOWN, AskKnown)):
-        if found := pattern.search(plain):
-            topic = _unquoted(sentence[found.start("topic") :].strip().rstrip("?!.。？！… "))
+    normalized = sentence.replace("’", "'").replace("‘", "'")
+    if (match := _REMEMBER.search(normalized)) and not normalized.rstrip().endswith("?"):
+        text = sentence[match.start("what") :].strip().rstrip(";；, ")
+        return Remember(_unquoted(text)) if _has_words(text) else None
+    for pattern, kind in ((_ASK_CONVERSATION, AskConversation), (_ASK_ARCHIVE, AskArchive)):
+        if match := pattern.search(normalized):
+            topic = _unquoted(sentence[match.start("topic") :].strip().rstrip("?!.。？！… "))
             return kind(topic) if _has_words(topic) else None
-    if _ASK_NAME.search(plain):
+    if _ASK_NAME.search(normalized):
         return AskName()
-    if found := _SET_NAME.search(plain):
-        name = _name(sentence[found.start(found.lastgroup or "name") :])
+    if match := _SET_NAME.search(normalized):
+        name = _name(sentence[match.start(match.lastgroup or "name") :])
         return SetName(name) if name else None
     return None
 
 
-def _name(said: str) -> str:
-    said = said.strip()
-    closing = _QUOTES.get(said[:1])
-    name = said[1 : said.index(closing, 1)] if closing and closing in said[1:] else _AFTER_NAME.sub("", said)
+def _name(text: str) -> str:
+    text = text.strip()
+    closing = _QUOTES.get(text[:1])
+    name = text[1 : text.index(closing, 1)] if closing and closing in text[1:] else _AFTER_NAME.sub("", text)
     name = " ".join(name.strip(_QUOTE_MARKS + " ,;:!?。！？…").split())
     if name.endswith(".") and not _ABBREVIATION.search(name):
         name = name.rstrip(".")
-    return "" if _NO_NAME.search(name) or not _has_words(name) else name[:_LONGEST_NAME]
+    return "" if _NO_NAME.search(name) or not _has_words(name) else name[:_MAX_NAME_CHARACTERS]
 
 
 def _sentences(text: str) -> Iterator[str]:
     quoted = _quoted_spans(text)
     start = 0
-    for end in _ENDS.finditer(text):
+    for end in _SENTENCE_END.finditer(text):
         is_abbreviation = end[0] == "." and _ABBREVIATION.search(text[start : end.end()])
-        if is_abbreviation or any(begin <= end.start() < finish for begin, finish in quoted):
+        if is_abbreviation or any(opening <= end.start() < closing for opening, closing in quoted):
             continue
         yield from _parts(text[start : end.end()])
         start = end.end()
@@ -141,10 +141,10 @@ def _sentences(text: str) -> Iterator[str]:
 def _parts(sentence: str) -> Iterator[str]:
     quoted = _quoted_spans(sentence)
     start = 0
-    for joint in _JOINT.finditer(sentence.replace("’", "'")):
-        if not any(begin <= joint.start() < finish for begin, finish in quoted):
-            yield sentence[start : joint.start()]
-            start = joint.end()
+    for conjunction in _CONJUNCTION.finditer(sentence.replace("’", "'")):
+        if not any(opening <= conjunction.start() < closing for opening, closing in quoted):
+            yield sentence[start : conjunction.start()]
+            start = conjunction.end()
     yield sentence[start:]
 
 

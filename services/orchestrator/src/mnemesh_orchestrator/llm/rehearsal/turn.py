@@ -10,14 +10,14 @@ from mnemesh_types.messages import Message, Role, ToolReturn, ToolStatus
 from mnemesh_orchestrator.llm.history import arguments_object
 from mnemesh_orchestrator.prompt.packaging import event_type
 
-_DEMANDS = (
+_REQUIREMENTS = (
     re.compile(r"must call ([\w\s,'\"`]+?) at least once"),
     re.compile(r"expects these tools: \[([^\]]*)\] to be called"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class MadeCall:
+class PastCall:
     """A call of this turn. `text` is its result; None if there is none."""
 
     tool: str
@@ -30,45 +30,45 @@ class MadeCall:
 class Turn:
     """The user's text, the calls so far, and the tools that the loop still requires."""
 
-    said: str
-    made: tuple[MadeCall, ...]
-    demanded: tuple[str, ...]
+    text: str
+    calls: tuple[PastCall, ...]
+    required_tools: tuple[str, ...]
 
 
 def current_turn(messages: tuple[Message, ...]) -> Turn:
     """Returns the turn that the last user message started. Consecutive user messages count as one."""
-    spoken = [place for place, message in enumerate(messages) if _is_spoken(message)]
-    last = spoken[-1] if spoken else 0
+    user_indexes = [index for index, message in enumerate(messages) if _is_user_text(message)]
+    last = user_indexes[-1] if user_indexes else 0
     first = last
-    while first - 1 in spoken:
+    while first - 1 in user_indexes:
         first -= 1
-    said = "\n".join(message.text for message in messages[first : last + 1] if _is_spoken(message))
-    after = messages[last:]
-    returns = {returned.tool_call_id: returned for message in after for returned in message.tool_returns}
-    made = tuple(
-        _made(call.name, call.arguments, returns.get(call.id))
-        for message in after
+    text = "\n".join(message.text for message in messages[first : last + 1] if _is_user_text(message))
+    turn_messages = messages[last:]
+    returns = {returned.tool_call_id: returned for message in turn_messages for returned in message.tool_returns}
+    calls = tuple(
+        _past_call(call.name, call.arguments, returns.get(call.id))
+        for message in turn_messages
         if message.role is not Role.APPROVAL  # It repeats calls.
         for call in message.tool_calls
     )
-    return Turn(said, made, _demanded(after))
+    return Turn(text, calls, _required_tools(turn_messages))
 
 
-def _is_spoken(message: Message) -> bool:
+def _is_user_text(message: Message) -> bool:
     return message.role is Role.USER and event_type(message.text) is None
 
 
-def _made(name: str, arguments: str, returned: ToolReturn | None) -> MadeCall:
+def _past_call(name: str, arguments: str, returned: ToolReturn | None) -> PastCall:
     is_error = returned is not None and returned.status is ToolStatus.ERROR
-    return MadeCall(name, arguments_object(arguments), is_error, None if returned is None else returned.text)
+    return PastCall(name, arguments_object(arguments), is_error, None if returned is None else returned.text)
 
 
-def _demanded(messages: tuple[Message, ...]) -> tuple[str, ...]:
+def _required_tools(messages: tuple[Message, ...]) -> tuple[str, ...]:
     """Returns the tools that an event of this turn still requires."""
     names: list[str] = []
     for message in messages:
-        if message.role is Role.USER and not _is_spoken(message):
-            for demand in _DEMANDS:
-                for found in demand.finditer(message.text):
-                    names += re.findall(r"\w+", found[1])
+        if message.role is Role.USER and not _is_user_text(message):
+            for pattern in _REQUIREMENTS:
+                for match in pattern.finditer(message.text):
+                    names += re.findall(r"\w+", match[1])
     return tuple(dict.fromkeys(names))

@@ -8,11 +8,11 @@ from typing import Any
 
 import grpc
 import pytest
-from mnemesh_orchestrator.llm.provider_errors import diagnose, retry_after_seconds
+from mnemesh_orchestrator.llm.provider_errors import error_from_response, retry_after_seconds
 from mnemesh_orchestrator.model.runs import StopReason
 from mnemesh_orchestrator.runs.stop_reasons import failure
 
-REFUSALS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "refusals.json").read_text())
+REFUSALS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "provider_errors.json").read_text())
 
 
 def body(message: str) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def body(message: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("sample", REFUSALS, ids=lambda sample: f"{sample['vendor']}-{sample['error']}")
 def test_each_refusal_has_its_reason_its_code_and_its_stop(sample: dict[str, Any]) -> None:
-    error = diagnose(sample["vendor"], sample["status"], sample["body"])
+    error = error_from_response(sample["vendor"], sample["status"], sample["body"])
     assert type(error).__name__ == sample["error"]
     assert error.code is grpc.StatusCode[sample["code"]]
     reason, told = failure(error)
@@ -37,7 +37,7 @@ def test_the_figures_of_an_overflow_are_told() -> None:
 
 
 def _figures(sample: dict[str, Any]) -> dict[str, str]:
-    return dict(diagnose(sample["vendor"], sample["status"], sample["body"]).metadata)
+    return dict(error_from_response(sample["vendor"], sample["status"], sample["body"]).metadata)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def _figures(sample: dict[str, Any]) -> dict[str, str]:
     ],
 )
 def test_how_long_to_wait(headers: dict[str, str], said: object, seconds: float | None) -> None:
-    error = diagnose("somebody", 429, said, headers)
+    error = error_from_response("somebody", 429, said, headers)
     assert error.retry_after == (None if seconds is None else pytest.approx(seconds))
 
 

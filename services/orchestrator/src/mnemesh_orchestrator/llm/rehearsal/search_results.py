@@ -5,32 +5,32 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from mnemesh_orchestrator.llm.rehearsal.sentences import AskKnown, AskSaid, wishes
+from mnemesh_orchestrator.llm.rehearsal.sentences import AskArchive, AskConversation, parse_intents
 
-_MOST: Final = 3
-_LONGEST: Final = 300
+_MAX_RESULTS: Final = 3
+_MAX_LINE_CHARACTERS: Final = 300
 
 
-def found_in_recall(topic: str, returned: str, question: str) -> str:
+def recall_results(topic: str, returned: str, question: str) -> str:
     """Returns the lines of the conversation about a topic, without the question and the rehearsal's own replies."""
     rows = _rows(returned)
     if rows is None:
         return f"The search of our conversation for {topic} returned: {_short(returned)}"
-    told = [row for row in rows if not _is_echo(_content(row), question)]
-    if not told:
+    matches = [row for row in rows if not _is_echo(_content(row), question)]
+    if not matches:
         return f"I find nothing that you said about {topic} in our conversation."
-    lines = [f"- {_when(row)}{_short(_content(row))}" for row in told[:_MOST]]
+    lines = [f"- {_prefix(row)}{_short(_content(row))}" for row in matches[:_MAX_RESULTS]]
     return "\n".join((f"In our conversation (recall memory) I find about {topic}:", *lines))
 
 
-def found_in_archive(topic: str, returned: str) -> str:
+def archive_results(topic: str, returned: str) -> str:
     """Returns the lines of archival memory about a topic."""
     rows = _rows(returned)
     if rows is None:
         return f"The search of archival memory for {topic} returned: {_short(returned)}"
     if not rows:
         return f"Archival memory holds nothing about {topic}."
-    lines = [f"- {_when(row)}{_short(_content(row))}" for row in rows[:_MOST]]
+    lines = [f"- {_prefix(row)}{_short(_content(row))}" for row in rows[:_MAX_RESULTS]]
     return "\n".join((f"In archival memory I find about {topic}:", *lines))
 
 
@@ -62,11 +62,11 @@ def _content(row: Mapping[str, Any]) -> str:
 def _is_echo(content: str, question: str) -> bool:
     if not content or content.strip() == question.strip() or content.startswith("[mnemesh/rehearsal"):
         return True
-    asked = wishes(content)
-    return bool(asked) and all(isinstance(wish, AskSaid | AskKnown) for wish in asked)
+    intents = parse_intents(content)
+    return bool(intents) and all(isinstance(intent, AskConversation | AskArchive) for intent in intents)
 
 
-def _when(row: Mapping[str, Any]) -> str:
+def _prefix(row: Mapping[str, Any]) -> str:
     moment = str(row.get("timestamp") or "")[:10]
     speaker = str(row.get("role") or "")
     return "".join(f"{part}, " for part in (moment, speaker) if part)[:-2] + ": " if moment or speaker else ""
@@ -74,4 +74,4 @@ def _when(row: Mapping[str, Any]) -> str:
 
 def _short(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+    return line if len(line) <= _MAX_LINE_CHARACTERS else line[: _MAX_LINE_CHARACTERS - 1] + "…"
