@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
+from mnemesh_testkit.timeouts import scaled
 
 
 class MeshThread:
@@ -26,7 +27,7 @@ class MeshThread:
 
     def run(self, work: Any) -> Any:
         """Runs a coroutine on the mesh's loop and returns its result."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=60)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=scaled(120))
 
     def __enter__(self) -> MeshThread:
         self._thread.start()

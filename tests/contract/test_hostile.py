@@ -8,12 +8,13 @@ from typing import Any
 import grpc
 import pytest
 from mnemesh_testkit.fuzzing.contract import call, hostile_request, reason_of, service_of
+from mnemesh_testkit.timeouts import scaled
 
 EXAMPLES = 20
 OWN_FAULT = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(scaled(300))
 def test_hostile_requests_are_answered_or_refused(
     service: str, grpc_stub: Any, known: Mapping[str, Sequence[str]]
 ) -> None:

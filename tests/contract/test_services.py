@@ -34,13 +34,13 @@ def test_reflection_describes_the_service(service: str, grpc_channel: grpc.Chann
 def test_health_says_serving(service: str, grpc_channel: grpc.Channel, whole: bool) -> None:
     request = health_pb2.HealthCheckRequest(service="" if whole else service)
     stub: Any = health_pb2_grpc.HealthStub(grpc_channel)
-    answer = stub.Check(request, timeout=10)
+    answer = stub.Check(request, timeout=60)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
 def test_the_server_tells_its_name_its_version_and_its_proto_services(service: str, grpc_channel: grpc.Channel) -> None:
     stub: Any = server_service_pb2_grpc.ServerServiceStub(grpc_channel)
-    info = stub.GetServerInfo(server_service_pb2.GetServerInfoRequest(), timeout=10)
+    info = stub.GetServerInfo(server_service_pb2.GetServerInfoRequest(), timeout=60)
     assert info.service == PROTO_SERVICES[service][0]
     assert info.version == metadata.version(f"mnemesh-{info.service}")
     assert service in info.proto_services

@@ -12,6 +12,7 @@ import pytest
 from google.protobuf import text_format
 from mnemesh_kit.ids import new_id
 from mnemesh_testkit.fuzzing.contract import call, methods, new_request, reason_of, service_of, spoiled
+from mnemesh_testkit.timeouts import scaled
 
 OWN_FAULT = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}
 
@@ -28,7 +29,7 @@ def _good_requests() -> Mapping[str, Sequence[str]]:
 GOOD = _good_requests()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(scaled(300))
 def test_good_requests_with_one_hostile_value_are_answered_or_refused(
     service: str, grpc_stub: Any, known: Mapping[str, Sequence[str]]
 ) -> None:

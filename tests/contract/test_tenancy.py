@@ -22,6 +22,7 @@ from mnemesh_kit.principal import ORGANIZATION_KEY, Principal, as_principal
 from mnemesh_testkit.fuzzing.contract import new_request, reads, reason_of, service_of
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.stubs import PROTO_SERVICES
+from mnemesh_testkit.timeouts import scaled
 
 from .conftest import MeshThread, population
 
@@ -179,7 +180,7 @@ async def everything(mesh: Mesh, word: str) -> Ids:
     }
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(scaled(300))
 def test_resources_of_another_organization_are_not_found(
     service: str, grpc_channel: grpc.Channel, threaded_mesh: MeshThread, ours: Ids, theirs: Ids
 ) -> None:
@@ -303,7 +304,7 @@ def ask(stub: Any, method: MethodDescriptor, request: Any) -> tuple[Any, str]:
     try:
         answer = getattr(stub, method.name)(
             iter([request]) if method.client_streaming else request,
-            timeout=30.0,
+            timeout=60.0,
             metadata=[(ORGANIZATION_KEY, OTHER.organization_id)],
         )
         if not method.server_streaming:

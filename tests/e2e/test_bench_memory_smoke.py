@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mnemesh_testkit.timeouts import scaled
 
 from benchmarks.memory.corpus import RANKS, Corpus
 
@@ -25,13 +26,13 @@ async def _bench(out: Path, *arguments: str) -> tuple[dict[str, Any], str, str]:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(scaled(300))
 async def test_a_quick_run_measures_every_kind_of_call_on_postgresql(tmp_path: Path) -> None:
     found, printed, _ = await _bench(tmp_path / "tiers.json", "--engine", "postgresql")
     _assert_measured(found, printed, "postgresql")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(scaled(300))
 async def test_a_quick_run_measures_every_kind_of_call_on_sqlite_and_again_without_filling_the_stores(
     tmp_path: Path,
 ) -> None:

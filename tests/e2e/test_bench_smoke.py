@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from mnemesh_testkit.timeouts import scaled
 
 _ROOT = Path(__file__).parents[2]
 _SERVICES = {"orchestrator", "blocks", "recall", "archival", "tools"}
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(scaled(300))
 async def test_a_quick_benchmark_measures_every_kind_of_turn(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     command = (sys.executable, "-m", "benchmarks", "--quick", "--out", str(out))

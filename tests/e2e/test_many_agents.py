@@ -10,11 +10,12 @@ from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import Turn, assert_whole, texts, turn, window_of
+from mnemesh_testkit.timeouts import scaled
 
 AGENTS = 200
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(scaled(600))
 async def test_two_hundred_agents_at_once(process_mesh: ProcessMesh, fake_openai: FakeOpenAI) -> None:
     """Each stores a fact of its own by a tool and then says so: nothing is lost, and nothing goes astray."""
     client = process_mesh.client

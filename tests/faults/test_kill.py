@@ -19,11 +19,12 @@ from mnemesh_testkit.mesh.descendants import alive, descendants
 from mnemesh_testkit.mesh.faulty_proxy import Delay
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import Turn, assert_whole, collect, stored, turn, window_of
+from mnemesh_testkit.timeouts import scaled
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(scaled(300))]
 
 MODEL = "openai/fake-model"
-PATIENCE = 60.0
+LIMIT_SECONDS = scaled(90)
 
 DOORS = {"InsertPassages": "archival", "EditBlock": "blocks", "CommitStep": "recall"}
 
@@ -70,7 +71,7 @@ class Killed:
         return asyncio.create_task(turn(self.agent, "Store both facts.", stream_tokens=True))
 
     async def ends_well(self, running: asyncio.Task[Turn], *, asked_again: int = 0) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(LIMIT_SECONDS):
             heard = await running
         assert (heard.status, heard.said.splitlines()[-1]) == ("COMPLETED", "Both are stored."), heard.error
         assert heard.sequences == list(range(1, len(heard.sequences) + 1)), "the client missed or repeated an event"
@@ -170,7 +171,7 @@ async def test_in_the_middle_of_a_step(
     door.inject(method, Delay(0), times=nth)
     hold = door.hold(method, executed=executed)
     running = killed.begin()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LIMIT_SECONDS):
         await hold.reached.wait()
     await mesh.kill(service)
     hold.release.set()
@@ -196,12 +197,12 @@ async def test_a_loop_of_heartbeats_goes_on_from_its_journal(
     before = len(await window_of(mesh.client, agent))
     hold = mesh.proxies[DOORS[method]].hold(method, executed=executed)
     running = asyncio.create_task(turn(agent, "Store a fact."))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LIMIT_SECONDS):
         await hold.reached.wait()
     await mesh.kill("orchestrator")
     hold.release.set()
     await mesh.start("orchestrator")
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LIMIT_SECONDS):
         heard = await running
     assert (heard.status, heard.said) == ("COMPLETED", "Stored."), heard.error
     assert len(provider.requests) - asked == 2
@@ -226,7 +227,7 @@ async def test_a_custom_tool_that_was_interrupted_is_not_run_again(
     started = descendants(tools)
     await mesh.kill(service)
     await mesh.start(service)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LIMIT_SECONDS):
         heard = await running
     assert (heard.status, heard.said) == ("COMPLETED", "I cannot tell."), heard.error
     assert heard.returns[0].status == message_pb2.TOOL_RETURN_STATUS_ERROR
@@ -240,7 +241,7 @@ async def test_an_orderly_stop_in_the_middle_of_a_turn_loses_nothing_either(mesh
     """SIGTERM, as a rolling update sends it, while a tool's answer is on its way."""
     hold = mesh.proxies["blocks"].hold("EditBlock", executed=True)
     running = killed.begin()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LIMIT_SECONDS):
         await hold.reached.wait()
     await mesh.stop("orchestrator")
     hold.release.set()
@@ -252,7 +253,7 @@ async def test_all_at_once(mesh: ProcessMesh, killed: Killed) -> None:
     """The machine loses every process in the middle of a commit."""
     hold = mesh.proxies["recall"].hold("CommitStep", executed=True)
     running = killed.begin()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LIMIT_SECONDS):
         await hold.reached.wait()
     await asyncio.gather(*(mesh.kill(service) for service in SERVICE_NAMES))
     hold.release.set()
@@ -274,13 +275,13 @@ async def test_an_input_that_was_accepted_is_answered_though_nobody_waits(
     gate.set()
     await mesh.start("orchestrator")
     for run in (first, second):
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(LIMIT_SECONDS):
             assert (await collect(mesh.client.runs.stream(run.id))).said == "Here it is."
     roles = [row.role for row in await stored(agent)]
     assert roles == [message_pb2.ROLE_USER, message_pb2.ROLE_ASSISTANT] * 2
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LIMIT_SECONDS):
         while not condition():
             await asyncio.sleep(0.005)

@@ -13,10 +13,11 @@ from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply, Usage
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import Turn, assert_whole, stored, turn, window_of
+from mnemesh_testkit.timeouts import scaled
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(scaled(300))]
 
-PATIENCE = 90.0
+LIMIT_SECONDS = scaled(90)
 WORDS = "They spoke at length about trains and timetables. " * 12
 SUMMARY = "They spoke about trains."
 
@@ -53,7 +54,7 @@ def begin(agent: Agent) -> asyncio.Task[Turn]:
 
 
 async def ends_well(mesh: ProcessMesh, agent: Agent, running: asyncio.Task[Turn]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LIMIT_SECONDS):
         heard = await running
     assert (heard.status, heard.said) == ("COMPLETED", "That is all."), heard.error
     assert heard.sequences == list(range(1, len(heard.sequences) + 1))
@@ -72,7 +73,7 @@ async def test_while_the_summariser_is_asked(mesh: ProcessMesh, provider: FakeOp
     gate = asyncio.Event()
     provider.script = full(gate)
     running = begin(agent)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LIMIT_SECONDS):
         while not any(is_summary(request.body) for request in provider.requests[-1:]):
             await asyncio.sleep(0.05)
     await mesh.kill("orchestrator")
@@ -92,7 +93,7 @@ async def test_around_the_swap(mesh: ProcessMesh, provider: FakeOpenAI, service:
     provider.script = full()
     hold = mesh.proxies["recall"].hold("ReplaceContext", executed=executed)
     running = begin(agent)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LIMIT_SECONDS):
         await hold.reached.wait()
     await mesh.kill(service)
     hold.release.set()

@@ -16,10 +16,11 @@ from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply, Usage
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import assert_whole, stored, turn, window_of
+from mnemesh_testkit.timeouts import scaled
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(scaled(300))]
 
-PATIENCE = 90.0
+LIMIT_SECONDS = scaled(90)
 
 
 def asks_for_memories(body: dict[str, Any]) -> bool:
@@ -59,12 +60,12 @@ async def test_around_the_memories(mesh: ProcessMesh, provider: FakeOpenAI, serv
     hold = mesh.proxies["recall"].hold("ReplaceContext", executed=executed)
     config = runs_pb2.RunConfig(include_compaction_events=True)
     running = asyncio.create_task(turn(agent, "And?", config=config))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LIMIT_SECONDS):
         await hold.reached.wait()
     await mesh.kill(service)
     hold.release.set()
     await mesh.start(service)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LIMIT_SECONDS):
         heard = await running
     assert (heard.status, heard.said) == ("COMPLETED", "That is all."), heard.error
     window = await window_of(mesh.client, agent)

@@ -20,11 +20,12 @@ from mnemesh_testkit.fakes.script import Call, Reply
 from mnemesh_testkit.mesh.fork_server import ForkServer
 from mnemesh_testkit.mesh.processes import ProcessMesh
 from mnemesh_testkit.mesh.turns import assert_whole, collect, texts, window_of
+from mnemesh_testkit.timeouts import scaled
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(scaled(300))]
 
 MODEL = "openai/fake-model"
-PATIENCE = 90.0
+LIMIT_SECONDS = scaled(90)
 """A lease of a process that is gone lapses after 30 s."""
 
 
@@ -98,7 +99,7 @@ class Lost:
     async def begin(self) -> None:
         hold = self.mesh.proxies["blocks"].hold("EditBlock", executed=True)
         self.run = await self.client.runs.start(self.agent.id, self.input)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(LIMIT_SECONDS):
             await hold.reached.wait()
         self.hold = hold
 
@@ -112,7 +113,7 @@ class Lost:
         return five_tools(self.facts)[[message["role"] for message in body["messages"]].count("assistant")]
 
     async def is_completed_by(self, survivor: Mnemesh) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(LIMIT_SECONDS):
             self.heard = await collect(survivor.runs.stream(self.run.id))
         self.before = await _window(self.mesh, self.agent)
         assert (self.heard.status, self.heard.said) == ("COMPLETED", "All is stored."), self.heard.error
@@ -122,7 +123,7 @@ class Lost:
 
     async def is_unharmed(self) -> None:
         """After a whole turn on the one that woke or came back: what it held in its hands has had its chance."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(LIMIT_SECONDS):
             bye = await self.client.runs.start(self.agent.id, "Bye.")
             assert (await collect(self.client.runs.stream(bye.id))).said == "Goodbye."
         window = await _window(self.mesh, self.agent)
@@ -169,7 +170,7 @@ async def test_fifty_senders_through_both_keep_the_order_in_which_they_were_acce
         asyncio.create_task(collect(clients[(number + 1) % 2].runs.stream(run))) for number, run in enumerate(runs)
     ]
     gate.set()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LIMIT_SECONDS):
         heard = await asyncio.gather(*following)
     assert [item.status for item in heard] == ["COMPLETED"] * 50
     for number, item in enumerate(heard):
@@ -193,7 +194,7 @@ async def test_fifty_that_send_at_once_through_both_are_fifty_whole_turns(
         heard = await collect(clients[number % 2].runs.stream(run.id))
         assert (heard.status, heard.said, heard.sequences) == ("COMPLETED", "Heard.", [1, 2, 3])
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LIMIT_SECONDS):
         await asyncio.gather(*(send(number) for number in range(50)))
     window = await _window(mesh, agent)
     roles = [row.role for row in window]
@@ -223,6 +224,6 @@ async def _window(mesh: ProcessMesh, agent: Agent) -> list[message_pb2.Message]:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(LIMIT_SECONDS):
         while not condition():
             await asyncio.sleep(0.005)

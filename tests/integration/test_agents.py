@@ -20,6 +20,7 @@ from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.mesh import faulty_proxy
 from mnemesh_testkit.mesh.in_process import REHEARSAL, Mesh
 from mnemesh_testkit.mesh.turns import collect, turn
+from mnemesh_testkit.timeouts import scaled
 
 MEMORY = {"human": "The human.", "persona": "Kind."}
 STRANGER = Principal("org-11111111-1111-4111-8111-111111111111", "user-11111111-1111-4111-8111-111111111111")
@@ -127,7 +128,7 @@ async def test_deleting_an_agent_ends_its_run(mesh: Mesh, fake_openai: FakeOpenA
     run = await mesh.client.runs.start(agent.id, "Think for ever.")
     following = asyncio.create_task(collect(mesh.client.runs.stream(run.id)))
     await agent.delete()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(scaled(60)):
         with pytest.raises(NotFound):
             await following
     assert [message.id async for message in mesh.client.messages.list(agent_id=agent.id)] == []

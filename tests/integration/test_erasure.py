@@ -19,6 +19,7 @@ from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.in_process import EMBEDDER, Mesh
 from mnemesh_testkit.mesh.turns import turn
+from mnemesh_testkit.timeouts import scaled
 
 CANARY = "canaryZq7xVw3"
 STAYS = "heronKp4tRs9"
@@ -82,7 +83,7 @@ async def plant(mesh: Mesh, fake_openai: FakeOpenAI) -> Any:
     return agent
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(scaled(300))
 async def test_no_byte_of_a_deleted_agent_is_left_in_any_room(tmp_path: Path, fake_openai: FakeOpenAI) -> None:
     clock = FrozenClock()
     async with Mesh(tmp_path, openai_base_url=fake_openai.base_url, clock=clock) as mesh:

@@ -22,6 +22,7 @@ from mnemesh_testkit.fakes.openai import FakeOpenAI
 from mnemesh_testkit.fakes.script import Call, Reply
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import assert_whole, texts, turn, window_of
+from mnemesh_testkit.timeouts import scaled
 
 TURNS = 3_000
 BULK = int(os.environ.get("MNEMESH_NEEDLE_BULK", "119"))
@@ -93,7 +94,7 @@ async def converse(mesh: Mesh, agent: Agent) -> None:
         assert (heard.status, heard.said) == ("COMPLETED", "I see."), number
 
 
-@pytest.mark.timeout(300 if BULK >= 59 else 7_200)
+@pytest.mark.timeout(scaled(300) if BULK >= 59 else 7_200)
 async def test_what_was_told_in_turn_3_is_known_in_turn_3000(mesh: Mesh, fake_openai: FakeOpenAI) -> None:
     fake_openai.script = answer
     settings = agents_pb2.ModelSettings(context_window=WINDOW, max_output_tokens=500)

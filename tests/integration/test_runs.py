@@ -21,6 +21,7 @@ from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.faulty_proxy import Delay
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import assert_whole, collect, stored, texts, turn, window_of
+from mnemesh_testkit.timeouts import scaled
 
 MODEL = "openai/fake-model"
 
@@ -314,7 +315,7 @@ async def _numbers(mesh: Mesh, run_id: str, after: int) -> list[int]:
 
 async def _until_asked(fake: FakeOpenAI, times: int = 1) -> None:
     """Until the fake has had so many requests."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(scaled(60)):
         while len(fake.requests) < times:
             await asyncio.sleep(0.005)
 

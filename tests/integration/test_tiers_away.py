@@ -11,6 +11,7 @@ from mnemesh_testkit.fakes.script import Reply
 from mnemesh_testkit.mesh.faulty_proxy import Delay, ExecuteThenTimeout, Fault, Unavailable
 from mnemesh_testkit.mesh.in_process import Mesh
 from mnemesh_testkit.mesh.turns import Turn, assert_whole, collect, stored, turn, window_of
+from mnemesh_testkit.timeouts import scaled
 
 MODEL = "openai/fake-model"
 INSERT = Reply(tool_calls=[("archival_memory_insert", {"content": "The key is under the mat."})])
@@ -76,7 +77,7 @@ async def test_a_turn_waits_for_a_tier_that_goes_away_in_its_middle(
     await _until_waiting(agent, mesh, run)
     assert not run.done(), run.result().error
     await mesh.start(service)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(scaled(60)):
         heard = await run
     assert (heard.status, heard.said.splitlines()[-1]) == ("COMPLETED", "Done.")
     await _assert_done_once(mesh, agent, fake_openai)
@@ -116,7 +117,7 @@ async def _assert_done_once(mesh: Mesh, agent: Agent, fake: FakeOpenAI) -> None:
 
 
 async def _until_asked(fake: FakeOpenAI) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(scaled(60)):
         while not fake.requests:
             await asyncio.sleep(0.005)
 
@@ -124,6 +125,6 @@ async def _until_asked(fake: FakeOpenAI) -> None:
 async def _until_waiting(agent: Agent, mesh: Mesh, run: asyncio.Task[Turn]) -> None:
     """Until the answer is journalled: its message is among the stored events of the run."""
     runs = [item async for item in mesh.client.runs.list(agent_id=agent.id)]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(scaled(60)):
         while not run.done() and (await mesh.client.runs.get(runs[0].id)).last_sequence < 1:
             await asyncio.sleep(0.01)

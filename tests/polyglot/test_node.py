@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from mnemesh_testkit.mesh.in_process import Mesh
+from mnemesh_testkit.timeouts import scaled
 
 HERE = Path(__file__).parent
 PROTOS = HERE.parents[1] / "proto"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(scaled(300))
 async def test_a_node_client_makes_an_agent_and_streams_its_turns(mesh: Mesh, node_packages: Path) -> None:
     services = [mesh.addresses[service] for service in ("orchestrator", "blocks", "recall")]
     output = await _node(str(HERE / "client.mjs"), str(PROTOS), *services, directory=node_packages)

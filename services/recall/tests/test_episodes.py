@@ -338,7 +338,7 @@ async def test_vector_search_finds_memories_after_indexing(recall: Any) -> None:
     request = rpc.SearchFactsRequest(
         query="tortoise Turing", mode=messages.SEARCH_MODE_VECTOR, filter=rpc.FactFilter(scopes=[MINE])
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (hits := (await recall.episodes.SearchFacts(request)).hits):
             await asyncio.sleep(0.02)
     assert hits[0].fact.text == "Ada keeps a tortoise named Turing"
