@@ -163,7 +163,7 @@ class OneProvider:
     async def of(self, organization_id: str) -> OneOffer:
         return self.offer
 
-    def held(self, organization_id: str) -> OneOffer:
+    def cached(self, organization_id: str) -> OneOffer:
         return self.offer
 
     async def resolve(self, organization_id: str, handle: str) -> tuple[ModelInfo, ScriptedModel]:
