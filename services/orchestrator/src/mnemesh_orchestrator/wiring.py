@@ -82,10 +82,10 @@ from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
 from mnemesh_orchestrator.store.sql.conversations import SqlConversationStore
 from mnemesh_orchestrator.store.sql.deltas import SqlDeltaStore
 from mnemesh_orchestrator.store.sql.identities import SqlIdentityStore
-from mnemesh_orchestrator.store.sql.lease_times import LeaseTimes
+from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 from mnemesh_orchestrator.store.sql.leases import SqlLeaseStore
 from mnemesh_orchestrator.store.sql.providers import SqlProviderStore
-from mnemesh_orchestrator.store.sql.retention import SqlRetention
+from mnemesh_orchestrator.store.sql.run_retention import SqlRunRetention
 from mnemesh_orchestrator.store.sql.runs import SqlRunStore
 from mnemesh_orchestrator.store.sql.steps import SqlStepStore
 from mnemesh_orchestrator.usecases.agent_lifecycle import AgentLifecycle
@@ -129,15 +129,15 @@ class Stores:
     @classmethod
     def sql(cls, database: Database, clock: Clock) -> "Stores":
         """The stores over a migrated database."""
-        times = LeaseTimes.of(database, clock)
+        lease_clock = LeaseClock.of(database, clock)
         return cls(
             agents=SqlAgentStore(database, clock),
-            runs=SqlRunStore(database, clock, times),
-            conversations=SqlConversationStore(database, clock, times),
-            leases=SqlLeaseStore(database, times),
+            runs=SqlRunStore(database, clock, lease_clock),
+            conversations=SqlConversationStore(database, clock, lease_clock),
+            leases=SqlLeaseStore(database, lease_clock),
             steps=SqlStepStore(database, clock),
             approvals=SqlApprovalStore(database, clock),
-            deltas=SqlDeltaStore(database, times),
+            deltas=SqlDeltaStore(database, lease_clock),
             identities=SqlIdentityStore(database, clock),
             providers=SqlProviderStore(database, clock),
         )
@@ -374,7 +374,7 @@ def _recovery(orchestrator: Orchestrator, *, is_shared: bool) -> tuple[Callable[
 
 
 def _purge(config: Config, database: Database, stores: Stores, clock: Clock) -> Callable[[], Awaitable[None]]:
-    retention = SqlRetention(database)
+    retention = SqlRunRetention(database)
 
     async def purge() -> None:
         now = clock.now()

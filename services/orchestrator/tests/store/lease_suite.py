@@ -13,7 +13,7 @@ from mnemesh_orchestrator.model.events import Delta, RunEvent, StepStarted
 from mnemesh_orchestrator.model.leases import Lease, RunHead, Watched
 from mnemesh_orchestrator.model.runs import Run, RunStatus
 from mnemesh_orchestrator.store.base import AgentStore, ConversationStore, RunStore
-from mnemesh_orchestrator.store.base.leases import DeltaStore, LeaseStore, Retention
+from mnemesh_orchestrator.store.base.leases import DeltaStore, LeaseStore, RunRetention
 
 from .suites import ORG, OTHER_ORG, a_run, an_agent, an_end, an_event, key, made, ran
 
@@ -313,7 +313,7 @@ class RetentionSuite:
         return await made(agents, an_agent(clock))
 
     async def test_runs_that_ended_long_ago_go_with_all_that_hangs_on_them(
-        self, runs: RunStore, deltas: DeltaStore, retention: Retention, agent: Agent, clock: FrozenClock
+        self, runs: RunStore, deltas: DeltaStore, retention: RunRetention, agent: Agent, clock: FrozenClock
     ) -> None:
         request = key("SendMessage")
         claim = (await runs.start(request, a_run(agent, clock, otid="o-1"), "me", reject_busy=False)).claim
@@ -341,7 +341,7 @@ class RetentionSuite:
             assert not (await runs.get(ORG, unfinished.run.id)).status.ended
 
     async def test_many_are_deleted_a_few_at_a_time(
-        self, runs: RunStore, retention: Retention, agent: Agent, clock: FrozenClock
+        self, runs: RunStore, retention: RunRetention, agent: Agent, clock: FrozenClock
     ) -> None:
         for _ in range(201):
             await ran(runs, agent, clock)

@@ -17,9 +17,9 @@ from mnemesh_orchestrator.store.sql.approvals import SqlApprovalStore
 from mnemesh_orchestrator.store.sql.conversations import SqlConversationStore
 from mnemesh_orchestrator.store.sql.deltas import SqlDeltaStore
 from mnemesh_orchestrator.store.sql.identities import SqlIdentityStore
-from mnemesh_orchestrator.store.sql.lease_times import LeaseTimes
+from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 from mnemesh_orchestrator.store.sql.leases import SqlLeaseStore
-from mnemesh_orchestrator.store.sql.retention import SqlRetention
+from mnemesh_orchestrator.store.sql.run_retention import SqlRunRetention
 from mnemesh_orchestrator.store.sql.runs import SqlRunStore
 from mnemesh_orchestrator.store.sql.steps import SqlStepStore
 from mnemesh_orchestrator.store.sql.tables import conversations, metadata
@@ -73,15 +73,15 @@ class Stores:
 
     @pytest.fixture
     def leases(self, database: Database, clock: FrozenClock) -> SqlLeaseStore:
-        return SqlLeaseStore(database, LeaseTimes(clock))
+        return SqlLeaseStore(database, LeaseClock(clock))
 
     @pytest.fixture
     def deltas(self, database: Database, clock: FrozenClock) -> SqlDeltaStore:
-        return SqlDeltaStore(database, LeaseTimes(clock))
+        return SqlDeltaStore(database, LeaseClock(clock))
 
     @pytest.fixture
-    def retention(self, database: Database) -> SqlRetention:
-        return SqlRetention(database)
+    def retention(self, database: Database) -> SqlRunRetention:
+        return SqlRunRetention(database)
 
     @pytest.fixture
     def threads(self, database: Database, clock: FrozenClock) -> SqlConversationStore:
@@ -136,12 +136,12 @@ class TestLeasesOnPostgres(OnPostgres, Stores, LeaseStoreSuite):
         """Two processes, one of which is an hour ahead of the other: neither takes the other's lease for lapsed."""
         late, early = FrozenClock(), FrozenClock()
         early.advance(3600)
-        mine = SqlRunStore(database, late, LeaseTimes.of(database, late))
-        theirs = SqlRunStore(database, early, LeaseTimes.of(database, early))
+        mine = SqlRunStore(database, late, LeaseClock.of(database, late))
+        theirs = SqlRunStore(database, early, LeaseClock.of(database, early))
         started = await mine.start(None, a_run(agent, late), "me", reject_busy=False)
         assert started.claim is not None
         assert await theirs.claim_next(agent.default_conversation_id, "you") is None
-        assert await SqlLeaseStore(database, LeaseTimes.of(database, early)).claimable("you") == ()
+        assert await SqlLeaseStore(database, LeaseClock.of(database, early)).claimable("you") == ()
         lapsed = sa.update(conversations).values(lease_expires_at=sa.func.clock_timestamp())
         await database.write(lambda conn: conn.execute(lapsed))
         taken = await theirs.claim_next(agent.default_conversation_id, "you")

@@ -108,7 +108,7 @@ class DeltaStore(Protocol):
         ...
 
 
-class Retention(Protocol):
+class RunRetention(Protocol):
     """What is kept how long."""
 
     async def purge_runs(self, before: datetime) -> int:

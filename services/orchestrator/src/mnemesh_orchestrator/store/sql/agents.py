@@ -14,8 +14,8 @@ from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.model.agents import Agent, AgentFilter, AgentState, Correction, LinkKind
 from mnemesh_orchestrator.model.conversations import Conversation, ConversationState
+from mnemesh_orchestrator.store.sql.agent_links import linking, write_links
 from mnemesh_orchestrator.store.sql.conversation_rows import new_row
-from mnemesh_orchestrator.store.sql.links import linking, write_links
 from mnemesh_orchestrator.store.sql.tables import (
     agent_links,
     agent_tags,

@@ -28,18 +28,18 @@ _NOTHING_PENDING = (
 )
 _IS_PENDING: Final = sa.text("approvals.state = 'pending'")  # the predicate of the partial indexes
 _PENDING: Final = (
-    sa.select(approvals).where(approvals.c.conversation_id == sa.bindparam("its_conversation"), _IS_PENDING).limit(1)
+    sa.select(approvals).where(approvals.c.conversation_id == sa.bindparam("p_conversation"), _IS_PENDING).limit(1)
 )
 _PENDING_ID: Final = _PENDING.with_only_columns(approvals.c.id)
 WAITING_CONVERSATIONS: Final = sa.select(approvals.c.conversation_id).where(_IS_PENDING)
 _BY_ID: Final = sa.select(approvals).where(
-    approvals.c.conversation_id == sa.bindparam("its_conversation"), approvals.c.id == sa.bindparam("its_id")
+    approvals.c.conversation_id == sa.bindparam("p_conversation"), approvals.c.id == sa.bindparam("p_id")
 )
 _BY_CALLS: Final = (
     sa.select(approvals)
     .where(
-        approvals.c.conversation_id == sa.bindparam("its_conversation"),
-        approvals.c.call_ids == sa.bindparam("its_calls"),
+        approvals.c.conversation_id == sa.bindparam("p_conversation"),
+        approvals.c.call_ids == sa.bindparam("p_calls"),
     )
     .order_by(approvals.c.created_at.desc())
     .limit(1)
@@ -81,13 +81,13 @@ def ask(conn: sa.Connection, approval: Approval) -> None:
 
 def pending_id(conn: sa.Connection, conversation_id: str) -> str | None:
     """The approval that a conversation waits for."""
-    found: str | None = conn.execute(_PENDING_ID, {"its_conversation": conversation_id}).scalar()
+    found: str | None = conn.execute(_PENDING_ID, {"p_conversation": conversation_id}).scalar()
     return found
 
 
 def decided_by(conn: sa.Connection, conversation_id: str, approval_id: str) -> str | None:
     """The run that answered an approval, where one did."""
-    row = conn.execute(_BY_ID, {"its_conversation": conversation_id, "its_id": approval_id}).first()
+    row = conn.execute(_BY_ID, {"p_conversation": conversation_id, "p_id": approval_id}).first()
     return None if row is None else row.decided_by_run_id
 
 
@@ -121,7 +121,7 @@ def decide(conn: sa.Connection, run: Run, answer: ApprovalAnswer) -> Decided:
     if taken.rowcount:
         resumption = Resumption(approval.id, approval.asked, answer.decisions, answer.withdrawn)
         return Decided(answer.config_after(approval.config), resumption)
-    row = conn.execute(_BY_ID, {"its_conversation": run.conversation_id, "its_id": approval.id}).one()
+    row = conn.execute(_BY_ID, {"p_conversation": run.conversation_id, "p_id": approval.id}).one()
     if row.decisions == decisions:
         return Decided(approval.config, repeats_run_id=row.decided_by_run_id)
     told = {} if row.decided_by_run_id is None else {"run_id": row.decided_by_run_id}
@@ -131,15 +131,15 @@ def decide(conn: sa.Connection, run: Run, answer: ApprovalAnswer) -> Decided:
 
 def _addressed(conn: sa.Connection, conversation_id: str, answer: ApprovalAnswer) -> Any:
     """The approval that an answer names; else the pending one, or an earlier one of just those calls."""
-    place = {"its_conversation": conversation_id}
+    place = {"p_conversation": conversation_id}
     if answer.approval_request_id is not None:
-        row = conn.execute(_BY_ID, {**place, "its_id": answer.approval_request_id}).first()
+        row = conn.execute(_BY_ID, {**place, "p_id": answer.approval_request_id}).first()
     else:
         pending = conn.execute(_PENDING, place).first()
         calls = _joined([item.tool_call_id for item in answer.decisions])
         row = None
         if pending is None or pending.call_ids != calls:
-            row = conn.execute(_BY_CALLS, {**place, "its_calls": calls}).first()
+            row = conn.execute(_BY_CALLS, {**place, "p_calls": calls}).first()
         row = row if row is not None else pending
     if row is None:
         raise NoPendingApproval(_NOTHING_PENDING)

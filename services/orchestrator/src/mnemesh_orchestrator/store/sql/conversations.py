@@ -20,16 +20,16 @@ from mnemesh_orchestrator.model.conversations import (
     ConversationState,
     UnfinishedConversation,
 )
-from mnemesh_orchestrator.store.sql import statements as sql
+from mnemesh_orchestrator.store.sql import turn_statements as sql
 from mnemesh_orchestrator.store.sql.agents import active
+from mnemesh_orchestrator.store.sql.conversation_leases import busy_error, first_unfinished_run
 from mnemesh_orchestrator.store.sql.conversation_rows import (
     changed_columns,
     conversation_missing,
     conversation_of,
     new_row,
 )
-from mnemesh_orchestrator.store.sql.lease_times import LeaseTimes
-from mnemesh_orchestrator.store.sql.leases import busy, first_unfinished
+from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 from mnemesh_orchestrator.store.sql.tables import agents, conversations, request_ledger
 
 _c: Final = conversations.c
@@ -39,10 +39,10 @@ _HALF_DONE: Final = sa.text("conversations.state <> 'active'")  # the predicate 
 class SqlConversationStore:
     """ConversationStore on SQLite or PostgreSQL."""
 
-    def __init__(self, database: Database, clock: Clock, times: LeaseTimes | None = None) -> None:
+    def __init__(self, database: Database, clock: Clock, lease_clock: LeaseClock | None = None) -> None:
         self._database = database
         self._clock = clock
-        self._times = times or LeaseTimes(clock)
+        self._lease_clock = lease_clock or LeaseClock(clock)
         self._ledger = Ledger(request_ledger, clock)
 
     async def begin_creation(
@@ -163,10 +163,10 @@ class SqlConversationStore:
 
     def _require_free(self, conn: sa.Connection, conversation_id: str) -> None:
         """Fails where a run is under way, or waits, or where something else has the turn slot."""
-        ahead = first_unfinished(conn, conversation_id)
+        ahead = first_unfinished_run(conn, conversation_id)
         taken = sa.select(_c.id).where(_c.id == conversation_id, sql.LEASE_HOLDS)
-        if ahead is not None or conn.execute(taken, self._times.now).first() is not None:
-            raise busy(conversation_id, ahead)
+        if ahead is not None or conn.execute(taken, self._lease_clock.now).first() is not None:
+            raise busy_error(conversation_id, ahead)
 
     async def remove(self, conversation_id: str) -> None:
         """See ConversationStore."""

@@ -11,9 +11,9 @@ from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.model.events import Delta, RunEvent, StepStarted
 from mnemesh_orchestrator.model.leases import Lease
-from mnemesh_orchestrator.store.sql import statements as sql
-from mnemesh_orchestrator.store.sql.lease_times import LeaseTimes
-from mnemesh_orchestrator.store.sql.leases import held, require_held
+from mnemesh_orchestrator.store.sql import turn_statements as sql
+from mnemesh_orchestrator.store.sql.conversation_leases import lease_parameters, require_lease
+from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
 from mnemesh_orchestrator.store.sql.run_rows import decode_event
 from mnemesh_orchestrator.store.sql.tables import events, run_deltas
 
@@ -34,9 +34,9 @@ _PIECES: Final = msgspec.json.Decoder(list[_Piece])
 class SqlDeltaStore:
     """DeltaStore on SQLite or PostgreSQL."""
 
-    def __init__(self, database: Database, times: LeaseTimes) -> None:
+    def __init__(self, database: Database, lease_clock: LeaseClock) -> None:
         self._database = database
-        self._times = times
+        self._lease_clock = lease_clock
 
     async def append(self, lease: Lease, pieces: Sequence[tuple[int, RunEvent]]) -> None:
         """See DeltaStore."""
@@ -46,7 +46,7 @@ class SqlDeltaStore:
         )
 
         def write(conn: sa.Connection) -> None:
-            require_held(lease, conn.execute(sql.EXTEND_LEASE, held(lease) | self._times.expiry))
+            require_lease(lease, conn.execute(sql.EXTEND_LEASE, lease_parameters(lease) | self._lease_clock.expiry))
             conn.execute(again)  # an earlier try that got through
             conn.execute(run_deltas.insert(), rows)
 

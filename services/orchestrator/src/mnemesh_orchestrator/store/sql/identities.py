@@ -13,9 +13,9 @@ from mnemesh_kit.sql import Database
 from mnemesh_orchestrator.errors import IdentifierKeyTaken
 from mnemesh_orchestrator.model.agents import LinkKind
 from mnemesh_orchestrator.model.identities import Identity, IdentityFilter
+from mnemesh_orchestrator.store.sql.agent_links import linked
 from mnemesh_orchestrator.store.sql.agents import active, rewrite
 from mnemesh_orchestrator.store.sql.identity_rows import decode_identity, identity_row
-from mnemesh_orchestrator.store.sql.links import linked
 from mnemesh_orchestrator.store.sql.tables import agent_links, identities, request_ledger
 
 _c = identities.c

@@ -116,7 +116,7 @@ def ended_values(run: Run) -> dict[str, Any]:
         run.total_ms,
     )
     return {
-        "its_id": run.id,
+        "p_id": run.id,
         "new_status": run.status,
         "new_stop_reason": run.stop_reason,
         "new_outcome": _ENCODE(outcome),

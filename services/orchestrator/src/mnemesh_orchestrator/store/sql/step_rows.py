@@ -29,10 +29,10 @@ encode_step = msgspec.json.Encoder().encode
 
 
 def step_row(step: Step) -> dict[str, Any]:
-    """A concluded step as a row; `its_run` finds the organization."""
+    """A concluded step as a row; `p_run` finds the organization."""
     return {
         "id": step.id,
-        "its_run": step.run_id,
+        "p_run": step.run_id,
         "run_id": step.run_id,
         "agent_id": step.agent_id,
         "number": step.number,

@@ -13,7 +13,7 @@ from mnemesh_kit.paging import Page, PageQuery, paginate
 from mnemesh_kit.sql import Database
 
 from mnemesh_orchestrator.model.steps import Step, StepFilter, StepTrace
-from mnemesh_orchestrator.store.sql import statements as sql
+from mnemesh_orchestrator.store.sql import turn_statements as sql
 from mnemesh_orchestrator.store.sql.step_rows import (
     compressed,
     decode_step,
@@ -102,11 +102,11 @@ def record_steps(conn: sa.Connection, new_steps: Sequence[Step], traces: Sequenc
     replaces = conn.dialect.name == "sqlite"
     if new_steps:
         if not replaces:
-            conn.execute(sql.DELETE_STEP, [{"its_id": step.id} for step in new_steps])
+            conn.execute(sql.DELETE_STEP, [{"p_id": step.id} for step in new_steps])
         conn.execute(sql.INSERT_STEP, [step_row(step) for step in new_steps])
     if traces:
         if not replaces:
-            conn.execute(sql.DELETE_TRACE, [{"its_id": trace.step_id} for trace in traces])
+            conn.execute(sql.DELETE_TRACE, [{"p_id": trace.step_id} for trace in traces])
         conn.execute(sql.INSERT_TRACE, [trace_row(run_id, trace) for trace in traces])
 
 

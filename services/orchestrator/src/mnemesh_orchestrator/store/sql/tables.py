@@ -8,6 +8,11 @@ metadata = sa.MetaData()
 
 request_ledger = ledger_table(metadata)
 
+
+def _partial_index(name: str, *columns: str, where: str, unique: bool = False) -> sa.Index:
+    return sa.Index(name, *columns, unique=unique, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+
+
 agents = sa.Table(
     "agents",
     metadata,
@@ -93,12 +98,7 @@ conversations = sa.Table(
     sa.Column("next_queue_number", sa.BigInteger, nullable=False),
     sa.Index("conversations_by_agent", "agent_id"),
     sa.Index("conversations_by_creation", "organization_id", "created_at", "id"),
-    sa.Index(
-        "conversations_unfinished",
-        "created_at",
-        sqlite_where=sa.text("state <> 'active'"),
-        postgresql_where=sa.text("state <> 'active'"),
-    ),
+    _partial_index("conversations_unfinished", "created_at", where="state <> 'active'"),
 )
 
 # Work that is no run, in line for a conversation's turn slot among its runs. A place that nobody keeps lapses.
@@ -140,20 +140,8 @@ runs = sa.Table(
     sa.Index("runs_by_creation", "organization_id", "created_at", "id"),
     sa.Index("runs_by_agent", "agent_id", "created_at", "id"),
     sa.Index("runs_by_request", "organization_id", "request_method", "request_id", unique=True),
-    sa.Index(
-        "runs_unfinished",
-        "conversation_id",
-        "queue_number",
-        sqlite_where=sa.text("status IN ('created', 'running')"),
-        postgresql_where=sa.text("status IN ('created', 'running')"),
-    ),
-    sa.Index(
-        "runs_one_running",
-        "conversation_id",
-        unique=True,
-        sqlite_where=sa.text("status = 'running'"),
-        postgresql_where=sa.text("status = 'running'"),
-    ),
+    _partial_index("runs_unfinished", "conversation_id", "queue_number", where="status IN ('created', 'running')"),
+    _partial_index("runs_one_running", "conversation_id", where="status = 'running'", unique=True),
 )
 
 run_otids = sa.Table(
@@ -184,19 +172,8 @@ approvals = sa.Table(
     sa.Column("decided_at", UtcDateTime),
     sa.Index("approvals_by_conversation", "conversation_id", "created_at"),
     sa.Index("approvals_by_agent", "agent_id"),
-    sa.Index(
-        "approvals_one_pending",
-        "conversation_id",
-        unique=True,
-        sqlite_where=sa.text("state = 'pending'"),
-        postgresql_where=sa.text("state = 'pending'"),
-    ),
-    sa.Index(
-        "approvals_pending",
-        "created_at",
-        sqlite_where=sa.text("state = 'pending'"),
-        postgresql_where=sa.text("state = 'pending'"),
-    ),
+    _partial_index("approvals_one_pending", "conversation_id", where="state = 'pending'", unique=True),
+    _partial_index("approvals_pending", "created_at", where="state = 'pending'"),
 )
 
 steps = sa.Table(
@@ -214,12 +191,7 @@ steps = sa.Table(
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Index("steps_by_run", "run_id", "number"),
     sa.Index("steps_by_creation", "organization_id", "created_at", "id"),
-    sa.Index(
-        "steps_by_trace",
-        "trace_id",
-        sqlite_where=sa.text("trace_id IS NOT NULL"),
-        postgresql_where=sa.text("trace_id IS NOT NULL"),
-    ),
+    _partial_index("steps_by_trace", "trace_id", where="trace_id IS NOT NULL"),
 )
 
 step_tags = sa.Table(

@@ -13,8 +13,8 @@ LEASE_TIME: Final = timedelta(seconds=30)
 """How long a lease holds without a write or a renewal."""
 
 
-class LeaseTimes:
-    """The two instants that statements about leases take: `its_now` and `new_lease_expires_at`.
+class LeaseClock:
+    """The two instants that statements about leases take: `p_now` and `new_lease_expires_at`.
 
     Without a clock both are None, and PostgreSQL puts its own time in their
     place. SQLite serves one process, whose clock is the database's.
@@ -24,14 +24,14 @@ class LeaseTimes:
         self._clock = clock
 
     @classmethod
-    def of(cls, database: Database, clock: Clock) -> "LeaseTimes":
+    def of(cls, database: Database, clock: Clock) -> "LeaseClock":
         """The times of a service's database: PostgreSQL's own, or the process's where it is alone."""
         return cls(None if database.dialect == "postgresql" else clock)
 
     @property
     def now(self) -> dict[str, Any]:
         """The parameter of a statement that asks whether a lease holds."""
-        return {"its_now": self._clock and self._clock.now()}
+        return {"p_now": self._clock and self._clock.now()}
 
     @property
     def expiry(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _or_expiry(element: FunctionElement[Any], compiler: Any, **options: Any) -> 
     return f"coalesce({given}, clock_timestamp() + interval '{LEASE_TIME.total_seconds():g} seconds')"
 
 
-NOW: Final[Any] = _OrNow(sa.bindparam("its_now", type_=UtcDateTime()))
-"""The instant in `its_now`, or the database's own."""
+NOW: Final[Any] = _OrNow(sa.bindparam("p_now", type_=UtcDateTime()))
+"""The instant in `p_now`, or the database's own."""
 EXPIRY: Final[Any] = _OrExpiry(sa.bindparam("new_lease_expires_at", type_=UtcDateTime()))
 """The instant in `new_lease_expires_at`, or that of the database and the time of a lease."""

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from mnemesh_orchestrator.model.agents import AgentState
 from mnemesh_orchestrator.model.conversations import ConversationState
 from mnemesh_orchestrator.model.runs import RunStatus
-from mnemesh_orchestrator.store.sql.lease_times import EXPIRY, NOW
+from mnemesh_orchestrator.store.sql.lease_clock import EXPIRY, NOW
 from mnemesh_orchestrator.store.sql.tables import (
     agents,
     conversations,
@@ -25,10 +25,10 @@ from mnemesh_orchestrator.store.sql.tables import (
 
 UNFINISHED: Final = sa.text("status IN ('created', 'running')")  # literally the predicate of the partial indexes
 
-_ID: Final[sa.BindParameter[Any]] = sa.bindparam("its_id")
-_ORGANIZATION: Final[sa.BindParameter[Any]] = sa.bindparam("its_organization")
-_CONVERSATION: Final[sa.BindParameter[Any]] = sa.bindparam("its_conversation")
-_RUN: Final[sa.BindParameter[Any]] = sa.bindparam("its_run")
+_ID: Final[sa.BindParameter[Any]] = sa.bindparam("p_id")
+_ORGANIZATION: Final[sa.BindParameter[Any]] = sa.bindparam("p_organization")
+_CONVERSATION: Final[sa.BindParameter[Any]] = sa.bindparam("p_conversation")
+_RUN: Final[sa.BindParameter[Any]] = sa.bindparam("p_run")
 
 
 def _new(*columns: sa.Column[Any]) -> dict[str, Any]:
@@ -37,8 +37,8 @@ def _new(*columns: sa.Column[Any]) -> dict[str, Any]:
 
 RUN_BY_REQUEST: Final = sa.select(runs).where(
     runs.c.organization_id == _ORGANIZATION,
-    runs.c.request_method == sa.bindparam("its_method"),
-    runs.c.request_id == sa.bindparam("its_request"),
+    runs.c.request_method == sa.bindparam("p_method"),
+    runs.c.request_id == sa.bindparam("p_request"),
 )
 RUN_BY_OTID: Final = (
     sa.select(runs)
@@ -46,19 +46,19 @@ RUN_BY_OTID: Final = (
     .where(
         runs.c.organization_id == _ORGANIZATION,
         run_otids.c.conversation_id == _CONVERSATION,
-        run_otids.c.otid.in_(sa.bindparam("its_otids", expanding=True)),
+        run_otids.c.otid.in_(sa.bindparam("p_otids", expanding=True)),
     )
     .order_by(runs.c.queue_number)
     .limit(1)
 )
 LEASE_HOLDS: Final = sa.and_(conversations.c.lease_owner.is_not(None), conversations.c.lease_expires_at > NOW)
-"""Takes `its_now`, as everything that asks for it."""
+"""Takes `p_now`, as everything that asks for it."""
 _NEXT_WAIT: Final = (
     sa.select(sa.func.min(slot_waits.c.queue_number))
     .where(slot_waits.c.conversation_id == _CONVERSATION, slot_waits.c.expires_at > NOW)
     .scalar_subquery()
 )
-PLACE: Final = (
+LOCKED_CONVERSATION: Final = (
     sa.select(
         agents,
         conversations.c.id.label("conversation_id"),
@@ -72,7 +72,7 @@ PLACE: Final = (
     .join(agents, agents.c.id == conversations.c.agent_id)
     .where(
         conversations.c.id == _CONVERSATION,
-        agents.c.id == sa.bindparam("its_agent"),
+        agents.c.id == sa.bindparam("p_agent"),
         agents.c.organization_id == _ORGANIZATION,
         agents.c.state == AgentState.ACTIVE,
         conversations.c.state == ConversationState.ACTIVE,
@@ -119,7 +119,7 @@ TAKE_LEASE: Final = (
 )
 _HELD: Final = conversations.update().where(
     conversations.c.id == _CONVERSATION,
-    conversations.c.epoch == sa.bindparam("its_epoch"),
+    conversations.c.epoch == sa.bindparam("p_epoch"),
     conversations.c.lease_run_id == _RUN,
 )
 EXTEND_LEASE: Final = _HELD.values(lease_expires_at=EXPIRY)
@@ -137,7 +137,7 @@ WAIT_NUMBER: Final = sa.select(slot_waits.c.queue_number).where(_ID_OF_WAIT)
 INSERT_WAIT: Final = slot_waits.insert().values(expires_at=EXPIRY)
 KEEP_WAIT: Final = slot_waits.update().where(_ID_OF_WAIT).values(expires_at=EXPIRY)
 DELETE_WAIT: Final = slot_waits.delete().where(_ID_OF_WAIT)
-DELETE_WAITS_OF_OWNER: Final = slot_waits.delete().where(slot_waits.c.owner == sa.bindparam("its_owner"))
+DELETE_WAITS_OF_OWNER: Final = slot_waits.delete().where(slot_waits.c.owner == sa.bindparam("p_owner"))
 DELETE_LAPSED_WAITS: Final = slot_waits.delete().where(
     slot_waits.c.conversation_id == _CONVERSATION, slot_waits.c.expires_at <= NOW
 )
@@ -148,8 +148,8 @@ END_RUN: Final = (
     .values(_new(runs.c.status, runs.c.stop_reason, runs.c.outcome, runs.c.updated_at))
 )
 FORGET_JOURNAL: Final = journal.delete().where(journal.c.run_id == _RUN)
-_STEP: Final[sa.BindParameter[str]] = sa.bindparam("its_step")
-_OF_CONVERSATION: Final = sa.select(runs.c.id).where(runs.c.conversation_id == sa.bindparam("its_conversation"))
+_STEP: Final[sa.BindParameter[str]] = sa.bindparam("p_step")
+_OF_CONVERSATION: Final = sa.select(runs.c.id).where(runs.c.conversation_id == sa.bindparam("p_conversation"))
 KEEP_JOURNAL_OF_STEP: Final = FORGET_JOURNAL.where(journal.c.step_id != _STEP)
 JOURNAL_OF_STEP: Final = sa.select(journal.c.entry).where(
     journal.c.run_id.in_(_OF_CONVERSATION), journal.c.step_id == _STEP

@@ -15,14 +15,14 @@ _ASKING: Final = sa.select(approvals.c.run_id).where(sa.text("approvals.state = 
 _ENDED: Final = tuple(status for status in RunStatus if status.ended)
 
 
-class SqlRetention:
-    """Retention on SQLite or PostgreSQL."""
+class SqlRunRetention:
+    """RunRetention on SQLite or PostgreSQL."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def purge_runs(self, before: datetime) -> int:
-        """See Retention."""
+        """See RunRetention."""
         old = sa.and_(runs.c.status.in_(_ENDED), runs.c.updated_at < before, runs.c.id.not_in(_ASKING))
         query, total = sa.select(runs.c.id).where(old).limit(_AT_ONCE), 0
         while found := await self._database.read(lambda conn: conn.execute(query).scalars().all()):

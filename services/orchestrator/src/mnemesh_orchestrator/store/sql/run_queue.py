@@ -1,0 +1,149 @@
+"""The queue of each conversation: new runs, and claims of the run whose turn it is."""
+
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+from mnemesh_kit.errors import RequestIdReused
+from mnemesh_kit.idempotency import RequestKey
+
+from mnemesh_orchestrator.errors import NoPendingApproval
+from mnemesh_orchestrator.model.approvals import ApprovalAnswer
+from mnemesh_orchestrator.model.claims import Claim, StartedRun
+from mnemesh_orchestrator.model.runs import Run, RunStatus
+from mnemesh_orchestrator.store.sql import approvals
+from mnemesh_orchestrator.store.sql import turn_statements as sql
+from mnemesh_orchestrator.store.sql.agents import decode_agent
+from mnemesh_orchestrator.store.sql.conversation_leases import (
+    busy_error,
+    find_conversation,
+    first_unfinished_run,
+    is_behind_wait,
+    missing_error,
+    take_lease,
+)
+from mnemesh_orchestrator.store.sql.conversation_rows import decode_conversation
+from mnemesh_orchestrator.store.sql.lease_clock import LeaseClock
+from mnemesh_orchestrator.store.sql.run_journal import newest_event
+from mnemesh_orchestrator.store.sql.run_rows import decode_run, run_row
+from mnemesh_orchestrator.store.sql.tables import runs
+
+
+def start_run(
+    conn: sa.Connection,
+    lease_clock: LeaseClock,
+    key: RequestKey | None,
+    run: Run,
+    owner: str,
+    *,
+    reject_busy: bool,
+    answer: ApprovalAnswer | None,
+) -> StartedRun:
+    """See RunStore.start."""
+    before = find_repeated_run(conn, key, run)
+    if before is not None:
+        return StartedRun(before, replayed=True)
+    conversation = find_conversation(conn, lease_clock, run.organization_id, run.agent_id, run.conversation_id)
+    if conversation is None:
+        raise missing_error(conn, run.organization_id, run.agent_id, run.conversation_id)
+    if answer is not None:
+        return _answer(conn, lease_clock, key, run, owner, conversation, answer)
+    approvals.require_none(conn, run.conversation_id)
+    ahead = first_unfinished_run(conn, run.conversation_id)
+    is_busy = ahead is not None or conversation.held or conversation.next_wait is not None
+    if is_busy and reject_busy:
+        raise busy_error(run.conversation_id, ahead)
+    number = conversation.next_queue_number
+    if is_busy:
+        _insert_run(conn, key, run, number)
+        conn.execute(sql.ADVANCE_QUEUE, {"p_id": run.conversation_id, "new_next_queue_number": number + 1})
+        return StartedRun(run)
+    return _claim_new(conn, lease_clock, key, run, owner, conversation, number)
+
+
+def claim_next_run(conn: sa.Connection, lease_clock: LeaseClock, conversation_id: str, owner: str) -> Claim | None:
+    """See RunStore.claim_next."""
+    first = first_unfinished_run(conn, conversation_id)
+    if first is None:
+        return None
+    conversation = find_conversation(conn, lease_clock, first.organization_id, first.agent_id, conversation_id)
+    if conversation is None or (conversation.held and conversation.lease_owner != owner):
+        return None
+    if first.status == RunStatus.CREATED and is_behind_wait(conversation, first.queue_number):
+        return None
+    if approvals.pending_id(conn, conversation_id) is not None:
+        return None
+    lease = take_lease(conn, lease_clock, conversation, first.id, owner, conversation.next_queue_number)
+    conn.execute(sql.MARK_RUNNING, {"p_id": first.id})
+    run = replace(decode_run(first), status=RunStatus.RUNNING, last_sequence=newest_event(conn, first.id))
+    taken_up = first.status == RunStatus.RUNNING
+    thread = decode_conversation(conversation.thread)
+    return Claim(run, decode_agent(conversation), thread, lease, taken_up, first.cancel_requested, first.claims)
+
+
+def find_repeated_run(conn: sa.Connection, key: RequestKey | None, run: Run) -> Run | None:
+    """See RunStore.find_repeated."""
+    if key is not None:
+        request = {"p_organization": key.organization_id, "p_method": key.method, "p_request": key.request_id}
+        row = conn.execute(sql.RUN_BY_REQUEST, request).first()
+        if row is not None and row.request_fingerprint != key.fingerprint:
+            raise RequestIdReused(
+                "This request_id was used before with other content.", field="request_id", request_id=key.request_id
+            )
+        if row is not None:
+            return decode_run(row)
+    otids = [message.otid for message in run.input if message.otid]
+    if not otids:
+        return None
+    message = {"p_organization": run.organization_id, "p_conversation": run.conversation_id, "p_otids": otids}
+    row = conn.execute(sql.RUN_BY_OTID, message).first()
+    return None if row is None else decode_run(row)
+
+
+def _claim_new(
+    conn: sa.Connection,
+    lease_clock: LeaseClock,
+    key: RequestKey | None,
+    run: Run,
+    owner: str,
+    conversation: Any,
+    number: int,
+) -> StartedRun:
+    running = replace(run, status=RunStatus.RUNNING)
+    _insert_run(conn, key, running, number)
+    lease = take_lease(conn, lease_clock, conversation, run.id, owner, max(number + 1, conversation.next_queue_number))
+    return StartedRun(
+        running, claim=Claim(running, decode_agent(conversation), decode_conversation(conversation.thread), lease)
+    )
+
+
+def _answer(
+    conn: sa.Connection,
+    lease_clock: LeaseClock,
+    key: RequestKey | None,
+    run: Run,
+    owner: str,
+    conversation: Any,
+    answer: ApprovalAnswer,
+) -> StartedRun:
+    """Stores the run that answers an approval ahead of those that wait for it."""
+    decided = approvals.decide(conn, run, answer)
+    if decided.repeats_run_id is not None:
+        before = conn.execute(sa.select(runs).where(runs.c.id == decided.repeats_run_id)).first()
+        if before is None:
+            raise NoPendingApproval("The approval was answered before; that run is deleted.")
+        return StartedRun(decode_run(before), replayed=True)
+    ahead = first_unfinished_run(conn, run.conversation_id)
+    if conversation.held:
+        raise busy_error(run.conversation_id, ahead)
+    number = conversation.next_queue_number if ahead is None else ahead.queue_number - 1
+    resuming = replace(run, config=decided.config, resumes=decided.resumption)
+    return _claim_new(conn, lease_clock, key, resuming, owner, conversation, number)
+
+
+def _insert_run(conn: sa.Connection, key: RequestKey | None, run: Run, queue_number: int) -> None:
+    conn.execute(sql.INSERT_RUN, run_row(key, run, queue_number))
+    otids = {message.otid for message in run.input if message.otid}
+    if otids:
+        rows = [{"conversation_id": run.conversation_id, "otid": otid, "run_id": run.id} for otid in otids]
+        conn.execute(sql.INSERT_OTID, rows)
