@@ -127,7 +127,7 @@ class Steps(RecallCases):
 
     async def test_numbers_are_an_agents_over_all_its_conversations(self, chat: Conversation) -> None:
         other = Conversation(chat.stub)
-        other.agent = chat.agent_id
+        other.agent_id = chat.agent_id
         await chat.open()
         await other.open()
         await asyncio.gather(*(one.commit("x", base=0) for one in (chat, other) for _ in range(6)))

@@ -30,10 +30,10 @@ class Windows(RecallCases):
         theirs = await other.open()
         await chat.commit("three")
         shown = await chat.window()
-        wanted = rpc.BatchGetContextIdsRequest(conversation_ids=[other.conversation, new_id("conv"), chat.id])
+        wanted = rpc.BatchGetContextIdsRequest(conversation_ids=[other.id, new_id("conv"), chat.id])
         found = (await chat.stub.BatchGetContextIds(wanted)).contexts
         assert [(each.conversation_id, each.agent_id, each.version, list(each.message_ids)) for each in found] == [
-            (other.conversation, other.agent, 1, [theirs.messages[0].id]),
+            (other.id, other.agent_id, 1, [theirs.messages[0].id]),
             (chat.id, chat.agent_id, 2, [each.id for each in shown.messages]),
         ]
         assert not (await chat.stub.BatchGetContextIds(rpc.BatchGetContextIdsRequest())).contexts
