@@ -23,8 +23,6 @@ SEEDS = 12
 class Target(FuzzedService):
     """A service with stored blocks."""
 
-    looks_every = 10
-
     def __init__(self, blocks: Any, channel: grpc.aio.Channel) -> None:
         super().__init__(channel)
         self.blocks = blocks

@@ -1,4 +1,4 @@
-"""The contracts as tests walk over them: every service and method, hostile requests, and errors as they came."""
+"""The contracts as data: every service and method, hostile requests, and the details of errors."""
 
 from __future__ import annotations
 
@@ -47,44 +47,44 @@ _FLOATS: Final = (0.0, -1.0, 0.5, 1e308, float("nan"), float("inf"), float("-inf
 
 
 def service_of(name: str) -> ServiceDescriptor:
-    """The descriptor of a service by its full name."""
+    """Returns the descriptor of a proto service by its full name."""
     import_module(PROTO_SERVICES[name][1])
     return descriptor_pool.Default().FindServiceByName(name)
 
 
 def methods() -> Iterator[MethodDescriptor]:
-    """Every method of every service."""
+    """Yields every method of every service."""
     for name in PROTO_SERVICES:
         yield from service_of(name).methods
 
 
 def reads(method: MethodDescriptor) -> bool:
-    """The method changes nothing."""
+    """Returns whether a method has no side effects."""
     return bool(method.GetOptions().idempotency_level == 1)
 
 
 def new_request(method: MethodDescriptor) -> Any:
-    """An empty request."""
+    """Returns an empty request."""
     return message_factory.GetMessageClass(method.input_type)()
 
 
 def hostile_request(method: MethodDescriptor, seed: int, known: Mapping[str, Sequence[str]]) -> Any:
-    """A request of hostile values; the same seed gives the same one.
+    """Returns a request with hostile values. The same seed produces the same request.
 
     Args:
-        method: whose request.
+        method: the method to call.
         seed: varies it.
-        known: prefix ("agent") → ids that exist, put into fields of such ids now and then.
+        known: prefix ("agent") → ids that exist, some fields for such ids get one of them.
     """
     chance = random.Random(f"{method.full_name}/{seed}")
     request = new_request(method)
-    # every other one is hostile in a field or two only, so that it gets further in
+    # Every second request is hostile in one or two fields only, so that it passes more checks.
     _fill(request, chance, known, share=0.7 if seed % 2 else 0.2, depth=0)
     return request
 
 
 def spoiled(request: Any) -> Iterator[tuple[str, Any]]:
-    """Copies of a good request, each with one scalar that it sets replaced by something hostile; and where that is."""
+    """Yields copies of a valid request with one scalar replaced by a hostile value, each with a description."""
     for path in _scalars(request):
         *parents, (field, index) = path
         hostile: Sequence[Any] = _spoils(field)
@@ -102,7 +102,7 @@ def spoiled(request: Any) -> Iterator[tuple[str, Any]]:
 
 
 def call(stub: Any, method: MethodDescriptor, request: Any, *, timeout: float = 30.0) -> grpc.RpcError | None:
-    """Calls a method of a blocking stub; of a stream it takes the first messages only. The error that came, or None."""
+    """Calls a method of a blocking stub and returns the error or None. Of a stream it reads the first messages."""
     try:
         answer = getattr(stub, method.name)(iter([request]) if method.client_streaming else request, timeout=timeout)
         if method.server_streaming:
@@ -115,7 +115,7 @@ def call(stub: Any, method: MethodDescriptor, request: Any, *, timeout: float = 
 
 
 def reason_of(error: Any) -> str:
-    """The ErrorInfo's reason, which must be one of the contract's; "" where there is none."""
+    """Returns the reason of the ErrorInfo, which must be in the contract; "" without an ErrorInfo."""
     info = _detail(error, error_details_pb2.ErrorInfo)
     if info is None or f"ERROR_REASON_{info.reason}" not in error_reason_pb2.ErrorReason.keys():  # noqa: SIM118
         return ""

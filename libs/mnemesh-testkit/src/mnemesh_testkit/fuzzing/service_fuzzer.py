@@ -1,7 +1,7 @@
-"""Hostile requests to a service that has something to lose.
+"""Fuzzing of a service with stored data.
 
-Whatever a caller sends is refused in the words of the contract or done: never an INTERNAL or UNKNOWN, and what is
-refused has changed nothing.
+A request is executed, or refused with an error of the contract: never with INTERNAL or UNKNOWN.
+A refused request changes nothing.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ ACCEPTED_CODES: Final = frozenset(
         grpc.StatusCode.NOT_FOUND,
         grpc.StatusCode.FAILED_PRECONDITION,
         grpc.StatusCode.RESOURCE_EXHAUSTED,
-        # Of a hostile id, label, epoch or version that is well-formed.
+        # Responses to a hostile but well-formed id, label, epoch or version.
         grpc.StatusCode.ALREADY_EXISTS,
         grpc.StatusCode.ABORTED,
     }
 )
 RAW: Final[Any] = {"request_serializer": bytes, "response_deserializer": bytes}
 GARBAGE: Final = (b"\xff\xff\xff\xff", b"\x0a\xff\x01", b"\x0a\x05ab")
-"""Bytes that are no message of any kind."""
+"""Bytes that are not a message of any type."""
 _NO_UTF8: Final = b"a\xff\xfe\x80"
 _DEPTH: Final = 3
 
 
 class FuzzedService(ABC):
-    """A service of which everything that it stores can be seen."""
+    """A service whose whole store can be read."""
 
-    looks_every: ClassVar[int] = 1
-    """After how many refusals it is seen whether they changed anything: more where it takes long to look."""
+    looks_every: ClassVar[int] = 10
+    """The store is compared after so many refusals, and after the last one."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.channel = channel
@@ -46,30 +46,30 @@ class FuzzedService(ABC):
     @property
     @abstractmethod
     def known(self) -> Mapping[str, Sequence[str]]:
-        """Ids that exist, by their prefix."""
+        """The existing ids by prefix."""
 
     @abstractmethod
     async def stored(self) -> list[bytes]:
-        """All that can be seen of what is stored, in a fixed order."""
+        """Returns everything that is stored, in a fixed order."""
 
     async def send(self, method: MethodDescriptor, raw: bytes) -> grpc.StatusCode:
-        """How the service answers these very bytes."""
+        """Sends a request as bytes and returns the status code."""
         path = f"/{method.containing_service.full_name}/{method.name}"
         code = await self.channel.unary_unary(path, **RAW)(raw, timeout=30).code()
         assert isinstance(code, grpc.StatusCode)
         return code
 
     async def require_hostile_answered(self, method: MethodDescriptor, seeds: int) -> None:
-        """So many requests of hostile values are refused or done."""
+        """Checks `seeds` requests with hostile values."""
         requests = ((str(seed), hostile_request(method, seed, self.known)) for seed in range(seeds))
         await self._require_answered(method, requests)
 
     async def require_spoiled_answered(self, method: MethodDescriptor, good: Any) -> None:
-        """A good request with one hostile value is refused or done, whichever value that is."""
+        """Checks copies of a valid request, each with one hostile value."""
         await self._require_answered(method, spoiled(good))
 
     async def require_bytes_refused(self, method: MethodDescriptor) -> None:
-        """Bytes that are no request, and strings anywhere in one that are no UTF-8, are the caller's mistake."""
+        """Checks that undecodable bytes and strings that are not UTF-8 are INVALID_ARGUMENT."""
         await self.require_refused((method, raw) for raw in (*GARBAGE, *no_utf8(method.input_type)))
 
     async def require_refused(
@@ -77,7 +77,7 @@ class FuzzedService(ABC):
         requests: Iterable[tuple[MethodDescriptor, bytes]],
         codes: Sequence[grpc.StatusCode] = (grpc.StatusCode.INVALID_ARGUMENT,),
     ) -> None:
-        """Each of these is refused so, and all together have changed nothing."""
+        """Checks that each request is refused with one of the codes, and that the store is unchanged."""
         before = await self.stored()
         for method, raw in requests:
             assert await self.send(method, raw) in codes, (method.name, raw[:200])
@@ -96,7 +96,7 @@ class FuzzedService(ABC):
 
 
 def no_utf8(message: Descriptor, depth: int = _DEPTH) -> Iterator[bytes]:
-    """A message for each string in it, on every level, where that string is no UTF-8."""
+    """Yields one message for each string field on every level, in which that string is not UTF-8."""
     for field in message.fields:
         key = _varint(field.number << 3 | 2)
         if field.type == FieldDescriptor.TYPE_STRING:
