@@ -1,4 +1,4 @@
-"""What can happen to a call: the other side is away, its answer is lost, or this process dies."""
+"""Faults of calls: the other side is unavailable, its answer is lost, or this process crashes."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
@@ -9,23 +9,22 @@ T = TypeVar("T")
 
 
 class Death(BaseException):
-    """The process died here; nothing that it held goes on."""
+    """The process crashed here."""
 
 
 class Faults:
-    """Stands around every call between the orchestrator and what it stands on.
+    """Surrounds every call between the orchestrator and its stores, services and model.
 
-    Each call has two points: before it, and behind it, where it took effect
-    and nobody heard. `dies_at` names the point at which the process dies;
-    from then on it makes no call any more.
+    Each call has two points: before it, and after it took effect and before its answer arrived. The process crashes at
+    the point `dies_at` and makes no further calls.
     """
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.away: dict[str, int] = {}
-        """Prefixes of calls that fail as Unavailable, and how often they still do."""
+        """Prefixes of the names of calls that fail as Unavailable, and how often they still do."""
         self.lost: dict[str, int] = {}
-        """Prefixes of calls whose answer is lost, and how often it still is."""
+        """Prefixes of the names of calls whose answer is lost, and how often it still is."""
         self.dies_at: int | None = None
         self.is_dead = False
         self.on_call: Callable[[str], Awaitable[None]] | None = None
@@ -33,11 +32,11 @@ class Faults:
 
     @property
     def points(self) -> int:
-        """How many points were passed."""
+        """The number of points that were passed."""
         return 2 * len(self.calls)
 
     async def around(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Makes a call, or has its fault happen."""
+        """Makes a call, or raises its fault."""
         await self.before(name)
         point = self.points - 1
         result = await call()
@@ -49,7 +48,7 @@ class Faults:
         return result
 
     async def before(self, name: str) -> None:
-        """Notes a call, which may not come to pass."""
+        """Records a call, which may fail before it is made."""
         if self.is_dead:
             raise Death
         self.calls.append(name)
@@ -60,14 +59,14 @@ class Faults:
             raise Unavailable(f"{name} is away.")
 
     def at(self, point: int) -> None:
-        """Dies at its point."""
+        """Crashes if this is the point."""
         if self.is_dead or point == self.dies_at:
             self.is_dead = True
             raise Death
 
 
 def watched(target: T, name: str, faults: Faults) -> T:
-    """The same object with `faults` around every coroutine method of it."""
+    """Returns the object with `faults` around every coroutine method."""
     return cast("T", _Watched(target, name, faults))
 
 

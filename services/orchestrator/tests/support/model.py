@@ -31,14 +31,14 @@ _PIECE = 7
 
 @dataclass(frozen=True)
 class Cut:
-    """An answer of which only the beginning arrives."""
+    """An answer whose stream breaks after the first pieces."""
 
     answer: LlmAnswer
 
 
 @dataclass
 class Held:
-    """An answer that is given once it is let go; `asked` is set when the model was asked for it."""
+    """An answer that is returned after `released`; `asked` is set when the model was called for it."""
 
     answer: LlmAnswer
     asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -61,18 +61,18 @@ def call(name: str, /, **arguments: Any) -> LlmAnswer:
 
 
 def raw_call(name: str, arguments: str) -> LlmAnswer:
-    """One tool call whose arguments are any text."""
+    """One tool call with any text as arguments."""
     return LlmAnswer((), (AnsweredCall(name, arguments, "call_1"),), FinishReason.TOOL_CALLS, USAGE)
 
 
 def together(*answers: LlmAnswer, text: str = "") -> LlmAnswer:
-    """Several calls in one answer, with words beside them."""
+    """Several calls in one answer, with text."""
     calls = tuple(call for answer in answers for call in answer.tool_calls)
     return replace(answers[0], tool_calls=calls, content=(TextPart(text),) if text else ())
 
 
 def by_place(*answers: LlmAnswer) -> Callable[[LlmRequest], LlmAnswer]:
-    """The same answer at the same place of a turn, however often it is asked for."""
+    """The same answer at the same position of a turn, however often it is requested."""
 
     def choose(request: LlmRequest) -> LlmAnswer:
         place = 0
@@ -87,7 +87,7 @@ def by_place(*answers: LlmAnswer) -> Callable[[LlmRequest], LlmAnswer]:
 
 
 class ScriptedModel:
-    """An LlmClient."""
+    """An LlmClient that follows a script."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -96,7 +96,7 @@ class ScriptedModel:
         self.requests: list[LlmRequest] = []
 
     def follow(self, *items: Item) -> None:
-        """Gives these answers, one after the other."""
+        """Returns these answers one after the other."""
         self.script, self._place = items, 0
 
     @property
@@ -108,7 +108,7 @@ class ScriptedModel:
         return json.dumps([request.model.handle, offered, request.tool_choice.kind, [m.text for m in request.messages]])
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing."""
 
     async def stream(self, request: LlmRequest) -> AsyncIterator[LlmEvent]:
         await self._faults.before("model.stream")
@@ -138,7 +138,7 @@ class ScriptedModel:
 
 
 class OneOffer:
-    """Serves the scripted model, and nothing else."""
+    """Serves the scripted model and no other."""
 
     def __init__(self, model: ScriptedModel, settings: ModelSettings) -> None:
         self.model = model

@@ -1,4 +1,4 @@
-"""One orchestrator after another on the same database: the real store, hub, loop and conductor over tiers in memory."""
+"""Orchestrator processes on the same database: the real wiring over the real services in this process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -127,7 +127,7 @@ class Process:
     async def send(
         self, agent: Agent, text: str = "Hello", *, otid: str | None = None, to: str = "", **config: Any
     ) -> list[RunEvent]:
-        """Sends a message a second later, and gives all events of its run."""
+        """Sends a message after a second, and returns all events of its run."""
         self.clock.advance(1)
         message = InputMessage((TextPart(text),), otid=otid)
         stream = self.runs.send(ME, None, agent.id, to, [message], RunConfig(**config))
@@ -143,7 +143,7 @@ class Process:
         texts: Sequence[str] = (),
         key: RequestKey | None = None,
     ) -> list[RunEvent]:
-        """Answers an approval a second later, and gives all events of the run that does so."""
+        """Answers an approval after a second, and returns all events of the answering run."""
         self.clock.advance(1)
         given = ApprovalAnswer(decisions, request, config)
         messages = [InputMessage((TextPart(text),)) for text in texts]
@@ -151,34 +151,34 @@ class Process:
         return [event async for event in events]
 
     async def start(self, agent: Agent, text: str = "Hello", *, to: str = "", **config: Any) -> Run:
-        """Sends a message in the background, a second later."""
+        """Sends a message in the background after a second."""
         self.clock.advance(1)
         return await self.runs.start(ME, None, agent.id, to, [InputMessage((TextPart(text),))], RunConfig(**config))
 
     async def follow(self, run: Run, after: int = 0, *, deltas: bool = False) -> list[RunEvent]:
-        """The events of a run to its end."""
+        """Returns the events of a run until its end."""
         return [event async for event in self.runs.follow(ME, run.id, after, 30, deltas=deltas)]
 
     async def outcome(self, agent: Agent) -> Run:
-        """The agent's newest run."""
+        """Returns the agent's latest run."""
         where, newest = RunFilter(agent_ids=(agent.id,)), PageQuery(1, ascending=False)
         return (await self.runs.list(ME, where, newest)).items[0]
 
     async def recover(self) -> None:
-        """Takes up what nobody carries out, once, and waits until it is over."""
+        """Claims the runs that no process holds, once, and waits until they end."""
         for conversation_id in await self.stores.leases.claimable(self.lease_renewer.owner):
             await self.worker.claim_and_run(conversation_id)
         await self.idle()
 
     async def idle(self) -> None:
-        """Waits until no run is under way."""
+        """Waits until no run is active."""
         while tasks := set(self.worker._tasks):
             await asyncio.wait(tasks)
 
 
 @dataclass
 class World:
-    """What outlives a process."""
+    """Everything that survives a process."""
 
     database: Database
     directory: Path
@@ -205,7 +205,7 @@ class World:
             await self.on_wait()
 
     def process(self, owner: str = "owner-1") -> Process:
-        """A new process, with the faults as they are now."""
+        """Starts a process with the current faults."""
         clock, faults = self.clock, self.faults
         self.model._faults = faults
         stores = Stores.sql(self.database, clock)
@@ -233,23 +233,23 @@ class World:
         return Process(orchestrator, stores, clock, faults)
 
     async def agent(self, process: Process, kind: AgentType = AgentType.LETTA_V1, **draft: Any) -> Agent:
-        """An agent with a block `human`, made the way a client makes one."""
+        """Creates an agent with a block `human`, as a client would."""
         draft.setdefault("blocks", (NewBlock("human", "Nothing yet."),))
         draft.setdefault("system", SYSTEM)
         return await process.lifecycle.create(ME, None, AgentDraft(kind, **draft))
 
     def window(self, agent: Agent) -> ContextWindow:
-        """The default conversation's window as recall has it."""
+        """Returns the default conversation's window from recall."""
         return self.recall.window(agent.default_conversation_id)
 
     def turn(self, agent: Agent, since: int = 1) -> tuple[Message, ...]:
-        """What the window holds behind its first messages."""
+        """Returns the messages of the window after its first ones."""
         return self.window(agent).messages[since:]
 
 
 @asynccontextmanager
 async def opened(directory: Path, url: str | None = None, **given: Any) -> AsyncIterator[World]:
-    """A world on an empty database, by default a fresh SQLite file."""
+    """Opens a world on empty databases, by default in memory."""
     database = Database.open(url or "sqlite:///:memory:")
     await database.migrate("mnemesh_orchestrator")
     clock = given.setdefault("clock", FrozenClock())
@@ -261,7 +261,7 @@ async def opened(directory: Path, url: str | None = None, **given: Any) -> Async
 
 
 def lines(messages: Sequence[Message]) -> list[str]:
-    """Messages as a transcript: one line per part, short enough to be read in a test."""
+    """Returns messages as a transcript: one line per part."""
     shown = []
     for message in messages:
         role = message.role.value
@@ -274,26 +274,26 @@ def lines(messages: Sequence[Message]) -> list[str]:
 
 
 def told(events: Sequence[RunEvent]) -> list[DurableBody]:
-    """The durable events of a stream, whose numbers must be contiguous from 1."""
+    """Returns the durable events of a stream, and checks that their numbers are contiguous from 1."""
     durable = [event for event in events if event.sequence is not None]
     assert [event.sequence for event in durable] == list(range(1, len(durable) + 1))
     return [cast("DurableBody", event.body) for event in durable]
 
 
 def kinds(events: Sequence[RunEvent]) -> list[str]:
-    """What was told, by kind."""
+    """Returns the kinds of the durable events."""
     return [body.kind if isinstance(body, MessageEvent) else type(body).__name__ for body in told(events)]
 
 
 def deltas(events: Sequence[RunEvent]) -> list[Delta]:
-    """The live pieces of a stream."""
+    """Returns the deltas of a stream."""
     return [event.body for event in events if isinstance(event.body, Delta)]
 
 
 def require_valid(messages: Sequence[Message]) -> None:
-    """A window that a provider takes: the system message first, each call followed by its one return, no id twice.
+    """Checks that a provider accepts the window: system message first, each call followed by its return, unique ids.
 
-    Requests for approval and their answers are mnemesh's own record; no provider is shown them.
+    Requests for approval and their answers are mnemesh's own records. Providers do not receive them.
     """
     assert messages[0].role is Role.SYSTEM
     ids = [message.id for message in messages]
@@ -315,7 +315,7 @@ def require_valid(messages: Sequence[Message]) -> None:
 
 
 async def dead(process: Process) -> None:
-    """Waits for the tasks of a process that died, whose only end may be its death."""
+    """Waits for the tasks of a process that crashed."""
     tasks = set(process.worker._tasks)
     if tasks:
         await asyncio.wait(tasks)
