@@ -103,8 +103,23 @@ def require_renderable(request: LlmRequest) -> None:
         assert used == [block["tool_use_id"] for block in other["content"] if block["type"] == "tool_result"]
 
 
-@pytest.mark.parametrize("is_fickle", [False, True], ids=["folds", "fickle"])
-@pytest.mark.parametrize("mode", MODES)
+SAMPLED = {("episodic", False), ("sliding_window", True)}
+"""The cases that run without --full."""
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_fickle"),
+    [
+        pytest.param(
+            mode,
+            is_fickle,
+            id=f"{mode}-{'fickle' if is_fickle else 'folds'}",
+            marks=() if (mode, is_fickle) in SAMPLED else pytest.mark.full,
+        )
+        for mode in MODES
+        for is_fickle in (False, True)
+    ],
+)
 async def test_ten_thousand_messages(
     world: World, process: Process, speaker: Speaker, mode: str, *, is_fickle: bool
 ) -> None:

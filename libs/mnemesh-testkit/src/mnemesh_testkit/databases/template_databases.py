@@ -38,7 +38,8 @@ def template_databases() -> Iterator[None]:
     async def migrate(self: Database, package: str) -> None:
         if package in _PACKAGES and self in urls:
             await templates.apply(urls[self], self, package)
-        await original_migrate(self, package)
+        if not isinstance(self._engine, MemoryEngine):
+            await original_migrate(self, package)
 
     with TemporaryDirectory(prefix="mnemesh-templates-") as directory:
         templates = _Templates(Path(directory), original_migrate)
