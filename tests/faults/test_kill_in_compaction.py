@@ -24,7 +24,7 @@ SUMMARY = "They spoke about trains."
 
 def is_summary(body: dict[str, Any]) -> bool:
     """Returns whether a request asks for a summary."""
-    return "stand in for the older part of a conversation" in str(body["messages"][0])
+    return "replace the older part of a conversation" in str(body["messages"][0])
 
 
 async def long_talk(mesh: ProcessMesh, provider: FakeOpenAI) -> Agent:

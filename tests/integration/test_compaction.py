@@ -27,7 +27,7 @@ WINDOW = 7_000
 def is_summary(body: dict[str, Any]) -> bool:
     """Returns whether a request asks for a summary."""
     shown = f"{body.get('system')}{body['messages'][0]}{body['messages'][-1]}"
-    return "leaves it" in shown or "about to leave your sight" in shown or "leaves its sight" in shown
+    return "leaves it" in shown or "about to leave your context" in shown or "leaves its context" in shown
 
 
 @pytest.fixture(params=["openai", "anthropic"])

@@ -44,7 +44,7 @@ def answer(body: dict[str, Any]) -> Any:
     everything = "\n".join(said)
     if "keep the long-term memory" in said[0]:
         return json.dumps(extract_memories(said[-1]))
-    if "leaves it" in said[0] or "leaves its sight" in said[0] or "about to leave your sight" in said[-1]:
+    if "leaves it" in said[0] or "leaves its context" in said[0] or "about to leave your context" in said[-1]:
         return f"They spoke of the weather, and {CARRIED}" if CARRIED in everything else "They spoke of the weather."
     asked = [text for message, text in zip(body["messages"], said, strict=True) if message["role"] == "user"][-1]
     has_searched = body["messages"][-1]["role"] == "tool"

@@ -27,7 +27,7 @@ Respond = Callable[[LlmRequest], Item]
 
 def is_summary_request(request: LlmRequest) -> bool:
     """Whether a model is asked for a summary, by transcript or in the agent's own context."""
-    return request.is_verbatim or "about to leave your sight" in request.messages[-1].text
+    return request.is_verbatim or "about to leave your context" in request.messages[-1].text
 
 
 @dataclass

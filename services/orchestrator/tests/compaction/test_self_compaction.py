@@ -23,7 +23,7 @@ RENDERERS: dict[str, Callable[[LlmRequest], Any]] = {
     "openai_responses": openai_responses,
     "anthropic": anthropic,
 }
-INSTRUCTION = b"about to leave your sight"
+INSTRUCTION = b"about to leave your context"
 
 
 def before_the_instruction(raw: bytes) -> bytes:
@@ -117,14 +117,14 @@ async def test_words_by_the_speaking_tool_are_a_summary(world: World, process: P
     assert summary_of(world.window(agent).messages) == "They spoke."
     assert speaker.summaries[-1].tool_choice.kind == "required"
     told = speaker.summaries[-1].messages[-1].text
-    assert "Do not go on with the conversation: give the notes to send_message" in told
+    assert "Do not continue the conversation: give the notes to send_message" in told
     assert "call no tool" not in told
     assert "{" not in told
-    settings = CompactionSettings("", prompt="Note what is about to leave your sight.")
+    settings = CompactionSettings("", prompt="Note what is about to leave your context.")
     await talk(process, agent, 3)
     await process.compactions.compact(ME, None, agent.id, agent.default_conversation_id, settings, dry_run=False)
     told = speaker.summaries[-1].messages[-1].text
-    assert told.startswith("Note what is about to leave your sight.\n\nTo answer, give the notes to send_message, as")
+    assert told.startswith("Note what is about to leave your context.\n\nTo answer, give the notes to send_message, as")
 
 
 @pytest.mark.parametrize("kind", [AgentType.LETTA_V1, AgentType.MEMGPT_V2])

@@ -9,8 +9,10 @@ HEARTBEAT: Final = "request_heartbeat"
 THINKING: Final = "thinking"
 
 _LABEL: Final = ("label", "The label of the memory block to edit.")
-_BY_LINE: Final = "The line after which the text goes: 0 for the beginning of the block, -1 (the default) for its end."
-_NO_NUMBERS: Final = "Without the line numbers of the display."
+_BY_LINE: Final = (
+    "The line after which to insert the text: 0 for the beginning of the block, -1 (the default) for its end."
+)
+_NO_NUMBERS: Final = "Without the displayed line numbers."
 _DATE_FORMS: Final = "ISO 8601, as YYYY-MM-DD or YYYY-MM-DDTHH:MM, in your time zone unless an offset is given."
 
 
@@ -18,7 +20,7 @@ def with_heartbeat(schema: ToolSchema) -> ToolSchema:
     """Returns the tool with a required argument that asks for another step. Not for tools that end a turn."""
     if HEARTBEAT in schema.parameters.get("properties", {}):
         return schema
-    description = "True to be given another step as soon as this tool has returned; false to rest until the next event."
+    description = "True to get another step when this tool has returned; false to rest until the next event."
     added = {HEARTBEAT: {"type": "boolean", "description": description}}
     properties = {**schema.parameters.get("properties", {}), **added}
     required = [*schema.parameters.get("required", ()), HEARTBEAT]
@@ -29,7 +31,7 @@ def with_thinking(schema: ToolSchema) -> ToolSchema:
     """Returns the tool with a required first argument for the model's thoughts, unless it has one already."""
     if THINKING in schema.parameters.get("properties", {}):
         return schema
-    description = "Your inner monologue, read by nobody but you: what you know, what you want, and why you act so."
+    description = "Your inner monologue, which only you read: what you know, what you want, and why you act."
     added = {THINKING: {"type": "string", "description": description}}
     properties = {**added, **schema.parameters.get("properties", {})}
     required = [THINKING, *schema.parameters.get("required", ())]
@@ -75,39 +77,39 @@ _SPEECH_TOOLS: Final = (
     _tool(
         "send_message",
         "Sends a message to the user. Nothing else that you do is visible to them.",
-        {"message": _text("What the user is to read.")},
+        {"message": _text("The message for the user.")},
     ),
 )
 
 _SEARCH_TOOLS: Final = (
     _tool(
         "conversation_search",
-        "Searches everything that was ever said between you and the user, by words and by meaning, also what you no "
-        "longer see.",
+        "Searches all messages that you and the user ever exchanged, by words and by meaning, including those that you "
+        "no longer see.",
         {"query": _text("What to look for, in words or as a question.")},
         {
             "roles": _texts("Only messages of these speakers.", ("assistant", "user", "tool")),
-            "limit": _number("The most results, from 1 to 100; 5 where absent.", minimum=1, maximum=100),
-            "start_date": _text(f"Only messages from then on. {_DATE_FORMS}"),
-            "end_date": _text(f"Only messages until then; a date alone includes the whole day. {_DATE_FORMS}"),
+            "limit": _number("The maximum number of results, from 1 to 100; 5 by default.", minimum=1, maximum=100),
+            "start_date": _text(f"Only messages from this time on. {_DATE_FORMS}"),
+            "end_date": _text(f"Only messages until this time; a date alone includes the whole day. {_DATE_FORMS}"),
         },
     ),
     _tool(
         "episodic_memory_search",
-        "Searches what you have learned from earlier conversations: facts, each with the time since when it holds, and "
-        "summaries of what happened. What you see at the head of the conversation is only a part of it.",
+        "Searches what you have learned from earlier conversations: facts, each with the time since which it holds, "
+        "and summaries of what happened. What you see at the head of the conversation is only a part of it.",
         {"query": _text("What to look for, in words or as a question.")},
         {
-            "held_at": _text(f"What was true then, instead of what is true now. {_DATE_FORMS}"),
+            "held_at": _text(f"Search what was true at this time, instead of now. {_DATE_FORMS}"),
             "limit": _number(
-                "The most facts and the most summaries, from 1 to 50; 5 where absent.", minimum=1, maximum=50
+                "The maximum number of facts and of summaries, from 1 to 50; 5 by default.", minimum=1, maximum=50
             ),
         },
     ),
     _tool(
         "archival_memory_insert",
         "Stores a memory in the archive, where it stays until it is searched for. Write it so that it can be "
-        "understood by itself on some later day.",
+        "understood by itself on a later day.",
         {"content": _text("The memory, in whole sentences.")},
         {"tags": _texts("Words under which to find it again.")},
     ),
@@ -120,11 +122,13 @@ _SEARCH_TOOLS: Final = (
             "tag_match_mode": {
                 "type": "string",
                 "enum": ["any", "all"],
-                "description": "Whether one of the tags suffices (any, the default) or every one is needed (all).",
+                "description": "Whether a memory must have one of the tags (any, the default) or every one (all).",
             },
-            "top_k": _number("The most results, from 1 to 100; 10 where absent.", minimum=1, maximum=100),
-            "start_datetime": _text(f"Only memories made from then on. {_DATE_FORMS}"),
-            "end_datetime": _text(f"Only memories made until then; a date alone includes the whole day. {_DATE_FORMS}"),
+            "top_k": _number("The maximum number of results, from 1 to 100; 10 by default.", minimum=1, maximum=100),
+            "start_datetime": _text(f"Only memories created from this time on. {_DATE_FORMS}"),
+            "end_datetime": _text(
+                f"Only memories created until this time; a date alone includes the whole day. {_DATE_FORMS}"
+            ),
         },
     ),
 )
@@ -141,7 +145,7 @@ _EDIT_TOOLS: Final = (
         {
             **_label(),
             "old_content": _text("The text to replace, exactly as it is in the block."),
-            "new_content": _text(f"The text to put in its place; empty to delete it. {_NO_NUMBERS}"),
+            "new_content": _text(f"The replacement; empty to delete the text. {_NO_NUMBERS}"),
         },
     ),
     _tool(
@@ -150,7 +154,7 @@ _EDIT_TOOLS: Final = (
         {
             **_label(),
             "old_str": _text(f"The text to replace, exactly as it is in the block. {_NO_NUMBERS}"),
-            "new_str": _text(f"The text to put in its place; empty to delete it. {_NO_NUMBERS}"),
+            "new_str": _text(f"The replacement; empty to delete the text. {_NO_NUMBERS}"),
         },
     ),
     _tool(
@@ -165,19 +169,19 @@ _EDIT_TOOLS: Final = (
         "tools.",
         {**_label(), "new_memory": _text(f"The whole new text of the block. {_NO_NUMBERS}")},
     ),
-    _tool("memory_finish_edits", "Says that you have finished editing memory.", {}),
+    _tool("memory_finish_edits", "Signals that you have finished editing memory.", {}),
     _tool(
         "memory_apply_patch",
         "Changes several places of a memory block by a patch. Hunks begin with @@; their lines begin with a space "
-        "(stays), - (goes) or + (comes). A hunk is found by its lines, so they must be exact and clear; one that only "
-        "adds goes to the end.",
+        "(unchanged), - (removed) or + (added). A hunk is found by its lines, so they must be exact and clear; one "
+        "that only adds goes to the end.",
         {**_label(), "patch": _text(f"The patch. {_NO_NUMBERS}")},
     ),
     _tool(
         "memory",
         "Manages memory blocks by path, /memories/ followed by the label. Commands: create makes a block (path, "
         "description, and file_text for its text); str_replace replaces a text that occurs once (path, old_str, "
-        "new_str); insert adds lines (path, insert_text, and insert_line); delete takes a block away (path); rename "
+        "new_str); insert adds lines (path, insert_text, and insert_line); delete removes a block (path); rename "
         "gives a block another label (old_path, new_path) or another description (path, description).",
         {
             "command": {
@@ -187,15 +191,15 @@ _EDIT_TOOLS: Final = (
             }
         },
         {
-            "path": _text("The block, as /memories/label. For every command but a rename to another label."),
+            "path": _text("The block, as /memories/label. For every command except a rename to another label."),
             "file_text": _text("For create: the text of the block."),
             "description": _text("For create, and for rename with path: what the block is for."),
             "old_str": _text(f"For str_replace: the text to replace. {_NO_NUMBERS}"),
-            "new_str": _text(f"For str_replace: the text to put in its place. {_NO_NUMBERS}"),
+            "new_str": _text(f"For str_replace: the replacement. {_NO_NUMBERS}"),
             "insert_line": _number(f"For insert. {_BY_LINE}"),
             "insert_text": _text(f"For insert: the text. {_NO_NUMBERS}"),
-            "old_path": _text("For rename: the block as it is called."),
-            "new_path": _text("For rename: the block as it is to be called."),
+            "old_path": _text("For rename: the current path of the block."),
+            "new_path": _text("For rename: the new path of the block."),
         },
     ),
 )
@@ -203,13 +207,13 @@ _EDIT_TOOLS: Final = (
 _VOICE_TOOLS: Final = (
     _tool(
         "search_memory",
-        "Searches what you know and what was said before. What the user just said is searched for by itself; it takes "
-        "time, so search only for what you should know and do not see.",
+        "Searches what you know and what was said before. The last message of the user is searched for automatically. "
+        "A search takes time, so search only for what you should know and do not see.",
         {},
         {
             "convo_keyword_queries": _texts("Names, numbers or unusual words to look for in the conversation."),
-            "start_minutes_ago": _number("Nothing older than so many minutes.", minimum=0),
-            "end_minutes_ago": _number("Nothing newer than so many minutes.", minimum=0),
+            "start_minutes_ago": _number("Nothing older than this many minutes.", minimum=0),
+            "end_minutes_ago": _number("Nothing newer than this many minutes.", minimum=0),
         },
     ),
     _tool(
@@ -217,7 +221,7 @@ _VOICE_TOOLS: Final = (
         "Stores the older part of the transcript that you were given, in chunks, so that each can be found again.",
         {
             "chunks": _objects(
-                "The chunks, in order; lines that belong together are one.",
+                "The chunks, in order; lines that belong together form one chunk.",
                 {
                     "start_index": _number("The index of its first line.", minimum=0),
                     "end_index": _number("The index of its last line, which belongs to it.", minimum=0),
@@ -231,7 +235,7 @@ _VOICE_TOOLS: Final = (
         "Replaces the whole memory block about the user.",
         {"new_memory": _text(f"The whole new text of the block. {_NO_NUMBERS}")},
     ),
-    _tool("finish_rethinking_memory", "Says that you are content with the memory about the user.", {}),
+    _tool("finish_rethinking_memory", "Signals that you are satisfied with the memory about the user.", {}),
 )
 
 BUILTIN_SCHEMAS: Final[Mapping[str, ToolSchema]] = {
