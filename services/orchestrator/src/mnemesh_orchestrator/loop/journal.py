@@ -137,7 +137,8 @@ class JournalWriter:
     async def _record(self, entry: JournalEntry, bodies: Sequence[DurableBody]) -> None:
         # Parallel calls write one after another: events are numbered in the order of the writes.
         async with self._writing:
-            await self._journals.deltas.flush(self._run_id)
+            if self._stores_deltas:
+                await self._journals.deltas.flush(self._run_id)
             events = self._numbered(entry.step_id, bodies)
             steps, traces = tuple(self._steps), tuple(self._traces)
             await self._journals.store.write(self._lease, entries=[entry], events=events, steps=steps, traces=traces)
@@ -163,7 +164,8 @@ class JournalWriter:
         """
         events = self._numbered(None, bodies)
         ended = replace(run, last_sequence=self._sequence + len(events))
-        await self._journals.deltas.close(run.id)
+        if self._stores_deltas:
+            await self._journals.deltas.close(run.id)
         has_next = await self._journals.store.finish(
             self._lease, ended, (*self._unstored, *events), self._steps, self._traces, approval, corrections
         )

@@ -70,6 +70,8 @@ class RulesSolver:
         Raises:
             OutputUnmapped: a strict conditional rule has no outcome for the last result.
         """
+        if not self.rules:
+            return tuple(available)
         if first := [name for name in available if name in self._pending_first]:
             return tuple(first)
         left = tuple(name for name in available if not any(hides(name) for hides in self._filters))
@@ -77,6 +79,8 @@ class RulesSolver:
 
     def must_call(self) -> bool:
         """Returns whether the model must call a tool next: one has to run first, or the last determines the next."""
+        if not self.rules:
+            return False
         deciding = (ConstrainChildTools, Conditional, ParentLastTool)
         return bool(self._pending_first) or any(isinstance(rule, deciding) for rule in self._of_last)
 

@@ -1,5 +1,7 @@
 """The stop reasons of runs: one for each failure, and the error texts of reasons that are no exception."""
 
+from typing import Final
+
 import structlog
 from mnemesh_kit.errors import MnemeshError, typed_error
 
@@ -23,7 +25,7 @@ _STOPS: tuple[tuple[type[MnemeshError], StopReason], ...] = (
     (ProviderPaymentRequired, StopReason.INSUFFICIENT_CREDITS),
     (ProviderError, StopReason.LLM_API_ERROR),
 )
-_EXPLAINED = {
+STOP_ERRORS: Final = {
     StopReason.NO_TOOL_CALL: RunError(
         "PROVIDER_BAD_ANSWER", "The model called no tool; agents of this type act by tools only."
     ),
@@ -31,11 +33,7 @@ _EXPLAINED = {
         "PROVIDER_BAD_ANSWER", "The answer was cut at the model's output limit; raise max_output_tokens."
     ),
 }
-
-
-def explanation(reason: StopReason) -> RunError | None:
-    """Returns the error of a turn that stopped without an exception; None if it did not fail."""
-    return _EXPLAINED.get(reason)
+"""The errors of turns that stop without an exception and fail."""
 
 
 def failure(error: Exception) -> tuple[StopReason, RunError]:

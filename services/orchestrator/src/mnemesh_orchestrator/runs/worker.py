@@ -25,7 +25,7 @@ from mnemesh_orchestrator.model.events import DurableBody, ErrorEvent, RunEvent,
 from mnemesh_orchestrator.model.runs import Run, RunError, StopReason, status_of
 from mnemesh_orchestrator.runs.event_broker import EventBroker
 from mnemesh_orchestrator.runs.lease_renewal import LeaseRenewer
-from mnemesh_orchestrator.runs.stop_reasons import explanation, failure
+from mnemesh_orchestrator.runs.stop_reasons import STOP_ERRORS, failure
 from mnemesh_orchestrator.runs.turn_builder import TurnBuilder
 from mnemesh_orchestrator.store.base import Claim, RunFilter, RunStore, StartedRun
 from mnemesh_orchestrator.store.base.leases import LeaseStore
@@ -251,7 +251,7 @@ class RunWorker:
             if not is_cancelled:
                 turn = await self._turns.build(claim, journal)
                 reason = await self._engine.run(turn)
-                error = explanation(reason)
+                error = STOP_ERRORS.get(reason)
         except asyncio.CancelledError:
             if not active.cancelled:
                 raise
