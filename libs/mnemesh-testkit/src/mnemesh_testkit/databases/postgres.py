@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import asyncpg
 
-ACCOUNT: Final = "nobody"
+UNPRIVILEGED_UID: Final = 65534
 """The account of the server if the tests run as root, which PostgreSQL refuses."""
 START_SECONDS: Final = 30
 
@@ -73,7 +73,7 @@ def running_postgres(kept: Path | None = None, settings: Sequence[str] = _SETTIN
     """
     root = kept or Path(tempfile.mkdtemp(prefix="mnemesh-pg-"))
     root.mkdir(parents=True, exist_ok=True)
-    account = pwd.getpwnam(ACCOUNT) if os.geteuid() == 0 else None
+    account = pwd.getpwuid(UNPRIVILEGED_UID) if os.geteuid() == 0 else None
     try:
         binaries = _reachable_binaries(root, account)
         data, sockets = root / "data", root / "run"
